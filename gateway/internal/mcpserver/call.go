@@ -373,8 +373,9 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 	case errors.Is(err, relay.ErrRunning):
 		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
 	case err != nil:
-		out := answer{Envelope: envelope.Fault(call.RequestID, fault.From(err)), fault: fault.From(err), receipt: reply.Outcome.GetReceipt()}
-		out.OperationID = id
+		f := fault.From(err)
+		out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f, receipt: reply.Outcome.GetReceipt()}
+		out.OperationID, out.Next = id, nextAfter(f, request)
 		return out, nil
 	}
 	return done(call, t, reply, id)

@@ -911,8 +911,8 @@ type answer struct {
 	ExpiresAt   string `json:"expires_at"`
 	TellUser    string `json:"tell_user"`
 	Next        *struct {
-		Tool      string            `json:"tool"`
-		Arguments map[string]string `json:"arguments"`
+		Tool      string         `json:"tool"`
+		Arguments map[string]any `json:"arguments"`
 	} `json:"next"`
 	Result   json.RawMessage `json:"result"`
 	Reason   string          `json:"reason"`

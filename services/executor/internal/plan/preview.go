@@ -21,7 +21,12 @@ type Preview struct {
 	// Entries are what stands behind each entry_sha256 of the plan, a step each and in the steps' order: RFC 8785 JSON with the
 	// digest of what the service runs, labelled "service ID".
 	Entries []*callv1.Subject
+	// Fit is whether it fits now, with other ways where it does not.
+	Fit *Simulation
 }
+
+// otherWays is how many other ways an approver is shown of what does not fit.
+const otherWays = 3
 
 // Preview describes a plan for whoever approves it. CODE_PLAN_CHANGED: what a service runs changed since the plan was made.
 func (pl *Planner) Preview(ctx context.Context, p *Plan) (*Preview, error) {
@@ -29,7 +34,15 @@ func (pl *Planner) Preview(ctx context.Context, p *Plan) (*Preview, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Preview{Subject: p.Subject(), Lines: pl.describe(ctx, p), Entries: entries}, nil
+	others := 0
+	if p.Unfit() != "" {
+		others = otherWays
+	}
+	fit, err := pl.simulation(ctx, p, others)
+	if err != nil {
+		return nil, err
+	}
+	return &Preview{Subject: p.Subject(), Lines: pl.describe(ctx, p), Entries: entries, Fit: fit}, nil
 }
 
 func (pl *Planner) describe(ctx context.Context, p *Plan) []string {

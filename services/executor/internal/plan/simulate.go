@@ -92,7 +92,12 @@ func (pl *Planner) Simulate(ctx context.Context, r Request, h gpu.Host) (*Simula
 	if err != nil {
 		return nil, err
 	}
-	out := &Simulation{Mode: r.Mode, Reason: p.Why(), Steps: pl.expectations(ctx, p), GPUs: p.forecasts(), Needs: p.needs()}
+	return pl.simulation(ctx, p, r.Alternatives)
+}
+
+// simulation is what a plan would do, and so many other ways.
+func (pl *Planner) simulation(ctx context.Context, p *Plan, alternatives int) (*Simulation, error) {
+	out := &Simulation{Mode: p.request.Mode, Reason: p.Why(), Steps: pl.expectations(ctx, p), GPUs: p.forecasts(), Needs: p.needs()}
 	unfit := p.Unfit()
 	out.Fits = unfit == ""
 	if out.Reason == "" && unfit != "" {
@@ -107,7 +112,7 @@ func (pl *Planner) Simulate(ctx context.Context, r Request, h gpu.Host) (*Simula
 	if p.movements.tells {
 		out.HostAvailable = p.movements.available
 	}
-	if r.Alternatives <= 0 {
+	if alternatives <= 0 {
 		return out, nil
 	}
 	// As many are looked for as can be asked for, so that the best are the same however many somebody wants to see.
@@ -116,7 +121,7 @@ func (pl *Planner) Simulate(ctx context.Context, r Request, h gpu.Host) (*Simula
 		return nil, err
 	}
 	out.CutOff = cut
-	for _, other := range found[:min(len(found), r.Alternatives)] {
+	for _, other := range found[:min(len(found), alternatives)] {
 		one := Alternative{Changes: other.changes, GPUs: other.forecasts(), Digest: other.Digest}
 		sleepers, _ := other.movements.host()
 		one.HostMiB = mib(sleepers)

@@ -15,6 +15,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/mode"
+	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -84,7 +85,7 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		if err != nil {
 			return nil, err
 		}
-		out.Subject, out.Plan, out.Entries = p.Subject, p.Lines, p.Entries
+		out.Subject, out.Plan, out.Entries, out.Fit = p.Subject, p.Lines, p.Entries, simulation(p.Fit)
 		return out, nil
 	}
 	if out.Subject, err = c.cfg.Services.Subject(ctx, tool, request); err != nil {
@@ -95,9 +96,33 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		if err != nil {
 			return nil, err
 		}
-		out.Plan = c.plan(ctx, tool.Name, s)
+		out.Plan, out.Fit = c.plan(ctx, tool.Name, s), c.fit(ctx, tool.Name, s)
 	}
 	return out, nil
+}
+
+// fit is whether a service that is to start or wake fits now: the numbers and other ways of a simulation, and the verdict of the check
+// that the start or wake itself will meet. nil where nothing is loaded, and where nothing can be simulated.
+func (c *Control) fit(ctx context.Context, tool string, s *catalog.Service) *executorv1.SimulateModeResponse {
+	if tool != "start_service" && tool != "wake_service" || c.cfg.Services.Status(s).Running() {
+		return nil
+	}
+	verdict := c.cfg.Services.Admissible(ctx, s)
+	asked := plan.Request{Start: []string{s.ID}}
+	if verdict != nil {
+		asked.Alternatives = defaultAlternatives
+	}
+	sim, err := c.cfg.Modes.Simulate(ctx, asked)
+	if err != nil {
+		return nil
+	}
+	out := simulation(sim)
+	out.Next = nil
+	out.Fits = !fault.Is(verdict, callv1.Code_CODE_DOES_NOT_FIT)
+	if out.Reason = ""; verdict != nil {
+		out.Reason = fault.From(verdict).Message
+	}
+	return out
 }
 
 // Subjects knows what a call acts on: a switch on its plan, everything else on a service or on nothing. It is the sink's Subjects

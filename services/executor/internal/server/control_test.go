@@ -331,3 +331,55 @@ func TestPreviewOfASwitchBringsTheEntries(t *testing.T) {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 }
+
+// TestAPreviewShowsTheFitNow: whoever approves a start sees what the start's own check would answer, and what would make room.
+func TestAPreviewShowsTheFitNow(t *testing.T) {
+	w := newWorld(t)
+	w.write(strings.Replace(catalogText, "  - {id: beta", `  - {id: large, name: Large, driver: "null", gpus: [0], vram_mib: 20000}
+  - {id: needy, name: Needy, driver: "null", depends_on: [beta]}
+  - {id: beta`, 1))
+	w.must(w.source.Reload())
+	preview := func(tool, service string) *executorv1.PreviewCallResponse {
+		t.Helper()
+		found, _ := contract.Lookup(tool)
+		got, err := w.control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: found.Ref(), Arguments: []byte(`{"service_id":"` + service + `"}`)})
+		w.must(err)
+		return got
+	}
+	before := preview("start_service", "large")
+	fit := before.GetFit()
+	if !fit.GetFits() || fit.GetReason() != "" || len(fit.GetGpus()) != 1 || fit.GetGpus()[0].GetAfterMib() != 20000 || fit.GetNext() != nil {
+		t.Errorf("an empty GPU: %v", fit)
+	}
+	if fit := preview("start_service", "needy").GetFit(); fit.GetReason() != "needy was not started: it depends on beta, which does not run" {
+		t.Errorf("what cannot be started for another reason: %v", fit)
+	}
+	if fit := preview("stop_service", "large").GetFit(); fit != nil {
+		t.Errorf("a stop: %v", fit)
+	}
+
+	w.driver.running["alpha"] = true
+	w.gpus.Read(t.Context())
+	after := preview("start_service", "large")
+	fit = after.GetFit()
+	service, _ := w.services.Catalog().Lookup("large")
+	verdict := w.services.Admissible(t.Context(), service)
+	if f := wantCode(t, verdict, callv1.Code_CODE_DOES_NOT_FIT); fit.GetFits() || fit.GetReason() != f.Message {
+		t.Errorf("a full GPU: %v, and a start would say %v", fit, verdict)
+	}
+	stops := false
+	for _, alternative := range fit.GetAlternatives() {
+		for _, change := range alternative.GetChanges() {
+			stops = stops || change.GetKind() == executorv1.ChangeKind_CHANGE_KIND_STOP && change.GetServiceId() == "alpha"
+		}
+	}
+	if !stops {
+		t.Errorf("what would make room is not said: %v", fit.GetAlternatives())
+	}
+	if !proto.Equal(before.GetSubject(), after.GetSubject()) || !cmp.Equal(before.GetPlan(), after.GetPlan()) {
+		t.Error("what is signed depends on what fits")
+	}
+	if fit := preview("start_service", "alpha").GetFit(); fit != nil {
+		t.Errorf("what runs already: %v", fit)
+	}
+}

@@ -161,6 +161,14 @@ func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequ
 	if err != nil {
 		return nil, err
 	}
+	out := simulation(sim)
+	sink.Summarise(ctx, simulated(sim))
+	overridden(ctx, r.MarginMibOverride)
+	return out, nil
+}
+
+// simulation is what people and agents see of one.
+func simulation(sim *plan.Simulation) *executorv1.SimulateModeResponse {
 	out := &executorv1.SimulateModeResponse{
 		ModeId: sim.Mode, Fits: sim.Fits, Reason: sim.Reason, PlanDigest: sim.Digest, Steps: planSteps(sim.Steps),
 		Gpus: forecasts(sim.GPUs), CutOff: sim.CutOff, HostMib: sim.HostMiB, HostAvailableMib: sim.HostAvailable,
@@ -180,9 +188,7 @@ func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequ
 	if sim.Next != nil {
 		out.Next = &executorv1.NextCall{Tool: sim.Next.Tool, Arguments: sim.Next.Arguments}
 	}
-	sink.Summarise(ctx, simulated(sim))
-	overridden(ctx, r.MarginMibOverride)
-	return out, nil
+	return out
 }
 
 func forecasts(gpus []plan.Forecast) []*executorv1.GpuForecast {

@@ -24,7 +24,7 @@ func (m *Manager) Start(ctx context.Context, s *catalog.Service) (bool, error) {
 		of = 3
 	}
 	return m.tracked(ctx, s, of, func(a Act) (bool, error) {
-		return m.loading(ctx, s, func() (bool, error) { return m.startLocked(ctx, s, a, m.admit) })
+		return m.loading(ctx, s, func() (bool, error) { return m.startLocked(ctx, s, a, m.Admissible) })
 	})
 }
 
@@ -45,12 +45,12 @@ func (m *Manager) SleepService(ctx context.Context, s *catalog.Service) (bool, e
 // WakeService is what wake_service does: Wake under a lease of the service's GPUs, if it fits.
 func (m *Manager) WakeService(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
-		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.admit) })
+		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.Admissible) })
 	})
 }
 
-// admit decides whether a service may be started or woken now.
-func (m *Manager) admit(ctx context.Context, s *catalog.Service) error {
+// Admissible is why a service cannot be started or woken now; nil: it can. Starting and waking ask it, and so do approvers beforehand.
+func (m *Manager) Admissible(ctx context.Context, s *catalog.Service) error {
 	for _, id := range s.DependsOn {
 		needed, ok := m.cfg.Catalog().Lookup(id)
 		if !ok || !m.Status(needed).Up() {

@@ -298,5 +298,5 @@ func TestOneServiceAPortAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantFault(t, m.admit(t.Context(), chat), callv1.Code_CODE_CONFLICT, "chat was not started: its port, 17998, is that of base, which is not stopped")
+	wantFault(t, m.Admissible(t.Context(), chat), callv1.Code_CODE_CONFLICT, "chat was not started: its port, 17998, is that of base, which is not stopped")
 }

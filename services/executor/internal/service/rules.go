@@ -157,7 +157,7 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		u.rules.restarts++
 		u.mu.Unlock()
 	}}
-	_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Definition: definition}, m.admit)
+	_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Definition: definition}, m.Admissible)
 	r.outcome(ctx, err)
 	u.rest(err != nil)
 }

@@ -318,34 +318,22 @@ func TestApproverSeesTheBytes(t *testing.T) {
 func TestCardOfASwitch(t *testing.T) {
 	op, p := switching(t)
 	op.KeyBound, op.Rule, op.PolicyTier = true, "tools/switch_mode/tier", optionsv1.Tier_TIER_DESTRUCTIVE
-	call, err := CallOf(op)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := Card{Number: "K7F3", Operation: op, Preview: p, SessionNumber: 2, Session: &vaultv1.OpenSession{Agent: "coder"},
-		Simulated: &executorv1.SimulateModeResponse{PlanDigest: call.planDigest(), Gpus: []*executorv1.GpuForecast{
-			{Index: 0, NowMib: 22630, AfterMib: 19866, TotalMib: 24576, Source: "measured"}}}}
+	p.Fit = &executorv1.SimulateModeResponse{Fits: true, Gpus: []*executorv1.GpuForecast{
+		{Index: 0, NowMib: 22630, AfterMib: 19866, FreeMib: 4710, TotalMib: 24576, Source: "measured"}}}
+	c := Card{Number: "K7F3", Operation: op, Preview: p, SessionNumber: 2, Session: &vaultv1.OpenSession{Agent: "coder"}}
 	text := strings.Join(c.Lines(testNow), "\n")
 	digest := canonical.Digest(p.GetSubject().GetEntry())
 	hex := fmt.Sprintf("%x", digest)
 	for _, want := range []string{"K7F3  DESTRUCTIVE  switch_mode", Destructive, "claude-code/coder, session 2, s-abc", "key-bound: one durward mcp",
-		"GPU0 22.1→19.4 of 24.0 GiB (measured)", "digest " + hex[:4] + "·" + hex[60:], "because of tools/switch_mode/tier"} {
+		"fits now", "GPU 0: 1.9 of 24.0 GiB free now, 4.6 afterwards (measured)", "digest " + hex[:4] + "·" + hex[60:], "because of tools/switch_mode/tier"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
-	// A simulation of another plan says nothing of this one.
-	c.Simulated.PlanDigest = strings.Repeat("0", 64)
-	if text := strings.Join(c.Lines(testNow), "\n"); strings.Contains(text, "GPU0") {
+	// What fits of another plan says nothing of this one.
+	p.Subject.Entry = []byte(`{}`)
+	if text := strings.Join(c.Lines(testNow), "\n"); strings.Contains(text, "fits now") || !strings.Contains(text, "NOT THE PLAN") {
 		t.Errorf("another plan's numbers are shown:\n%s", text)
-	}
-	// One whose alternative was asked for says what becomes of the GPUs with that.
-	c.Simulated.Alternatives = []*executorv1.Alternative{
-		{PlanDigest: strings.Repeat("1", 64), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 1024, AfterMib: 2048, TotalMib: 24576, Source: "declared"}}},
-		{PlanDigest: call.planDigest(), Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 22630, AfterMib: 20480, TotalMib: 24576, Source: "estimated"}}},
-	}
-	if text := strings.Join(c.Lines(testNow), "\n"); !strings.Contains(text, "GPU0 22.1→20.0 of 24.0 GiB (estimated)") || strings.Contains(text, "1.0→2.0") {
-		t.Errorf("the alternative's numbers are not shown, or another's are:\n%s", text)
 	}
 	op, p = operation(t), preview()
 	op.PolicyTier = optionsv1.Tier_TIER_DESTRUCTIVE

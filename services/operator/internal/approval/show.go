@@ -88,10 +88,7 @@ type Card struct {
 	Agent string
 	// Preview is the executor's answer; nil when it could not be had, and Problem says why.
 	Preview *executorv1.PreviewCallResponse
-	// Simulated is the executor's simulation of a switch of modes; nil for anything else. It counts only if its plan, or that of one
-	// of its alternatives, is the one that was asked for.
-	Simulated *executorv1.SimulateModeResponse
-	Problem   string
+	Problem string
 }
 
 // Tier is the tier that a person is warned by: policy's, where that is above the contract's.
@@ -166,7 +163,7 @@ func (c Card) Lines(now time.Time) []string {
 		for _, line := range c.planLines() {
 			add(line)
 		}
-		for _, line := range c.gpuLines() {
+		for _, line := range c.fitLines() {
 			add(line)
 		}
 		if entry := c.Preview.GetSubject().GetEntry(); len(entry) > 0 {
@@ -183,6 +180,22 @@ func (c Card) Lines(now time.Time) []string {
 	return lines
 }
 
+// Sheet is Lines, each with how it is meant.
+func (c Card) Sheet(now time.Time) []Line {
+	var out []Line
+	for i, text := range c.Lines(now) {
+		line := Line{Text: text}
+		switch {
+		case i == 0 && c.IsDestructive(), strings.TrimSpace(text) == Destructive, Unfit(text):
+			line.Kind = Danger
+		case i == 0:
+			line.Kind = Heading
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
 // quoted is an agent's text between quotes that it cannot close, without the padding that would lay out a text of its own. What is
 // signed and recorded is the text itself.
 func quoted(text string) string {
@@ -192,33 +205,12 @@ func quoted(text string) string {
 // escapeQuotes also doubles what escapes, so that no text of its own makes a quote look like the last.
 var escapeQuotes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// gpuLines say what becomes of each GPU's memory, as the executor reckons; none where it reckons another plan than the one
-// that was asked for.
-func (c Card) gpuLines() []string {
-	call := Call{Arguments: c.Operation.GetArguments()}
-	gpus := c.forecasts(call.planDigest())
-	var lines []string
-	for _, g := range gpus {
-		lines = append(lines, fmt.Sprintf("GPU%d %s→%s of %s GiB (%s)", g.GetIndex(), gigabytes(g.GetNowMib()), gigabytes(g.GetAfterMib()),
-			gigabytes(g.GetTotalMib()), clean.Visible(g.GetSource())))
-	}
-	return lines
-}
-
-// forecasts are the GPUs' after the plan with that digest: the simulated one's or an alternative's.
-func (c Card) forecasts(digest string) []*executorv1.GpuForecast {
-	if digest == "" {
+// fitLines say whether it fits now; none where the executor answers for another plan than the one that was asked for.
+func (c Card) fitLines() []string {
+	if call := (Call{Arguments: c.Operation.GetArguments()}); !call.planIs(c.Preview.GetSubject().GetEntry()) {
 		return nil
 	}
-	if c.Simulated.GetPlanDigest() == digest {
-		return c.Simulated.GetGpus()
-	}
-	for _, alternative := range c.Simulated.GetAlternatives() {
-		if alternative.GetPlanDigest() == digest {
-			return alternative.GetGpus()
-		}
-	}
-	return nil
+	return FitLines(c.Preview.GetFit())
 }
 
 // gigabytes writes MiB as GPUs are sold: 24576 is "24.0".

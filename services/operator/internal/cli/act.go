@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -60,15 +61,16 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 	if err != nil {
 		return Denied("", "it cannot be signed: %v", err)
 	}
-	out := a.Display()
-	out.Printf("%s  %s %s  on %s\n", out.Bold(contract.TierName(call.Tool.Tier)), call.Tool.Name,
-		approval.Arguments(call.Arguments), approval.Place(st.Audience))
-	for _, step := range preview.GetPlan() {
-		out.Printf("  %s\n", clean.Visible(step))
+	lines := []approval.Line{{Kind: approval.Heading, Text: fmt.Sprintf("%s  %s %s  on %s", contract.TierName(call.Tool.Tier), call.Tool.Name,
+		approval.Arguments(call.Arguments), approval.Place(st.Audience))}}
+	for _, text := range slices.Concat(preview.GetPlan(), approval.StepLines(steps), approval.FitLines(preview.GetFit())) {
+		line := approval.Line{Text: "  " + clean.Visible(text)}
+		if approval.Unfit(text) {
+			line.Kind = approval.Danger
+		}
+		lines = append(lines, line)
 	}
-	for _, line := range approval.StepLines(steps) {
-		out.Printf("  %s\n", line)
-	}
+	a.PrintLines(lines)
 	signed, err := a.AskAndSign(ctx, s, approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...), "Sign and do it?", yes)
 	if err != nil {
 		return err

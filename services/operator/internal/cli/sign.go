@@ -46,6 +46,12 @@ func (a *App) ShowDocument(document approval.Document) error {
 	if err != nil {
 		return err
 	}
+	a.PrintLines(lines)
+	return nil
+}
+
+// PrintLines prints lines where a person looks.
+func (a *App) PrintLines(lines []approval.Line) {
 	out := a.Display()
 	for _, line := range lines {
 		line.Text = out.Wrapped(line.Text)
@@ -57,7 +63,6 @@ func (a *App) ShowDocument(document approval.Document) error {
 		}
 		out.Printf("%s\n", line.Text)
 	}
-	return nil
 }
 
 // KeySource is where the operator's signing key is.

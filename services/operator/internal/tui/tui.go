@@ -418,18 +418,7 @@ func (m *Model) show(operation string, p *Proposal) {
 		return
 	}
 	if op := m.pending(operation); op != nil {
-		var head []approval.Line
-		for i, text := range m.card(op).Lines(m.now()) {
-			line := approval.Line{Text: text}
-			if i == 0 {
-				line.Kind = approval.Heading
-			}
-			if strings.TrimSpace(text) == approval.Destructive {
-				line.Kind = approval.Danger
-			}
-			head = append(head, line)
-		}
-		lines = append(head, lines...)
+		lines = append(m.card(op).Sheet(m.now()), lines...)
 	}
 	m.mode, m.proposal, m.lines, m.scroll, m.seenEnd, m.shownAt = modeSheet, p, lines, 0, false, m.now()
 	m.lookedAt()

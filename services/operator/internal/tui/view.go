@@ -295,17 +295,7 @@ func (m *Model) detail(id string) []approval.Line {
 		return nil
 	}
 	c := m.card(op)
-	var lines []approval.Line
-	for i, text := range c.Lines(m.now()) {
-		kind := approval.Plain
-		if i == 0 {
-			kind = approval.Heading
-		}
-		if strings.TrimSpace(text) == approval.Destructive {
-			kind = approval.Danger
-		}
-		lines = append(lines, approval.Line{Kind: kind, Text: text})
-	}
+	lines := c.Sheet(m.now())
 	add := func(kind approval.Kind, texts ...string) {
 		for _, text := range texts {
 			lines = append(lines, approval.Line{Kind: kind, Text: text})

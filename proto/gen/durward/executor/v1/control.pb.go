@@ -87,7 +87,10 @@ type PreviewCallResponse struct {
 	// This executor's own SPIFFE ID, the audience that a statement must name.
 	Audience string `protobuf:"bytes,4,opt,name=audience,proto3" json:"audience,omitempty"`
 	// For a switch of modes: the entry behind each entry_sha256 of the subject's steps, for whoever approves to see.
-	Entries       []*v1.Subject `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*v1.Subject `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Whether it fits at this moment, for a start, a wake or a switch: as simulate_mode reckons it, with the verdict of the check that
+	// the call itself will meet. Unset for other calls, and for a service that runs already. It is no part of what is signed.
+	Fit           *SimulateModeResponse `protobuf:"bytes,6,opt,name=fit,proto3" json:"fit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -153,6 +156,13 @@ func (x *PreviewCallResponse) GetAudience() string {
 func (x *PreviewCallResponse) GetEntries() []*v1.Subject {
 	if x != nil {
 		return x.Entries
+	}
+	return nil
+}
+
+func (x *PreviewCallResponse) GetFit() *SimulateModeResponse {
+	if x != nil {
+		return x.Fit
 	}
 	return nil
 }
@@ -1366,13 +1376,14 @@ const file_durward_executor_v1_control_proto_rawDesc = "" +
 	"!durward/executor/v1/control.proto\x12\x13durward.executor.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a\x1fdurward/executor/v1/tools.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"u\n" +
 	"\x12PreviewCallRequest\x124\n" +
 	"\x04tool\x18\x01 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
-	"\targuments\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\"\xc3\x01\n" +
+	"\targuments\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\"\x80\x02\n" +
 	"\x13PreviewCallResponse\x122\n" +
 	"\asubject\x18\x01 \x01(\v2\x18.durward.call.v1.SubjectR\asubject\x12\x12\n" +
 	"\x04plan\x18\x02 \x03(\tR\x04plan\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1a\n" +
 	"\baudience\x18\x04 \x01(\tR\baudience\x122\n" +
-	"\aentries\x18\x05 \x03(\v2\x18.durward.call.v1.SubjectR\aentries\"\x12\n" +
+	"\aentries\x18\x05 \x03(\v2\x18.durward.call.v1.SubjectR\aentries\x12;\n" +
+	"\x03fit\x18\x06 \x01(\v2).durward.executor.v1.SimulateModeResponseR\x03fit\"\x12\n" +
 	"\x10GetStatusRequest\"\x83\x06\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
@@ -1517,51 +1528,53 @@ var file_durward_executor_v1_control_proto_goTypes = []any{
 	(*SwitchStep)(nil),            // 20: durward.executor.v1.SwitchStep
 	(*v1.ToolRef)(nil),            // 21: durward.call.v1.ToolRef
 	(*v1.Subject)(nil),            // 22: durward.call.v1.Subject
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),     // 24: durward.call.v1.HumanStatement
-	(*Gpu)(nil),                   // 25: durward.executor.v1.Gpu
-	(SwitchOutcome)(0),            // 26: durward.executor.v1.SwitchOutcome
-	(PlanAction)(0),               // 27: durward.executor.v1.PlanAction
+	(*SimulateModeResponse)(nil),  // 23: durward.executor.v1.SimulateModeResponse
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),     // 25: durward.call.v1.HumanStatement
+	(*Gpu)(nil),                   // 26: durward.executor.v1.Gpu
+	(SwitchOutcome)(0),            // 27: durward.executor.v1.SwitchOutcome
+	(PlanAction)(0),               // 28: durward.executor.v1.PlanAction
 }
 var file_durward_executor_v1_control_proto_depIdxs = []int32{
 	21, // 0: durward.executor.v1.PreviewCallRequest.tool:type_name -> durward.call.v1.ToolRef
 	22, // 1: durward.executor.v1.PreviewCallResponse.subject:type_name -> durward.call.v1.Subject
 	22, // 2: durward.executor.v1.PreviewCallResponse.entries:type_name -> durward.call.v1.Subject
-	23, // 3: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	23, // 4: durward.executor.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
-	4,  // 5: durward.executor.v1.GetStatusResponse.disabled:type_name -> durward.executor.v1.DisabledEntry
-	24, // 6: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	24, // 7: durward.executor.v1.EndStandingRequest.statements:type_name -> durward.call.v1.HumanStatement
-	13, // 8: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
-	25, // 9: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
-	14, // 10: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
-	19, // 11: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
-	23, // 12: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
-	23, // 13: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
-	26, // 14: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
-	20, // 15: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
-	27, // 16: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
-	0,  // 17: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	2,  // 18: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
-	5,  // 19: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	7,  // 20: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	9,  // 21: durward.executor.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
-	11, // 22: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
-	15, // 23: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
-	17, // 24: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
-	1,  // 25: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	3,  // 26: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
-	6,  // 27: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	8,  // 28: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	10, // 29: durward.executor.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
-	12, // 30: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
-	16, // 31: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
-	18, // 32: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	23, // 3: durward.executor.v1.PreviewCallResponse.fit:type_name -> durward.executor.v1.SimulateModeResponse
+	24, // 4: durward.executor.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	24, // 5: durward.executor.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	4,  // 6: durward.executor.v1.GetStatusResponse.disabled:type_name -> durward.executor.v1.DisabledEntry
+	25, // 7: durward.executor.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	25, // 8: durward.executor.v1.EndStandingRequest.statements:type_name -> durward.call.v1.HumanStatement
+	13, // 9: durward.executor.v1.GetHostResponse.gpus:type_name -> durward.executor.v1.GpuHolders
+	26, // 10: durward.executor.v1.GpuHolders.gpu:type_name -> durward.executor.v1.Gpu
+	14, // 11: durward.executor.v1.GpuHolders.processes:type_name -> durward.executor.v1.GpuProcess
+	19, // 12: durward.executor.v1.ListSwitchesResponse.switches:type_name -> durward.executor.v1.Switch
+	24, // 13: durward.executor.v1.Switch.began_at:type_name -> google.protobuf.Timestamp
+	24, // 14: durward.executor.v1.Switch.ended_at:type_name -> google.protobuf.Timestamp
+	27, // 15: durward.executor.v1.Switch.outcome:type_name -> durward.executor.v1.SwitchOutcome
+	20, // 16: durward.executor.v1.Switch.steps:type_name -> durward.executor.v1.SwitchStep
+	28, // 17: durward.executor.v1.SwitchStep.action:type_name -> durward.executor.v1.PlanAction
+	0,  // 18: durward.executor.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	2,  // 19: durward.executor.v1.ControlService.GetStatus:input_type -> durward.executor.v1.GetStatusRequest
+	5,  // 20: durward.executor.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	7,  // 21: durward.executor.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	9,  // 22: durward.executor.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
+	11, // 23: durward.executor.v1.ControlService.GetHost:input_type -> durward.executor.v1.GetHostRequest
+	15, // 24: durward.executor.v1.ControlService.FollowLogs:input_type -> durward.executor.v1.FollowLogsRequest
+	17, // 25: durward.executor.v1.ControlService.ListSwitches:input_type -> durward.executor.v1.ListSwitchesRequest
+	1,  // 26: durward.executor.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	3,  // 27: durward.executor.v1.ControlService.GetStatus:output_type -> durward.executor.v1.GetStatusResponse
+	6,  // 28: durward.executor.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	8,  // 29: durward.executor.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	10, // 30: durward.executor.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
+	12, // 31: durward.executor.v1.ControlService.GetHost:output_type -> durward.executor.v1.GetHostResponse
+	16, // 32: durward.executor.v1.ControlService.FollowLogs:output_type -> durward.executor.v1.FollowLogsResponse
+	18, // 33: durward.executor.v1.ControlService.ListSwitches:output_type -> durward.executor.v1.ListSwitchesResponse
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_durward_executor_v1_control_proto_init() }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
@@ -98,9 +97,7 @@ func card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number str
 	}
 	if err != nil {
 		c.Problem = cli.PublicText(err)
-		return c
 	}
-	c.Simulated = simulated(ctx, s, call)
 	return c
 }
 
@@ -124,26 +121,6 @@ func askingAgent(ctx context.Context, s *cli.Session, operationID string) string
 	return clean.Line(found.GetEntries()[0].GetRecord().GetBody().GetDetails()[detailAgent], 64)
 }
 
-// simulated is what a switch of modes would do to the GPUs' memory, as the executor reckons it now; nil for any other call and
-// where it cannot say.
-func simulated(ctx context.Context, s *cli.Session, call approval.Call) *executorv1.SimulateModeResponse {
-	message, err := call.Tool.Decode(call.Arguments)
-	if err != nil {
-		return nil
-	}
-	asked, ok := message.(*executorv1.SwitchModeRequest)
-	if !ok {
-		return nil
-	}
-	simulated, err := s.Executor.Tools.SimulateMode(ctx, &executorv1.SimulateModeRequest{
-		ModeId: asked.ModeId, MarginMibOverride: asked.MarginMibOverride, Alternatives: new(uint32(cli.MostAlternatives)),
-	})
-	if err != nil {
-		return nil
-	}
-	return simulated
-}
-
 // operationJSON is an operation in --json. Field names are stable.
 type operationJSON struct {
 	Number      string          `json:"number"`
@@ -157,6 +134,7 @@ type operationJSON struct {
 	Audience    string          `json:"audience"`
 	Target      string          `json:"target,omitempty"`
 	Plan        []string        `json:"plan,omitempty"`
+	Fit         json.RawMessage `json:"fit,omitempty"`
 	Problem     string          `json:"problem,omitempty"`
 	Principal   string          `json:"principal"`
 	Agent       string          `json:"agent,omitempty"`
@@ -182,11 +160,15 @@ func cardJSON(c approval.Card) operationJSON {
 	if op.GetPolicyTier() > op.GetTier() {
 		policyTier = contract.TierName(op.GetPolicyTier())
 	}
+	var fit json.RawMessage
+	if c.Preview.GetFit() != nil {
+		fit, _ = output.MessageJSON(c.Preview.GetFit()) // a message that came over the wire can be written again
+	}
 	return operationJSON{
 		PolicyTier: policyTier, Rule: op.GetRule(),
 		Number: c.Number, OperationID: op.GetOperationId(), State: cli.OperationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
 		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
-		Plan: c.Preview.GetPlan(), Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
+		Plan: c.Preview.GetPlan(), Fit: fit, Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
 		KeyBound: op.GetKeyBound(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
 		AgentReason: op.GetAgentReason(), AskedAt: op.GetAskedAt().AsTime().Format(time.RFC3339),
 		ExpiresAt: op.GetExpiresAt().AsTime().Format(time.RFC3339), Waiters: op.GetWaiters(), DecidedBy: op.GetDecidedBy(),
@@ -221,7 +203,7 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			a.Out.Printf("%d waiting\n", len(waiting))
 		}
 		for _, c := range waiting {
-			a.printCard(c)
+			a.PrintLines(c.Sheet(a.Now()))
 		}
 		for _, c := range approved {
 			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: durward approve %s --run\n", c.Number,
@@ -232,22 +214,6 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
 		}
 	})
-}
-
-func (a *app) printCard(c approval.Card) {
-	out := a.Display()
-	for i, line := range c.Lines(a.Now()) {
-		line = out.Wrapped(line)
-		switch {
-		case i == 0 && c.IsDestructive():
-			line = out.Red(out.Bold(line))
-		case i == 0:
-			line = out.Bold(line)
-		case i == 1 && c.IsDestructive():
-			line = out.Red(line)
-		}
-		out.Printf("%s\n", line)
-	}
 }
 
 // watchApprovals shows each operation as it comes and each decision as it falls.
@@ -271,7 +237,7 @@ func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
 		}
 		return a.ShowLine(cardJSON(c), func() {
 			if cli.IsPending(op) {
-				a.printCard(c)
+				a.PrintLines(c.Sheet(a.Now()))
 				return
 			}
 			line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))

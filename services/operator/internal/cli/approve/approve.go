@@ -153,16 +153,13 @@ func (a *app) decide(ctx context.Context, s *cli.Session, op *vaultv1.Operation,
 	if card.Session == nil {
 		card.Agent = askingAgent(ctx, s, op.GetOperationId())
 	}
-	if call, err := approval.CallOf(op); err == nil {
-		card.Simulated = simulated(ctx, s, call)
-	}
 	if within != nil {
 		if p, err = a.proposeScope(ctx, s, op, number, *within); err != nil {
 			return nil, err
 		}
 		question = "Sign, and let it happen within this scope without asking again?"
 	}
-	a.printCard(card)
+	a.PrintLines(card.Sheet(a.Now()))
 	signed, err := a.AskAndSign(ctx, s, p.document, question, yes)
 	if err != nil {
 		return nil, err

@@ -345,7 +345,7 @@ func printNeeds(out *output.Printer, needs []*executorv1.ServiceNeed, all bool) 
 
 // alternativeWords is an alternative on one line, and below it what in the catalog it would take.
 func (a *app) alternativeWords(out *output.Printer, alternative *executorv1.Alternative, places map[string]string) string {
-	words := changeWords(alternative)
+	words := approval.ChangeWords(alternative)
 	var beside []string
 	if alternative.GetHostMib() > 0 {
 		beside = append(beside, "host RAM +"+bars.Size(alternative.GetHostMib()))
@@ -367,37 +367,9 @@ func (a *app) alternativeWords(out *output.Printer, alternative *executorv1.Alte
 	return words
 }
 
-// changes are the words before the service that a change is about; or, of a change of the catalog, between it and the value.
-var changes = map[executorv1.ChangeKind]string{
-	executorv1.ChangeKind_CHANGE_KIND_KEEP: "keep ", executorv1.ChangeKind_CHANGE_KIND_SLEEP: "sleep ", executorv1.ChangeKind_CHANGE_KIND_STOP: "stop ",
-	executorv1.ChangeKind_CHANGE_KIND_CONTEXT: " with a context of ", executorv1.ChangeKind_CHANGE_KIND_UTILISATION: " with a share of the GPU of ",
-	executorv1.ChangeKind_CHANGE_KIND_GPU: " on GPU ", executorv1.ChangeKind_CHANGE_KIND_SPLIT: " split over GPUs ",
-}
-
-// changeWords says what an alternative does: "sleep chat-70b, context of qwen3-32b 16384 instead of 32768".
-func changeWords(alternative *executorv1.Alternative) string {
-	var parts []string
-	for _, change := range alternative.GetChanges() {
-		id, from, to := clean.Line(change.GetServiceId(), 64), clean.Line(change.GetFrom(), 64), clean.Line(change.GetTo(), 64)
-		instead := to
-		if from != "" {
-			instead += " instead of " + from
-		}
-		switch words := changes[change.GetKind()]; {
-		case words == "":
-			parts = append(parts, "something else about "+id)
-		case change.GetKind() < executorv1.ChangeKind_CHANGE_KIND_CONTEXT:
-			parts = append(parts, words+id)
-		default:
-			parts = append(parts, id+words+instead)
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
 // printAlternative shows the alternative that a person chose.
 func (a *app) printAlternative(out *output.Printer, mode string, chosen *executorv1.Alternative) {
-	out.Printf("%s: %s%s\n", out.Bold(clean.Line(mode, 64)), changeWords(chosen), out.Dim("  plan "+approval.ShortPlan(chosen.GetPlanDigest())))
+	out.Printf("%s: %s%s\n", out.Bold(clean.Line(mode, 64)), approval.ChangeWords(chosen), out.Dim("  plan "+approval.ShortPlan(chosen.GetPlanDigest())))
 	a.printForecasts(out, chosen.GetGpus())
 }
 
