@@ -6,7 +6,8 @@ cd "$(dirname "$0")/../deploy/e2e/golden"
 got=$(mktemp -d)
 trap 'rm -rf "$got"' EXIT
 export CGO_ENABLED=0
-screens=(go test -count=1 -run '^TestGoldenScreens$' ../../../services/operator/internal/tui)
+operator=../../../services/operator/internal
+screens=(go test -count=1 -run '^(TestGoldenScreens|TestTheFirstApprovalFitsOneScreen)$' "$operator/tui" "$operator/approval")
 go test -count=1 -run '^TestGolden$' . -args -got "$got" >"$got.log" 2>&1 || { cat "$got.log"; exit 1; }
 rm -f "$got.log"
 case "${1:-}" in

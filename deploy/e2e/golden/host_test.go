@@ -160,7 +160,7 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f.both("approvals")
 	f.durward("approve", number)
 	f.person([]string{"waits [y/N]", "types n"}, "approve", number)
-	f.person([]string{"waits [y/N]", "types y", "waits Carry it out from here now?", "types n"}, "approve", number)
+	f.person([]string{"waits [y/N]", "types v", "waits [y/N]", "types y", "waits Carry it out from here now?", "types n"}, "approve", number)
 	f.both("approvals")
 	cursor.call(f, "ok", "wait_operation", fmt.Sprintf(`{"operation_id":%q}`, asked.OperationID))
 	w.recorded(asked.OperationID, auditv1.Kind_KIND_OUTCOME)

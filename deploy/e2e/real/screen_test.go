@@ -79,6 +79,8 @@ func (s *screen) sees(texts ...string) string {
 // signs reads the sheet to its end, and signs it.
 func (s *screen) signs() {
 	s.t.Helper()
+	s.sees("You sign: ")
+	s.keys("v")
 	s.sees("read to its end")
 	time.Sleep(500 * time.Millisecond) // what is on the screen for less than that is not signed
 	s.keys("G")

@@ -2,6 +2,7 @@ package approval
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -20,6 +21,8 @@ const (
 	Plain Kind = iota
 	Heading
 	Danger
+	// Said is what somebody says who is not trusted.
+	Said
 )
 
 // Line is one line of a document. It holds no hostile character.
@@ -28,9 +31,11 @@ type Line struct {
 	Text string
 }
 
-// Document is everything that a person is shown before a statement is signed. Nothing of it is cut.
+// Document is everything that a person is shown before a statement is signed. Nothing of it is cut but in a Brief.
 type Document struct {
 	Statement *statement.Statement
+	// About is what the statement is about: an agent's request, as its card has it, or a command.
+	About []Line
 	// Entries are the definitions whose digests the statement pins, or that stand behind a plan's digest.
 	Entries []Entry
 }
@@ -74,25 +79,13 @@ func ScopeSheet(st *statement.Statement, previews []*executorv1.PreviewCallRespo
 	return s
 }
 
-// Lines lays the document out, the statement last and whole.
+// Lines lays the document out whole: what it is about, its entries, and the statement last.
 func (s Document) Lines(now time.Time) ([]Line, error) {
 	raw, err := s.Statement.Marshal()
 	if err != nil {
 		return nil, err
 	}
-	var out []Line
-	if s.Statement.Kind == statement.KindScope || s.Statement.Kind == statement.KindDangerous {
-		for i, text := range Words(s.Statement, now) {
-			line := Line{Plain, text}
-			switch {
-			case s.Statement.Kind == statement.KindDangerous:
-				line.Kind = Danger
-			case i == 0:
-				line.Kind = Heading
-			}
-			out = append(out, line)
-		}
-	}
+	out := slices.Concat(s.About, s.terms(now))
 	for _, e := range s.Entries {
 		out = append(out, Line{Heading, e.Title + ", as the executor has it (" + canonical.DigestText(e.JSON) + "):"})
 		for _, text := range Lines(e.JSON) {

@@ -63,12 +63,12 @@ func needWords(fit *executorv1.SimulateModeResponse) string {
 		}) {
 			continue
 		}
-		id := clean.Line(n.GetServiceId(), 64)
-		if n.GetSource() == "unknown" {
+		switch id := clean.Line(n.GetServiceId(), 64); {
+		case n.GetSource() == "unknown":
 			parts = append(parts, "nobody knows what "+id+" needs, so it counts nothing")
-			continue
+		case n.GetNeedMib() > 0:
+			parts = append(parts, fmt.Sprintf("%s needs %s GiB (%s)", id, gigabytes(n.GetNeedMib()), clean.Line(n.GetSource(), 32)))
 		}
-		parts = append(parts, fmt.Sprintf("%s needs %s GiB (%s)", id, gigabytes(n.GetNeedMib()), clean.Line(n.GetSource(), 32)))
 	}
 	return strings.Join(parts, ", ")
 }

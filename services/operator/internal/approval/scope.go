@@ -294,15 +294,12 @@ func pointer(argument string) string {
 // Words say in sentences what a standing statement lets a session do. They are read from the statement itself.
 func Words(st *statement.Statement, now time.Time) []string {
 	who := clean.Visible(st.Principal) + "'s session " + clean.Visible(st.Session)
-	until := clean.Visible(st.ExpiresAt)
-	if ends, err := time.Parse(time.RFC3339, st.ExpiresAt); err == nil {
-		until = ends.Local().Format("15:04 on 2 January") + " (" + Duration(ends.Sub(now)) + " from now)"
-	}
+	until := until(st, now)
 	const ends = "It ends sooner with the session, a panic, a restart of the vault, or when you say so: durward standing revoke"
 	if st.Kind == statement.KindDangerous {
 		return []string{
 			"DANGEROUS MODE for " + who + ":",
-			fmt.Sprintf("  every WRITE and DESTRUCTIVE tool runs without asking you, %d times at most, until %s", st.Uses, until),
+			fmt.Sprintf("  every WRITE and DESTRUCTIVE tool runs without asking you, %d times at most, %s", st.Uses, until),
 			"  still refused: what your rules deny, unknown tools, desktop control; still recorded: everything, marked",
 			"  " + ends,
 		}
@@ -327,5 +324,5 @@ func Words(st *statement.Statement, now time.Time) []string {
 		lines = append(lines, fmt.Sprintf("  on nothing but what is defined as the statement's subject_digests say (%d of them): a changed catalogue entry asks you again",
 			len(st.SubjectDigests)))
 	}
-	return append(lines, fmt.Sprintf("  %d times at most, until %s", st.Uses, until), "  "+ends)
+	return append(lines, fmt.Sprintf("  %d times at most, %s", st.Uses, until), "  "+ends)
 }

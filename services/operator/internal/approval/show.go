@@ -183,13 +183,16 @@ func (c Card) Lines(now time.Time) []string {
 // Sheet is Lines, each with how it is meant.
 func (c Card) Sheet(now time.Time) []Line {
 	var out []Line
-	for i, text := range c.Lines(now) {
+	lines := c.Lines(now)
+	for i, text := range lines {
 		line := Line{Text: text}
 		switch {
 		case i == 0 && c.IsDestructive(), strings.TrimSpace(text) == Destructive, Unfit(text):
 			line.Kind = Danger
 		case i == 0:
 			line.Kind = Heading
+		case i == len(lines)-1 && c.Operation.GetAgentReason() != "":
+			line.Kind = Said // the last line
 		}
 		out = append(out, line)
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 // ActOnService carries out a human's own call of a tool that takes a service id.
-func (a *App) ActOnService(ctx context.Context, s *Session, tool, serviceID string, yes bool) error {
-	err := a.Act(ctx, s, tool, map[string]string{"service_id": serviceID}, yes)
+func (a *App) ActOnService(ctx context.Context, s *Session, tool, serviceID string, how Asking) error {
+	err := a.Act(ctx, s, tool, map[string]string{"service_id": serviceID}, how)
 	if errors.Is(err, approval.ErrArguments) {
 		return Usage("See: durward services", "%q is not a service id: letters, digits, _ and -, at most 64",
 			clean.Visible(serviceID))
@@ -32,7 +32,7 @@ func (a *App) ActOnService(ctx context.Context, s *Session, tool, serviceID stri
 
 // Act carries out a human's own call: shown, signed, granted, done, recorded. Arguments that the tool does not take are
 // approval.ErrArguments.
-func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[string]string, yes bool) error {
+func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[string]string, how Asking) error {
 	raw, err := canonical.Marshal(arguments)
 	if err != nil {
 		return fmt.Errorf("%w: %w", approval.ErrArguments, err)
@@ -70,12 +70,13 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 		}
 		lines = append(lines, line)
 	}
-	a.PrintLines(lines)
-	signed, err := a.AskAndSign(ctx, s, approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...), "Sign and do it?", yes)
+	document := approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...)
+	document.About = lines
+	signed, err := a.AskAndSign(ctx, s, "Sign and do it?", how, document)
 	if err != nil {
 		return err
 	}
-	granted, err := s.Vault.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed})
+	granted, err := s.Vault.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed[0]})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -40,13 +41,15 @@ func (a *App) Signer(s *Session) (approval.Signer, error) {
 	return approval.Signer{Operator: s.Config.Operator, Executor: executor, Now: a.Now()}, nil
 }
 
-// ShowDocument prints a document, whole.
-func (a *App) ShowDocument(document approval.Document) error {
-	lines, err := document.Lines(a.Now())
-	if err != nil {
-		return err
+// ShowDocument prints documents, whole.
+func (a *App) ShowDocument(documents ...approval.Document) error {
+	for _, document := range documents {
+		lines, err := document.Lines(a.Now())
+		if err != nil {
+			return err
+		}
+		a.PrintLines(lines)
 	}
-	a.PrintLines(lines)
 	return nil
 }
 
@@ -70,8 +73,8 @@ func (a *App) KeySource(s *Session, ask signingkey.Asker) signingkey.Source {
 	return signingkey.Source{File: s.Config.SigningKey, AgentSocket: a.Streams.Getenv("SSH_AUTH_SOCK"), Ask: ask}
 }
 
-// Sign opens the operator's key, for this one statement, and signs.
-func (a *App) Sign(ctx context.Context, s *Session, st *statement.Statement) (_ *callv1.HumanStatement, err error) {
+// Sign opens the operator's key, for these statements of one decision, and signs.
+func (a *App) Sign(ctx context.Context, s *Session, statements ...*statement.Statement) (signed []*callv1.HumanStatement, err error) {
 	key, err := a.KeySource(s, signingkey.AskTerminal).Open(ctx)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -80,21 +83,81 @@ func (a *App) Sign(ctx context.Context, s *Session, st *statement.Statement) (_ 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, key.Close()) }()
-	if key.Protection == "touch" {
-		a.Out.Remark("Touch your security key.")
+	for _, st := range statements {
+		if key.Protection == "touch" {
+			a.Out.Remark("Touch your security key.")
+		}
+		one, err := statement.Sign(st, key)
+		if err != nil {
+			return nil, err
+		}
+		signed = append(signed, one)
 	}
-	return statement.Sign(st, key)
+	return signed, nil
 }
 
-// AskAndSign shows a document whole, asks, and signs its statement.
-func (a *App) AskAndSign(ctx context.Context, s *Session, document approval.Document, question string, yes bool) (*callv1.HumanStatement, error) {
-	if err := a.ShowDocument(document); err != nil {
+// Asking is how a person is asked before something is signed.
+type Asking struct {
+	// Yes skips the question. What is signed is shown whole then.
+	Yes bool
+	// Full shows it whole at once.
+	Full bool
+}
+
+// AskingFlags gives a command the flags of Asking.
+func AskingFlags(cmd *cobra.Command) *Asking {
+	how := &Asking{}
+	cmd.Flags().BoolVar(&how.Yes, "yes", false, "do not ask before signing")
+	cmd.Flags().BoolVar(&how.Full, "full", false, "show what you sign whole at once, instead of on one screen")
+	return how
+}
+
+// AskAndSign shows documents, asks once, and signs their statements. At a terminal they are shown on one screen, and whole where a person
+// asks for that, or where not all of their terms fit; elsewhere they are shown whole.
+func (a *App) AskAndSign(ctx context.Context, s *Session, question string, how Asking, documents ...approval.Document) ([]*callv1.HumanStatement, error) {
+	width, height, ok := a.Display().Size()
+	if !ok || how.Full || how.Yes || !output.IsTerminal(a.Streams.In) {
+		if err := a.ShowDocument(documents...); err != nil {
+			return nil, err
+		}
+		if err := a.Confirm(ctx, question, how.Yes); err != nil {
+			return nil, err
+		}
+	} else if err := a.confirmBrief(ctx, question, width, height, documents); err != nil {
 		return nil, err
 	}
-	if err := a.Confirm(ctx, question, yes); err != nil {
-		return nil, err
+	var statements []*statement.Statement
+	for _, document := range documents {
+		statements = append(statements, document.Statement)
 	}
-	return a.Sign(ctx, s, document.Statement)
+	return a.Sign(ctx, s, statements...)
+}
+
+// confirmBrief asks below a brief. Where that does not hold all terms, a yes counts only once everything was shown.
+func (a *App) confirmBrief(ctx context.Context, question string, width, height int, documents []approval.Document) error {
+	question += " (v: see it whole) [y/N] "
+	lines, seen := approval.Brief(a.Now(), width, height-len(output.Wrap(question, width)), documents...)
+	a.PrintLines(lines)
+	for {
+		ask := question
+		if !seen {
+			ask = "It does not fit on this screen. See it whole (v) before you sign. [v/N] "
+		}
+		answer, _ := a.Ask(ctx, ask) // what cannot be read is not a yes
+		switch strings.ToLower(answer) {
+		case "v":
+			if err := a.ShowDocument(documents...); err != nil {
+				return err
+			}
+			seen = true
+		case "y", "yes":
+			if seen {
+				return nil
+			}
+		default:
+			return Denied("", "nothing was done")
+		}
+	}
 }
 
 // result is how a dispatched call ended.

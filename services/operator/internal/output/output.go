@@ -211,14 +211,20 @@ func Wrap(line string, width int) []string {
 	}
 }
 
-// Wrapped is a line as Wrap breaks it for the terminal that p writes to; as it is where that is none.
-func (p *Printer) Wrapped(line string) string {
+// Size is how many columns and lines the terminal has that p writes to; ok is false where that is none, or does not tell.
+func (p *Printer) Size() (width, height int, ok bool) {
 	f, ok := p.Out.(*os.File)
 	if !ok {
-		return line
+		return 0, 0, false
 	}
-	width, _, err := term.GetSize(int(f.Fd()))
-	if err != nil {
+	width, height, err := term.GetSize(int(f.Fd()))
+	return width, height, err == nil && width > 0 && height > 0
+}
+
+// Wrapped is a line as Wrap breaks it for the terminal that p writes to; as it is where that is none.
+func (p *Printer) Wrapped(line string) string {
+	width, _, ok := p.Size()
+	if !ok {
 		return line
 	}
 	return strings.Join(Wrap(line, width), "\n")

@@ -182,6 +182,11 @@ func (m *Model) readingKey(name string) tea.Cmd {
 		if m.mode == modeSheet {
 			return m.signKey()
 		}
+	case "v":
+		if m.mode == modeSheet {
+			m.unfold(!m.whole)
+			return nil
+		}
 	case "a", "s", "d", "m":
 		if m.mode == modeDetail {
 			return m.decide(name)
@@ -196,8 +201,12 @@ func (m *Model) signKey() tea.Cmd {
 	case m.busy != "" || m.proposal == nil:
 		return nil
 	case !seen(m.now().Sub(m.shownAt), m.seenEnd):
-		if !m.seenEnd {
+		switch {
+		case m.seenEnd:
+		case m.whole:
 			m.note, m.bad = "There is more below: read to its end first (space, end).", true
+		default:
+			m.note, m.bad = "Not all that you sign fits here: v shows it whole.", true
 		}
 		return nil
 	}

@@ -172,6 +172,8 @@ type Model struct {
 	proposal *Proposal
 	// lines are those of a detail or a document, unwrapped.
 	lines []approval.Line
+	// whole: the document is shown whole, instead of on one screen.
+	whole bool
 	// shownAt is when a document appeared: keys typed before are no answer to it. seenEnd: all of it was on the screen.
 	shownAt time.Time
 	seenEnd bool
@@ -214,6 +216,9 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = max(msg.Width, 20), max(msg.Height, 6)
+		if m.mode == modeSheet && !m.whole {
+			m.unfold(false)
+		}
 		m.lookedAt()
 	case tick:
 		return m, ticking()
@@ -412,22 +417,34 @@ func (m *Model) card(op *vaultv1.Operation) approval.Card {
 
 // show puts a document on the screen, under the card of the operation that it is about.
 func (m *Model) show(operation string, p *Proposal) {
-	lines, err := p.Document.Lines(m.now())
+	if op := m.pending(operation); op != nil {
+		p.Document.About = m.card(op).Sheet(m.now())
+	}
+	m.mode, m.proposal = modeSheet, p
+	m.unfold(false)
+}
+
+// unfold shows the document on one screen, or whole. What does not fit on one screen is signed only once it was read whole.
+func (m *Model) unfold(whole bool) {
+	m.whole, m.scroll, m.seenEnd, m.shownAt = whole, 0, false, m.now()
+	if !whole {
+		m.lines, m.seenEnd = approval.Brief(m.now(), m.width, m.room()-1, m.proposal.Document)
+		return
+	}
+	lines, err := m.proposal.Document.Lines(m.now())
 	if err != nil {
+		m.leave()
 		m.fail(err)
 		return
 	}
-	if op := m.pending(operation); op != nil {
-		lines = append(m.card(op).Sheet(m.now()), lines...)
-	}
-	m.mode, m.proposal, m.lines, m.scroll, m.seenEnd, m.shownAt = modeSheet, p, lines, 0, false, m.now()
+	m.lines = lines
 	m.lookedAt()
 }
 
 // lookedAt notes that the end of a document was on the screen.
 func (m *Model) lookedAt() {
 	m.scroll = max(min(m.scroll, m.lastScroll()), 0)
-	if m.mode == modeSheet && m.scroll >= m.lastScroll() {
+	if m.mode == modeSheet && m.whole && m.scroll >= m.lastScroll() {
 		m.seenEnd = true
 	}
 }

@@ -254,13 +254,20 @@ func standing(kind string) *vaultv1.Standing {
 
 // TestNothingIsSignedUnseen: not before the end was on the screen, not by a key that was typed before, not for another request.
 func TestNothingIsSignedUnseen(t *testing.T) {
-	s := newStage(t, 80, 24)
+	s := newStage(t, 80, 10)
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
 	s.keys("a")
 	s.asked("approve 0001")
-	s.sees("WRITE  start_service", "esc back", "read to its end", "more lines below")
+	s.sees("WRITE  start_service", "esc back", "not all of it fits here")
 	s.keys("y")
 	s.asked()
+	// Not all that is signed fits on the screen; nor is it seen by scrolling what is there.
+	s.clock = s.clock.Add(time.Second)
+	s.keys("end", "y")
+	s.sees("v shows it whole")
+	s.asked()
+	s.keys("v")
+	s.sees("read to its end", "more lines below")
 	s.clock = s.clock.Add(time.Second)
 	s.keys("y")
 	s.sees("There is more below")
@@ -271,6 +278,20 @@ func TestNothingIsSignedUnseen(t *testing.T) {
 	s.asked("sign approve " + s.m.numbers()[operation(1, "start_service").GetOperationId()] + " ")
 	s.sees("signed")
 
+	// What fits is signed without the rest, and no longer once the screen is too small for it.
+	s = newStage(t, 80, 24)
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
+	s.keys("a")
+	s.sees("You sign: start_service", "y sign it", "v the statement whole")
+	s.clock = s.clock.Add(time.Second)
+	s.send(tea.WindowSizeMsg{Width: 80, Height: 10})
+	s.clock = s.clock.Add(time.Second)
+	s.keys("y")
+	s.asked("approve 0001")
+	s.send(tea.WindowSizeMsg{Width: 80, Height: 24})
+	s.clock = s.clock.Add(time.Second)
+	s.keys("y")
+	s.asked("sign approve " + s.m.numbers()[operation(1, "start_service").GetOperationId()] + " ")
 	// A document that fits is not signed by a key that was on its way.
 	s = newStage(t, 200, 60)
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service")}})
@@ -348,7 +369,7 @@ func TestALateSheetIsDropped(t *testing.T) {
 	s.sees("looking at it", "esc give up looking")
 	s.asked()
 	deliver()
-	s.sees("WRITE  start_service", "The statement that you sign")
+	s.sees("WRITE  start_service", "You sign: ")
 	if strings.Contains(s.text(), "stop_service") {
 		t.Errorf("another request's card is over it:\n%s", s.text())
 	}
@@ -363,7 +384,7 @@ func TestALateSheetIsDropped(t *testing.T) {
 		t.Errorf("the first answer was taken for the second:\n%s", s.text())
 	}
 	second()
-	s.sees("stop_service", "The statement that you sign")
+	s.sees("stop_service", "You sign: ")
 	if strings.Contains(s.text(), "start_service") {
 		t.Errorf("another request's card is over it:\n%s", s.text())
 	}
@@ -382,7 +403,7 @@ func TestALateSheetIsDropped(t *testing.T) {
 		t.Error("another job's end ended the look")
 	}
 	look()
-	s.sees("The statement that you sign")
+	s.sees("You sign: ")
 }
 
 // TestTheRestOfWhatIsTypedGoesNowhere: a request that goes while somebody types takes neither the rest of a passphrase into

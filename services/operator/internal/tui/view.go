@@ -162,10 +162,15 @@ func (m *Model) keysLine() string {
 	case modeDetail:
 		return "↑↓ space scroll  a approve  s scope  d deny  m mute  esc back  p PANIC"
 	case modeSheet:
-		if !m.seenEnd {
+		switch {
+		case !m.seenEnd && m.whole:
 			return "↑↓ space end: read to its end  esc back  p PANIC"
+		case !m.seenEnd:
+			return "v the statement whole: not all of it fits here  esc back  p PANIC"
+		case m.whole:
+			return "y sign it  ↑↓ space scroll  v one screen  esc back, nothing is signed  p PANIC"
 		}
-		return "y sign it  ↑↓ space scroll  esc back, nothing is signed  p PANIC"
+		return "y sign it  v the statement whole  esc back, nothing is signed  p PANIC"
 	case modeHelp:
 		return "↑↓ space scroll  esc back"
 	case modeRevoke:
@@ -469,7 +474,7 @@ func help() []approval.Line {
 	return lines
 }
 
-const helpText = `a      approve this one call: shows everything, whole, then y signs
+const helpText = `a      approve this one call: shows it on one screen, v shows it whole, y signs
 s      approve within a scope: the session may repeat it without asking
 d      deny, with a reason that the agent is told
 m      mute the client that asks: it cannot ask you for a while

@@ -74,7 +74,7 @@ func (a *app) stopServices(ctx context.Context, yes bool) error {
 				continue
 			default:
 			}
-			if err := a.ActOnService(ctx, s, "stop_service", service.GetServiceId(), yes); err != nil {
+			if err := a.ActOnService(ctx, s, "stop_service", service.GetServiceId(), cli.Asking{Yes: yes}); err != nil {
 				return fmt.Errorf("stop %s: %w", service.GetServiceId(), err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
@@ -85,12 +86,18 @@ func sessionsOf(list []*vaultv1.OpenSession) openSessions {
 	return seen
 }
 
-// card adds the executor's own preview to an operation.
-func card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, seen openSessions) approval.Card {
+// card is an operation with who asks.
+func (seen openSessions) card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string) approval.Card {
 	c := approval.Card{Number: number, Operation: op, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
 	if c.Session == nil {
 		c.Agent = askingAgent(ctx, s, op.GetOperationId())
 	}
+	return c
+}
+
+// card adds the executor's own preview to an operation.
+func card(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, seen openSessions) approval.Card {
+	c := seen.card(ctx, s, op, number)
 	call, err := approval.CallOf(op)
 	if err == nil {
 		c.Preview, err = s.Preview(ctx, call.Tool.Ref(), call.Arguments)
@@ -134,7 +141,7 @@ type operationJSON struct {
 	Audience    string          `json:"audience"`
 	Target      string          `json:"target,omitempty"`
 	Plan        []string        `json:"plan,omitempty"`
-	Fit         json.RawMessage `json:"fit,omitempty"`
+	Fit         *fitJSON        `json:"fit,omitempty"`
 	Problem     string          `json:"problem,omitempty"`
 	Principal   string          `json:"principal"`
 	Agent       string          `json:"agent,omitempty"`
@@ -150,6 +157,34 @@ type operationJSON struct {
 	RequestID   string          `json:"request_id"`
 }
 
+// fitJSON says whether a start, a wake or a switch fits now, and what would make room.
+type fitJSON struct {
+	Fits    bool      `json:"fits"`
+	Reason  string    `json:"reason,omitempty"`
+	GPUs    []gpuJSON `json:"gpus"`
+	Instead []string  `json:"instead,omitempty"`
+}
+
+type gpuJSON struct {
+	Index    uint32 `json:"index"`
+	TotalMiB uint32 `json:"total_mib"`
+	NowMiB   uint32 `json:"now_mib"`
+	AfterMiB uint32 `json:"after_mib"`
+	FreeMiB  uint32 `json:"free_mib"`
+	Source   string `json:"source"`
+}
+
+func fitOf(fit *executorv1.SimulateModeResponse) *fitJSON {
+	if fit == nil {
+		return nil
+	}
+	out := &fitJSON{Fits: fit.GetFits(), Reason: fit.GetReason(), GPUs: []gpuJSON{}, Instead: output.Each(fit.GetAlternatives(), approval.ChangeWords)}
+	for _, g := range fit.GetGpus() {
+		out.GPUs = append(out.GPUs, gpuJSON{g.GetIndex(), g.GetTotalMib(), g.GetNowMib(), g.GetAfterMib(), g.GetFreeMib(), g.GetSource()})
+	}
+	return out
+}
+
 func cardJSON(c approval.Card) operationJSON {
 	op := c.Operation
 	arguments := json.RawMessage(op.GetArguments())
@@ -160,15 +195,11 @@ func cardJSON(c approval.Card) operationJSON {
 	if op.GetPolicyTier() > op.GetTier() {
 		policyTier = contract.TierName(op.GetPolicyTier())
 	}
-	var fit json.RawMessage
-	if c.Preview.GetFit() != nil {
-		fit, _ = output.MessageJSON(c.Preview.GetFit()) // a message that came over the wire can be written again
-	}
 	return operationJSON{
 		PolicyTier: policyTier, Rule: op.GetRule(),
 		Number: c.Number, OperationID: op.GetOperationId(), State: cli.OperationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
 		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
-		Plan: c.Preview.GetPlan(), Fit: fit, Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
+		Plan: c.Preview.GetPlan(), Fit: fitOf(c.Preview.GetFit()), Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
 		KeyBound: op.GetKeyBound(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
 		AgentReason: op.GetAgentReason(), AskedAt: op.GetAskedAt().AsTime().Format(time.RFC3339),
 		ExpiresAt: op.GetExpiresAt().AsTime().Format(time.RFC3339), Waiters: op.GetWaiters(), DecidedBy: op.GetDecidedBy(),
@@ -255,6 +286,10 @@ func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operatio
 	if err != nil {
 		return nil, "", err
 	}
+	return findAmong(ops, number)
+}
+
+func findAmong(ops []*vaultv1.Operation, number string) (*vaultv1.Operation, string, error) {
 	ids := operationIDs(ops)
 	id, err := approval.Find(number, ids)
 	var ambiguous *approval.AmbiguousError

@@ -2,6 +2,8 @@ package approve
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 )
 
@@ -21,14 +24,19 @@ const (
 )
 
 func (a *app) approveCommand() *cobra.Command {
-	var run, yes, scope bool
+	var run, scope bool
+	var how *cli.Asking
+	var session string
 	var within approval.Within
 	cmd := &cobra.Command{
-		Use:   "approve NUMBER",
-		Short: "Look at a request whole, sign it, let it happen once or within a scope",
-		Long: `Shows what an agent asked for, whole: the call, its target as the executor itself has it, the plan, and the
-statement that you sign. Every digest in it is computed here, from what you see. Then it asks, opens
-your signing key (a passphrase or touch is asked for each time), signs, and hands the statement in.
+		Use:   "approve NUMBER...",
+		Short: "Look at requests, sign, let each happen once or within a scope",
+		Long: `Shows what an agent asked for on one screen: who asks, the call, its target, whether it fits now, the risk, and
+the agent's words. v at the question, or --full, shows whole what you sign: the target as the executor itself has
+it, the plan, and the statement. What does not fit on the screen takes v before y. Every digest is computed
+here. Then it opens your signing key (a passphrase or touch is asked for each time), signs, and hands the
+statement in. With several numbers, or --all-of a session, you are asked once for all of them, and once for
+each that is DESTRUCTIVE.
 
 Approving executes nothing by itself: the agent's waiting call does. When nobody waits any more, --run
 carries the call out from here.
@@ -39,34 +47,42 @@ same arguments. Each definition that may be acted on is shown and pinned too, un
 executor's catalogue says at that time do. Only clients that sign each request themselves (key-bound) can be
 let so. It ends with the session, a panic, a restart of the vault, or: durward standing revoke
 
-Without a terminal it refuses unless --yes is given. --yes skips the question and nothing else: a
-terminal proves nothing, the key does, so a protected key still asks for its passphrase.
+Without a terminal it shows everything whole, and refuses unless --yes is given. --yes skips the question and
+nothing else: a terminal proves nothing, the key does, so a protected key still asks for its passphrase.
 
 NUMBER is a short number from "durward approvals", or the beginning of an operation id.`,
-		Example: "  durward approve K7F3\n  durward approve K7F3 --run\n  durward approve K7F3 --scope --for 2h --uses 20 --tool stop_service\n" +
-			"  durward approve K7F3 --scope --free service_id",
-		Args:              cobra.ExactArgs(1),
+		Example: "  durward approve K7F3\n  durward approve K7F3 --run\n  durward approve K7F3 QXD2\n  durward approve --all-of s-4kqz\n" +
+			"  durward approve K7F3 --scope --for 2h --uses 20 --tool stop_service\n  durward approve K7F3 --scope --free service_id",
+		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeNumbers,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 == (session == "") {
+				return cli.Usage("Usage: "+cmd.UseLine(), "say which: numbers, or --all-of a session")
+			}
 			if !scope {
 				for _, name := range []string{"for", "uses", "tool", "free", "any"} {
 					if cmd.Flags().Changed(name) {
 						return cli.Usage("Add --scope, or leave it out.", "--%s is for a scope", name)
 					}
 				}
-				return a.approve(cmd.Context(), args[0], nil, run, yes)
+				return a.approve(cmd.Context(), args, session, nil, run, *how)
 			}
-			return a.approve(cmd.Context(), args[0], &within, run, yes)
+			if len(args) != 1 {
+				return cli.Usage("Approve them one after the other.", "a scope is of one request")
+			}
+			return a.approve(cmd.Context(), args, "", &within, run, *how)
 		},
 	}
+	how = cli.AskingFlags(cmd)
 	cmd.Flags().BoolVar(&run, "run", false, "carry it out from here if no agent waits for it")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	cmd.Flags().StringVar(&session, "all-of", "", "all that this `SESSION` asked for and that waits")
 	cmd.Flags().BoolVar(&scope, "scope", false, "let the session repeat it without asking, within what the other flags say")
 	cmd.Flags().DurationVar(&within.For, "for", scopeFor, "scope: for so long, 8h at most")
 	cmd.Flags().IntVar(&within.Uses, "uses", scopeUses, "scope: so often, 1000 at most")
 	cmd.Flags().StringSliceVar(&within.Tools, "tool", nil, "scope: these tools as well")
 	cmd.Flags().StringSliceVar(&within.Free, "free", nil, "scope: these arguments may have any value")
 	cmd.Flags().BoolVar(&within.Any, "any", false, "scope: act on whatever the catalogue says at that time")
+	cli.CompleteFlag(cmd, "all-of", a.CompleteSessions)
 	cli.CompleteFlag(cmd, "for", cli.OneOf("30m", "1h", "2h", "8h"))
 	cli.CompleteFlag(cmd, "uses", cli.OneOf("5", "10", "50"))
 	cli.CompleteFlag(cmd, "tool", cli.OneOf(changingTools()...))
@@ -98,73 +114,215 @@ func changingArguments() (names []string) {
 	return names
 }
 
-func (a *app) approve(ctx context.Context, number string, within *approval.Within, run, yes bool) error {
+// request is one that is to be approved.
+type request struct {
+	op     *vaultv1.Operation
+	number string
+	call   approval.Call
+}
+
+func (a *app) approve(ctx context.Context, numbers []string, session string, within *approval.Within, run bool, how cli.Asking) error {
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		op, number, err := find(ctx, s, number)
+		chosen, err := choose(ctx, s, numbers, session)
 		if err != nil {
 			return err
 		}
-		call, err := approval.CallOf(op)
-		if err != nil {
-			return cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+		if within != nil && !cli.IsPending(chosen[0].op) {
+			return cli.Usage("Carry it out: durward approve "+chosen[0].number+" --run", "%s is approved already", chosen[0].number)
 		}
-		if within != nil && !cli.IsPending(op) {
-			return cli.Usage("Carry it out: durward approve "+number+" --run", "%s is approved already", number)
-		}
-		if cli.IsPending(op) {
-			if op, err = a.decide(ctx, s, op, number, within, yes); err != nil {
-				return err
-			}
-		}
-		waiting := op.GetWaiters() > 0
-		if !run || waiting {
-			err := a.Show(cardJSON(approval.Card{Number: number, Operation: op}), func() {
-				a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), number)
-				if within != nil {
-					a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
-				}
-				if waiting {
-					a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
-				} else {
-					a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", number)
-				}
-			})
-			if err != nil || waiting || yes || !a.Interactive() || a.Confirm(ctx, "Carry it out from here now?", false) != nil {
-				return err
-			}
-		}
-		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: op.GetOperationId()})
-		if err != nil {
+		approved, err := a.decideAll(ctx, s, chosen, within, how)
+		if err != nil && len(approved) == 0 {
 			return err
 		}
-		return a.CarryOut(ctx, s, call, claimed.GetGrant(), op.GetOperationId())
+		return errors.Join(a.afterwards(ctx, s, approved, len(chosen) > 1, within != nil, run, how), err)
 	})
 }
 
-// decide shows, asks, signs and hands in one approval, or a scope.
-func (a *app) decide(ctx context.Context, s *cli.Session, op *vaultv1.Operation, number string, within *approval.Within, yes bool) (*vaultv1.Operation, error) {
-	p, preview, err := a.proposeApproval(ctx, s, op, number)
+// choose finds the requests that are named, or all that a session has waiting.
+func choose(ctx context.Context, s *cli.Session, numbers []string, session string) ([]request, error) {
+	ops, err := operations(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	question := "Sign and approve?"
-	seen := askSessions(ctx, s)
-	card := approval.Card{Number: number, Operation: op, Preview: preview, Session: seen.byRef[op.GetSession()], SessionNumber: seen.numbers[op.GetSession()]}
-	if card.Session == nil {
-		card.Agent = askingAgent(ctx, s, op.GetOperationId())
-	}
-	if within != nil {
-		if p, err = a.proposeScope(ctx, s, op, number, *within); err != nil {
+	if session != "" {
+		if numbers, err = waitingOf(ops, session); err != nil {
 			return nil, err
 		}
-		question = "Sign, and let it happen within this scope without asking again?"
 	}
-	a.PrintLines(card.Sheet(a.Now()))
-	signed, err := a.AskAndSign(ctx, s, p.document, question, yes)
+	var chosen []request
+	for _, named := range numbers {
+		op, number, err := findAmong(ops, named)
+		if err != nil {
+			return nil, err
+		}
+		call, err := approval.CallOf(op)
+		if err != nil {
+			return nil, cli.Denied("Deny it: durward deny "+number, "%s cannot be approved: %v", number, err)
+		}
+		if !slices.ContainsFunc(chosen, func(r request) bool { return r.number == number }) {
+			chosen = append(chosen, request{op, number, call})
+		}
+	}
+	return chosen, nil
+}
+
+// waitingOf are the ids of what a session asked for and that waits.
+func waitingOf(ops []*vaultv1.Operation, name string) ([]string, error) {
+	var sessions []*vaultv1.OpenSession
+	ids := map[string][]string{}
+	for _, op := range ops {
+		if ref := op.GetSession(); cli.IsPending(op) {
+			if ids[ref] == nil {
+				sessions = append(sessions, &vaultv1.OpenSession{Session: ref})
+			}
+			ids[ref] = append(ids[ref], op.GetOperationId())
+		}
+	}
+	found, err := approval.FindSession(name, sessions)
+	var ambiguous *approval.AmbiguousError
+	switch {
+	case errors.As(err, &ambiguous):
+		return nil, cli.Usage("Say one of them.", "%s fits %d sessions", clean.Visible(name), len(ambiguous.Candidates))
+	case err != nil:
+		return nil, cli.Usage("See: durward approvals", "nothing waits that a session %s asked for", clean.Visible(name))
+	}
+	return ids[found.GetSession()], nil
+}
+
+// decideAll has requests decided: what is DESTRUCTIVE each for itself, everything else together. It returns those that are approved,
+// those from before included. Of several, one that is not approved keeps none of the others back.
+func (a *app) decideAll(ctx context.Context, s *cli.Session, chosen []request, within *approval.Within, how cli.Asking) ([]request, error) {
+	var together, approved []request
+	var decisions [][]request
+	for _, r := range chosen {
+		switch {
+		case !cli.IsPending(r.op):
+			approved = append(approved, r)
+		case (approval.Card{Operation: r.op}).IsDestructive():
+			decisions = append(decisions, []request{r})
+		default:
+			together = append(together, r)
+		}
+	}
+	if len(together) > 0 {
+		decisions = append([][]request{together}, decisions...)
+	}
+	var failed error
+	for _, decision := range decisions {
+		done, err := a.decide(ctx, s, decision, within, how)
+		approved = append(approved, done...)
+		if ctx.Err() != nil || err != nil && len(decisions) == 1 {
+			return approved, err
+		}
+		if err != nil {
+			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
+			failed = cli.Denied("See: durward approvals", "not all of them were approved")
+		}
+	}
+	return approved, failed
+}
+
+// decide shows requests, asks once, signs and hands each approval in, or a scope of the only one.
+func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, within *approval.Within, how cli.Asking) ([]request, error) {
+	question := "Sign and approve?"
+	if len(decision) > 1 {
+		question = fmt.Sprintf("Sign and approve these %d?", len(decision))
+	}
+	seen := askSessions(ctx, s)
+	var asked []request
+	var proposals []*proposal
+	var documents []approval.Document
+	var failed error
+	for _, r := range decision {
+		p, preview, err := a.proposeApproval(ctx, s, r.op, r.number)
+		if err != nil && len(decision) > 1 {
+			a.Out.Remark("%s", a.Out.Red(cli.PublicText(err)))
+			failed = cli.Denied("See: durward approvals", "not all of them were approved")
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if within != nil {
+			if p, err = a.proposeScope(ctx, s, r.op, r.number, *within); err != nil {
+				return nil, err
+			}
+			question = "Sign, and let it happen within this scope without asking again?"
+		}
+		c := seen.card(ctx, s, r.op, r.number)
+		c.Preview = preview
+		p.document.About = c.Sheet(a.Now())
+		asked, proposals, documents = append(asked, r), append(proposals, p), append(documents, p.document)
+	}
+	if len(asked) == 0 {
+		return nil, failed
+	}
+	signed, err := a.AskAndSign(ctx, s, question, how, documents...)
 	if err != nil {
 		return nil, err
 	}
-	return p.submit(ctx, signed)
+	var approved []request
+	for i, p := range proposals {
+		op, err := p.submit(ctx, signed[i])
+		if err != nil {
+			return approved, err
+		}
+		approved = append(approved, request{op, asked[i].number, asked[i].call})
+	}
+	return approved, failed
+}
+
+// afterwards says what becomes of what was approved, and carries out from here what nobody waits for, where that is wanted.
+func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request, several, scope, run bool, how cli.Asking) error {
+	var left []request
+	var cards []operationJSON
+	for _, r := range approved {
+		if !run || r.op.GetWaiters() > 0 {
+			cards = append(cards, cardJSON(approval.Card{Number: r.number, Operation: r.op}))
+		} else {
+			left = append(left, r)
+		}
+	}
+	text := func() {
+		for _, r := range approved {
+			if run && r.op.GetWaiters() == 0 {
+				continue
+			}
+			a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), r.number)
+			if scope {
+				a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+			}
+			if r.op.GetWaiters() > 0 {
+				a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
+			} else {
+				a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", r.number)
+			}
+		}
+	}
+	var err error
+	switch {
+	case len(cards) == 0:
+	case several:
+		err = a.Show(map[string]any{"operations": cards}, text)
+	default:
+		err = a.Show(cards[0], text)
+	}
+	if err != nil {
+		return err
+	}
+	if one := approved[0]; !run && !several && one.op.GetWaiters() == 0 && !how.Yes && a.Interactive() && a.Confirm(ctx, "Carry it out from here now?", false) == nil {
+		left = approved
+	}
+	for _, r := range left {
+		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: r.op.GetOperationId()})
+		if err != nil {
+			return err
+		}
+		if err := a.CarryOut(ctx, s, r.call, claimed.GetGrant(), r.op.GetOperationId()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) denyCommand() *cobra.Command {

@@ -142,13 +142,13 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if err != nil {
 		return err
 	}
-	proposed, err := s.Vault.Standing.ProposeDangerous(ctx, &vaultv1.ProposeDangerousRequest{Statement: signed})
+	proposed, err := s.Vault.Standing.ProposeDangerous(ctx, &vaultv1.ProposeDangerousRequest{Statement: signed[0]})
 	if err != nil {
 		return err
 	}
-	confirmed, err := a.confirmDanger(ctx, s, st, signed, proposed)
+	confirmed, err := a.confirmDanger(ctx, s, st, signed[0], proposed)
 	if err != nil {
-		a.withdraw(ctx, s, proposed.GetStandingId(), signed)
+		a.withdraw(ctx, s, proposed.GetStandingId(), signed[0])
 		return err
 	}
 	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed, a.Now()))
@@ -168,7 +168,7 @@ func (a *app) confirmDanger(ctx context.Context, s *cli.Session, st *statement.S
 	if err != nil {
 		return nil, err
 	}
-	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{Statement: again})
+	confirmed, err := s.Vault.Standing.ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{Statement: again[0]})
 	return confirmed.GetStanding(), err
 }
 

@@ -117,21 +117,21 @@ func (a *app) reportHalt(results []haltResult, done, next string) error {
 }
 
 func (a *app) resumeCommand() *cobra.Command {
-	var yes bool
+	var how *cli.Asking
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "End a halt, with your signature",
 		Long: `Ends a panic. You sign one statement that begins a new epoch in the executor and the vault; what was asked for
 or granted before stays void, and agents ask again.`,
 		Example: "  durward resume",
-		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.wake(ctx, s, yes) }),
+		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.wake(ctx, s, *how) }),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	how = cli.AskingFlags(cmd)
 	return cmd
 }
 
 // wake ends the halt of both processes.
-func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
+func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
 	}
 	// One statement for both: each takes it once, for itself.
 	document := approval.DocumentOf(signer.Resume(identity.Everyone(vaultID.TrustDomain()), epoch), nil)
-	signed, err := a.AskAndSign(ctx, s, document, "Sign and resume the executor and the vault?", yes)
+	signed, err := a.AskAndSign(ctx, s, "Sign and resume the executor and the vault?", how, document)
 	if err != nil {
 		return err
 	}
@@ -184,11 +184,11 @@ func (a *app) wake(ctx context.Context, s *cli.Session, yes bool) error {
 	}{
 		// The executor first: were the vault first, its new grants would meet a sink that still refuses.
 		{"executor", func() (uint64, error) {
-			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: signed})
+			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: signed[0]})
 			return response.GetEpoch(), err
 		}},
 		{"vault", func() (uint64, error) {
-			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed})
+			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed[0]})
 			return response.GetEpoch(), err
 		}},
 	} {

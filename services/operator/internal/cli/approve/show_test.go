@@ -14,6 +14,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
@@ -68,11 +69,15 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 		want []string
 	}{
 		{"approve", func(a *app) error {
-			_, err := a.decide(t.Context(), s, op, "K7F3", nil, false)
+			call, err := approval.CallOf(op)
+			if err != nil {
+				return err
+			}
+			_, err = a.decide(t.Context(), s, []request{{op, "K7F3", call}}, nil, cli.Asking{})
 			return err
 		}, append(call, "K7F3", `"kind": "approve"`)},
-		{"start", func(a *app) error { return a.ActOnService(t.Context(), s, "start_service", "demo-chat", false) }, append(call, `"kind": "command"`)},
-		{"resume", func(a *app) error { return a.wake(t.Context(), s, false) }, []string{`"kind": "resume"`, `"epoch":`, `"audience": "spiffe://durward.local"`}},
+		{"start", func(a *app) error { return a.ActOnService(t.Context(), s, "start_service", "demo-chat", cli.Asking{}) }, append(call, `"kind": "command"`)},
+		{"resume", func(a *app) error { return a.wake(t.Context(), s, cli.Asking{}) }, []string{`"kind": "resume"`, `"epoch":`, `"audience": "spiffe://durward.local"`}},
 	} {
 		for _, asJSON := range []bool{false, true} {
 			core, out, errs := clitest.Printing(asJSON)

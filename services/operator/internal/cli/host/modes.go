@@ -90,7 +90,7 @@ func (a *app) modeShowCommand() *cobra.Command {
 }
 
 func (a *app) switchCommand() *cobra.Command {
-	var yes bool
+	var how *cli.Asking
 	var plan string
 	cmd := &cobra.Command{
 		Use:   "switch MODE",
@@ -117,16 +117,16 @@ Switching to the current mode again starts what has died since.
 					"%q is not the beginning of a plan's digest", clean.Visible(plan))
 			}
 			return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
-				return a.switchMode(ctx, s, args[0], plan, yes)
+				return a.switchMode(ctx, s, args[0], plan, *how)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&plan, "plan", "", "the number of the plan, or of an alternative, from durward simulate: refuse if it is another one now")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	how = cli.AskingFlags(cmd)
 	return cmd
 }
 
-func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix string, yes bool) error {
+func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix string, how cli.Asking) error {
 	request := &executorv1.SimulateModeRequest{ModeId: &mode}
 	if prefix != "" {
 		request.Alternatives = new(uint32(cli.MostAlternatives))
@@ -162,7 +162,7 @@ func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix strin
 			})
 		}
 	}
-	err = a.Act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": digest}, yes)
+	err = a.Act(ctx, s, "switch_mode", map[string]string{"mode_id": mode, "plan_digest": digest}, how)
 	if errors.Is(err, approval.ErrArguments) {
 		return cli.Usage("See: durward mode ls", "%q is not a mode id", clean.Visible(mode))
 	}

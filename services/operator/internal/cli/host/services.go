@@ -122,8 +122,8 @@ func uptime(seconds uint32) string {
 }
 
 const signedRoad = `
-It takes the same road as an agent's request: you are shown the target as the executor has it and the
-whole statement, you sign it with your key, the vault grants it, the executor checks your signature
+It takes the same road as an agent's request: you are shown what it would do, on one screen, and the whole
+statement with v or --full, you sign it with your key, the vault grants it, the executor checks your signature
 itself, and everything is recorded. No agent is involved.
 
 Without a terminal it refuses unless --yes is given; a protected key asks for its passphrase all the same.`
@@ -147,7 +147,7 @@ var verbs = []verb{
 
 // actCommand is one verb, below `durward` or `durward service`.
 func (a *app) actCommand(v verb) *cobra.Command {
-	var yes bool
+	var how *cli.Asking
 	cmd := &cobra.Command{
 		Use:               v.word + " ID",
 		Short:             v.short,
@@ -156,9 +156,9 @@ func (a *app) actCommand(v verb) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteServices,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			return a.ActOnService(ctx, s, v.tool, args[0], yes)
+			return a.ActOnService(ctx, s, v.tool, args[0], *how)
 		}),
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	how = cli.AskingFlags(cmd)
 	return cmd
 }

@@ -239,6 +239,12 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
+func (b *lockedBuffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.b.Reset()
+}
+
 func (w *world) called(what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,6 +2,7 @@ package root
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -207,7 +208,7 @@ func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
 	x := openTerminal(t, 120, 40)
 	x.types("y\n")
 	code := w.runAt(t.Context(), x, "approve", "01234567")
-	x.waitFor("Sign and approve? [y/N]")
+	x.waitFor("Sign and approve? (v: see it whole) [y/N]")
 	time.Sleep(200 * time.Millisecond) // nothing tells that nothing happens; an answer would be taken at once
 	w.mu.Lock()
 	if len(w.signed) > 0 {
@@ -216,6 +217,99 @@ func TestWhatWasTypedBeforeIsNoAnswer(t *testing.T) {
 	w.mu.Unlock()
 	x.types("n\n")
 	x.ends(code, cli.ExitDenied)
+}
+
+// TestAYesCountsForWhatWasOnTheScreen: where the terms do not fit, y signs only after v has shown everything.
+func TestAYesCountsForWhatWasOnTheScreen(t *testing.T) {
+	t.Parallel()
+	for _, height := range []uint16{24, 7} {
+		w := newWorld(t)
+		w.withSessions()
+		w.asks("start_service", `{"service_id":"chat"}`)
+		x := openTerminal(t, 80, height)
+		code := w.runAt(t.Context(), x, "approve", "01234567")
+		if height < 24 {
+			for range 2 {
+				x.waitFor("before you sign. [v/N]")
+				x.drawn.Reset()
+				x.types("y\n")
+			}
+			x.waitFor("before you sign. [v/N]")
+			if w.signedNow() > 0 || strings.Contains(x.drawn.String(), `"kind": "approve"`) {
+				t.Fatalf("signed, or shown whole, by a yes:\n%s", x.drawn.String())
+			}
+			x.drawn.Reset()
+			x.types("v\n")
+			x.waitFor(`"kind": "approve"`)
+		} else if x.waitFor("You sign: start_service on service chat, once, until"); strings.Contains(x.drawn.String(), `"kind": "approve"`) {
+			t.Errorf("one screen holds the statement:\n%s", x.drawn.String())
+		}
+		x.waitFor("[y/N]")
+		x.types("y\n")
+		x.waitFor("approved.")
+		x.waitFor("Carry it out from here now?")
+		x.types("n\n")
+		x.ends(code, cli.ExitOK)
+		if w.signedNow() != 1 {
+			t.Errorf("at %d lines %d statements were signed", height, w.signedNow())
+		}
+	}
+}
+
+func (w *world) signedNow() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.signed)
+}
+
+// TestSeveralAreApprovedTogether: one question for all that is WRITE, and one for each that is DESTRUCTIVE; what is refused keeps none
+// of the others back.
+func TestSeveralAreApprovedTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	plan := fmt.Sprintf(`{"mode_id":"coding","plan_digest":"%s"}`, w.digest())
+	for i, c := range []struct{ tool, arguments, session string }{
+		{"start_service", `{"service_id":"chat"}`, boundSession}, {"stop_service", `{"service_id":"chat"}`, boundSession},
+		{"switch_mode", plan, boundSession}, {"switch_mode", plan, boundSession}, {"sleep_service", `{"service_id":"chat"}`, bearerSession},
+	} {
+		op := w.asks(c.tool, c.arguments)
+		op.OperationId, op.Session = strings.Repeat(strconv.Itoa(i+1), 32), c.session
+	}
+	x := openTerminal(t, 200, 60)
+	code := w.runAt(t.Context(), x, "approve", "--all-of", boundSession[:8])
+	x.waitFor("Sign and approve these 2? (v: see it whole) [y/N]")
+	if drawn := x.drawn.String(); !strings.Contains(drawn, "start_service") || !strings.Contains(drawn, "stop_service") || strings.Contains(drawn, "switch_mode") {
+		t.Errorf("the first question is about\n%s", drawn)
+	}
+	x.types("y\n")
+	for _, answer := range []string{"n\n", "y\n"} {
+		x.waitFor("Sign and approve? (v: see it whole) [y/N]")
+		x.drawn.Reset()
+		x.types(answer)
+	}
+	x.ends(code, cli.ExitDenied)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var operations []string
+	for _, st := range w.signed {
+		operations = append(operations, st.Operation[:1])
+	}
+	if got := strings.Join(operations, ""); got != "124" {
+		t.Errorf("signed for %s, want the two and the second switch", got)
+	}
+	for _, args := range [][]string{{"approve"}, {"approve", "1111", "--all-of", boundSession}, {"approve", "1111", "2222", "--scope"}, {"approve", "--all-of", "s-nobody"}} {
+		if r := w.runLocked(args...); r.code != cli.ExitUsage {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+// runLocked is run for a test that holds the world.
+func (w *world) runLocked(args ...string) ran {
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	return w.run(args...)
 }
 
 // TestPlacesAreDim: the lines of a difference that say where it stands look like nothing else.
@@ -260,7 +354,9 @@ func TestScreenAtATerminal(t *testing.T) {
 			x.waitFor(text)
 		}
 		x.types("a")
-		x.waitFor("The statement")
+		x.waitFor("You sign: ")
+		x.types("v")
+		x.waitFor("The statement that you sign")
 		time.Sleep(500 * time.Millisecond) // what was on the screen for less is not signed
 		x.types("G")
 		x.waitFor("sign it")
