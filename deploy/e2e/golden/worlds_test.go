@@ -196,7 +196,7 @@ func (f *transcript) durward(args ...string) harness.Output {
 // person runs a command at a terminal.
 func (f *transcript) person(says []string, args ...string) harness.Output {
 	f.w.t.Helper()
-	x := f.w.AtTerminal(f.w.t, 240, args...) // no line is broken, since where depends on the length of what is normalised
+	x := f.w.AtTerminal(f.w.t, 400, args...) // no line is broken, since where depends on the length of what is normalised
 	defer x.Close()
 	x.Says(says...)
 	out := harness.Output{Code: x.Code()}
