@@ -340,7 +340,10 @@ func CanonicalArguments(raw []byte) ([]byte, error) {
 	return raw, nil
 }
 
-// Redact returns a copy of m in which every field marked sensitive is cleared, however deep.
+// redacted is the mark of a sensitive field that was set, as package redaction knows it.
+const redacted = "[redacted:sensitive]"
+
+// Redact returns a copy of m in which every field marked sensitive is cleared, however deep; a text that was set says so.
 func Redact(m proto.Message) proto.Message {
 	out := proto.Clone(m)
 	redact(out.ProtoReflect())
@@ -350,6 +353,8 @@ func Redact(m proto.Message) proto.Message {
 func redact(m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
+		case Sensitive(fd) && fd.Kind() == protoreflect.StringKind && fd.Cardinality() != protoreflect.Repeated:
+			m.Set(fd, protoreflect.ValueOfString(redacted))
 		case Sensitive(fd):
 			m.Clear(fd)
 		case fd.IsMap():

@@ -273,8 +273,11 @@ func TestUnsetAndEmptyDiffer(t *testing.T) {
 func TestRedact(t *testing.T) {
 	in := &vaultv1.OpenSessionRequest{Credential: "top secret", ClientName: "x"}
 	out := Redact(in).(*vaultv1.OpenSessionRequest)
-	if out.GetCredential() != "" || out.GetClientName() != "x" || in.GetCredential() == "" {
+	if out.GetCredential() != "[redacted:sensitive]" || out.GetClientName() != "x" || in.GetCredential() == "" {
 		t.Errorf("Redact = %v", out)
+	}
+	if out := Redact(&vaultv1.OpenSessionRequest{ClientName: "x"}).(*vaultv1.OpenSessionRequest); out.GetCredential() != "" {
+		t.Errorf("Redact sets what was not there: %v", out)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/redaction"
 )
 
 // AuditLog is the client of a log in memory that has one writer, true checkpoints and true proofs, and the manners that a
@@ -37,6 +38,8 @@ type AuditLog struct {
 	Down, Hang, Deaf bool
 	// Refuse makes it refuse records for good.
 	Refuse func(*auditv1.Record) bool
+	// Finds names the field of a record that holds a credential by rules which its writer does not have; "" for none.
+	Finds func(*auditv1.Record) string
 	// Spoil alters answers.
 	Spoil func(*auditv1.AppendResponse)
 	// Delay is how long an answer takes.
@@ -165,6 +168,8 @@ func (a *AuditLog) Append(ctx context.Context, req *auditv1.AppendRequest, _ ...
 		switch {
 		case a.Refuse != nil && a.Refuse(r):
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not write records of that kind")
+		case a.Finds != nil && a.Finds(r) != "":
+			return nil, redaction.Refusal(a.Finds(r))
 		case r.GetSequence() == next:
 			next++
 		case r.GetSequence() > next:

@@ -216,6 +216,8 @@ func (r *Recorder) send(batch []*item) error {
 		switch {
 		case fault.Is(err, callv1.Code_CODE_CONFLICT):
 			return r.renumber(batch, err)
+		case len(batch) == 1 && r.hide(batch[0], err):
+			return nil
 		case fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT), fault.Is(err, callv1.Code_CODE_TOO_LARGE):
 			r.isolate(batch, err)
 			return nil

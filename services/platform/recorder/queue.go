@@ -22,6 +22,7 @@ func (r *Recorder) newItem(ctx context.Context, record *auditv1.Record) (*item, 
 	if own == nil {
 		own = &auditv1.Record{} // refused below
 	}
+	own, _ = r.redactor.Record(own)
 	own.Sequence = 1 // any valid one: the real one is given when it is sent
 	if own.Time == nil {
 		own.Time = timestamppb.Now()

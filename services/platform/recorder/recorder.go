@@ -6,6 +6,9 @@
 // When audit's disk is full it takes what stops things alone (package reserve). Such records then overtake the others, which
 // are refused, or wait in the spool, until audit takes them again.
 //
+// Every record goes through package redaction first. Audit refuses one that holds a credential all the same: the field that it names
+// is then redacted as a whole, in the spool too, and the record goes again under its sequence.
+//
 // There are three ways to record:
 //
 //   - Record, before an effect: returns a verified receipt, or an error after which the caller must not act.
@@ -49,6 +52,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/telemetry/span"
 	"durward.internal/services/platform/trust"
@@ -143,6 +147,7 @@ func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
 type Recorder struct {
 	cfg       Config
 	validator protovalidate.Validator
+	redactor  *redaction.Redactor
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
 	running   sync.WaitGroup
@@ -173,7 +178,7 @@ type Recorder struct {
 	retry time.Time
 }
 
-// item is one record on its way. Its fields are guarded by Recorder.mu, except record and size, which do not change.
+// item is one record on its way. Its fields are guarded by Recorder.mu; record and size change while Recorder.storing is held too.
 type item struct {
 	id       uint64
 	record   *auditv1.Record // without sequence
@@ -224,7 +229,7 @@ func New(cfg Config) (*Recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Recorder{cfg: cfg, validator: validator, wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
+	r := &Recorder{cfg: cfg, validator: validator, redactor: redaction.New(), wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	rows, err := cfg.Store.Load(r.ctx)
 	if err != nil {

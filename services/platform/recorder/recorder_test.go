@@ -582,6 +582,103 @@ func TestPoison(t *testing.T) {
 	})
 }
 
+// TestRedacts: a credential is neither spooled nor sent.
+func TestRedacts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAudit(t), newStore()
+		a.Set(func() { a.Down = true })
+		r := start(t, a, s)
+		secret := record("r-1")
+		secret.Body.Arguments, secret.Body.Summary = `{"password":"hunter2"}`, "set password=hunter2"
+		if err := r.Spool(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		rows, err := s.Load(t.Context())
+		if err != nil || len(rows) != 1 || strings.Contains(string(rows[0].Record), "hunter2") {
+			t.Errorf("%d rows spooled, %v", len(rows), err)
+		}
+		a.Set(func() { a.Down = false })
+		time.Sleep(time.Second)
+		stop(t, r)
+		a.Holds(t, "r-1")
+		if text := a.Entries[0].String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "[redacted:") {
+			t.Errorf("recorded: %s", text)
+		}
+	})
+}
+
+// TestRedactsWhatAuditFinds: audit knows credentials that this process does not. No record is lost for it, none is doubled by a crash,
+// and none keeps its number's neighbours waiting; the spool holds the redacted one.
+func TestRedactsWhatAuditFinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAudit(t), newStore()
+		a.Set(func() {
+			a.Down = true
+			a.Finds = func(r *auditv1.Record) string {
+				switch {
+				case strings.Contains(r.GetBody().GetSummary(), "zebra"):
+					return "body.summary"
+				case strings.Contains(r.GetBody().GetDetails()["a"], "zebra"):
+					return "body.details.a"
+				}
+				return ""
+			}
+		})
+		r := start(t, a, s)
+		var want []string
+		for i := range 9 {
+			one := record(fmt.Sprint("r-", i))
+			if i%4 == 0 {
+				one.Body.Summary, one.Body.Details = "a zebra", map[string]string{"a": "zebra", "b": "horse"}
+			}
+			if err := r.Spool(t.Context(), one); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, one.GetRequestId())
+		}
+		time.Sleep(time.Second)
+		a.Set(func() { a.Down, a.Deaf = false, true }) // what is taken is not answered
+		time.Sleep(time.Second)
+		crash(r)
+		a.Set(func() { a.Deaf = false })
+		r = start(t, a, s)
+		time.Sleep(time.Second)
+		last := record("r-9")
+		last.Body.Summary = "one zebra more"
+		if _, err := r.Record(t.Context(), last); err != nil {
+			t.Error(err)
+		}
+		stop(t, r)
+		a.Holds(t, append(want, "r-9")...)
+		for i, e := range a.Entries {
+			if text := e.String(); strings.Contains(text, "zebra") || i%4 == 0 && i < 9 && (!strings.Contains(text, "horse") || !strings.Contains(text, "[redacted:refused]")) {
+				t.Errorf("entry %d: %s", i, text)
+			}
+		}
+	})
+}
+
+// TestAsksForever: audit that asks for what is redacted already does not hold up the others.
+func TestAsksForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAudit(t)
+		a.Set(func() {
+			a.Finds = func(r *auditv1.Record) string {
+				return map[string]string{"r-1": "body.summary", "r-2": "no.such.field"}[r.GetRequestId()]
+			}
+		})
+		r := start(t, a, newStore())
+		for i := range 4 {
+			if _, err := r.Record(t.Context(), record(fmt.Sprint("r-", i))); (err != nil) != (i == 1 || i == 2) {
+				t.Errorf("record %d: %v", i, err)
+			}
+		}
+		stop(t, r)
+		a.Holds(t, "r-0", "r-3")
+	})
+}
+
 // TestAnotherWriterWithOurIdentity: two commands of one operator number their records together.
 func TestAnotherWriterWithOurIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

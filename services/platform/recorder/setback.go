@@ -6,8 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/reserve"
 )
 
@@ -109,6 +112,51 @@ func (r *Recorder) isolate(batch []*item, cause error) {
 	r.end(it, outcome{err: fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(cause)), final: true})
 	r.flight = nil
 	r.tidySoon()
+}
+
+// hide redacts the field in which audit found a credential, in the spool before the record is sent again under its sequence. It
+// returns false where audit found none, or asks for what is redacted already.
+func (r *Recorder) hide(it *item, cause error) bool {
+	name, asked := redaction.Asked(cause)
+	if !asked {
+		return false
+	}
+	r.storing.Lock() // nobody writes the record meanwhile
+	defer r.storing.Unlock()
+	record, done := redaction.Field(it.record, name)
+	if !done {
+		return false
+	}
+	r.cfg.Logger.Error("audit found a credential in a record that this process's own rules let pass; the field is redacted as a whole",
+		"kind", record.GetKind().String(), "request_id", record.GetRequestId(), "field", name)
+	size := proto.Size(record)
+	r.mu.Lock()
+	if it.durable {
+		r.bytes += size - it.size
+	}
+	it.record, it.size = record, size
+	old, stored := it.id, it.stored
+	if stored {
+		r.lastID++
+		it.id = r.lastID
+	}
+	row := Row{ID: it.id, Sequence: it.sequence, Queued: it.queued}
+	r.mu.Unlock()
+	if !stored {
+		return true
+	}
+	var err error
+	if row.Record, err = proto.Marshal(record); err == nil {
+		err = r.cfg.Store.Commit(r.ctx, Change{Add: []Row{row}, Remove: []uint64{old}})
+	}
+	if err != nil {
+		r.cfg.Logger.Warn("a record could not be redacted in the audit spool", "cause", err.Error())
+		r.mu.Lock()
+		it.stored = false // the next Commit adds it
+		r.removed = append(r.removed, old)
+		r.mu.Unlock()
+	}
+	return true
 }
 
 // distrust is an answer that came and did not stand up to verification.

@@ -191,16 +191,46 @@ func Find(ctx context.Context, text string) ([]Span, error) {
 // shapes finds what has the shape of one rule or another and begins before a place.
 func shapes(ctx context.Context, text, lower string, before int) ([]Span, error) {
 	var out []Span
-	for _, r := range rules() {
+	list := rules()
+	for _, i := range called(lower) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) }) {
-			continue
-		}
-		out = append(out, r.spans(text, before)...)
+		out = append(out, list[i].spans(text, before)...)
 	}
 	return out, nil
+}
+
+// keyword calls for a rule.
+type keyword struct {
+	rest string // behind its first byte
+	rule int
+}
+
+// keywords are those of all rules by their first byte: a text is gone through once for all of them.
+var keywords = sync.OnceValue(func() *[256][]keyword {
+	var table [256][]keyword
+	for i, r := range rules() {
+		for _, k := range r.keywords {
+			table[k[0]] = append(table[k[0]], keyword{k[1:], i})
+		}
+	}
+	return &table
+})
+
+// called returns the rules one of whose keywords a text holds, in order.
+func called(lower string) []int {
+	table := keywords()
+	var found []int
+	for i := range len(lower) {
+		for _, k := range table[lower[i]] {
+			if strings.HasPrefix(lower[i+1:], k.rest) && !slices.Contains(found, k.rule) {
+				found = append(found, k.rule)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
 }
 
 // gap returns a place not far before another where a word begins, or the place.

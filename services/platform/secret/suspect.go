@@ -50,6 +50,38 @@ func Name(key string) bool {
 	return false
 }
 
+// Field reports whether a field of this name in arguments, or in what is recorded, holds a secret. It is Name without the words that
+// programs use for things that are none: authority and authorised_by, public_key, sort_key, signature.
+func Field(name string) bool {
+	if !Name(name) {
+		return false
+	}
+	words := wordsOf(name[:min(len(name), 512)])
+	for i, w := range words {
+		w = strings.TrimRight(w, "0123456789")
+		before, after := "", ""
+		if i > 0 {
+			before = words[i-1]
+		}
+		if i+1 < len(words) {
+			after = words[i+1]
+		}
+		switch rest := strings.TrimSuffix(w, "s"); {
+		case !secretWord(w, before, after), strings.Contains(w, "signature"):
+		case strings.Contains(rest, "auth") && !slices.ContainsFunc(authWords, func(end string) bool { return strings.HasSuffix(rest, end) }):
+			// authority, authorised, authenticated
+		case strings.HasSuffix(rest, "key") && !isKey(strings.Join(append(words[:i:i], rest[:len(rest)-len("key")]), " ")):
+			// sort_key, public_key, key
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// authWords are how words of authentication end that stand for a credential.
+var authWords = []string{"auth", "authorization", "authorisation", "authtoken", "authkey", "authsecret", "authpass", "authpassword", "authcode", "authcookie"}
+
 // wordsOf parts a name where its words meet: x-api-key, API_KEY, apiKey.
 func wordsOf(key string) []string {
 	var spaced strings.Builder

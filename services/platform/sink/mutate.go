@@ -291,7 +291,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	n.note(record)
 	if err != nil {
 		f := fault.From(err)
-		record.Status = auditv1.Status_STATUS_ERROR
+		record.Status = failed(f)
 		record.Body.Summary = f.Message
 		record.Body.Reason = fault.CodeName(f.Code)
 		outcome.Summary = f.Message
@@ -348,6 +348,14 @@ func (a *Authority) reportNow(ctx context.Context, record *auditv1.Record) (*cal
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
 	return a.cfg.Recorder.Report(ctx, record)
+}
+
+// failed is how records say that a call ended which failed.
+func failed(f *fault.Error) auditv1.Status {
+	if f.Code == callv1.Code_CODE_TIMEOUT {
+		return auditv1.Status_STATUS_TIMEOUT
+	}
+	return auditv1.Status_STATUS_ERROR
 }
 
 // milliseconds is a duration as records hold it.

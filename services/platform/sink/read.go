@@ -43,7 +43,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	n.note(record)
 	if err != nil {
 		f := fault.From(err)
-		record.Status, record.Body.Summary, record.Body.Reason = auditv1.Status_STATUS_ERROR, f.Message, fault.CodeName(f.Code)
+		record.Status, record.Body.Summary, record.Body.Reason = failed(f), f.Message, fault.CodeName(f.Code)
 	}
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
 		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))

@@ -313,6 +313,23 @@ func TestAPanicInAHandlerIsAnOutcome(t *testing.T) {
 	}
 }
 
+// TestHowACallEndedIsRecorded: one that did not end in its time is told from one that failed.
+func TestHowACallEndedIsRecorded(t *testing.T) {
+	kit := platformtest.New(t)
+	tool := mustTool(t, "list_services")
+	for ended, want := range map[error]auditv1.Status{
+		context.DeadlineExceeded: auditv1.Status_STATUS_TIMEOUT,
+		errors.New("it broke"):   auditv1.Status_STATUS_ERROR,
+	} {
+		a, _, log := newAuthority(t, kit)
+		_, err := a.Unary(plain{})(streamContext(t, kit, streamPermit(t, kit, func(*callv1.Permit) {})), tool.NewRequest(),
+			&grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(context.Context, any) (any, error) { return nil, ended })
+		if err == nil || len(log.records) != 1 || log.records[0].GetStatus() != want {
+			t.Errorf("%v: %v, recorded as %v", ended, err, log.records)
+		}
+	}
+}
+
 func TestAVaultThatDoesNotKnowTheKeyIsNotAskedForever(t *testing.T) {
 	kit := platformtest.New(t)
 	for code, waits := range map[callv1.Code]bool{callv1.Code_CODE_NOT_FOUND: false, callv1.Code_CODE_UNAVAILABLE: true} {

@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -38,6 +39,9 @@ func (s logService) Append(ctx context.Context, req *auditv1.AppendRequest) (*au
 		}
 		if !maySay(writer.Role(), r.GetKind(), r.GetBody()) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not speak of a human's consent in records of that kind", fault.WithField("records.body"))
+		}
+		if name, found := redaction.Find(r); found && credentialsRefused() {
+			return nil, redaction.Refusal(name)
 		}
 		if at := r.GetTime().AsTime(); !r.GetTime().IsValid() || at.Before(earliest) || !at.Before(latest) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record's time is not a time of this age", fault.WithField("records.time"))

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -45,8 +46,9 @@ type Config struct {
 
 // Server holds both services.
 type Server struct {
-	cfg     Config
-	started time.Time
+	cfg      Config
+	started  time.Time
+	redactor *redaction.Redactor
 	// recording is held while this process writes a record of its own.
 	recording sync.Mutex
 }
@@ -56,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil || cfg.Store == nil || cfg.Identity.IsZero() {
 		return nil, errors.New("audit's server needs a log, a store and its identity")
 	}
-	return &Server{cfg: cfg, started: time.Now()}, nil
+	return &Server{cfg: cfg, started: time.Now(), redactor: redaction.New()}, nil
 }
 
 // Register puts both services on a server.
@@ -88,6 +90,7 @@ func (s *Server) record(ctx context.Context, r *auditv1.Record) error {
 	if err != nil {
 		return err
 	}
+	r, _ = s.redactor.Record(r)
 	r.Sequence, r.Time = head.GetLastSequence()+1, timestamppb.Now()
 	_, err = s.cfg.Log.Append(ctx, writer, []*auditv1.Record{r}, 0)
 	return err

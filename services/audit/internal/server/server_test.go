@@ -32,6 +32,7 @@ import (
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
+	"durward.internal/services/platform/redaction"
 )
 
 // house is a running audit server with real mutual TLS.
@@ -164,6 +165,51 @@ func TestKinds(t *testing.T) {
 			case !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT):
 				t.Errorf("%s writes %s: error %v, want CODE_INVALID_ARGUMENT", role, kind, err)
 			}
+		}
+	}
+}
+
+// TestIngestRefusesCredentials sends records as a writer would that redacts nothing: audit refuses them, names the field, keeps
+// nothing of them, and takes the same sequence once the field is redacted.
+func TestIngestRefusesCredentials(t *testing.T) {
+	h := newHouse(t)
+	client := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "careless"))
+	const token = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+	sequence := uint64(1)
+	for want, body := range map[string]*auditv1.Body{
+		"body.arguments":       {Arguments: `{"env":{"dbPassword":"hunter2"}}`},
+		"body.summary":         {Summary: "logged in with " + token},
+		"body.reason":          {Reason: "postgres://ada:hunter2@db refused"},
+		"body.details.api_key": {Details: map[string]string{"api_key": "hunter2"}},
+		"body.details.plain":   {Details: map[string]string{"plain": token}},
+		"body.details":         {Details: map[string]string{token: "x"}},
+		"body.decision_source": {DecisionSource: token},
+		"body.principal":       {Principal: token},
+	} {
+		good := &auditv1.Record{Sequence: sequence, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Body: &auditv1.Body{Summary: "good"}}
+		bad := &auditv1.Record{Sequence: sequence + 1, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Tool: "x", Body: body}
+		_, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{good, bad}})
+		name, asked := redaction.Asked(err)
+		if !asked || name != want {
+			t.Errorf("%s: error %v names %q", want, err, name)
+			continue
+		}
+		if strings.Contains(fmt.Sprint(err, fault.From(err)), "hunter2") || strings.Contains(fmt.Sprint(err, fault.From(err)), token) {
+			t.Errorf("%s: the refusal repeats the credential: %v", want, err)
+		}
+		redacted, _ := redaction.Field(bad, name)
+		if _, err := client.Append(t.Context(), &auditv1.AppendRequest{Records: []*auditv1.Record{good, redacted}}); err != nil {
+			t.Errorf("%s, redacted: %v", want, err)
+		}
+		sequence += 2
+	}
+	entries := h.export(t, 0)
+	if len(entries) != 16 {
+		t.Errorf("%d entries, want 16", len(entries))
+	}
+	for _, e := range entries {
+		if text := e.String(); strings.Contains(text, "hunter2") || strings.Contains(text, token) {
+			t.Errorf("entry %d holds a credential: %s", e.GetIndex(), text)
 		}
 	}
 }

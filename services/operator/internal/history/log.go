@@ -23,6 +23,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/trust"
 )
 
@@ -158,6 +159,7 @@ func (l *Log) Write(ctx context.Context, kind auditv1.Kind, requestID string, bo
 	own := &auditv1.Record{
 		Kind: kind, Time: timestamppb.New(l.cfg.Now()), RequestId: requestID, Status: auditv1.Status_STATUS_OK, Body: body,
 	}
+	own, _ = redaction.New().Record(own)
 	return l.send(ctx, append(waiting, own), own)
 }
 

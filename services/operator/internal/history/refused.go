@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/redaction"
 )
 
 const (
@@ -69,6 +70,8 @@ func (d *delivery) run(ctx context.Context, records []*auditv1.Record) (waits []
 		case len(batch) > 1: // nothing of it was written
 			half := len(batch) / 2
 			todo = slices.Insert(todo[1:], 0, batch[:half], batch[half:])
+		case redactAsked(batch[0], refused):
+			// It goes again, under the same number.
 		default:
 			kept, failed := d.setAside(batch[0], refused)
 			err = errors.Join(err, failed)
@@ -79,6 +82,20 @@ func (d *delivery) run(ctx context.Context, records []*auditv1.Record) (waits []
 		}
 	}
 	return waits, err
+}
+
+// redactAsked redacts the field in which audit found a credential; false where it found none, or the field is redacted already.
+func redactAsked(record *auditv1.Record, cause error) bool {
+	name, asked := redaction.Asked(cause)
+	if !asked {
+		return false
+	}
+	redacted, done := redaction.Field(record, name)
+	if done {
+		proto.Reset(record)
+		proto.Merge(record, redacted)
+	}
+	return done
 }
 
 // append sends a batch under the next numbers, and under new ones where those are taken.

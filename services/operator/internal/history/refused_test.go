@@ -13,6 +13,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/redaction"
 )
 
 // refuseBad makes audit refuse, for good, what begins with "bad".
@@ -75,6 +76,37 @@ func TestARefusedRecordBlocksNothing(t *testing.T) {
 			l.must(own.Close())
 		})
 	}
+}
+
+// TestRedactsTheOperatorsRecords: what this program knows is redacted before audit sees it, and what audit alone knows when it says so.
+func TestRedactsTheOperatorsRecords(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	l.refuses = func(r *auditv1.Record) error {
+		if name, found := redaction.Find(r); found {
+			t.Errorf("audit got a credential in %s", name)
+		}
+		for name, text := range map[string]string{"body.action": r.GetBody().GetAction(), "body.summary": r.GetBody().GetSummary()} {
+			if strings.Contains(text, "zebra") {
+				return redaction.Refusal(name)
+			}
+		}
+		return nil
+	}
+	own := l.open(dir)
+	for _, text := range []string{"one", "set password=hunter2", "a zebra", "two"} {
+		if sent, err := own.Write(context.Background(), auditv1.Kind_KIND_NOTE, "", remark(text)); !sent || err != nil {
+			t.Errorf("%s: %v, %v", text, sent, err)
+		}
+	}
+	if len(setAside(t, dir)) != 0 || len(l.entries) != 4 {
+		t.Errorf("%d entries, set aside: %v", len(l.entries), setAside(t, dir))
+	}
+	for _, e := range l.entries {
+		if text := e.String(); strings.Contains(text, "hunter2") || strings.Contains(text, "zebra") {
+			t.Errorf("recorded: %s", text)
+		}
+	}
+	l.must(own.Close())
 }
 
 // TestAWriteSaysThatItWasRefused: the writer hears that audit refuses, not that audit is away, and where the record is.

@@ -193,6 +193,8 @@ const (
 	Status_STATUS_DENIED      Status = 3
 	Status_STATUS_ERROR       Status = 4
 	Status_STATUS_UNKNOWN     Status = 5
+	// It did not end in its time.
+	Status_STATUS_TIMEOUT Status = 6
 )
 
 // Enum value maps for Status.
@@ -204,6 +206,7 @@ var (
 		3: "STATUS_DENIED",
 		4: "STATUS_ERROR",
 		5: "STATUS_UNKNOWN",
+		6: "STATUS_TIMEOUT",
 	}
 	Status_value = map[string]int32{
 		"STATUS_UNSPECIFIED": 0,
@@ -212,6 +215,7 @@ var (
 		"STATUS_DENIED":      3,
 		"STATUS_ERROR":       4,
 		"STATUS_UNKNOWN":     5,
+		"STATUS_TIMEOUT":     6,
 	}
 )
 
@@ -362,7 +366,8 @@ type Body struct {
 	Channel   v11.Channel            `protobuf:"varint,3,opt,name=channel,proto3,enum=durward.call.v1.Channel" json:"channel,omitempty"`
 	// "native", "mcp:SERVER", "skill:NAME".
 	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
-	// RFC 8785 JSON, redacted by the writer.
+	// RFC 8785 JSON, redacted by the writer as every text of a record is. A record that holds a credential all the same is
+	// CODE_INVALID_ARGUMENT, with the field to redact as "records.redact.FIELD".
 	Arguments string `protobuf:"bytes,5,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	// At most 500 characters.
 	Summary         string `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
@@ -1825,14 +1830,15 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x0eKIND_RECOVERED\x10,\x12\r\n" +
 	"\tKIND_RULE\x10-\x12\x17\n" +
 	"\x13KIND_CONFIG_CHANGED\x10<\x12\r\n" +
-	"\tKIND_NOTE\x10=*|\n" +
+	"\tKIND_NOTE\x10=*\x90\x01\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x12\n" +
 	"\x0eSTATUS_PENDING\x10\x02\x12\x11\n" +
 	"\rSTATUS_DENIED\x10\x03\x12\x10\n" +
 	"\fSTATUS_ERROR\x10\x04\x12\x12\n" +
-	"\x0eSTATUS_UNKNOWN\x10\x052\x98\x02\n" +
+	"\x0eSTATUS_UNKNOWN\x10\x05\x12\x12\n" +
+	"\x0eSTATUS_TIMEOUT\x10\x062\x98\x02\n" +
 	"\n" +
 	"LogService\x12V\n" +
 	"\x06Append\x12\x1f.durward.audit.v1.AppendRequest\x1a .durward.audit.v1.AppendResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x06\x12Y\n" +

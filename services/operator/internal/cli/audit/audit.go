@@ -117,7 +117,7 @@ func (a *app) auditSearchCommand() *cobra.Command {
 	flags.StringVar(&q.Tool, "tool", "", "tool")
 	flags.StringVar(&tier, "tier", "", "READ, WRITE or DESTRUCTIVE")
 	flags.StringSliceVar(&kinds, "kind", nil, "what happened: asked, approved, denied, intent, outcome, refused, …")
-	flags.StringSliceVar(&statuses, "status", nil, "ok, pending, denied, error, unknown")
+	flags.StringSliceVar(&statuses, "status", nil, "ok, pending, denied, error, timeout, unknown")
 	flags.StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
 	flags.StringVar(&until, "until", "", "the same")
 	flags.StringVar(&q.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
@@ -202,7 +202,7 @@ func statusWord(e *auditv1.Entry) string {
 func (a *app) statusColour(e *auditv1.Entry) string {
 	word := statusWord(e)
 	switch e.GetRecord().GetStatus() {
-	case auditv1.Status_STATUS_DENIED, auditv1.Status_STATUS_ERROR, auditv1.Status_STATUS_UNKNOWN:
+	case auditv1.Status_STATUS_DENIED, auditv1.Status_STATUS_ERROR, auditv1.Status_STATUS_UNKNOWN, auditv1.Status_STATUS_TIMEOUT:
 		return a.Out.Red(word)
 	default:
 		if e.GetRecord().GetTier() == optionsv1.Tier_TIER_DESTRUCTIVE {

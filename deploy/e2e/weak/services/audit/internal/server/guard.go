@@ -11,10 +11,10 @@ import (
 // This file makes the negative controls of deploy/e2e: audit without one of its guards.
 
 // Guards are the names that Weaken takes.
-var Guards = []string{"kinds", rpc.GuardCallers, reserve.GuardReserve}
+var Guards = []string{"kinds", "credentials", rpc.GuardCallers, reserve.GuardReserve}
 
-// anyKind is set once, from a flag, before anything is served.
-var anyKind bool
+// anyKind and anyCredential are set once, from a flag, before anything is served.
+var anyKind, anyCredential bool
 
 // Weaken removes guards, by comma-separated names.
 func Weaken(names string) error {
@@ -22,6 +22,8 @@ func Weaken(names string) error {
 		switch name {
 		case "kinds":
 			anyKind = true
+		case "credentials":
+			anyCredential = true
 		case rpc.GuardCallers:
 			rpc.WeakenCallers()
 		case reserve.GuardReserve:
@@ -34,3 +36,5 @@ func Weaken(names string) error {
 }
 
 func kindsKept() bool { return !anyKind }
+
+func credentialsRefused() bool { return !anyCredential }
