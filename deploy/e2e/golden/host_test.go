@@ -182,6 +182,10 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f.durward("audit", "export", w.Path("log.jsonl"))
 	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"))
 	f.durward("audit", "export", w.Path("log.jsonl"))
+	f.durward("audit", "export", "--format", "tiles", w.Path("tiles"))
+	f.durward("audit", "export", "--format", "tiles", "--json", w.Path("tiles"))
+	f.durward("audit", "export", "--format", "tiles", w.Path("config"))
+	f.durward("audit", "export", "--format", "xml", w.Path("log.xml"))
 
 	f = w.file("decisions/deny.txt")
 	f.says("A person says no, and the agent is told why.")

@@ -393,6 +393,8 @@ var amounts = []struct{ name, pattern string }{
 	{"SIZE", `"(?:database|disk_free)_bytes": "(\d+)"`},
 	{"MEMORY", `(\S+ GiB) are available`},
 	{"N", `\b(\d+) records\b`},
+	{"N", `: (\d+) are new\b`},
+	{"N", `"new": (\d+)`},
 	{"N", `\brecord (\d+) is in the log\b`},
 	{"N", `durward audit show (\d+) --json`},
 	{"N", `"asked_audit": \w+,\n +"index": (\d+)`},

@@ -373,37 +373,3 @@ func (a *app) auditTailCommand() *cobra.Command {
 		}),
 	}
 }
-
-func (a *app) auditExportCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "export FILE",
-		Short: "Write the whole log to a file that can be proved offline",
-		Long: `Writes the signed checkpoint and every entry as JSON lines, proving them on the way. Keep the file somewhere
-else: "durward audit verify --offline FILE" proves it, and a later log must extend it.`,
-		Example: "  durward audit export log.jsonl",
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
-				ctx, cancel := context.WithTimeout(ctx, exportPatience)
-				defer cancel()
-				return a.export(ctx, s, l, args[0])
-			})
-		},
-	}
-}
-
-func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path string) (err error) {
-	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
-	}
-	report, err := l.Export(stream, f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return proofProblem(err)
-	}
-	return a.showReport(report, checkpointPath(s.Config))
-}

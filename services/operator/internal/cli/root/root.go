@@ -177,7 +177,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	none := cobra.NoFileCompletions
 	table := map[string]cobra.CompletionFunc{
 		"program": cli.CompleteFiles(), "llama-fit-params": cli.CompleteFiles(), "socket": cli.CompleteFiles("sock"), "out": cli.CompleteFiles("yaml"),
-		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders,
+		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders, "trust": cli.CompleteFolders,
 		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.CompleteFiles(), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
 		"client": a.CompleteClients, "principal": a.CompleteClients, "as": a.CompleteClients, "agent": a.CompleteAgents, "user": a.CompleteUsers,
 		"session": a.CompleteSessions, "tool": cli.CompleteTools, "service": a.CompleteServices, "depends-on": a.CompleteServices, "mode": a.CompleteModes, "model": a.CompleteModels,
@@ -201,7 +201,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 func argumentWords(a *cli.App) map[string]cobra.CompletionFunc {
 	none := cobra.NoFileCompletions
 	return map[string]cobra.CompletionFunc{
-		"durward audit export": cli.CompleteFiles(), "durward audit show": none,
+		"durward audit export": cli.CompleteFiles(), "durward audit receipt": cli.CompleteFiles("json"), "durward audit show": none,
 		"durward catalog add gpu": none, "durward catalog add model": none, "durward catalog add service": none,
 		"durward config trust": cli.CompleteFiles("yaml", "yml"), "durward policy check": cli.CompleteFiles("cedar", "yaml"),
 		"durward operator add":    cli.CompleteSecondKeyFile,

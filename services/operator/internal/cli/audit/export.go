@@ -1,0 +1,96 @@
+package audit
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/platform/clean"
+)
+
+// Formats of an export.
+const (
+	formatJSONL = "jsonl"
+	formatTiles = "tiles"
+)
+
+func (a *app) auditExportCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "export FILE|FOLDER",
+		Short: "Write the whole log where it can be proved offline, by others too",
+		Long: `Writes the signed checkpoint and every entry to a file, as JSON lines, proving them on the way. Keep the file
+somewhere else: "durward audit verify --offline FILE" proves it, and a later log must extend it.
+
+With --format tiles it writes the tree and the leaves to a folder, in the layout of C2SP's tlog-tiles, that any
+web server or bucket can serve and that other people's programs verify. The folder holds what happened when,
+and the commitments to what was said, never the bodies. Once more into the same folder adds what is new.`,
+		Example: "  durward audit export log.jsonl\n  durward audit export --format tiles /var/www/log",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			write := a.export
+			switch format {
+			case formatJSONL:
+			case formatTiles:
+				write = a.exportTiles
+			default:
+				return cli.Usage("Use "+formatJSONL+" or "+formatTiles+".", "%q is not a format", clean.Visible(format))
+			}
+			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
+				ctx, cancel := context.WithTimeout(ctx, exportPatience)
+				defer cancel()
+				return write(ctx, s, l, args[0])
+			})
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", formatJSONL, "jsonl or tiles")
+	cli.CompleteFlag(cmd, "format", cli.OneOf(formatJSONL, formatTiles))
+	return cmd
+}
+
+func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path string) (err error) {
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
+	}
+	report, err := l.Export(stream, f)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return proofProblem(err)
+	}
+	return a.showReport(report, checkpointPath(s.Config))
+}
+
+func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	tiles, err := history.OpenTiles(dir, s.Trust.Current().LogKeys)
+	if err != nil {
+		return proofProblem(err)
+	}
+	had := tiles.Had()
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{FromIndex: tiles.From(), KnownSize: l.Held().Size})
+	if err != nil {
+		return err
+	}
+	head, err := l.ExportTiles(ctx, stream, tiles)
+	if err != nil {
+		return proofProblem(err)
+	}
+	root := hex.EncodeToString(head.Root[:])
+	return a.Show(map[string]any{"folder": dir, "records": head.Size, "new": head.Size - had, "root": root}, func() {
+		a.Out.Printf("%s %d records, root %s, in tiles under %s: %d are new\n", a.Out.Green("✓"), head.Size, root, clean.Visible(dir), head.Size-had)
+	})
+}

@@ -1,0 +1,288 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/logproof"
+)
+
+// A folder of tiles is the log in the layout of C2SP's tlog-tiles (https://c2sp.org/tlog-tiles), which any web server or bucket can
+// serve and other people's programs can verify: the checkpoint, the tree in tiles of 256 hashes, and the leaves in bundles of 256. A
+// leaf holds a record's header and the commitment to its body: bodies are not in the folder.
+const (
+	tileWidth = 256
+	// tilesCheckpoint is the file that is written last: the tiles that it needs are there.
+	tilesCheckpoint = "checkpoint"
+)
+
+// Tiles is a folder of tiles that is being written.
+type Tiles struct {
+	dir  string
+	keys []note.Verifier
+	// had is what the folder holds already; zero for a new one.
+	had logproof.Checkpoint
+	// size is how many leaves were added, bundle the leaves of the last bundle, levels the hashes of each level's last tile.
+	size   uint64
+	bundle [][]byte
+	levels [][]tlog.Hash
+}
+
+// OpenTiles opens a folder of tiles, or an empty or new folder. The checkpoint in it must be signed by one of the keys.
+func OpenTiles(dir string, keys []note.Verifier) (*Tiles, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // it is there to be served to everybody
+		return nil, fmt.Errorf("the folder of tiles: %w", err)
+	}
+	t := &Tiles{dir: dir, keys: keys}
+	raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		names, err := os.ReadDir(dir)
+		if err != nil {
+			return nil, fmt.Errorf("the folder of tiles: %w", err)
+		}
+		for _, name := range names {
+			// An export that was cut off has tiles and no checkpoint yet.
+			if name.Name() != "tile" {
+				return nil, fmt.Errorf("the folder %s holds other files and no checkpoint: name an empty one", dir)
+			}
+		}
+		return t, nil
+	case err != nil:
+		return nil, fmt.Errorf("the folder of tiles: %w", err)
+	}
+	if t.had, err = logproof.OpenCheckpoint(raw, keys); err != nil {
+		return nil, fmt.Errorf("the checkpoint in the folder of tiles: %w", err)
+	}
+	return t, t.resume()
+}
+
+// resume reads the tiles at the edge of what the folder holds. Leaves are added again from the last whole bundle on.
+func (t *Tiles) resume() error {
+	t.size = t.had.Size / tileWidth * tileWidth
+	for level, n := 1, t.had.Size/tileWidth; n > 0; level, n = level+1, n/tileWidth {
+		t.grow(level)
+		width := int(n % tileWidth)
+		if width == 0 {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(t.dir, tilePath(strconv.Itoa(level), n/tileWidth, width)))
+		if err != nil {
+			return fmt.Errorf("the folder of tiles is not whole: %w", err)
+		}
+		if len(b) != width*tlog.HashSize {
+			return fmt.Errorf("the folder of tiles is not whole: %s", tilePath(strconv.Itoa(level), n/tileWidth, width))
+		}
+		for ; len(b) > 0; b = b[tlog.HashSize:] {
+			t.levels[level] = append(t.levels[level], tlog.Hash(b[:tlog.HashSize]))
+		}
+	}
+	return t.compare()
+}
+
+func (t *Tiles) grow(level int) {
+	for len(t.levels) <= level {
+		t.levels = append(t.levels, nil)
+	}
+}
+
+// From is the index of the entry that Add wants next.
+func (t *Tiles) From() uint64 { return t.size }
+
+// Had is how many entries the folder held when it was opened.
+func (t *Tiles) Had() uint64 { return t.had.Size }
+
+// Add proves the next entry's parts and writes what becomes whole with it.
+func (t *Tiles) Add(e *auditv1.Entry) error {
+	if e.GetIndex() != t.size {
+		return fmt.Errorf("%w: index %d where %d comes next", logproof.ErrEntry, e.GetIndex(), t.size)
+	}
+	if err := logproof.VerifyEntry(e); err != nil {
+		return fmt.Errorf("entry %d: %w", t.size, err)
+	}
+	t.size++
+	t.bundle = append(t.bundle, e.GetLeaf())
+	if len(t.bundle) == tileWidth {
+		if err := t.writeBundle(); err != nil {
+			return err
+		}
+		t.bundle = nil
+	}
+	if err := t.push(0, tlog.Hash(e.GetLeafHash())); err != nil {
+		return err
+	}
+	return t.compare()
+}
+
+// compare holds the tree against the checkpoint of the folder, once it has that size.
+func (t *Tiles) compare() error {
+	if t.size == t.had.Size && t.had.Size > 0 && t.root() != t.had.Root {
+		return fmt.Errorf("%w: the log's first %d entries are not those in the folder of tiles", logproof.ErrFork, t.size)
+	}
+	return nil
+}
+
+// push adds a hash to a level, and the root of a tile that is full to the level above.
+func (t *Tiles) push(level int, h tlog.Hash) error {
+	t.grow(level)
+	t.levels[level] = append(t.levels[level], h)
+	if len(t.levels[level]) < tileWidth {
+		return nil
+	}
+	if err := t.writeTile(level); err != nil {
+		return err
+	}
+	root := fold(t.levels[level])
+	t.levels[level] = nil
+	return t.push(level+1, root)
+}
+
+// fold is the root of a complete tree.
+func fold(hashes []tlog.Hash) tlog.Hash {
+	if len(hashes) == 1 {
+		return hashes[0]
+	}
+	half := len(hashes) / 2
+	return tlog.NodeHash(fold(hashes[:half]), fold(hashes[half:]))
+}
+
+// root is the root of what was added.
+func (t *Tiles) root() tlog.Hash {
+	var subtrees []tlog.Hash // complete ones, left to right
+	for level := len(t.levels) - 1; level >= 0; level-- {
+		left := t.levels[level]
+		for width := tileWidth / 2; width > 0; width /= 2 {
+			if len(left)&width != 0 {
+				subtrees = append(subtrees, fold(left[:width]))
+				left = left[width:]
+			}
+		}
+	}
+	if len(subtrees) == 0 {
+		root, _ := tlog.TreeHash(0, nil) // the empty tree's root reads nothing
+		return root
+	}
+	root := subtrees[len(subtrees)-1]
+	for i := len(subtrees) - 2; i >= 0; i-- {
+		root = tlog.NodeHash(subtrees[i], root)
+	}
+	return root
+}
+
+// Finish compares the tree with the signed checkpoint, which the caller has proved to extend what the folder held, and writes the
+// tiles that are not full, then the checkpoint. It returns how large the log in the folder is.
+func (t *Tiles) Finish(checkpoint []byte) (logproof.Checkpoint, error) {
+	head, err := logproof.OpenCheckpoint(checkpoint, t.keys)
+	if err != nil {
+		return logproof.Checkpoint{}, err
+	}
+	if head.Size != t.size || head.Root != t.root() {
+		return logproof.Checkpoint{}, fmt.Errorf("%w: %d entries and the tiles in the folder do not add up to the checkpoint of %d", logproof.ErrFork, t.size, head.Size)
+	}
+	if len(t.bundle) > 0 {
+		if err := t.writeBundle(); err != nil {
+			return logproof.Checkpoint{}, err
+		}
+	}
+	for level := range t.levels {
+		if len(t.levels[level]) > 0 {
+			if err := t.writeTile(level); err != nil {
+				return logproof.Checkpoint{}, err
+			}
+		}
+	}
+	return head, installdir.WriteFile(filepath.Join(t.dir, tilesCheckpoint), checkpoint, 0o644)
+}
+
+func (t *Tiles) writeTile(level int) error {
+	hashes := t.levels[level]
+	content := make([]byte, 0, len(hashes)*tlog.HashSize)
+	for _, h := range hashes {
+		content = append(content, h[:]...)
+	}
+	// Of a level's hashes those of whole tiles are no longer in levels.
+	return t.write(strconv.Itoa(level), (t.size>>(8*level)-1)/tileWidth, len(hashes), content)
+}
+
+func (t *Tiles) writeBundle() error {
+	var content []byte
+	for _, leaf := range t.bundle {
+		if len(leaf) > 1<<16-1 {
+			return fmt.Errorf("a leaf of %d bytes fits into no bundle", len(leaf))
+		}
+		content = append(binary.BigEndian.AppendUint16(content, uint16(len(leaf))), leaf...)
+	}
+	return t.write("entries", (t.size-1)/tileWidth, len(t.bundle), content)
+}
+
+// write writes a tile. One that is there already must be the same: what a tile holds never changes.
+func (t *Tiles) write(level string, n uint64, width int, content []byte) error {
+	path := filepath.Join(t.dir, tilePath(level, n, width))
+	switch there, err := os.ReadFile(path); {
+	case err == nil && bytes.Equal(there, content):
+		return nil
+	case err == nil:
+		return fmt.Errorf("%w: the tile %s in the folder is another one", logproof.ErrFork, tilePath(level, n, width))
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the folder of tiles: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as above
+		return fmt.Errorf("the folder of tiles: %w", err)
+	}
+	if err := installdir.WriteFile(path, content, 0o644); err != nil {
+		return err
+	}
+	if width < tileWidth {
+		return nil
+	}
+	// Whoever wants a part of a full tile takes the tile.
+	if err := os.RemoveAll(path + ".p"); err != nil {
+		return fmt.Errorf("the folder of tiles: %w", err)
+	}
+	return nil
+}
+
+// tilePath is where a tile lies: tile/LEVEL/N, N in groups of three digits of which all but the last begin with x, and .p/WIDTH for
+// one that is not full.
+func tilePath(level string, n uint64, width int) string {
+	path := fmt.Sprintf("%03d", n%1000)
+	for n >= 1000 {
+		n /= 1000
+		path = fmt.Sprintf("x%03d/%s", n%1000, path)
+	}
+	path = "tile/" + level + "/" + path
+	if width < tileWidth {
+		path += ".p/" + strconv.Itoa(width)
+	}
+	return filepath.FromSlash(path)
+}
+
+// ExportTiles brings a folder of tiles to the log's newest checkpoint, which must extend the one that this program kept and the one
+// in the folder. stream is the export from t.From() on, with the size of l.Held() as known.
+func (l *Log) ExportTiles(ctx context.Context, stream exporter, t *Tiles) (logproof.Checkpoint, error) {
+	var raw []byte
+	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {
+		raw = checkpoint
+		head, err := l.keeper.AcceptHead(ctx, checkpoint, consistency)
+		if err == nil && head.Size < t.had.Size {
+			err = fmt.Errorf("%w: %d entries, %d in the folder of tiles", logproof.ErrRollback, head.Size, t.had.Size)
+		}
+		return err
+	}, t.Add)
+	if err != nil {
+		return logproof.Checkpoint{}, err
+	}
+	return t.Finish(raw)
+}

@@ -1,0 +1,296 @@
+package history
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/platformtest"
+)
+
+// tileReader reads a folder of tiles as tlog wants them; tlog proves each tile that it reads against the tree.
+type tileReader struct{ dir string }
+
+func (tileReader) Height() int { return 8 }
+
+func (r tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
+	var out [][]byte
+	for _, tile := range tiles {
+		b, err := os.ReadFile(filepath.Join(r.dir, tilePath(fmt.Sprint(tile.L), uint64(tile.N), tile.W)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+func (tileReader) SaveTiles([]tlog.Tile, [][]byte) {}
+
+// leaves reads every leaf in the bundles of a log of that size.
+func leaves(t *testing.T, dir string, size uint64) [][]byte {
+	t.Helper()
+	var out [][]byte
+	for n := uint64(0); n*tileWidth < size; n++ {
+		width := min(size-n*tileWidth, tileWidth)
+		b, err := os.ReadFile(filepath.Join(dir, tilePath("entries", n, int(width))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ; len(b) > 0; width-- {
+			length := int(binary.BigEndian.Uint16(b))
+			out, b = append(out, b[2:2+length]), b[2+length:]
+		}
+		if width != 0 {
+			t.Fatalf("bundle %d is of another width", n)
+		}
+	}
+	return out
+}
+
+func TestTilePath(t *testing.T) {
+	for _, tc := range []struct {
+		level string
+		n     uint64
+		width int
+		want  string
+	}{
+		{"0", 0, 256, "tile/0/000"},
+		{"0", 67, 256, "tile/0/067"},
+		{"1", 1067, 256, "tile/1/x001/067"},
+		{"0", 1234067, 256, "tile/0/x001/x234/067"},
+		{"entries", 1234067, 1, "tile/entries/x001/x234/067.p/1"},
+		{"3", 0, 255, "tile/3/000.p/255"},
+	} {
+		if got := tilePath(tc.level, tc.n, tc.width); got != tc.want {
+			t.Errorf("%s, not %s", got, tc.want)
+		}
+	}
+}
+
+func (l *log) tiles(t *testing.T, dir string, view *Log) (logproof.Checkpoint, error) {
+	t.Helper()
+	tiles, err := OpenTiles(dir, l.kit.Trust.Current().LogKeys)
+	if err != nil {
+		return logproof.Checkpoint{}, err
+	}
+	stream := &export{parts: []*auditv1.ExportLogResponse{
+		{Checkpoint: l.checkpoint(), Consistency: l.consistency(view.Held().Size)}, {Entries: l.entries[tiles.From():]},
+	}}
+	return view.ExportTiles(t.Context(), stream, tiles)
+}
+
+// TestTiles brings one folder from export to export, and reads it as a stranger does after each.
+func TestTiles(t *testing.T) {
+	l := newLog(t)
+	view, dir := l.open(t.TempDir()), filepath.Join(t.TempDir(), "tiles")
+	var whole map[string]string
+	for _, grow := range []int{1, 254, 1, 1, 200, 56, 0, 130} {
+		for range grow {
+			l.add(&auditv1.Record{Sequence: uint64(len(l.entries)) + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: &auditv1.Body{Summary: "never to be seen"}})
+		}
+		head, err := l.tiles(t, dir, view)
+		if err != nil {
+			t.Fatalf("%d entries: %v", l.size(), err)
+		}
+		raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := tlog.ParseTree([]byte("go.sum database tree\n" + strings.SplitN(strings.SplitN(string(raw), "\n\n", 2)[0], "\n", 2)[1] + "\n"))
+		if err != nil || tree.N != l.size() || head.Size != uint64(l.size()) {
+			t.Fatalf("the checkpoint is of %d entries, %v", tree.N, err)
+		}
+		reader := tlog.TileHashReader(tree, tileReader{dir})
+		for i, leaf := range leaves(t, dir, head.Size) {
+			if got, err := reader.ReadHashes([]int64{tlog.StoredHashIndex(0, int64(i))}); err != nil || got[0] != tlog.RecordHash(leaf) {
+				t.Fatalf("%d entries: leaf %d is not in the tree: %v", tree.N, i, err)
+			}
+			if strings.Contains(string(leaf), "never to be seen") {
+				t.Fatal("a body is in the folder")
+			}
+		}
+		files := wholeTiles(t, dir)
+		for name, content := range whole {
+			if files[name] != content {
+				t.Errorf("%d entries: the full tile %s was changed", tree.N, name)
+			}
+		}
+		whole = files
+	}
+	if len(whole) != 4 { // two of 256 hashes, and their leaves
+		t.Errorf("%d full tiles: %v", len(whole), slices.Sorted(maps.Keys(whole)))
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tile/0/000.p")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("parts of a full tile are left: %v", err)
+	}
+}
+
+// wholeTiles are the full tiles in a folder.
+func wholeTiles(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(filepath.Join(dir, "tile"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.Contains(path, ".p/") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		out[strings.TrimPrefix(path, dir)] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestTilesRefuse: a folder that was changed, another log's, and a log that does not go on from the folder.
+func TestTilesRefuse(t *testing.T) {
+	grow := func(l *log, n int, said string) {
+		for range n {
+			l.add(&auditv1.Record{Sequence: uint64(len(l.entries)) + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: &auditv1.Body{Summary: said}})
+		}
+	}
+	edit := func(name string) func(*testing.T, *log, string) {
+		return func(t *testing.T, _ *log, dir string) {
+			path := filepath.Join(dir, filepath.FromSlash(name))
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b[len(b)-1] ^= 1
+			if err := os.WriteFile(path, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		spoil func(t *testing.T, l *log, dir string)
+		want  error
+	}{
+		{"nothing", func(*testing.T, *log, string) {}, nil},
+		{"the hashes of full tiles changed", edit("tile/1/000.p/1"), logproof.ErrFork},
+		{"the checkpoint changed", edit("checkpoint"), logproof.ErrFormat},
+		{"the edge missing", func(t *testing.T, _ *log, dir string) {
+			if err := os.Remove(filepath.Join(dir, "tile/1/000.p/1")); err != nil {
+				t.Fatal(err)
+			}
+		}, fs.ErrNotExist},
+		{"history rewritten and grown", func(_ *testing.T, l *log, _ string) {
+			l.entries, l.hashes = nil, nil
+			grow(l, 400, "another")
+		}, logproof.ErrFork},
+		{"history put back", func(_ *testing.T, l *log, _ string) {
+			l.entries, l.hashes = l.entries[:290], l.hashes[:tlog.StoredHashCount(290)]
+		}, logproof.ErrRollback},
+		{"an entry changed on the way", func(_ *testing.T, l *log, _ string) {
+			grow(l, 1, "one")
+			l.entries[300].Record.Tool = "stop_service"
+		}, logproof.ErrEntry},
+		{"an entry missing on the way", func(_ *testing.T, l *log, _ string) {
+			grow(l, 2, "one")
+			l.entries = slices.Delete(l.entries, 300, 301)
+		}, logproof.ErrEntry},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLog(t)
+			grow(l, 300, "one")
+			dir := filepath.Join(t.TempDir(), "tiles")
+			if _, err := l.tiles(t, dir, l.open(t.TempDir())); err != nil {
+				t.Fatal(err)
+			}
+			before, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.spoil(t, l, dir)
+			if tc.want != nil {
+				before, _ = os.ReadFile(filepath.Join(dir, tilesCheckpoint))
+			}
+			// Somebody else's program, which has kept nothing: the folder alone speaks.
+			if _, err := l.tiles(t, dir, l.open(t.TempDir())); !errors.Is(err, tc.want) {
+				t.Errorf("error %v, want %v", err, tc.want)
+			}
+			if after, _ := os.ReadFile(filepath.Join(dir, tilesCheckpoint)); string(after) != string(before) {
+				t.Error("the folder's checkpoint was replaced")
+			}
+		})
+	}
+	l := newLog(t)
+	if err := os.WriteFile(filepath.Join(l.kit.Dir, "other"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenTiles(l.kit.Dir, l.kit.Trust.Current().LogKeys); err == nil {
+		t.Error("a folder with other files in it was taken")
+	}
+}
+
+// TestTilesOfManyLevels holds the tree in the folder against tlog's, over sizes at which levels begin, from resumption to resumption.
+func TestTilesOfManyLevels(t *testing.T) {
+	kit, dir := platformtest.New(t), t.TempDir()
+	var hashes []tlog.Hash
+	read := tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+		out := make([]tlog.Hash, len(indexes))
+		for i, index := range indexes {
+			out[i] = hashes[index]
+		}
+		return out, nil
+	})
+	leaf := func(n uint64) tlog.Hash { return sha256.Sum256(binary.BigEndian.AppendUint64(nil, n)) }
+	size := uint64(0)
+	for _, next := range []uint64{255, 256, 257, 65_535, 65_536, 65_537, 66_100, 131_072} {
+		for ; size < next; size++ {
+			stored, err := tlog.StoredHashesForRecordHash(int64(size), leaf(size), read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hashes = append(hashes, stored...)
+		}
+		root, err := tlog.TreeHash(int64(size), read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed, err := logproof.SignCheckpoint(logproof.Checkpoint{Origin: logproof.Origin(auditID), Size: size, Root: root}, kit.LogSigner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tiles, err := OpenTiles(dir, []note.Verifier{kit.Trust.Current().LogKeys[0]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tiles.size < size {
+			n := tiles.size
+			tiles.size++
+			if err := tiles.push(0, leaf(n)); err != nil {
+				t.Fatal(err)
+			}
+			if err := tiles.compare(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := tiles.Finish(signed); err != nil {
+			t.Fatalf("%d leaves: %v", size, err)
+		}
+		reader := tlog.TileHashReader(tlog.Tree{N: int64(size), Hash: root}, tileReader{dir})
+		for _, n := range []uint64{0, size / 3, size - 1} {
+			if got, err := reader.ReadHashes([]int64{tlog.StoredHashIndex(0, int64(n))}); err != nil || got[0] != leaf(n) {
+				t.Errorf("leaf %d of %d: %v", n, size, err)
+			}
+		}
+	}
+}
