@@ -108,6 +108,15 @@ func Marshal(v any) ([]byte, error) {
 	return Transform(bytes.TrimSuffix(buf.Bytes(), []byte("\n")))
 }
 
+// AppendString appends the RFC 8785 form of a string, or returns an error if it is not UTF-8.
+func AppendString(b []byte, s string) ([]byte, error) {
+	b, err := jsontext.AppendQuote(b, s)
+	if err != nil {
+		return b, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return b, nil
+}
+
 // Unmarshal decodes canonical JSON into v, strictly: raw must be its own RFC 8785 form and hold no key that v does not
 // name exactly. Together with Marshal it is not malleable: Marshal(Unmarshal(x)) == x, or an error.
 func Unmarshal(raw []byte, v any) error {

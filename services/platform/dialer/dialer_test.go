@@ -320,7 +320,7 @@ func TestErrorsRepeatNothing(t *testing.T) {
 	for _, answer := range []string{"", "EVIL\r\n\r\n", "HTTP/1.1 EVIL EVIL\r\n\r\n", "HTTP/1.1 200 OK\r\nEVIL\r\n\r\n", "HTTP/1.1 302 OK\r\nLocation: http://EVIL:EVIL/\r\n\r\n", "HTTP/1.1 302 OK\r\nLocation: http://\x7fEVIL/\r\n\r\n"} {
 		at := raw(t, func(conn net.Conn) {
 			_, _ = bufio.NewReader(conn).ReadString('\n') // whatever it asks
-			_, _ = io.WriteString(conn, answer) // the client may have gone
+			_, _ = io.WriteString(conn, answer)           // the client may have gone
 		})
 		d, err := dialer.New(dialer.Config{Local: []netip.AddrPort{at}, Redirects: 3, Allow: func(context.Context, dialer.Destination) error { return nil }})
 		if err != nil {
@@ -370,8 +370,8 @@ func TestUpstreamGetsJudgedAddresses(t *testing.T) {
 		}
 		defer func() { _ = far.Close() }()
 		_, _ = io.WriteString(conn, "HTTP/1.1 200 Connected\r\n\r\n") // as far as it goes
-		go func() { _, _ = io.Copy(far, conn) }() // until either ends
-		_, _ = io.Copy(conn, far) // until either ends
+		go func() { _, _ = io.Copy(far, conn) }()                     // until either ends
+		_, _ = io.Copy(conn, far)                                     // until either ends
 	})
 	any := func(context.Context, dialer.Destination) error { return nil }
 	d := local(t, dialer.Config{Allow: any, Upstream: proxy}, end)
@@ -391,7 +391,7 @@ func TestUpstreamGetsJudgedAddresses(t *testing.T) {
 	for _, answer := range []string{"HTTP/1.1 403 no EVIL\r\n\r\n", "EVIL\r\n\r\n", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("EVIL", 1<<16), ""} {
 		bad := raw(t, func(conn net.Conn) {
 			_, _ = bufio.NewReader(conn).ReadString('\n') // whatever it asks
-			_, _ = io.WriteString(conn, answer) // the client may have gone
+			_, _ = io.WriteString(conn, answer)           // the client may have gone
 		})
 		if _, err := get(local(t, dialer.Config{Allow: any, Upstream: bad}), "http://93.184.216.34/"); err == nil || strings.Contains(err.Error(), "EVIL") || !strings.Contains(err.Error(), "upstream proxy") {
 			t.Errorf("a proxy that answers %.30q: %v", answer, err)

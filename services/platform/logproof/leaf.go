@@ -35,7 +35,7 @@ import (
 	"strconv"
 
 	"golang.org/x/mod/sumdb/tlog"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -47,9 +47,13 @@ import (
 const SaltSize = 32
 
 const (
-	leafVersion = 1
+	leafVersion = "1"
 	bodyDomain  = "durward.body.v1\x00"
-	timeLayout  = "2006-01-02T15:04:05.000000000Z"
+	// bodyNames is about what the names of a body's members take.
+	bodyNames = 256
+	// leafSize is about what a leaf takes.
+	leafSize   = 512
+	timeLayout = "2006-01-02T15:04:05.000000000Z"
 )
 
 // Reasons why an entry does not stand.
@@ -59,23 +63,6 @@ var (
 	// ErrEntry means that an entry's parts do not belong together.
 	ErrEntry = errors.New("the log entry does not match its leaf")
 )
-
-// leaf is the JSON object; its members' order is RFC 8785's business.
-type leaf struct {
-	Version        int    `json:"version"`
-	Index          string `json:"index"`
-	Writer         string `json:"writer"`
-	Sequence       string `json:"sequence"`
-	Kind           string `json:"kind"`
-	Time           string `json:"time"`
-	LoggedAt       string `json:"logged_at"`
-	RequestID      string `json:"request_id,omitempty"`
-	OperationID    string `json:"operation_id,omitempty"`
-	Tool           string `json:"tool,omitempty"`
-	Tier           string `json:"tier,omitempty"`
-	Status         string `json:"status,omitempty"`
-	BodyCommitment string `json:"body_commitment"`
-}
 
 // Leaf builds the leaf's bytes from the entry's index, writer, logged_at, body_commitment and its record's header. It reads
 // neither the body nor the entry's own leaf.
@@ -93,26 +80,25 @@ func Leaf(entry *auditv1.Entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := leaf{
-		Version:        leafVersion,
-		Index:          strconv.FormatUint(entry.GetIndex(), 10),
-		Writer:         entry.GetWriter(),
-		Sequence:       strconv.FormatUint(r.GetSequence(), 10),
-		Kind:           r.GetKind().String(),
-		Time:           written,
-		LoggedAt:       logged,
-		RequestID:      r.GetRequestId(),
-		OperationID:    r.GetOperationId(),
-		Tool:           r.GetTool(),
-		BodyCommitment: canonical.FormatDigest(entry.GetBodyCommitment()),
+	o := object{b: make([]byte, 0, leafSize)}
+	o.always("body_commitment", canonical.FormatDigest(entry.GetBodyCommitment()))
+	o.always("index", strconv.FormatUint(entry.GetIndex(), 10))
+	o.always("kind", r.GetKind().String())
+	o.always("logged_at", logged)
+	o.text("operation_id", r.GetOperationId())
+	o.text("request_id", r.GetRequestId())
+	o.always("sequence", strconv.FormatUint(r.GetSequence(), 10))
+	if r.GetStatus() != auditv1.Status_STATUS_UNSPECIFIED {
+		o.always("status", r.GetStatus().String())
 	}
 	if r.GetTier() != optionsv1.Tier_TIER_UNSPECIFIED {
-		l.Tier = r.GetTier().String()
+		o.always("tier", r.GetTier().String())
 	}
-	if r.GetStatus() != auditv1.Status_STATUS_UNSPECIFIED {
-		l.Status = r.GetStatus().String()
-	}
-	b, err := canonical.Marshal(l)
+	o.always("time", written)
+	o.text("tool", r.GetTool())
+	o.plain(true, "version", leafVersion)
+	o.always("writer", entry.GetWriter())
+	b, err := o.end()
 	if err != nil {
 		return nil, fmt.Errorf("leaf: %w", err)
 	}
@@ -137,22 +123,16 @@ func BodyCommitment(salt []byte, body *auditv1.Body) ([32]byte, error) {
 	if len(salt) != SaltSize {
 		return [32]byte{}, fmt.Errorf("%w: the salt is not %d bytes", ErrIncomplete, SaltSize)
 	}
-	if body == nil {
-		body = &auditv1.Body{}
-	}
-	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(body)
+	text := make([]byte, 0, len(bodyDomain)+SaltSize+proto.Size(body)+bodyNames)
+	text = append(append(text, bodyDomain...), salt...)
+	text, err := appendBody(text, body)
 	if err != nil {
 		return [32]byte{}, fmt.Errorf("body: %w", err)
 	}
-	text, err := canonical.Transform(raw)
-	if err != nil {
-		return [32]byte{}, fmt.Errorf("body: %w", err)
+	if len(text) > len(bodyDomain)+SaltSize+canonical.MaxBytes {
+		return [32]byte{}, fmt.Errorf("body: %w", canonical.ErrTooLarge)
 	}
-	h := sha256.New()
-	h.Write([]byte(bodyDomain))
-	h.Write(salt)
-	h.Write(text)
-	return [32]byte(h.Sum(nil)), nil
+	return sha256.Sum256(text), nil
 }
 
 // Seal fills the entry's body_commitment, leaf and leaf_hash from its other fields.
