@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes the command reference, deploy/docs/commands.md, from the help of the built program and of each of its commands, so that it
-# cannot say anything else. scripts/commands.sh FILE writes it there; a FILE that ends in .1 becomes a manual page, for packages.
+# cannot say anything else. scripts/commands.sh FILE writes it there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-deploy/docs/commands.md}
@@ -22,19 +22,10 @@ each() {
 }
 
 markdown() { printf '\n## %s\n\n```text\n' "$1" && cat "$work/help" && echo '```'; }
-manual() { printf '.SH "%s"\n.nf\n' "${1^^}" && sed -e 's/\\/\\e/g' -e 's/-/\\-/g' -e "s/^[.']/\\\\\&&/" "$work/help" && echo '.fi'; }
-
-case $to in
-  *.1)
-    printf '.TH DURWARD 1\n.SH NAME\ndurward \\- the human side of Durward\n'
-    show=manual
-    ;;
-  *)
-    printf '# Commands\n\nWhat `durward COMMAND --help` prints, for every command. `make generate` makes this page; `make lint` checks that it is current.\n'
-    show=markdown
-    ;;
-esac >"$work/page"
-each "$show" durward >>"$work/page"
-"$work/durward" help exit-codes >"$work/help"
-"$show" "Exit codes" >>"$work/page"
+{
+  printf '# Commands\n\nWhat `durward COMMAND --help` prints, for every command. `make generate` makes this page; `make lint` checks that it is current.\n'
+  each markdown durward
+  "$work/durward" help exit-codes >"$work/help"
+  markdown "Exit codes"
+} >"$work/page"
 mv "$work/page" "$to"

@@ -758,3 +758,51 @@ func TestTriedFirst(t *testing.T) {
 		t.Errorf("a pipe: %d steps", steps)
 	}
 }
+
+// TestDocuments: completion files and manual pages are installed, follow the program's version, and leave what is not theirs.
+func TestDocuments(t *testing.T) {
+	m := newImage(t)
+	const man = "/usr/local/share/man/man1"
+	opts := m.options(install.Settings{})
+	apply := func(documents map[string]string) (changed []string) {
+		t.Helper()
+		opts.Documents = map[string][]byte{}
+		for path, text := range documents {
+			opts.Documents[path] = []byte(text)
+		}
+		plan, err := install.New(opts)
+		m.must(err)
+		m.must(plan.Apply(t.Context(), func(s install.Step) {
+			if strings.HasPrefix(s.What, "/usr/local/share/") && s.Effect() {
+				changed = append(changed, string(s.Verb)+" "+strings.Fields(s.What)[0])
+			}
+		}))
+		return changed
+	}
+	first := map[string]string{man + "/durward.1": "one", man + "/durward-old.1": "old", "/usr/local/share/zsh/site-functions/_durward": "zsh"}
+	if got := apply(first); !slices.Equal(got, []string{"make " + man + "/*durward*", "make /usr/local/share/zsh/site-functions/_durward"}) {
+		t.Errorf("first %q", got)
+	}
+	m.write(man+"/other.1", "of others")
+	m.must(os.Mkdir(m.path(man+"/durward-folder"), 0o755))
+	if got := apply(first); len(got) != 0 {
+		t.Errorf("again %q", got)
+	}
+	delete(first, man+"/durward-old.1")
+	first[man+"/durward-new.1"] = "new"
+	if got := apply(first); !slices.Equal(got, []string{"change " + man + "/*durward*"}) {
+		t.Errorf("another version: %q", got)
+	}
+	names, err := os.ReadDir(m.path(man))
+	m.must(err)
+	var left []string
+	for _, entry := range names {
+		left = append(left, entry.Name())
+	}
+	if !slices.Equal(left, []string{"durward-folder", "durward-new.1", "durward.1", "other.1"}) || m.read(man+"/durward-new.1") != "new" {
+		t.Errorf("left %q", left)
+	}
+	if info, err := os.Stat(m.path(man + "/durward.1")); err != nil || info.Mode().Perm() != 0o644 {
+		t.Errorf("%v, %v", info, err)
+	}
+}

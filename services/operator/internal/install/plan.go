@@ -49,6 +49,9 @@ type Options struct {
 	Root string
 	// Programs is the folder with the built programs.
 	Programs string
+	// Documents are completion files and manual pages of the program, by the absolute path at which each is installed. What else lies
+	// beside one and is called durward-… is an earlier version's.
+	Documents map[string][]byte
 	// Operators are the Unix users who are to approve; root's own side is always made, without a right to approve.
 	Operators []string
 	// SigningKeys are OpenSSH key files that operators have already, by Unix user; others get a new one.
@@ -132,7 +135,7 @@ func New(opts Options) (*Plan, error) {
 		return nil, err
 	}
 	for _, part := range []func() error{
-		p.programs, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start,
+		p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start,
 	} {
 		if err := part(); err != nil {
 			return nil, err

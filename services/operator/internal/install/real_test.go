@@ -142,6 +142,11 @@ func (h *installed) instead() {
 			h.Errorf("%s: what was tried is not kept:\n%s", name, out)
 		}
 	}
+	for _, file := range []string{"bash-completion/completions/durward", "zsh/site-functions/_durward", "fish/vendor_completions.d/durward.fish", "man/man1/durward-approve.1"} {
+		if out, code := h.as("alice", nil, "grep", "-c", "durward", "/usr/local/share/"+file); code != 0 {
+			h.Errorf("%s: %s", file, out)
+		}
+	}
 	if out, code := h.as("alice", nil, "durward", "up", "--development"); code != 1 || !strings.Contains(out, "your side of this host's installation") {
 		h.Errorf("alice tries again: %d, %s", code, out)
 	}

@@ -36,6 +36,8 @@ type installOptions struct {
 	settings         install.Settings
 	changed          func(flag string) bool
 	startingPatience time.Duration
+	// command is the whole command line, of which completion files and manual pages are made.
+	command *cobra.Command
 }
 
 const signingKeyUsage = "OpenSSH key `file` that is there already: a protected private key, or a .pub file whose key ssh-agent or a security key holds"
@@ -61,7 +63,7 @@ client and sudo durward operator. An installation that durward up made there bef
   sudo durward install --apply
   sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts.changed = func(flag string) bool { return cmd.Flags().Changed(flag) }
+			opts.command, opts.changed = cmd.Root(), cmd.Flags().Changed
 			return a.install(cmd.Context(), opts)
 		},
 	}
@@ -177,8 +179,13 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			return nil, err
 		}
 	}
+	papers, err := documents(opts.command, a.Streams.Version)
+	if err != nil {
+		return nil, err
+	}
 	plan, err := install.New(install.Options{
-		Settings: settings, Root: root, Programs: programs, Operators: operators, SigningKeys: given,
+		Documents: papers,
+		Settings:  settings, Root: root, Programs: programs, Operators: operators, SigningKeys: given,
 		Command: runProgram, Join: a.joinAs, Accept: a.acceptKey, Now: a.Now,
 	})
 	if errors.Is(err, os.ErrPermission) {
