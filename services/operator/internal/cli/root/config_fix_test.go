@@ -2,6 +2,7 @@ package root
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,7 +126,8 @@ func TestInForceIsWhatWasSeen(t *testing.T) {
 	}
 }
 
-// TestRulesThatBindNobody: a user, a mode or a service that nobody has is said, with what may have been meant.
+// TestRulesThatBindNobody: a user that nobody has is said, and a mode or a service that there is not is refused, with what may have
+// been meant.
 func TestRulesThatBindNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -145,12 +147,22 @@ func TestRulesThatBindNobody(t *testing.T) {
 		{[]string{"policy", "limit", "stop_service", "--budget-day", "3", "--user", "bob", "--yes"}, "no client has the user bob"},
 		{[]string{"policy", "check"}, "users/alcie: warning: no client has the user alcie"},
 		{[]string{"policy", "allow", "--client", "cursor", "--tool", "stop_service", "--service", "coder", "--yes"}, ""},
-		{[]string{"policy", "allow", "--client", "cursor", "--tool", "stop_service", "--service", "cder", "--yes"}, "The catalogue has no service cder: for it the rule does nothing. Did you mean coder?"},
-		{[]string{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chattin,coding", "--yes"}, "The catalogue has no mode chattin: for it the rule does nothing. Did you mean chatting?"},
+		{[]string{"policy", "allow", "--client", "cursor", "--tool", "stop_service", "--service", "cder", "--yes"}, "the catalogue has no service cder, so the rule would do nothing"},
+		{[]string{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chattin,coding", "--yes"}, "the catalogue has no mode chattin, so the rule would do nothing"},
+		{[]string{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chattin,coding", "--yes"}, "Did you mean chatting?"},
+		{[]string{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--arg", "mode_id=nowhere", "--yes"}, "durward mode list"},
 	} {
+		before := treeOf(t, folder)
 		r := w.run(c.args...)
 		said := r.out + r.err
-		if r.code != cli.ExitOK || c.want != "" && !strings.Contains(said, c.want) || c.want == "" && (strings.Contains(said, "no client has") || strings.Contains(said, "The catalogue has no")) {
+		code := cli.ExitOK
+		if c.args[1] == "allow" && c.want != "" {
+			code = cli.ExitUsage
+			if !maps.Equal(before, treeOf(t, folder)) {
+				t.Errorf("%v: a rule was written", c.args)
+			}
+		}
+		if r.code != code || c.want != "" && !strings.Contains(said, c.want) || c.want == "" && (strings.Contains(said, "no client has") || strings.Contains(said, "the catalogue has no")) {
 			t.Errorf("%v: want %q: %+v", c.args, c.want, r)
 		}
 	}

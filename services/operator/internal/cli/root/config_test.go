@@ -148,7 +148,7 @@ func TestRulesNeedAPersonAndAKey(t *testing.T) {
 		{"config", "set", "approvals.wait_s", "600", "--user", "alice"},
 		{"config", "allow-origin", "https://console.example"},
 		{"config", "trust", project},
-		{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chat"},
+		{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chatting"},
 		{"policy", "limit", "switch_mode", "--budget-day", "5"},
 	}
 	before := treeOf(t, folder)
@@ -425,10 +425,10 @@ func TestPolicyAllow(t *testing.T) {
 			t.Errorf("%v: %+v", c.args, r)
 		}
 	}
-	if r := w.run("policy", "explain", "--as", "cursor", "switch_mode", "mode_id=chat"); r.code != cli.ExitOK || !strings.Contains(r.out, "asks") {
+	if r := w.run("policy", "explain", "--as", "cursor", "switch_mode", "mode_id=chatting"); r.code != cli.ExitOK || !strings.Contains(r.out, "asks") {
 		t.Errorf("%+v", r)
 	}
-	r := w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "coding,chat", "--arg", "margin_mib_override=256", "--yes", "--json")
+	r := w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "coding,chatting", "--arg", "margin_mib_override=256", "--yes", "--json")
 	var made signedchange.Result
 	if !strings.Contains(r.err, "DESTRUCTIVE: from now on cursor does this without asking anybody") {
 		t.Errorf("what it means is not said: %q", r.err)
@@ -447,18 +447,18 @@ func TestPolicyAllow(t *testing.T) {
 	}
 	entries, err := sink.ParseUnattended(listed.Unattended)
 	if err != nil || len(entries) != 1 || entries[0].Tool != "switch_mode" || strings.Join(entries[0].Clients, " ") != "cursor" ||
-		len(entries[0].Arguments["mode_id"]) != 2 || string(entries[0].Arguments["mode_id"][0]) != `"chat"` || string(entries[0].Arguments["margin_mib_override"][0]) != "256" {
+		len(entries[0].Arguments["mode_id"]) != 2 || string(entries[0].Arguments["mode_id"][0]) != `"chatting"` || string(entries[0].Arguments["margin_mib_override"][0]) != "256" {
 		t.Errorf("%+v, %v", entries, err)
 	}
-	if r = w.run("policy", "explain", "--as", "cursor", "switch_mode", `{"mode_id":"chat","margin_mib_override":256}`); !strings.Contains(r.out, "runs") || !strings.Contains(r.out, "policy/allow.cedar:") {
+	if r = w.run("policy", "explain", "--as", "cursor", "switch_mode", `{"mode_id":"chatting","margin_mib_override":256}`); !strings.Contains(r.out, "runs") || !strings.Contains(r.out, "policy/allow.cedar:") {
 		t.Errorf("%+v", r)
 	}
-	for _, args := range [][]string{{"cursor", "mode_id=large", "margin_mib_override=256"}, {"cursor", "mode_id=chat"}, {"dashboard", "mode_id=chat", "margin_mib_override=256"}} {
+	for _, args := range [][]string{{"cursor", "mode_id=large", "margin_mib_override=256"}, {"cursor", "mode_id=chatting"}, {"dashboard", "mode_id=chatting", "margin_mib_override=256"}} {
 		if r = w.run(append([]string{"policy", "explain", "--as", args[0], "switch_mode"}, args[1:]...)...); r.code != cli.ExitOK || strings.Contains(r.out, "runs") {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
-	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chat,coding", "--arg", "margin_mib_override=256", "--yes"); r.code != cli.ExitOK || !strings.Contains(r.out, "so already") {
+	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "chatting,coding", "--arg", "margin_mib_override=256", "--yes"); r.code != cli.ExitOK || !strings.Contains(r.out, "so already") {
 		t.Errorf("again: %+v", r)
 	}
 	if r = w.run("policy", "allow", "--client", "cursor", "--tool", "stop_service", "--yes"); r.code != cli.ExitOK || !strings.Contains(r.out, "whatever its arguments") {
@@ -466,7 +466,7 @@ func TestPolicyAllow(t *testing.T) {
 	}
 	cases := filepath.Join(t.TempDir(), "cases.yaml")
 	if err := os.WriteFile(cases, []byte(`cases:
-  - {client: cursor, tool: switch_mode, arguments: {mode_id: chat, margin_mib_override: 256}, expect: runs}
+  - {client: cursor, tool: switch_mode, arguments: {mode_id: chatting, margin_mib_override: 256}, expect: runs}
   - {client: cursor, tool: switch_mode, arguments: {mode_id: large}, expect: asks, rule: may-be-asked-for}
   - {client: dashboard, tool: stop_service, arguments: {service_id: chat}, expect: denied, rule: above-the-ceiling}
   - {name: a client with a key of its own, client: someone, key_bound: false, tool: stop_service, arguments: {service_id: chat}, dangerous: true, expect: asks}

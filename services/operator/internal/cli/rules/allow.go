@@ -112,6 +112,9 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	if err != nil {
 		return err
 	}
+	if err := a.strangers(ctx, tool, arguments); err != nil {
+		return err
+	}
 	var until time.Time
 	if w.until < 0 {
 		return cli.Usage("", "--until is a length of time, like 720h")
@@ -140,9 +143,6 @@ func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, id string,
 	}
 	if len(arguments) == 0 {
 		out.Printf("%s\n", out.Yellow("It is for every call of "+tool.Name+", whatever its arguments: --mode, --service and --arg narrow it."))
-	}
-	for _, text := range a.strangers(ctx, tool, arguments) {
-		out.Printf("%s\n", out.Yellow(text))
 	}
 	list, err := client.Admitted(cfg.Clients)
 	if err != nil {
@@ -196,13 +196,13 @@ func (a *app) executorIDs(ctx context.Context) map[string][]string {
 	return ids
 }
 
-// strangers says which modes, services and models of a rule the catalog does not have.
-func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) []string {
+// strangers refuses modes, services and models that the catalog does not have: a rule for one does nothing until, one day, an entry is
+// called so that nobody had in mind.
+func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[string][]string) error {
 	if len(arguments) == 0 {
 		return nil
 	}
 	ids := a.catalogIDs(ctx)
-	var out []string
 	for _, name := range slices.Sorted(maps.Keys(arguments)) {
 		kind, isID := strings.CutSuffix(name, "_id")
 		if name == tool.ResourceArgument {
@@ -213,14 +213,13 @@ func (a *app) strangers(ctx context.Context, tool contract.Tool, arguments map[s
 			continue
 		}
 		for _, value := range arguments[name] {
-			if slices.Contains(known, value) {
-				continue
+			if !slices.Contains(known, value) {
+				return cli.Usage(cli.DidYouMean(config.Suggest(value, known), "Which there are: durward "+kind+" list"),
+					"the catalogue has no %s %s, so the rule would do nothing", kind, clean.Visible(value))
 			}
-			text := "The catalogue has no " + kind + " " + clean.Visible(value) + ": for it the rule does nothing. " + clean.Line(cli.DidYouMean(config.Suggest(value, known), ""), 220)
-			out = append(out, strings.TrimSpace(text))
 		}
 	}
-	return out
+	return nil
 }
 
 func tierRank(name string) int {
