@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -206,20 +205,25 @@ func Fault(requestID string, f *fault.Error) *Envelope {
 	}
 }
 
-// Sentence begins a fault's message with a capital and ends it with a full stop, for people. The name of an argument
+// openings are the words that begin sentences of ours. Another first word may be an id or the name of an argument.
+var openings = []string{
+	"a", "an", "another", "halted", "internal", "it", "its", "no", "nobody", "not", "nothing", "one", "only", "others", "reading", "that", "the",
+	"there", "these", "this", "too", "what", "who", "whom",
+}
+
+// Sentence begins a fault's message with a capital and ends it with a full stop, for people. An id, and the name of an argument,
 // stays as it is.
 func Sentence(s string) string {
-	first, size := utf8.DecodeRuneInString(s)
-	if size == 0 {
+	if s == "" {
 		return s
 	}
 	if last, _ := utf8.DecodeLastRuneInString(s); !strings.ContainsRune(".!?…", last) {
 		s += "."
 	}
-	if word, _, _ := strings.Cut(s, " "); strings.ContainsAny(word, "_.") {
+	if word, _, _ := strings.Cut(s, " "); !slices.Contains(openings, word) {
 		return s
 	}
-	return string(unicode.ToUpper(first)) + s[size:]
+	return strings.ToUpper(s[:1]) + s[1:]
 }
 
 // Unavailable is the answer for a tool that this client may not use and for a tool that does not exist (ACL-3). It depends on nothing but

@@ -175,3 +175,26 @@ func TestEveryToolsEmptyResultFitsItsSchema(t *testing.T) {
 		}
 	}
 }
+
+// TestIDsAreNotCapitalised: a sentence begins with a capital, unless it begins with an id or the name of an argument.
+func TestIDsAreNotCapitalised(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                             "",
+		"the plan changed":             "The plan changed.",
+		"no mode has this id":          "No mode has this id.",
+		"an operator halted it!":       "An operator halted it!",
+		"chat did not start: it ended": "chat did not start: it ended.",
+		"demo-chat was not started":    "demo-chat was not started.",
+		"mode_id is missing":           "mode_id is missing.",
+		"über was not started":         "über was not started.",
+		"x":                            "x.",
+	} {
+		if got := Sentence(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+	e := Fault("r-1", fault.New(callv1.Code_CODE_FAILED, "chat did not start: it ended"))
+	if e.Summary != "chat did not start: it ended." {
+		t.Errorf("the summary is %q", e.Summary)
+	}
+}
