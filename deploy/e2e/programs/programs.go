@@ -53,6 +53,7 @@ var shipped = []string{
 	"./services/executor/cmd/executor",
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",
+	"./services/audit/cmd/auditwitness",
 	"./services/operator/cmd/durward",
 	"./services/inspector/cmd/durward-inspect",
 }

@@ -38,7 +38,8 @@ const (
 
 // Settings is a pointer to a program's configuration struct, which embeds config.Common.
 type Settings interface {
-	// Shared returns the common part (config.Common has it).
+	// Shared returns the common part (config.Common has it). A program that speaks to none of Durward's processes has no trust folder
+	// and no certificate there.
 	Shared() *config.Common
 	// Validate checks the whole, the common part included.
 	Validate() error
@@ -115,7 +116,10 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		return ExitBadConfiguration
 	}
 	if *check {
-		err := keyfile.Check(common.TLS.Key)
+		var err error
+		if common.TLS.Key != "" {
+			err = keyfile.Check(common.TLS.Key)
+		}
 		// Where there is no trust folder yet nothing is installed, the gateway's user neither.
 		if _, missing := os.Lstat(common.TrustDir); missing == nil {
 			err = errors.Join(err, guard(p.Settings, *path))
@@ -172,6 +176,9 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 	common.AllowRemote = remote
 	if err := p.Settings.Validate(); err != nil {
 		return fmt.Errorf("%s:\n%w", path, err)
+	}
+	if common.TrustDir == "" {
+		return ownership.Own(common.StateDir)
 	}
 	return ownership.Own(common.StateDir, common.TrustDir)
 }

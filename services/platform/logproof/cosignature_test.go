@@ -1,0 +1,184 @@
+package logproof_test
+
+import (
+	"crypto/ed25519"
+	"encoding/base64"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/platform/logproof"
+)
+
+var cosignedAt = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// cosigner is a witness with a key of its own, derived from its name.
+func cosigner(t testing.TB, name string, at time.Time) *logproof.Cosigner {
+	t.Helper()
+	seed := seed()
+	copy(seed, name)
+	c, err := logproof.NewCosigner(name, ed25519.NewKeyFromSeed(seed), func() time.Time { return at })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// cosign adds signatures to a signed checkpoint.
+func cosign(t testing.TB, f *fixture, signed []byte, by ...note.Signer) []byte {
+	t.Helper()
+	n, err := note.Open(signed, note.VerifierList(f.keys...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := note.Sign(n, by...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestParseWitnessRefuses(t *testing.T) {
+	good := cosigner(t, "witness.example/one", cosignedAt).String()
+	name, hash, key := strings.Split(good, "+")[0], strings.Split(good, "+")[1], strings.SplitN(good, "+", 3)[2]
+	raw, err := base64.StdEncoding.DecodeString(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, logs, err := note.GenerateKey(nil, "witness.example/one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		"", "witness.example/one", name + "+" + hash, name + "+" + hash + "+", "other+" + hash + "+" + key, name + "+00000000+" + key,
+		name + "+" + strings.ToUpper(hash) + "+" + key, good + "\n", " " + good, "two words+" + hash + "+" + key, logs,
+		name + "+" + hash + "+" + base64.StdEncoding.EncodeToString(raw[:32]),
+	} {
+		if w, err := logproof.ParseWitness(text); err == nil {
+			t.Errorf("%q was taken for %v", text, w)
+		}
+	}
+	if w, err := logproof.ParseWitness(good); err != nil || w.String() != good {
+		t.Error(err)
+	}
+}
+
+func TestOpenWitnessed(t *testing.T) {
+	f := newFixture(t, records()...)
+	one, two := cosigner(t, "witness.example/one", cosignedAt), cosigner(t, "witness.example/two", cosignedAt.Add(time.Minute))
+	three, stranger := cosigner(t, "witness.example/three", cosignedAt.Add(-time.Hour)), cosigner(t, "stranger.example", cosignedAt)
+	// Somebody who calls himself as a witness.
+	impostor, err := logproof.NewCosigner(one.Name(), ed25519.NewKeyFromSeed(make([]byte, 32)), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := logproof.Witnesses{Keys: []*logproof.Witness{one.Witness, two.Witness, three.Witness}, Quorum: 2}
+	signed := f.signed(t, 5)
+	later := cosignedAt.Add(time.Hour)
+	spoilt := func(b []byte) []byte {
+		lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+		last := []byte(lines[len(lines)-1])
+		at := len(last) - 10
+		if last[at]++; last[at] == '{' || last[at] == '[' || last[at] == ':' {
+			last[at] = 'A'
+		}
+		return []byte(strings.Join(append(lines[:len(lines)-1], string(last)), "\n") + "\n")
+	}
+	withoutLog := func() []byte {
+		c := f.checkpoint(t, 5)
+		b, err := note.Sign(&note.Note{Text: c.Text()}, one, two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	for _, tc := range []struct {
+		name   string
+		signed []byte
+		want   error
+	}{
+		{"nobody's", signed, logproof.ErrQuorum},
+		{"one of two", cosign(t, f, signed, one), logproof.ErrQuorum},
+		{"one and a stranger's", cosign(t, f, signed, one, stranger), logproof.ErrQuorum},
+		{"one and an impostor's", cosign(t, f, signed, two, impostor), logproof.ErrQuorum},
+		{"one twice", append(cosign(t, f, signed, one), []byte(strings.SplitAfter(string(cosign(t, f, signed, one)), "\n\n")[1])...), logproof.ErrQuorum},
+		{"of another checkpoint", append(cosign(t, f, signed, one), []byte("— "+lastLine(cosign(t, f, f.signed(t, 4), two)))...), logproof.ErrSignature},
+		{"spoilt", spoilt(cosign(t, f, signed, one, two)), logproof.ErrSignature},
+		{"without the log's own", withoutLog(), logproof.ErrSignature},
+	} {
+		if got, err := want.OpenWitnessed(tc.signed, f.keys, later); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, %v, want %v", tc.name, got.By, err, tc.want)
+		}
+	}
+	got, err := want.OpenWitnessed(cosign(t, f, signed, three, stranger, two, one), f.keys, later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two are wanted, and since 03:04:05 there have been two.
+	if diff := cmp.Diff([]string{"witness.example/two", "witness.example/one", "witness.example/three"}, got.By); diff != "" || !got.At.Equal(cosignedAt) || got.Checkpoint != f.checkpoint(t, 5) {
+		t.Errorf("%s, at %s", diff, got.At)
+	}
+	if early, err := want.OpenWitnessed(cosign(t, f, signed, two, one), f.keys, cosignedAt.Add(-time.Minute)); err != nil || early.At.After(cosignedAt.Add(-time.Minute)) {
+		t.Errorf("a cosignature from the future counts from %s on: %v", early.At, err)
+	}
+	if _, err := (logproof.Witnesses{}).OpenWitnessed(cosign(t, f, signed, one, two), f.keys, later); !errors.Is(err, logproof.ErrQuorum) {
+		t.Errorf("without witnesses: %v", err)
+	}
+}
+
+// lastLine is a note's last signature.
+func lastLine(b []byte) string {
+	parts := strings.Split(string(b), "— ")
+	return parts[len(parts)-1]
+}
+
+func TestWitnessesValidate(t *testing.T) {
+	one, two := cosigner(t, "one", cosignedAt).Witness, cosigner(t, "two", cosignedAt).Witness
+	again, err := logproof.NewCosigner("again", ed25519.NewKeyFromSeed(append([]byte("one"), seed()[3:]...)), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, w := range map[string]logproof.Witnesses{
+		"a quorum of nobody":      {Quorum: 1},
+		"no quorum":               {Keys: []*logproof.Witness{one}},
+		"more than there are":     {Keys: []*logproof.Witness{one}, Quorum: 2},
+		"one name twice":          {Keys: []*logproof.Witness{one, one}, Quorum: 1},
+		"one key under two names": {Keys: []*logproof.Witness{one, again.Witness}, Quorum: 1},
+		"at once":                 {Keys: []*logproof.Witness{one}, Quorum: 1, Within: time.Second},
+		"demanded of nobody":      {Within: time.Hour},
+	} {
+		if w.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	for _, w := range []logproof.Witnesses{{}, {Keys: []*logproof.Witness{one, two}, Quorum: 2, Within: time.Hour}} {
+		if err := w.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFresh(t *testing.T) {
+	f := newFixture(t, records()...)
+	newest := logproof.Witnessed{Checkpoint: f.checkpoint(t, 5), At: cosignedAt}
+	for _, tc := range []struct {
+		name   string
+		within time.Duration
+		newest logproof.Witnessed
+		after  time.Duration
+		fresh  bool
+	}{
+		{"never demanded", 0, logproof.Witnessed{}, 0, true},
+		{"never cosigned", time.Hour, logproof.Witnessed{}, 0, false},
+		{"in time", time.Hour, newest, time.Hour, true},
+		{"too long ago", time.Hour, newest, time.Hour + 1, false},
+	} {
+		if err := (logproof.Witnesses{Within: tc.within}).Fresh(tc.newest, cosignedAt.Add(tc.after)); (err == nil) != tc.fresh {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
