@@ -23,3 +23,9 @@ func (s *Store) Synchronous(ctx context.Context) (level int, err error) {
 	err = s.engine.(*sqlite).db.QueryRowContext(ctx, `PRAGMA synchronous`).Scan(&level)
 	return level, err
 }
+
+// Alter does to the file what whoever can write it can do.
+func (s *Store) Alter(ctx context.Context, statement string) error {
+	_, err := s.engine.(*sqlite).db.ExecContext(ctx, statement)
+	return err
+}

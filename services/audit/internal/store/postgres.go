@@ -232,7 +232,7 @@ func columns(batch Batch) ([]any, error) {
 		kinds[i], tiers[i], statuses[i] = int32(r.GetKind()), int32(r.GetTier()), int32(r.GetStatus())
 		times[i], logged[i] = r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano()
 		requests[i], operations[i], tools[i] = r.GetRequestId(), r.GetOperationId(), r.GetTool()
-		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeaf(), e.GetSalt(), append([]byte{}, body...)
+		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), e.GetSalt(), append([]byte{}, body...)
 		// PostgreSQL's text has no NUL. These two are for searching; the record has them as they are.
 		sessions[i], principals[i] = withoutNUL(r.GetBody().GetSession()), withoutNUL(r.GetBody().GetPrincipal())
 	}

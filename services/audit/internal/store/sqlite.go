@@ -153,7 +153,7 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 		}
 		if _, err := entry.ExecContext(ctx, e.GetIndex(), added[e.GetWriter()], r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
 			r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano(), r.GetRequestId(), r.GetOperationId(), r.GetTool(),
-			e.GetBodyCommitment(), e.GetLeaf()); err != nil {
+			e.GetBodyCommitment(), e.GetLeafHash()); err != nil {
 			return fmt.Errorf("write the entry: %w", err)
 		}
 		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), raw); err != nil {

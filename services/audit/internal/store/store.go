@@ -11,6 +11,7 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -293,7 +294,17 @@ func entry(scan func(...any) error) (*auditv1.Entry, error) {
 			return nil, err
 		}
 	}
-	hash := logproof.LeafHash(e.Leaf)
-	e.LeafHash = hash[:]
+	if len(e.Leaf) != sha256.Size {
+		// An entry of before, which was stored with all of its leaf.
+		hash := logproof.LeafHash(e.Leaf)
+		e.LeafHash = hash[:]
+		return e, nil
+	}
+	// A header that was altered makes another leaf than the hash is of, and whoever verifies the entry sees it.
+	e.LeafHash = e.Leaf
+	var err error
+	if e.Leaf, err = logproof.Leaf(e); err != nil && !errors.Is(err, logproof.ErrIncomplete) {
+		return nil, err
+	}
 	return e, nil
 }

@@ -147,3 +147,39 @@ func TestNotFound(t *testing.T) {
 		t.Errorf("sequence: %v", err)
 	}
 }
+
+// TestAnAlteredHeaderIsNotItsLeaf: whichever column of a header is altered, the entry does not verify.
+func TestAnAlteredHeaderIsNotItsLeaf(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	tr := &tree{t: t, db: db}
+	tr.commit(writer, record(1), record(2))
+	tr.commit("spiffe://durward.local/vault/main", record(1))
+	for column, value := range map[string]string{
+		"writer": "2", "sequence": "7", "kind": "41", "tier": "2", "status": "3", "time": "time + 1", "logged_at": "logged_at + 1",
+		"request_id": "'r-2'", "operation_id": "'o'", "tool": "'list_modes'", "body_commitment": "zeroblob(32)", "leaf": "zeroblob(32)",
+	} {
+		if err := db.Alter(t.Context(), "CREATE TEMP TABLE kept AS SELECT * FROM entries WHERE idx = 1"); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Alter(t.Context(), "UPDATE entries SET "+column+" = "+value+" WHERE idx = 1"); err != nil {
+			t.Fatal(err)
+		}
+		e, err := db.Entry(t.Context(), 1)
+		if err != nil {
+			t.Fatalf("%s: %v", column, err)
+		}
+		if logproof.VerifyEntry(e) == nil {
+			t.Errorf("%s was altered, and the entry verifies: %v", column, e)
+		}
+		if err := db.Alter(t.Context(), "DELETE FROM entries WHERE idx = 1; INSERT INTO entries SELECT * FROM kept; DROP TABLE kept"); err != nil {
+			t.Fatal(err)
+		}
+		if e, err = db.Entry(t.Context(), 1); err != nil || logproof.VerifyEntry(e) != nil {
+			t.Fatalf("%s: what was put back does not verify: %v", column, err)
+		}
+	}
+}

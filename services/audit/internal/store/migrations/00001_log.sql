@@ -6,7 +6,7 @@ CREATE TABLE writers (
     last_sequence INTEGER NOT NULL
 ) STRICT;
 
--- Headers, which stay for ever. leaf is what the tree commits to; the columns beside it are for searching and reading.
+-- Headers, which stay for ever. leaf is the hash of the leaf that the tree commits to; the leaf is made of the other columns.
 CREATE TABLE entries (
     idx             INTEGER PRIMARY KEY,
     writer          INTEGER NOT NULL REFERENCES writers (id),
