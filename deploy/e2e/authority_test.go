@@ -228,7 +228,7 @@ func TestPolicyAllow(t *testing.T) {
 	if strings.Contains(h.ReadFile("config/executor.yaml"), rule) {
 		t.Error("the executor's list still has the entry")
 	}
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // TestSettingsReachAgents: what a person sets is what security_config tells, with the layer that it comes from; what an agent
@@ -381,7 +381,7 @@ func TestDangerousModeAtATerminal(t *testing.T) {
 		}
 		return nil
 	})
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // TestScopeAtTheCommandLine: an approval for several calls covers what was shown, so often, in that session.
@@ -405,7 +405,7 @@ func TestScopeAtTheCommandLine(t *testing.T) {
 	if n := h.Starts(harness.DemoService); n != 2 {
 		t.Errorf("%d starts", n)
 	}
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // TestMuteFromTheCommandLine: a muted client asks nobody, and may ask again afterwards.
@@ -574,7 +574,7 @@ func TestChangesAreRecordedTwice(t *testing.T) {
 		t.Errorf("the last good file is not in force: %s", e.Raw)
 	}
 	h.WriteFile("config/security/security.yaml", good)
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // TestRemoteIsHowTheCallerCame: a client that clients.yaml calls remote, and one whose bridge sshd started, are not at this host's

@@ -165,7 +165,7 @@ func TestAuditAway(t *testing.T) {
 			if n := h.Starts(harness.DemoService); n != 1 {
 				t.Errorf("the service was started %d times, want 1", n)
 			}
-			h.Durward("audit", "verify")
+			h.Durward("audit", "verify", "--complete")
 		})
 	}
 }
@@ -326,7 +326,7 @@ func TestRestarts(t *testing.T) {
 		return nil
 	})
 	mutate(t, h, agent, "start_service")
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // TestVaultRestartUnderABridge: a key-bound client's bridge proves its session to a vault that restarted by itself, in

@@ -166,7 +166,7 @@ func tellsTheStory(t *testing.T, h *harness.Host, requestID string) {
 	if out := h.Durward("audit", "show", requestID); !strings.Contains(out, harness.DemoService) || !strings.Contains(out, h.Operator) {
 		t.Errorf("durward audit show:\n%s", out)
 	}
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 }
 
 // secondStart checks that state and keys are reused, and that a busy port names its holder.
@@ -189,7 +189,7 @@ func secondStart(t *testing.T, h *harness.Host) {
 	if diff := cmp.Diff(before, h.Digest("pki", "keys", "trust", "config")); diff != "" {
 		t.Errorf("a second start changed files (-before +after):\n%s", diff)
 	}
-	h.Durward("audit", "verify")
+	h.Durward("audit", "verify", "--complete")
 	if n := len(h.Approvals()); n != 0 {
 		t.Errorf("%d operations wait after the restart", n)
 	}

@@ -115,6 +115,9 @@ func toHashes(list [][]byte) ([]tlog.Hash, error) {
 // Replay verifies a whole log offline: every entry in order, then the checkpoint that they must add up to. It keeps a few
 // hashes and one number a writer. The zero value is ready; it is not safe for concurrent use.
 type Replay struct {
+	// OnGap is told of an entry whose sequence does not follow its writer's last one, and the replay goes on. Nil: that is an error.
+	OnGap func(entry *auditv1.Entry, last uint64)
+
 	size    uint64
 	edge    []subtree // complete subtrees, largest first
 	last    map[string]uint64
@@ -142,10 +145,14 @@ func (r *Replay) Add(entry *auditv1.Entry) error {
 		r.last = map[string]uint64{}
 	}
 	writer, sequence := entry.GetWriter(), entry.GetRecord().GetSequence()
-	if sequence != r.last[writer]+1 {
+	switch {
+	case sequence == r.last[writer]+1:
+	case r.OnGap != nil:
+		r.OnGap(entry, r.last[writer])
+	default:
 		return fmt.Errorf("entry %d: %w: %s wrote %d after %d", r.size, ErrEntry, writer, sequence, r.last[writer])
 	}
-	r.last[writer] = sequence
+	r.last[writer] = max(sequence, r.last[writer])
 	node := subtree{hash: LeafHash(entry.GetLeaf())}
 	for n := len(r.edge); n > 0 && r.edge[n-1].level == node.level; n-- {
 		node = subtree{level: node.level + 1, hash: tlog.NodeHash(r.edge[n-1].hash, node.hash)}

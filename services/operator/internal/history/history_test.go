@@ -374,7 +374,7 @@ func TestRollbackIsSeen(t *testing.T) {
 	if _, err := own.Keep(context.Background()); !errors.Is(err, logproof.ErrFork) {
 		t.Errorf("a log that was rewritten: %v", err)
 	}
-	if _, err := own.Verify(context.Background(), shorter.export(3)); !errors.Is(err, logproof.ErrFork) {
+	if _, err := own.Verify(context.Background(), shorter.export(3), own.Verifier()); !errors.Is(err, logproof.ErrFork) {
 		t.Errorf("a log that was rewritten, exported: %v", err)
 	}
 	l.must(own.Close())
@@ -457,7 +457,7 @@ func TestVerifyRefuses(t *testing.T) {
 			c.change(l)
 			own := l.open(t.TempDir())
 			stream := &export{parts: []*auditv1.ExportLogResponse{{Checkpoint: head, Entries: l.entries}}}
-			report, err := own.Verify(context.Background(), stream)
+			report, err := own.Verify(context.Background(), stream, own.Verifier())
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %+v, %v; want an error with %q", report, err, c.want)
 			}
@@ -494,7 +494,7 @@ func TestBadStatements(t *testing.T) {
 	l.addBy(vault, l.signed(strings.Repeat("c", 32)))
 
 	own := l.open(t.TempDir())
-	report, err := own.Verify(context.Background(), l.export(0))
+	report, err := own.Verify(context.Background(), l.export(0), own.Verifier())
 	if err != nil {
 		t.Fatalf("the log is whole: %v", err)
 	}
@@ -513,7 +513,7 @@ func TestBadStatements(t *testing.T) {
 	for range 2 * maxFindings {
 		l.addBy(vault, unsigned(auditv1.Kind_KIND_RESUMED))
 	}
-	report, err = own.Verify(context.Background(), l.export(8))
+	report, err = own.Verify(context.Background(), l.export(8), own.Verifier())
 	if err != nil || report.BadStatements != 3+2*maxFindings || len(report.Bad) != maxFindings {
 		t.Errorf("%d bad ones, %d listed, %v", report.BadStatements, len(report.Bad), err)
 	}
@@ -535,7 +535,7 @@ func TestVerify(t *testing.T) {
 	l.entries[2].Record.Body, l.entries[2].Salt = nil, nil
 
 	own = l.open(dir)
-	report, err := own.Verify(context.Background(), l.export(6))
+	report, err := own.Verify(context.Background(), l.export(6), own.Verifier())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,8 @@ type Report struct {
 	// said is gone, or is withheld. Missing lists the first of them.
 	MissingBodies int       `json:"missing_bodies"`
 	Missing       []Finding `json:"missing,omitempty"`
+	// Complete is what was found of the stories that the log tells, where that was asked for.
+	Complete *Completed `json:"complete,omitempty"`
 	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
 	KeptSize uint64 `json:"kept_checkpoint_size"`
 }
@@ -81,6 +83,16 @@ type Verifier struct {
 	report  Report
 	// seen are the statements that were counted, by digest.
 	seen map[[sha256.Size]byte]bool
+	// complete follows the log's stories; nil: nobody asked for that.
+	complete *Completeness
+}
+
+// Complete makes the verifier also hold what each writer says of an operation to what the others say. A gap in a writer's sequence is
+// then a finding, and the proof goes on. Call it before Add.
+func (v *Verifier) Complete() *Verifier {
+	v.complete = NewCompleteness()
+	v.replay.OnGap = v.complete.Gap
+	return v
 }
 
 // NewVerifier returns a verifier with the keys of a trust snapshot. earlier are checkpoints seen before; zero ones count for
@@ -122,6 +134,9 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if err := v.replay.Add(entry); err != nil {
 		return err
 	}
+	if v.complete != nil {
+		v.complete.Add(entry)
+	}
 	if logproof.BodyMissing(entry) {
 		v.report.MissingBodies++
 		v.report.Missing = found(v.report.Missing, entry, "its body is missing")
@@ -162,6 +177,10 @@ func (v *Verifier) Finish() (Report, error) {
 	if err := v.replay.Finish(v.head); err != nil {
 		return Report{}, err
 	}
+	if v.complete != nil {
+		completed := v.complete.Finish()
+		v.report.Complete = &completed
+	}
 	return v.report, nil
 }
 
@@ -193,9 +212,8 @@ func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) er
 	}
 }
 
-// Verify proves the log as audit exports it, also against what others have seen of it, and keeps its checkpoint.
-func (l *Log) Verify(ctx context.Context, stream exporter, seen ...Seen) (Report, error) {
-	v := l.Verifier(seen...)
+// Verify proves the log as audit exports it with one of the log's verifiers, and keeps its checkpoint.
+func (l *Log) Verify(ctx context.Context, stream exporter, v *Verifier) (Report, error) {
 	var raw []byte
 	var proof [][]byte
 	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {

@@ -214,6 +214,7 @@ func (a *app) statusColour(e *auditv1.Entry) string {
 
 func (a *app) auditVerifyCommand() *cobra.Command {
 	var offline string
+	var complete bool
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Prove the whole log",
@@ -223,11 +224,16 @@ program, the vault and the executor kept before. Every record must come with its
 record of which that is not so is listed, the rest of the log is proved all the same, and the exit code
 is 1.
 
+With --complete it also holds what each process wrote of a change to what the others wrote: asked, approved,
+granted, redeemed, intent, outcome. It names each effect that lacks what has to come before it, each intent
+without an outcome, each grant that was never redeemed, each gap in a writer's sequence. What comes first is
+the log's to say: a writer whose clock is wrong is named, and is no finding. What may still go on is counted as open.
+
 With --offline it proves a file that "durward audit export" wrote, without any process running.`,
-		Example: "  durward audit verify\n  durward audit verify --offline log.jsonl",
+		Example: "  durward audit verify\n  durward audit verify --complete\n  durward audit verify --offline log.jsonl --complete",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if offline != "" {
-				return a.verifyFile(cmd.Context(), offline)
+				return a.verifyFile(cmd.Context(), offline, complete)
 			}
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
 				ctx, cancel := context.WithTimeout(ctx, exportPatience)
@@ -240,7 +246,7 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 				if err != nil {
 					return err
 				}
-				report, err := l.Verify(ctx, stream, seen...)
+				report, err := l.Verify(ctx, stream, completing(l.Verifier(seen...), complete))
 				if err != nil {
 					return proofProblem(err)
 				}
@@ -249,6 +255,7 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 		},
 	}
 	cmd.Flags().StringVar(&offline, "offline", "", "prove this exported file")
+	cmd.Flags().BoolVar(&complete, "complete", false, "hold what each process wrote of a change to what the others wrote")
 	return cmd
 }
 
@@ -263,7 +270,15 @@ func seenByOthers(ctx context.Context, s *cli.Session) []history.Seen {
 
 func checkpointPath(cfg installdir.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }
 
-func (a *app) verifyFile(ctx context.Context, path string) error {
+// completing makes a verifier look at the stories too, where that was asked for.
+func completing(v *history.Verifier, complete bool) *history.Verifier {
+	if complete {
+		return v.Complete()
+	}
+	return v
+}
+
+func (a *app) verifyFile(ctx context.Context, path string, complete bool) error {
 	cfg, err := a.Config()
 	if err != nil {
 		return err
@@ -281,7 +296,7 @@ func (a *app) verifyFile(ctx context.Context, path string) error {
 	if err != nil {
 		return errors.Join(cli.Usage("", "the file cannot be opened: %v", err), l.Close())
 	}
-	report, err := history.VerifyFile(bufio.NewReader(f), l.Verifier())
+	report, err := history.VerifyFile(bufio.NewReader(f), completing(l.Verifier(), complete))
 	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
 		return proofProblem(err)
 	}
@@ -308,7 +323,42 @@ func (a *app) showReport(r history.Report, kept string) error {
 		a.Out.Printf("\n")
 		a.showFindings(r.Missing, r.MissingBodies)
 		a.showFindings(r.Bad, r.BadStatements)
+		if r.Complete != nil {
+			a.showCompleted(r.Complete)
+		}
 	}), found)
+}
+
+func (a *app) showCompleted(c *history.Completed) {
+	a.Out.Printf("  %s", cli.Count(c.Operations, "change"))
+	if c.Open > 0 {
+		a.Out.Printf(", %d of them open", c.Open)
+	}
+	a.Out.Printf("\n")
+	for _, clock := range c.Clocks {
+		a.Out.Printf("  %s\n", a.Out.Yellow(clockLine(clock)))
+	}
+	for _, f := range c.Findings {
+		about := approval.Place(f.Writer)
+		if f.Operation != "" {
+			about = f.Operation
+		}
+		a.Out.Printf("%s record %d of %s: %s: %s\n", a.Out.Red("✗"), f.Index, clean.Visible(about), f.Kind, clean.Visible(f.Text))
+	}
+	if more := c.Count - len(c.Findings); more > 0 {
+		a.Out.Printf("  and %d more\n", more)
+	}
+}
+
+func clockLine(c history.Clock) string {
+	line := fmt.Sprintf("the clock of %s is %s ahead of the log's", approval.Place(c.Writer), c.Ahead)
+	if behind, is := strings.CutPrefix(c.Ahead, "-"); is {
+		line = fmt.Sprintf("the clock of %s is %s behind the log's", approval.Place(c.Writer), behind)
+	}
+	if c.Steps > 0 {
+		line += fmt.Sprintf("; it was set %s", cli.Count(c.Steps, "time"))
+	}
+	return line
 }
 
 func (a *app) showFindings(listed []history.Finding, all int) {
@@ -331,6 +381,9 @@ func problem(r history.Report) error {
 	case r.BadStatements > 0:
 		return cli.Failed("Whoever wrote these records is not to be trusted. Look at one: durward audit show INDEX",
 			"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
+	case r.Complete != nil && r.Complete.Count > 0:
+		return cli.Failed("Look at one: durward audit show OPERATION_ID", "the log is whole, and what the processes wrote does not fit together: %s",
+			cli.Count(r.Complete.Count, "finding"))
 	}
 	return nil
 }
