@@ -1,9 +1,14 @@
 package importer
 
 import (
+	"errors"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 )
@@ -87,4 +92,43 @@ func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uin
 		outside = inside
 	}
 	return outside, inside
+}
+
+// narrow puts 127.0.0.1 in the place of each address by which the catalog sees that a program would be reached from other hosts.
+func (s *program) narrow(argv []string, environment map[string]string) []string {
+	argv = slices.Clone(argv)
+	for range 16 { // as many places as anybody has; what is left is the catalog's to refuse
+		at, err := catalog.Loopback(argv, environment)
+		if !errors.Is(err, catalog.ErrBeyond) {
+			break
+		}
+		was := ""
+		if key, ok := strings.CutPrefix(at, ".environment."); ok {
+			was = environment[key]
+			environment[key] = loopback(was)
+		} else if i, err := strconv.Atoi(strings.Trim(strings.TrimPrefix(at, ".argv"), "[]")); err == nil {
+			option, value, joined := strings.Cut(argv[i], "=")
+			if joined = joined && strings.HasPrefix(option, "-"); joined {
+				was, argv[i] = value, option+"="+loopback(value)
+			} else {
+				was, argv[i] = argv[i], loopback(argv[i])
+			}
+		}
+		s.note("It listened on %s; a service listens on 127.0.0.1 alone.", clean.Visible(was))
+	}
+	return argv
+}
+
+// loopback is an address with 127.0.0.1 in the place of its host; scheme and port stay.
+func loopback(address string) string {
+	scheme, rest, ok := strings.Cut(address, "://")
+	if ok {
+		scheme += "://"
+	} else {
+		scheme, rest = "", address
+	}
+	if _, port, err := net.SplitHostPort(strings.TrimSuffix(rest, "/")); err == nil && port != "" {
+		return scheme + "127.0.0.1:" + port
+	}
+	return scheme + "127.0.0.1"
 }

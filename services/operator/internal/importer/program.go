@@ -67,11 +67,17 @@ func (s *program) note(format string, args ...any) {
 	}
 }
 
+// assignment is what a shell takes for a variable where it stands before a program's name.
+var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+
 // program puts a service that runs a program of the host, or a container where the program is `docker run`.
 func (b *builder) program(id string, s *program) bool {
 	leaveOut := func(format string, args ...any) bool {
 		b.LeaveOut(s.what, format, args...)
 		return false
+	}
+	if len(s.argv) > 0 && assignment.MatchString(s.argv[0]) {
+		s.argv = append([]string{"env"}, s.argv...)
 	}
 	argv, set, ok := enginecmd.Env(s.argv)
 	if !ok {
@@ -131,6 +137,7 @@ func (b *builder) process(id string, s *program, argv []string) bool {
 		b.LeaveOut(s.what, "nothing says at which port it listens")
 		return false
 	}
+	argv = s.narrow(argv, environment)
 	model := b.model(s, engine, known)
 	fields := s.head(catalog.DriverProcess)
 	fields = append(fields, yaml.MapItem{Key: "argv", Value: anyOf(b.found(s, argv))})
@@ -280,11 +287,14 @@ func (b *builder) secretNamed(s *program, name string) {
 // split splits a command line.
 func split(command string) ([]string, error) {
 	words, err := shellwords.Split(command)
-	if err != nil && strings.Contains(command, "{{") {
+	if err != nil && strings.Contains(command, "{{") || slices.ContainsFunc(words, unfilled.MatchString) {
 		err = boundedyaml.ErrTemplate
 	}
 	return words, err
 }
+
+// unfilled is a word, or the beginning or end of one, that a tool would have filled in.
+var unfilled = regexp.MustCompile(`^(\{\{|\}\}|\{\{[^ ]*\}\})$`)
 
 // anyOf is a list that is laid out over lines where it is long.
 func anyOf(words []string) []any {

@@ -12,7 +12,8 @@ const maxWords = 1024
 
 // Split splits a command line into arguments as llama-swap and a shell would, as far as no shell is needed: spaces part, quotes
 // hold together, a backslash takes the next character as it is, and in lines of their own what follows # is a comment. A character
-// that makes a shell do something (a pipe, a redirection, a substitution, a pattern) is refused, unless it is quoted.
+// that makes a shell do something (a pipe, a redirection, a substitution, a pattern of paths) is refused, unless it is quoted. A
+// pattern in a word that is no path, as llama-server's -ot takes one, and JSON are what they are: llama-swap starts no shell.
 func Split(command string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -69,7 +70,7 @@ func Split(command string) ([]string, error) {
 			}
 			i += 1 + n
 			begun = true
-		case strings.IndexByte("|&;<>()`$*?[]{}!", c) >= 0 && metacharacter(command[i:], begun):
+		case strings.IndexByte("|&;<>()`$*?[]{}!", c) >= 0 && metacharacter(c, begun, word.String()):
 			return nil, fmt.Errorf("it needs a shell: %q has a meaning there", string(c))
 		case c == '~' && !begun:
 			return nil, errors.New(`it needs a shell: "~" stands for a folder there`)
@@ -93,14 +94,16 @@ func WithoutComments(command string) string {
 	return out.String()
 }
 
-// metacharacter reports whether a shell would act on the character that s begins with. Brackets and braces stand in JSON and in
-// device lists; a shell takes them as they are where they hold no pattern and no list.
-func metacharacter(s string, begun bool) bool {
-	switch s[0] {
+// metacharacter reports whether a shell would act on a character behind the beginning of a word, so that somebody may have meant it to.
+func metacharacter(c byte, begun bool, word string) bool {
+	switch c {
 	case '!':
 		return !begun
 	case ']', '}':
 		return false
+	case '*', '?', '[', '{':
+		path := strings.TrimLeft(word, ".")
+		return begun && strings.HasPrefix(path, "/") || !begun && c != '{' && c != '['
 	}
 	return true
 }

@@ -20,9 +20,32 @@ func FuzzSplit(f *testing.F) {
 			return
 		}
 		for _, w := range words {
-			if strings.ContainsAny(w, "|&;<>()`$*? \t\n") {
+			if strings.ContainsAny(w, "|&;<>()`$ \t\n") || strings.HasPrefix(w, "/") && strings.ContainsAny(w, "*?[{") {
 				t.Errorf("%q became %q", text, words)
 			}
 		}
 	})
+}
+
+func TestSplit(t *testing.T) {
+	for text, want := range map[string]string{
+		`x -ot .ffn_.*_exps.=CPU`:                   `x|-ot|.ffn_.*_exps.=CPU`,
+		`x -ot blk.[0-9].ffn=CPU -y a?b`:            `x|-ot|blk.[0-9].ffn=CPU|-y|a?b`,
+		`x --kwargs {\"thinking\":false} --l [1,2]`: `x|--kwargs|{"thinking":false}|--l|[1,2]`,
+		`x '*' "?"`:     `x|*|?`,
+		`x /m/*.gguf`:   "",
+		`x ./m/?.gguf`:  "",
+		`x ../{a,b}`:    "",
+		`x /m/[ab]`:     "",
+		`x *.gguf`:      "",
+		`x ?`:           "",
+		`x (a)`:         "",
+		`x a|b`:         "",
+		`x -m ~/a.gguf`: "",
+	} {
+		got, err := Split(text)
+		if (err != nil) != (want == "") || err == nil && strings.Join(got, "|") != want {
+			t.Errorf("%s: %q, %v, want %s", text, got, err, want)
+		}
+	}
 }
