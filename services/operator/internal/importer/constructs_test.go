@@ -58,6 +58,8 @@ var constructs = []struct {
 		[]string{"mode g: it would not be whole: not in the proposal is b"}, false},
 	{"ROCm", "compose", "services: {s: {image: \"x:1\", devices: [/dev/kfd, /dev/dri]}}", []string{"as ROCm does: a service gets NVIDIA's GPUs alone"}, true},
 	{"llama-swap itself", "compose", "services: {s: {image: \"ghcr.io/mostlygeek/llama-swap:cuda\", gpus: all}}", []string{"durward catalog import llama-swap"}, true},
+	{"another program of llama-swap's image", "llama-swap", swapOf("docker run -p ${PORT}:8080 --entrypoint /app/llama-server ghcr.io/mostlygeek/llama-swap:cuda -m /m/x.gguf --host 0.0.0.0 --port 8080"),
+		[]string{"entrypoint: [/app/llama-server]", "port: 8080"}, false},
 	{"a build", "compose", "name: box\nservices: {web: {build: ., gpus: all}}", []string{"image: ", "is what docker compose build calls it"}, false},
 	{"a GPU by a uuid", "compose", composeOf("runtime: nvidia", "environment: {NVIDIA_VISIBLE_DEVICES: GPU-11111111-2222-3333-4444-555555555555}"), []string{"simulated: true", "gpus: [0]"}, false},
 }

@@ -136,8 +136,10 @@ func (x *box) refused() string {
 	if v := x.v.Get("privileged"); v.IsSet() && !v.IsFalse() && v.Str() != "false" {
 		return "privileged is refused: such a container is the host; take it out if it runs without"
 	}
-	if x.v.Get("cap_add").Size() > 0 {
-		return "cap_add is refused: a container keeps no capability; take it out if it runs without"
+	if added := x.texts(x.v.Get("cap_add")); slices.ContainsFunc(added, func(c string) bool { return strings.HasSuffix(strings.ToUpper(c), "ALL") }) {
+		return "cap_add: ALL is refused: such a container is nearly the host; take it out if it runs without"
+	} else if len(added) > 0 {
+		x.s.note("It was given %s; it gets no capability, and cannot be a container here if it does not run without.", clean.Line(clean.Visible(strings.Join(added, ", ")), 200))
 	}
 	for _, key := range composeRefused {
 		if x.v.Get(key).IsSet() {
@@ -229,14 +231,14 @@ func (b *builder) made(id string, x *box) (out Made, ok bool) {
 		image = strings.ToLower(proposal.ID(filepath.Base(x.base)) + "-" + id)
 		s.note("Its image is built here: %s is what docker compose build calls it.", image)
 	}
+	command, err := x.words("command")
+	entrypoint, wrong := x.words("entrypoint")
 	switch {
 	case image == "":
 		return leaveOut("it names no image")
-	case strings.Contains(image, "/llama-swap:") || strings.HasSuffix(image, "/llama-swap"):
+	case (strings.Contains(image, "/llama-swap:") || strings.HasSuffix(image, "/llama-swap")) && (len(entrypoint) == 0 || filepath.Base(entrypoint[0]) == "llama-swap"):
 		return leaveOut("it is llama-swap itself, whose place Durward takes: import its configuration with durward catalog import llama-swap")
 	}
-	command, err := x.words("command")
-	entrypoint, wrong := x.words("entrypoint")
 	if err = errors.Join(err, wrong); err != nil {
 		return leaveOut("its command was not understood: %s", err.Error())
 	}
