@@ -214,6 +214,44 @@ func vaultEnded(w *world) (trials, effects int) {
 	return trials, effects
 }
 
+// vaultHides has a hostile vault hide from the human what is in force, and use it more often than the human signed. That many times it
+// can: that is no effect.
+func vaultHides(w *world) (trials, effects int) {
+	w.takeVault()
+	start := aim{"start_service", idle}
+	for _, st := range []*statement.Statement{
+		w.scopeOf(drillParty(), "api", time.Hour, scopeUses, "start_service", idle),
+		w.standingStatement(statement.KindDangerous, drillParty(), "api", time.Hour),
+	} {
+		st.Uses = scopeUses
+		dangerous := st.Kind == statement.KindDangerous
+		signed := w.signBoth(st, w.signer)
+		m := w.arrange()
+		for i := range 4 * scopeUses {
+			switch i {
+			case 1:
+				w.endAtExecutor() // what the human ends, where the vault shows nothing
+			case 2 * scopeUses:
+				w.restart(harness.Executor, w.guards(harness.Executor)...)
+			}
+			if dangerous { // confirmed anew each time
+				signed[1] = w.confirmation(signed[0], time.Now().Add(statement.ConfirmAfter+time.Second), w.signer)
+			}
+			trials++
+			w.issue(w.standingGrant(st, start, dangerous, signed...), start.tool, start.service)
+			w.kill(idle)
+		}
+		used := w.effects(m)
+		if used < scopeUses {
+			w.t.Fatalf("a %s statement for %d uses could be used %d times, so more of them prove nothing", st.Kind, scopeUses, used)
+		}
+		if effects += used - scopeUses; w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
 // vaultUnattended issues grants without a human's statement, where the executor's own list lets one client start one service so.
 func vaultUnattended(w *world) (trials, effects int) {
 	w.takeVault()

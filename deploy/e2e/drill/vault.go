@@ -33,6 +33,7 @@ func vaultLines() []Line {
 		{"vault-standing", executor("any-subject,dangerous-flag"), vaultStanding},
 		{"vault-unconfirmed-danger", executor("confirmed"), vaultUnconfirmed},
 		{"vault-ended-standing", executor("ended,uses"), vaultEnded},
+		{"vault-hides-standing", executor("uses"), vaultHides},
 		{"vault-unattended", executor("unattended-arguments"), vaultUnattended},
 		{"vault-spent-key", executor("spent,uses"), spentKey},
 		{"vault-changed-target", executor("subject,statement"), changedTarget},
