@@ -1,16 +1,19 @@
 package drill
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -23,7 +26,11 @@ func stateLines() []Line {
 	return []Line{
 		{"state-edited-file", map[string]string{harness.Executor: "files"}, editedFile},
 		{"state-folders-of-others", both("ownership"), foldersOfOthers},
+		{"state-home-of-others", nil, homeOfOthers},
 		{"state-rolled-back", both("state"), rolledBack},
+		{"state-lost", both("state"), lost},
+		// Last: its control leaves what is halted with its guard.
+		{"state-damaged", both("state"), damaged},
 	}
 }
 
@@ -89,6 +96,131 @@ func rolledBack(w *world) (trials, effects int) {
 			return trials, effects
 		}
 		w.resume()
+	}
+	return trials, effects
+}
+
+// lost has a human halt everything, and removes what vault and executor know of it, with and without the key that seals it. Its effects
+// are starts, though nobody resumed.
+func lost(w *world) (trials, effects int) {
+	for _, files := range [][]string{{"%s.db*"}, {"%s.db*", database.KeyFile}, {"*.db*", database.KeyFile}} {
+		m := w.arrange()
+		w.halt()
+		for _, role := range []string{harness.Vault, harness.Executor} {
+			w.h.Process(role).Kill()
+			for _, name := range files {
+				found, err := filepath.Glob(w.h.Path("state", role, strings.ReplaceAll(name, "%s", role)))
+				w.must(err)
+				for _, path := range found {
+					w.must(os.Remove(path))
+				}
+			}
+			w.h.StartProcess(role)
+		}
+		w.awaitAll()
+		for range 3 {
+			trials++
+			_ = w.command("start_service", idle) // refused is as it should be
+			w.kill(idle)
+		}
+		if effects += w.effects(m); w.caught(effects) {
+			break
+		}
+		w.resume()
+	}
+	return trials, effects
+}
+
+// damaged changes one bit of a sealed row, or the file around it, of vault and executor while they are down. Its effects are processes
+// that serve from it as if it were whole.
+func damaged(w *world) (trials, effects int) {
+	g := w.approved(w.open(), "start_service", idle)
+	w.present(g, "start_service", idle)
+	w.kill(idle)
+	bit := func(at func(raw []byte) int) func([]byte) []byte {
+		return func(raw []byte) []byte { raw[at(raw)] ^= 1; return raw }
+	}
+	operation := []byte(operationOf(w, g))
+	for name, spoil := range map[string]func(raw []byte) []byte{
+		"short by a byte": func(raw []byte) []byte { return raw[:len(raw)-1] },
+		"short by a page": func(raw []byte) []byte { return raw[:len(raw)-4096] },
+		"a row":           bit(func(raw []byte) int { return bytes.Index(raw, operation) }),
+		"a row's index":   bit(func(raw []byte) int { return bytes.LastIndex(raw, operation) }),
+		"a row and its index": func(raw []byte) []byte {
+			return bytes.ReplaceAll(raw, operation, bit(func([]byte) int { return 0 })(bytes.Clone(operation)))
+		},
+	} {
+		for _, role := range []string{harness.Vault, harness.Executor} {
+			trials++
+			w.h.Process(role).Stop() // nothing is left ahead of the file
+			path := w.stateFiles(role)[0]
+			whole, err := os.ReadFile(path)
+			w.must(err)
+			if !bytes.Contains(whole, operation) {
+				w.t.Fatalf("%s has no row of the operation", role)
+			}
+			w.must(os.WriteFile(path, spoil(bytes.Clone(whole)), 0o600))
+			p := w.h.Launch(role)
+			for p.Running() && !w.h.Healthy(role) {
+				time.Sleep(20 * time.Millisecond) // until it has decided whether it serves
+			}
+			if p.Running() && !strings.Contains(p.Log(), "HALTED: THE STATE IS DAMAGED") {
+				w.t.Logf("%s, %s: it serves", role, name)
+				effects++
+			}
+			if p.Running() {
+				p.Kill()
+			}
+			for _, ahead := range []string{"-wal", "-shm"} {
+				if err := os.Remove(path + ahead); err != nil && !errors.Is(err, fs.ErrNotExist) {
+					w.t.Fatal(err)
+				}
+			}
+			w.must(os.WriteFile(path, whole, 0o600))
+			w.restart(role, w.guards(role)...)
+			if w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	// What a copy of before a halt is, the log tells: it was halted, and is again.
+	w.resume()
+	return trials, effects
+}
+
+// homeOfOthers has a human with root's rights name another Unix user's folder to durward up. Its effects are files that come to be in it,
+// and one that a link of his leads to.
+func homeOfOthers(w *world) (trials, effects int) {
+	const nobody = 65534
+	for name, prepare := range map[string]func(dir string){
+		"his":           func(dir string) { w.must(os.Chown(dir, nobody, nobody)) },
+		"in his":        func(dir string) { w.must(os.Chown(filepath.Dir(dir), nobody, nobody)) },
+		"all may write": func(dir string) { w.must(os.Chmod(dir, 0o777)) },
+		"with his folder for the lock": func(dir string) {
+			run := filepath.Join(dir, "run")
+			w.must(errors.Join(os.Mkdir(run, 0o700), os.Symlink(w.h.Path("led-here"), filepath.Join(run, "up.lock")), os.Chown(run, nobody, nobody)))
+		},
+	} {
+		trials++
+		dir := filepath.Join(w.t.TempDir(), "parent", "home")
+		w.must(os.MkdirAll(dir, 0o700))
+		prepare(dir)
+		count := func() (n int) {
+			w.must(filepath.WalkDir(filepath.Dir(dir), func(string, fs.DirEntry, error) error { n++; return nil }))
+			if _, err := os.Lstat(w.h.Path("led-here")); err == nil {
+				n++
+			}
+			return n
+		}
+		before := count()
+		out := w.h.Run("", "--home", dir, "up", "--prepare", "--development", "--operator", "eve", "--base-port", strconv.Itoa(harness.ClaimPorts(w.t)))
+		if now := count(); now != before {
+			w.t.Logf("%s: %d files were made\n%s%s", name, now-before, out.Stdout, out.Stderr)
+			effects += now - before
+		}
+		if w.caught(effects) {
+			break
+		}
 	}
 	return trials, effects
 }

@@ -78,7 +78,7 @@ func New(t testing.TB, opts Options) *Host {
 	root := t.TempDir()
 	h := &Host{
 		Dir: filepath.Join(root, "home"), Bin: Binaries(t, opts.Build), Operator: cmp.Or(opts.Operator, "ada"),
-		root: root, t: t, opts: opts, base: claimPorts(t), processes: map[string]*Process{},
+		root: root, t: t, opts: opts, base: ClaimPorts(t), processes: map[string]*Process{},
 	}
 	t.Cleanup(h.close)
 	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o700); err != nil {

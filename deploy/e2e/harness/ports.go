@@ -19,8 +19,8 @@ const (
 	serviceOffset = 16
 )
 
-// claimPorts returns the first port of a free block, which stays claimed until the test ends.
-func claimPorts(t testing.TB) int {
+// ClaimPorts returns the first port of a free block, which stays claimed until the test ends.
+func ClaimPorts(t testing.TB) int {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "durward-e2e-ports")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

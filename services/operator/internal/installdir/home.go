@@ -16,7 +16,6 @@ import (
 	"syscall"
 
 	"durward.internal/services/platform/procfs"
-	"durward.internal/services/platform/security/ownership"
 )
 
 // Roles in the order in which they start; they stop in reverse.
@@ -120,7 +119,7 @@ func (h Home) folders() []string {
 }
 
 // check refuses a home in which another user could put files.
-func (h Home) check() error { return ownership.Own(append(h.folders(), h.Config("operator"))...) }
+func (h Home) check() error { return own(append(h.folders(), h.Config("operator"))...) }
 
 // Exists reports whether the home was made.
 func (h Home) Exists() bool {
