@@ -83,15 +83,22 @@ func (a *app) storyLine(e *auditv1.Entry) string {
 	if logproof.BodyMissing(e) {
 		body = &auditv1.Body{Summary: "✗ THE BODY OF THIS RECORD IS MISSING: what it said is gone or withheld"}
 	}
-	line := fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
-		approval.Place(e.GetWriter()), kindWord(e), output.Pad(a.statusColour(e), 7))
-	for _, part := range []string{body.GetSummary(), body.GetAction(), body.GetReason()} {
-		if part = clean.Line(part, 500); part != "" {
-			return line + "  " + part
+	begins := func(status string) string {
+		return fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+			approval.Place(e.GetWriter()), kindWord(e), output.Pad(status, 7))
+	}
+	plain := begins(statusWord(e))
+	line := plain
+	for _, part := range []string{clean.Line(body.GetSummary(), 500), clean.Line(body.GetAction(), 500), clean.Line(body.GetReason(), 500), clean.Line(e.GetRecord().GetTool(), 64)} {
+		if part != "" {
+			line += "  " + part
+			break
 		}
 	}
-	if tool := clean.Line(e.GetRecord().GetTool(), 64); tool != "" {
-		return line + "  " + tool
+	// Broken as it is seen, and coloured where that leaves its beginning whole.
+	line = a.Out.Wrapped(line)
+	if rest, whole := strings.CutPrefix(line, plain); whole {
+		return begins(a.statusColour(e)) + rest
 	}
 	return line
 }
