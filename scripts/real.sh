@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported, promtool
+# The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
+# and on random changes of signatures and allowed_signers, promtool
 # on alerts and metrics, the official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control
 # groups, NVML over a driver library of ours, the production layout under its units, and the screen in tmux. Arguments name parts (clients systemd
 # docker process gpu layout terminal); all unless given.
@@ -11,6 +12,7 @@ for part; do
   case $part in
     clients)
       scripts/install-real.sh
+      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     systemd | docker | process | gpu | layout | terminal) "scripts/real-$part.sh" ;;
