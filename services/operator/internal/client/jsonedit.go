@@ -79,6 +79,9 @@ func read(document []byte, d dialect) (root hujson.Value, plain []byte, err erro
 	if len(bytes.TrimSpace(document)) == 0 {
 		document = []byte("{}\n")
 	}
+	if len(document) > maxDocument || depth(document) > maxDepth {
+		return root, nil, ErrNotJSON
+	}
 	root, err = hujson.Parse(document)
 	if err != nil || d == strict && !root.IsStandard() {
 		return root, nil, ErrNotJSON
@@ -90,6 +93,45 @@ func read(document []byte, d dialect) (root hujson.Value, plain []byte, err erro
 		return root, nil, ErrNotJSON
 	}
 	return root, plain, nil
+}
+
+// Bounds of a program's configuration, which in a project others may have written: the parser calls itself once a level.
+const (
+	maxDocument = 4 << 20
+	maxDepth    = 100
+)
+
+// depth is how deep the arrays and objects of a document go, up to where it is malformed.
+func depth(document []byte) (deepest int) {
+	level := 0
+	for i := 0; i < len(document); i++ {
+		switch rest := document[i:]; {
+		case rest[0] == '"':
+			for i++; i < len(document) && document[i] != '"'; i++ {
+				if document[i] == '\\' {
+					i++
+				}
+			}
+		case bytes.HasPrefix(rest, []byte("//")):
+			i += ending(rest, "\n")
+		case bytes.HasPrefix(rest, []byte("/*")):
+			i += 1 + ending(rest[2:], "*/") + len("*/")
+		case rest[0] == '[' || rest[0] == '{':
+			level++
+			deepest = max(deepest, level)
+		case rest[0] == ']' || rest[0] == '}':
+			level--
+		}
+	}
+	return deepest
+}
+
+// ending is where text ends; its length where it does not.
+func ending(text []byte, by string) int {
+	if at := bytes.Index(text, []byte(by)); at >= 0 {
+		return at
+	}
+	return len(text)
 }
 
 func find(object *hujson.Object, key string) int {

@@ -3,6 +3,7 @@ package client
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,32 @@ func TestSetMemberRefuses(t *testing.T) {
 	} {
 		if out, err := SetMember([]byte(document), []string{"mcpServers", "durward"}, 1); !errors.Is(err, ErrNotJSON) {
 			t.Errorf("%s: %q, %v; want ErrNotJSON", name, out, err)
+		}
+	}
+}
+
+// The parser has no limit of depth: a project's file that nests a million levels would end the program.
+func TestDeepDocumentsAreRefused(t *testing.T) {
+	in := func(open, close string, n int) string {
+		return `{"a":` + strings.Repeat(open, n) + "1" + strings.Repeat(close, n) + "}"
+	}
+	for name, c := range map[string]struct {
+		document string
+		taken    bool
+	}{
+		"as deep as may be":           {in("[", "]", maxDepth-1), true},
+		"one deeper":                  {in("[", "]", maxDepth), false},
+		"objects":                     {in(`{"a":`, "}", maxDepth), false},
+		"brackets in strings":         {in("[", "]", 3)[:5] + `"` + strings.Repeat(`[\"`, 1000) + `"}`, true},
+		"hidden by strings":           {in(`["]]",`, "]", maxDepth), false},
+		"hidden by comments":          {in("[/*]]*/", "]", maxDepth), false},
+		"hidden by comments of lines": {in("[//]]\n", "]", maxDepth), false},
+		"a million, and cut":          {strings.Repeat("[", 1_000_000), false},
+		"long":                        {`{"a":"` + strings.Repeat("x", maxDocument) + `"}`, false},
+	} {
+		_, err := setIn([]byte(c.document), []string{"b"}, 1, commented)
+		if c.taken != (err == nil) || err != nil && !errors.Is(err, ErrNotJSON) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
