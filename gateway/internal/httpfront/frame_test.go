@@ -69,6 +69,7 @@ func TestFramesAreRefused(t *testing.T) {
 		"a request with an answer":    {`{"jsonrpc":"2.0","id":1,"method":"ping","result":{}}`, "not a JSON-RPC 2.0"},
 		"params that are a list":      {request("ping", `[]`), "must be a JSON object"},
 		"params that are nothing":     {request("tools/list", `null`), "must be a JSON object"},
+		"nothing, of no method":       {request("no/such", `null`), "must be a JSON object"},
 		"a request without an id":     {`{"jsonrpc":"2.0","method":"tools/list"}`, "needs an id"},
 		"a notification with one":     {`{"jsonrpc":"2.0","id":1,"method":"notifications/initialized"}`, "needs an id"},
 		"an empty revision":           {meta(`"io.modelcontextprotocol/protocolVersion":""`), "_meta member"},

@@ -33,21 +33,13 @@ func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityC
 	if err := s.admit(ctx, &q); err != nil {
 		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
 	}
-	opened, ok := s.Sessions.Live(q.permit.GetSession())
-	if !ok {
-		return nil, expiredPermit()
-	}
-	client, ok := s.Clients.Lookup(opened.Principal)
-	if !ok {
-		return nil, denied("the client is not let in any more")
-	}
 	outcome := &callv1.Outcome{Summary: "what binds this session"}
 	if req.TierCeilingOverride != nil {
-		if err := s.lower(ctx, opened, client, req.GetTierCeilingOverride(), outcome); err != nil {
+		if err := s.lower(ctx, q.opened, q.client, req.GetTierCeilingOverride(), outcome); err != nil {
 			return nil, err
 		}
 	}
-	resp := s.bindings(opened, client)
+	resp := s.bindings(q.opened, q.client)
 	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "show-config")
 	r.Body.Summary = "its session was shown what binds it"
 	var err error

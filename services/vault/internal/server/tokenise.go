@@ -80,7 +80,8 @@ func (s *tokeniseService) whose(ctx context.Context, req *vaultv1.TokeniseReques
 		if permit.GetAudience() != self {
 			return who, denied("the permit is for another sink")
 		}
-		return who, s.holds(permit, maxHold)
+		_, _, err = s.holds(permit, maxHold)
+		return who, err
 	}
 	grant, err := s.Issuer.KnownGrant(req.GetGrant())
 	if err != nil {

@@ -16,9 +16,11 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
 )
 
@@ -149,6 +151,9 @@ type question struct {
 	permit *callv1.Permit
 	// dangerous: its session is in dangerous mode.
 	dangerous bool
+	// opened is its session, and client whose that is, once the permit was found to hold.
+	opened *session.Session
+	client *clients.Client
 }
 
 // record begins a record of the question. The tool is named where the RPC is one.
@@ -183,7 +188,7 @@ func (s *Server) observed(ctx context.Context, q *question, hold time.Duration, 
 		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
 	}
 	op, err := wait(q.permit.GetPrincipal(), hold)
-	if gone := s.holds(q.permit, maxHold); gone != nil {
+	if _, _, gone := s.holds(q.permit, maxHold); gone != nil {
 		// The client was shut out while its call was held: it learns nothing more, and gets nothing.
 		return nil, refused("permit-refused", gone)
 	}
@@ -231,27 +236,28 @@ func (s *Server) admit(ctx context.Context, q *question) error {
 	if !ok || permit.GetAudience() != s.Self.String() || !slices.Contains(permit.GetTools(), tool.Name) {
 		return denied("the permit is for something else")
 	}
-	return s.holds(permit, 0)
+	q.opened, q.client, err = s.holds(permit, 0)
+	return err
 }
 
 // holds checks that a permit is of this epoch and did not end longer ago than the grace, that its client is still let in with
-// the credential that its session was opened with, and that the session is still open.
-func (s *Server) holds(permit *callv1.Permit, grace time.Duration) error {
+// the credential that its session was opened with, and that the session is still open. It returns both as they are now.
+func (s *Server) holds(permit *callv1.Permit, grace time.Duration) (*session.Session, *clients.Client, error) {
 	if permit.GetEpoch() != s.Halt.Now().Epoch || s.Now().After(permit.GetExpiresAt().AsTime().Add(grace)) {
-		return expiredPermit()
+		return nil, nil, expiredPermit()
 	}
 	client, ok := s.Clients.Lookup(permit.GetPrincipal())
 	if !ok {
-		return denied("the client is not let in any more")
+		return nil, nil, denied("the client is not let in any more")
 	}
 	opened, ok := s.Sessions.Live(permit.GetSession())
 	if !ok {
-		return expiredPermit()
+		return nil, nil, expiredPermit()
 	}
 	if opened.Principal != client.ID || !letIn(client, opened) {
-		return denied("the client's credential is another by now")
+		return nil, nil, denied("the client's credential is another by now")
 	}
-	return nil
+	return opened, client, nil
 }
 
 func expiredPermit() error {
