@@ -43,6 +43,44 @@ func tellDaily(t *testing.T, s *set) {
 	f.durward("down", "--services")
 	f.durward("down", "--services", "--yes")
 	f.durward("down")
+
+	tellNotify(w)
+}
+
+// tellNotify tells how notifications are turned on. Nothing shows them in the world's own session.
+func tellNotify(w *world) {
+	w.t.Helper()
+	f := w.file("daily/notify.txt")
+	f.durward("notify")
+	f.durward("notify", "install")
+	f.durward("notify", "test")
+	f.durward("cert", "status")
+	f.says("What was edited is kept.")
+	good := w.ReadFile("config/notify.yaml")
+	w.WriteFile("config/notify.yaml", strings.Replace(good, "kind: desktop", "kind: email", 1))
+	f.durward("notify", "install")
+	f.durward("notify")
+
+	f = w.file("configuration/notify.txt")
+	const desk = "  - name: desk\n    kind: desktop\n"
+	w.WriteFile("keys/notify-url", "http://hooks.example.com/x\n")
+	for _, m := range []mistake{
+		{"an unknown key", "trust_dir: ", "trust_dr: "},
+		{"an unknown key deeper", "kind: desktop", "knd: desktop"},
+		{"a required key left out", "trust_dir: ", "# trust_dir: "},
+		{"nobody to tell", "destinations:\n" + desk, "destinations: []\n"},
+		{"no file of the URL", desk, "  - name: phone\n    kind: ntfy\n"},
+		{"a file of the URL that is not there", desk, "  - name: phone\n    kind: ntfy\n    url_file: " + w.Path("keys", "none") + "\n"},
+		{"a URL that others on the way can read", desk, "  - name: phone\n    kind: ntfy\n    url_file: " + w.Path("keys", "notify-url") + "\n"},
+		{"a command by its name alone", desk, "  - name: own\n    kind: command\n    program: [tell-me]\n"},
+	} {
+		if !strings.Contains(good, m.old) {
+			w.t.Errorf("notify.yaml has no %q", m.old)
+		}
+		w.WriteFile("config/wrong.yaml", strings.Replace(good, m.old, m.new, 1))
+		f.says("%s: %q instead of %q", m.what, m.new, m.old)
+		f.execute("durward-notify", "-config", w.Path("config", "wrong.yaml"), "-check")
+	}
 }
 
 func tellInstall(w *world) {

@@ -55,6 +55,7 @@ var shipped = []string{
 	"./services/audit/cmd/audit",
 	"./services/audit/cmd/auditwitness",
 	"./services/operator/cmd/durward",
+	"./services/operator/cmd/durward-notify",
 	"./services/inspector/cmd/durward-inspect",
 }
 

@@ -4,6 +4,7 @@ package opnumber
 
 import (
 	"crypto/sha256"
+	"slices"
 	"strings"
 )
 
@@ -31,4 +32,22 @@ func Of(operationID string) string {
 		acc &= 1<<bits - 1
 	}
 	return b.String()
+}
+
+// Shorten gives each number at its full length the beginning that people see: Short characters, and as many more as keep it apart from
+// the others given.
+func Shorten(full []string) map[string]string {
+	// In sorted order the longest common prefix is shared with a neighbour.
+	sorted := slices.Compact(slices.Sorted(slices.Values(full)))
+	short := make(map[string]string, len(sorted))
+	for at, number := range sorted {
+		n := min(Short, len(number))
+		for _, neighbour := range []int{at - 1, at + 1} {
+			for neighbour >= 0 && neighbour < len(sorted) && n < len(number) && strings.HasPrefix(sorted[neighbour], number[:n]) {
+				n++
+			}
+		}
+		short[number] = number[:n]
+	}
+	return short
 }

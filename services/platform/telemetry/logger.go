@@ -80,9 +80,9 @@ func replace(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// nameless is an identity without the name of a person: operators' programs carry theirs.
+// nameless is an identity without the name of a person: operators' programs and notifiers carry theirs.
 func nameless(id identity.ID) string {
-	if id.Role() == optionsv1.Role_ROLE_OPERATOR {
+	if id.Role() == optionsv1.Role_ROLE_OPERATOR || id.Role() == optionsv1.Role_ROLE_NOTIFIER {
 		return identity.RoleName(id.Role())
 	}
 	return id.String()

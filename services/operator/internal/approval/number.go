@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"durward.internal/services/platform/opnumber"
@@ -30,22 +29,14 @@ func IsOperationID(s string) bool { return idPattern.MatchString(s) }
 
 // Numbers gives each operation its short number: 4 characters, and as many more as keep it apart from the others given.
 func Numbers(operationIDs []string) map[string]string {
-	// In sorted order the longest common prefix is shared with a neighbour.
 	full := make([]string, len(operationIDs))
 	for i, id := range operationIDs {
 		full[i] = opnumber.Of(id)
 	}
-	sorted := slices.Compact(slices.Sorted(slices.Values(full)))
+	short := opnumber.Shorten(full)
 	numbers := make(map[string]string, len(operationIDs))
 	for i, id := range operationIDs {
-		n := opnumber.Short
-		at, _ := slices.BinarySearch(sorted, full[i])
-		for _, neighbour := range []int{at - 1, at + 1} {
-			for neighbour >= 0 && neighbour < len(sorted) && n < opnumber.Full && strings.HasPrefix(sorted[neighbour], full[i][:n]) {
-				n++
-			}
-		}
-		numbers[id] = full[i][:n]
+		numbers[id] = short[full[i]]
 	}
 	return numbers
 }

@@ -165,7 +165,7 @@ func CompleteSecondKeyFile(_ *cobra.Command, args []string, _ string) ([]string,
 func Roles() []string {
 	var out []string
 	for value := range optionsv1.Role_name {
-		if role := optionsv1.Role(value); role != optionsv1.Role_ROLE_UNSPECIFIED {
+		if role := optionsv1.Role(value); role != optionsv1.Role_ROLE_UNSPECIFIED && role != optionsv1.Role_ROLE_NOTIFIER {
 			out = append(out, identity.RoleName(role))
 		}
 	}

@@ -45,7 +45,7 @@ func newImage(t *testing.T) *image {
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))
 	m.write("etc/group", "root:x:0:\ndocker:x:64001:\n")
-	for _, name := range append(installdir.Roles(), "durward", "durward-inspect") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
 		m.must(os.WriteFile(filepath.Join(m.programs, name), []byte("program "+name), 0o755))
 	}
 	return m
@@ -243,7 +243,8 @@ func TestApply(t *testing.T) {
 	for path, mode := range map[string]fs.FileMode{
 		"etc/durward": 0o750, "etc/durward/pki": 0o700, "etc/durward/keys": 0o700, "etc/durward/pki/ca.key": 0o600, "etc/durward/keys/grant.key": 0o600,
 		"etc/durward/keys/log.key": 0o600, "etc/durward/tls/vault": 0o750, "etc/durward/tls/vault/key.pem": 0o640, "etc/durward/tls/operators/alice/key.pem": 0o440,
-		"etc/durward/trust/allowed_signers": 0o644, "usr/local/lib/durward/vault": 0o755,
+		"etc/durward/tls/notifiers/alice/key.pem": 0o440,
+		"etc/durward/trust/allowed_signers":       0o644, "usr/local/lib/durward/vault": 0o755,
 	} {
 		if info, err := os.Stat(m.path(path)); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
@@ -353,14 +354,19 @@ func TestKeyOfTheOperatorsChoice(t *testing.T) {
 func TestRevoke(t *testing.T) {
 	m := newImage(t)
 	m.apply(install.Settings{})
-	const signers, revoked, certificate = "etc/durward/trust/allowed_signers", "etc/durward/trust/revoked.yaml", "etc/durward/tls/operators/alice"
+	const signers, revoked, certificate, notifier = "etc/durward/trust/allowed_signers", "etc/durward/trust/revoked.yaml", "etc/durward/tls/operators/alice", "etc/durward/tls/notifiers/alice"
 	// As the command does it.
 	m.write(signers, "")
-	id, err := install.OperatorIdentity("alice")
+	ids, err := install.Identities("alice")
 	m.must(err)
-	banned, err := install.Ban([]byte(m.read(revoked)), id)
-	m.must(err)
-	m.write(revoked, string(banned))
+	if len(ids) != 2 {
+		t.Fatal(ids)
+	}
+	for _, id := range ids {
+		banned, err := install.Ban([]byte(m.read(revoked)), id)
+		m.must(err)
+		m.write(revoked, string(banned))
+	}
 	if !install.Knows(m.root, "alice") || install.Knows(m.root, "bob") {
 		t.Error("who is known is not told")
 	}
@@ -369,10 +375,12 @@ func TestRevoke(t *testing.T) {
 	}
 	gone := func(when string) {
 		t.Helper()
-		if _, err := os.Lstat(m.path(certificate)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: the certificate is there: %v", when, err)
+		for _, folder := range []string{certificate, notifier} {
+			if _, err := os.Lstat(m.path(folder)); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: the certificate is there: %v", when, err)
+			}
 		}
-		if strings.Contains(m.read(signers), "alice ") || strings.Contains(m.read("etc/group"), "alice") || !strings.Contains(m.read(revoked), id) {
+		if strings.Contains(m.read(signers), "alice ") || strings.Contains(m.read("etc/group"), "alice") || !strings.Contains(m.read(revoked), ids[0]) || !strings.Contains(m.read(revoked), ids[1]) {
 			t.Errorf("%s: alice is back:\n%s\n%s\n%s", when, m.read(signers), m.read("etc/group"), m.read(revoked))
 		}
 	}
@@ -389,11 +397,13 @@ func TestRevoke(t *testing.T) {
 	}
 	m.must(os.Remove(m.path(certificate)))
 	m.apply(install.Settings{}) // with --operator alice
-	if strings.Contains(m.read(revoked), id) || !strings.Contains(m.read(signers), "alice ") || !install.Knows(m.root, "alice") {
+	if strings.Contains(m.read(revoked), ids[0]) || strings.Contains(m.read(revoked), ids[1]) || !strings.Contains(m.read(signers), "alice ") || !install.Knows(m.root, "alice") {
 		t.Errorf("root's word does not let alice in again:\n%s\n%s", m.read(revoked), m.read(signers))
 	}
-	if _, err := pki.ReadPair(m.path(certificate)); err != nil {
-		t.Error(err)
+	for _, folder := range []string{certificate, notifier} {
+		if _, err := pki.ReadPair(m.path(folder)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -581,7 +591,7 @@ func TestRenew(t *testing.T) {
 	if now, err := pki.OwnerOf(filepath.Join(dir, pki.FileKey)); err != nil || now != owner {
 		t.Errorf("the new key belongs to %+v, %v", now, err)
 	}
-	if got := renewed(true); len(got) != 6 {
+	if got := renewed(true); len(got) != 7 {
 		t.Errorf("renews %v", got)
 	}
 	// One that is for somebody else, as a careless copy leaves it, is put right; one that is missing keeps no other from it.

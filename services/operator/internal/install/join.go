@@ -166,7 +166,7 @@ func makeKey(file, publicFile string, opts JoinOptions) error {
 
 // Renewal is what became of one certificate.
 type Renewal struct {
-	// Name is a process's, or "operators/NAME".
+	// Name is a process's, "operators/NAME" or "notifiers/NAME".
 	Name     string    `json:"name"`
 	Identity string    `json:"identity"`
 	NotAfter time.Time `json:"not_after"`
@@ -188,13 +188,15 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 		return nil, err
 	}
 	names := installdir.Roles()
-	operators, err := os.ReadDir(filepath.Join(root, tlsDir, "operators"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, entry := range operators {
-		if !record.revokes(entry.Name()) {
-			names = append(names, "operators/"+entry.Name())
+	for _, kind := range []string{"operators", "notifiers"} {
+		of, err := os.ReadDir(filepath.Join(root, tlsDir, kind))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, entry := range of {
+			if !record.revokes(entry.Name()) {
+				names = append(names, kind+"/"+entry.Name())
+			}
 		}
 	}
 	var out []Renewal
@@ -235,8 +237,11 @@ func renew(ca *pki.CA, dir, name string, now time.Time, all bool) (Renewal, erro
 
 // identityOf is who a folder below tls/ is for. It is told from the folder's name alone, which is root's to give.
 func identityOf(name string) (identity.ID, error) {
-	if filepath.Dir(name) == "operators" {
+	switch filepath.Dir(name) {
+	case "operators":
 		return operatorIdentity(filepath.Base(name))
+	case "notifiers":
+		return notifierIdentity(filepath.Base(name))
 	}
 	return installdir.ProcessIdentity(name, "")
 }

@@ -108,16 +108,21 @@ func (p *Plan) certificates() error {
 		p.certificate(tlsDir+"/"+role, id, owner{group: User(role)}, 0o640)
 	}
 	for _, name := range append([]string{"root"}, p.record.Operators...) {
-		id, err := operatorIdentity(installdir.OperatorName(name))
+		operator := installdir.OperatorName(name)
+		id, err := operatorIdentity(operator)
 		if err != nil {
 			return err
 		}
-		o := owner{user: name}
-		if name == "root" {
-			o = owner{}
-		}
 		// The group is root, which renews it without the power to read everybody's files.
-		p.certificate(tlsDir+"/operators/"+installdir.OperatorName(name), id, o, 0o440)
+		if name == "root" {
+			p.certificate(tlsDir+"/operators/"+operator, id, owner{}, 0o440)
+			continue
+		}
+		p.certificate(tlsDir+"/operators/"+operator, id, owner{user: name}, 0o440)
+		if id, err = notifierIdentity(operator); err != nil {
+			return err
+		}
+		p.certificate(tlsDir+"/notifiers/"+operator, id, owner{user: name}, 0o440)
 	}
 	return nil
 }

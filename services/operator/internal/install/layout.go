@@ -95,6 +95,11 @@ func operatorIdentity(name string) (identity.ID, error) {
 	return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_OPERATOR, name)
 }
 
+// notifierIdentity is that of the program that tells an operator what waits.
+func notifierIdentity(operator string) (identity.ID, error) {
+	return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_NOTIFIER, operator)
+}
+
 // User is the Unix user of a process.
 func User(role string) string { return "durward-" + role }
 

@@ -32,10 +32,14 @@ func Knows(root, operator string) bool {
 	return err == nil || readErr == nil && slices.ContainsFunc(record.Operators, func(user string) bool { return installdir.OperatorName(user) == operator })
 }
 
-// OperatorIdentity is the SPIFFE ID in an operator's certificate.
-func OperatorIdentity(operator string) (string, error) {
-	id, err := operatorIdentity(operator)
-	return id.String(), err
+// Identities are the SPIFFE IDs in the certificates of an operator: the operator's own, and that of what tells the operator.
+func Identities(operator string) ([]string, error) {
+	own, err := operatorIdentity(operator)
+	if err != nil {
+		return nil, err
+	}
+	tells, err := notifierIdentity(operator)
+	return []string{own.String(), tells.String()}, err
 }
 
 // Revoke undoes what an installation made for an operator: no later installation lets the person in again unless root names
@@ -73,7 +77,7 @@ func Revoke(ctx context.Context, root, operator string, run func(ctx context.Con
 			}
 		}
 	}
-	problems := []error{os.RemoveAll(p.on(tlsDir + "/operators/" + operator))}
+	problems := []error{os.RemoveAll(p.on(tlsDir + "/operators/" + operator)), os.RemoveAll(p.on(tlsDir + "/notifiers/" + operator))}
 	for _, user := range users {
 		for _, group := range []string{Group, Operators} {
 			_, members, err := lookupGroup(root, group)
@@ -99,12 +103,14 @@ func (p *Plan) revoked(v values) error {
 	}
 	after := raw
 	for _, name := range p.opts.Operators {
-		id, err := operatorIdentity(installdir.OperatorName(name))
+		ids, err := Identities(installdir.OperatorName(name))
 		if err != nil {
 			return err
 		}
-		if after, err = Readmit(after, id.String()); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		for _, id := range ids {
+			if after, err = Readmit(after, id); err != nil {
+				return fmt.Errorf("%s: %w", path, err)
+			}
 		}
 	}
 	if string(after) == string(raw) {
@@ -154,12 +160,12 @@ func checkTree(root string) error {
 	if err := ours(root, info); err != nil {
 		return err
 	}
-	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", programs, filepath.Dir(command),
+	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", tlsDir + "/notifiers", programs, filepath.Dir(command),
 		"/etc/sysusers.d/durward.conf", "/etc/tmpfiles.d/durward.conf", stateDir, runDir, unitsDir}
 	for _, role := range installdir.Roles() {
 		folders = append(folders, tlsDir+"/"+role)
 	}
-	for _, dir := range []string{trustDir, pkiDir, keysDir, unitsDir, tlsDir + "/operators"} {
+	for _, dir := range []string{trustDir, pkiDir, keysDir, unitsDir, tlsDir + "/operators", tlsDir + "/notifiers"} {
 		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil {
 			continue // not there yet; what cannot be read is refused where it is needed

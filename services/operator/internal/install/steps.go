@@ -21,7 +21,7 @@ func (p *Plan) programs() error {
 		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
 	}
 	p.folder(programs, owner{}, 0o755)
-	for _, name := range append(installdir.Roles(), "durward", "durward-inspect") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
 			return err
 		}
@@ -126,6 +126,10 @@ func (p *Plan) folders() error {
 	p.folder(tlsDir+"/operators", owner{}, 0o755)
 	for _, name := range append([]string{"root"}, p.record.Operators...) {
 		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
+	}
+	p.folder(tlsDir+"/notifiers", owner{}, 0o755)
+	for _, name := range p.record.Operators {
+		p.folder(tlsDir+"/notifiers/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
 		return err

@@ -28,12 +28,14 @@ type Certificate struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Certificates returns every leaf of this home, in the order of the roles, the operator's last. Where the processes have
-// users of their own (durward install), the operator's is the only one.
+// Certificates returns every leaf of this home, in the order of the roles, the operator's and its notifier's last, if it has one. Where
+// the processes have users of their own (durward install), the operator's is the only one.
 func (h Home) Certificates() []Certificate {
 	roles, operators := append(Roles(), "operator"), h.TLS("operator", pki.FileCertificate)
 	if cfg, err := h.Load(); err == nil && cfg.TLS.Certificate != operators {
 		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
+	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none {
+		roles = append(roles, notifier)
 	}
 	var out []Certificate
 	for _, role := range roles {

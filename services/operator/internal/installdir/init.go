@@ -97,14 +97,14 @@ func (v values) Identity(role string) (string, error) {
 	return id.String(), err
 }
 
-// ProcessIdentity is who a process of an installation is; operator names the operator, where the role is one.
+// ProcessIdentity is who a process of an installation is; operator names the operator, where the role is one or an operator's notifier.
 func ProcessIdentity(role, operator string) (identity.ID, error) {
 	r, err := identity.ParseRole(role)
 	if err != nil {
 		return identity.ID{}, fmt.Errorf("identity: %w", err)
 	}
 	instance := instances[role]
-	if r == optionsv1.Role_ROLE_OPERATOR {
+	if r == optionsv1.Role_ROLE_OPERATOR || r == optionsv1.Role_ROLE_NOTIFIER {
 		instance = operator
 	}
 	return identity.New(identity.DefaultTrustDomain, r, instance)

@@ -105,8 +105,9 @@ type Queue struct {
 	live map[string]*entry
 	// busy holds what one call works on while others must wait: a request being recorded, a spend key being redeemed. Its
 	// channel is closed when that ends.
-	busy     map[string]busy
-	watchers map[*watcher]struct{}
+	busy map[string]busy
+	// watchers are operators' programs, notifiers those that only tell of what waits.
+	watchers, notifiers map[*watcher]struct{}
 	// closing is closed by Close.
 	closing chan struct{}
 	once    sync.Once
@@ -142,7 +143,7 @@ func IsID(s string) bool { return idPattern.MatchString(s) }
 // New reads the live operations back: they survive a restart.
 func New(ctx context.Context, c Config) (*Queue, error) {
 	c.PendingCap = cmp.Or(c.PendingCap, DefaultPendingCap)
-	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{},
+	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{}, notifiers: map[*watcher]struct{}{},
 		closing: make(chan struct{})}
 	ops, err := c.Store.Operations(ctx, maxLive, pending, approved, running)
 	if err != nil {
@@ -198,8 +199,10 @@ func (q *Queue) publishLocked(e *entry) {
 	}
 	close(e.changed)
 	e.changed = make(chan struct{})
-	for w := range q.watchers {
-		w.touch(e.op, e.waiters)
+	for _, all := range []map[*watcher]struct{}{q.watchers, q.notifiers} {
+		for w := range all {
+			w.touch(e.op, e.waiters)
+		}
 	}
 }
 

@@ -17,8 +17,11 @@ import (
 	"durward.internal/services/vault/internal/store"
 )
 
-// maxWatchers bounds how many operators' programs watch at once.
-const maxWatchers = 64
+// maxWatchers bounds how many operators' programs watch at once, and maxNotifiers how many that only tell of what waits.
+const (
+	maxWatchers  = 64
+	maxNotifiers = 16
+)
 
 // Kept is how long an operation that is over is remembered.
 const Kept = 7 * 24 * time.Hour
@@ -43,12 +46,73 @@ func (w *watcher) touch(o store.Operation, waiters uint32) {
 
 // Watch sends every operation that waits, oldest first, then each change, until ctx ends or send fails.
 func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) error {
+	return q.watch(ctx, maxWatchers, q.watchers, func(w *watcher) error {
+		q.mu.Lock()
+		order, changed := w.order, w.changed
+		w.order, w.changed = nil, map[string]*vaultv1.Operation{}
+		q.mu.Unlock()
+		for _, id := range order {
+			if err := send(changed[id]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// WatchWaiting sends every operation that waits, oldest first and none where none does, again after each change of which those are.
+// Who watches so takes nobody's place at Watch.
+func (q *Queue) WatchWaiting(ctx context.Context, send func([]*vaultv1.Operation) error) error {
+	var last []string
+	return q.watch(ctx, maxNotifiers, q.notifiers, func(w *watcher) error {
+		q.mu.Lock()
+		w.order, w.changed = nil, map[string]*vaultv1.Operation{}
+		var waiting []*vaultv1.Operation
+		ids := []string{} // not nil: the first time something is sent in any case
+		for _, e := range q.waiting() {
+			waiting, ids = append(waiting, Proto(&e.op, e.waiters)), append(ids, e.op.ID)
+		}
+		q.mu.Unlock()
+		if last != nil && slices.Equal(ids, last) {
+			return nil
+		}
+		last = ids
+		return send(waiting)
+	})
+}
+
+// watch is told of what waits now, and calls look then and after each change. Of so many at once who are among those.
+func (q *Queue) watch(ctx context.Context, most int, among map[*watcher]struct{}, look func(*watcher) error) error {
 	w := &watcher{changed: map[string]*vaultv1.Operation{}, signal: make(chan struct{}, 1)}
 	q.mu.Lock()
-	if len(q.watchers) >= maxWatchers {
+	if len(among) >= most {
 		q.mu.Unlock()
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many programs watch already", fault.WithRetry(time.Minute))
 	}
+	for _, e := range q.waiting() {
+		w.touch(e.op, e.waiters)
+	}
+	among[w] = struct{}{}
+	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		delete(among, w)
+		q.mu.Unlock()
+	}()
+	for {
+		if err := look(w); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-w.signal:
+		}
+	}
+}
+
+// waiting are the operations that wait, oldest first. It is called with the lock.
+func (q *Queue) waiting() []*entry {
 	var waiting []*entry
 	for _, e := range q.live {
 		if e.op.State == pending {
@@ -61,32 +125,7 @@ func (q *Queue) Watch(ctx context.Context, send func(*vaultv1.Operation) error) 
 		}
 		return strings.Compare(a.op.ID, b.op.ID)
 	})
-	for _, e := range waiting {
-		w.touch(e.op, e.waiters)
-	}
-	q.watchers[w] = struct{}{}
-	q.mu.Unlock()
-	defer func() {
-		q.mu.Lock()
-		delete(q.watchers, w)
-		q.mu.Unlock()
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-w.signal:
-		}
-		q.mu.Lock()
-		order, changed := w.order, w.changed
-		w.order, w.changed = nil, map[string]*vaultv1.Operation{}
-		q.mu.Unlock()
-		for _, id := range order {
-			if err := send(changed[id]); err != nil {
-				return err
-			}
-		}
-	}
+	return waiting
 }
 
 // Sweep expires what is past its end, of an epoch that is over or of a client that is gone, and forgets redeemed

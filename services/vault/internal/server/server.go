@@ -136,6 +136,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterCheckServiceServer(r, &checkService{Server: s})
 	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
+	vaultv1.RegisterNoticeServiceServer(r, &noticeService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})
 	vaultv1.RegisterPolicyServiceServer(r, &policyService{Server: s})
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})

@@ -440,6 +440,174 @@ func (x *WatchOperationsResponse) GetOperation() *Operation {
 	return nil
 }
 
+type WatchWaitingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchWaitingRequest) Reset() {
+	*x = WatchWaitingRequest{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchWaitingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchWaitingRequest) ProtoMessage() {}
+
+func (x *WatchWaitingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchWaitingRequest.ProtoReflect.Descriptor instead.
+func (*WatchWaitingRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{5}
+}
+
+type WatchWaitingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Oldest first.
+	Waiting       []*Waiting `protobuf:"bytes,1,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchWaitingResponse) Reset() {
+	*x = WatchWaitingResponse{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchWaitingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchWaitingResponse) ProtoMessage() {}
+
+func (x *WatchWaitingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchWaitingResponse.ProtoReflect.Descriptor instead.
+func (*WatchWaitingResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WatchWaitingResponse) GetWaiting() []*Waiting {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
+// Waiting is an operation that waits for a human, as far as somebody may know who decides nothing.
+type Waiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operation's number at its full length; people see its beginning.
+	Number    string `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`
+	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Tool      string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// As policy sees it.
+	Tier          v11.Tier               `protobuf:"varint,4,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	AskedAt       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Waiting) Reset() {
+	*x = Waiting{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Waiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Waiting) ProtoMessage() {}
+
+func (x *Waiting) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
+func (*Waiting) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Waiting) GetNumber() string {
+	if x != nil {
+		return x.Number
+	}
+	return ""
+}
+
+func (x *Waiting) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Waiting) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Waiting) GetTier() v11.Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return v11.Tier(0)
+}
+
+func (x *Waiting) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *Waiting) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
 type ApproveOperationRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	OperationId   string                 `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
@@ -450,7 +618,7 @@ type ApproveOperationRequest struct {
 
 func (x *ApproveOperationRequest) Reset() {
 	*x = ApproveOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +630,7 @@ func (x *ApproveOperationRequest) String() string {
 func (*ApproveOperationRequest) ProtoMessage() {}
 
 func (x *ApproveOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +643,7 @@ func (x *ApproveOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveOperationRequest.ProtoReflect.Descriptor instead.
 func (*ApproveOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ApproveOperationRequest) GetOperationId() string {
@@ -501,7 +669,7 @@ type ApproveOperationResponse struct {
 
 func (x *ApproveOperationResponse) Reset() {
 	*x = ApproveOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +681,7 @@ func (x *ApproveOperationResponse) String() string {
 func (*ApproveOperationResponse) ProtoMessage() {}
 
 func (x *ApproveOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +694,7 @@ func (x *ApproveOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveOperationResponse.ProtoReflect.Descriptor instead.
 func (*ApproveOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApproveOperationResponse) GetOperation() *Operation {
@@ -546,7 +714,7 @@ type DenyOperationRequest struct {
 
 func (x *DenyOperationRequest) Reset() {
 	*x = DenyOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +726,7 @@ func (x *DenyOperationRequest) String() string {
 func (*DenyOperationRequest) ProtoMessage() {}
 
 func (x *DenyOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +739,7 @@ func (x *DenyOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyOperationRequest.ProtoReflect.Descriptor instead.
 func (*DenyOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DenyOperationRequest) GetOperationId() string {
@@ -597,7 +765,7 @@ type DenyOperationResponse struct {
 
 func (x *DenyOperationResponse) Reset() {
 	*x = DenyOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +777,7 @@ func (x *DenyOperationResponse) String() string {
 func (*DenyOperationResponse) ProtoMessage() {}
 
 func (x *DenyOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +790,7 @@ func (x *DenyOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyOperationResponse.ProtoReflect.Descriptor instead.
 func (*DenyOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DenyOperationResponse) GetOperation() *Operation {
@@ -641,7 +809,7 @@ type ClaimOperationRequest struct {
 
 func (x *ClaimOperationRequest) Reset() {
 	*x = ClaimOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +821,7 @@ func (x *ClaimOperationRequest) String() string {
 func (*ClaimOperationRequest) ProtoMessage() {}
 
 func (x *ClaimOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +834,7 @@ func (x *ClaimOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimOperationRequest.ProtoReflect.Descriptor instead.
 func (*ClaimOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClaimOperationRequest) GetOperationId() string {
@@ -686,7 +854,7 @@ type ClaimOperationResponse struct {
 
 func (x *ClaimOperationResponse) Reset() {
 	*x = ClaimOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +866,7 @@ func (x *ClaimOperationResponse) String() string {
 func (*ClaimOperationResponse) ProtoMessage() {}
 
 func (x *ClaimOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +879,7 @@ func (x *ClaimOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimOperationResponse.ProtoReflect.Descriptor instead.
 func (*ClaimOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClaimOperationResponse) GetGrant() *v1.SignedGrant {
@@ -737,7 +905,7 @@ type GrantCommandRequest struct {
 
 func (x *GrantCommandRequest) Reset() {
 	*x = GrantCommandRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +917,7 @@ func (x *GrantCommandRequest) String() string {
 func (*GrantCommandRequest) ProtoMessage() {}
 
 func (x *GrantCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +930,7 @@ func (x *GrantCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantCommandRequest.ProtoReflect.Descriptor instead.
 func (*GrantCommandRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GrantCommandRequest) GetStatement() *v1.HumanStatement {
@@ -782,7 +950,7 @@ type GrantCommandResponse struct {
 
 func (x *GrantCommandResponse) Reset() {
 	*x = GrantCommandResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +962,7 @@ func (x *GrantCommandResponse) String() string {
 func (*GrantCommandResponse) ProtoMessage() {}
 
 func (x *GrantCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +975,7 @@ func (x *GrantCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantCommandResponse.ProtoReflect.Descriptor instead.
 func (*GrantCommandResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GrantCommandResponse) GetGrant() *v1.SignedGrant {
@@ -832,7 +1000,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1012,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1025,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 type GetStatusResponse struct {
@@ -890,7 +1058,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +1070,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +1083,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetStatusResponse) GetHalted() bool {
@@ -1049,7 +1217,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1229,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1242,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Gateway) GetIdentity() string {
@@ -1107,7 +1275,7 @@ type HaltRequest struct {
 
 func (x *HaltRequest) Reset() {
 	*x = HaltRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1287,7 @@ func (x *HaltRequest) String() string {
 func (*HaltRequest) ProtoMessage() {}
 
 func (x *HaltRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1300,7 @@ func (x *HaltRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltRequest.ProtoReflect.Descriptor instead.
 func (*HaltRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HaltRequest) GetReason() string {
@@ -1151,7 +1319,7 @@ type HaltResponse struct {
 
 func (x *HaltResponse) Reset() {
 	*x = HaltResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1163,7 +1331,7 @@ func (x *HaltResponse) String() string {
 func (*HaltResponse) ProtoMessage() {}
 
 func (x *HaltResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1176,7 +1344,7 @@ func (x *HaltResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltResponse.ProtoReflect.Descriptor instead.
 func (*HaltResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HaltResponse) GetEpoch() uint64 {
@@ -1195,7 +1363,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1375,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1388,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeRequest) GetStatement() *v1.HumanStatement {
@@ -1239,7 +1407,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1419,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1432,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeResponse) GetEpoch() uint64 {
@@ -1285,7 +1453,7 @@ type GrantScopeRequest struct {
 
 func (x *GrantScopeRequest) Reset() {
 	*x = GrantScopeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1465,7 @@ func (x *GrantScopeRequest) String() string {
 func (*GrantScopeRequest) ProtoMessage() {}
 
 func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1478,7 @@ func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeRequest.ProtoReflect.Descriptor instead.
 func (*GrantScopeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GrantScopeRequest) GetStatement() *v1.HumanStatement {
@@ -1338,7 +1506,7 @@ type GrantScopeResponse struct {
 
 func (x *GrantScopeResponse) Reset() {
 	*x = GrantScopeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1350,7 +1518,7 @@ func (x *GrantScopeResponse) String() string {
 func (*GrantScopeResponse) ProtoMessage() {}
 
 func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1363,7 +1531,7 @@ func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeResponse.ProtoReflect.Descriptor instead.
 func (*GrantScopeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GrantScopeResponse) GetStanding() *Standing {
@@ -1389,7 +1557,7 @@ type ProposeDangerousRequest struct {
 
 func (x *ProposeDangerousRequest) Reset() {
 	*x = ProposeDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1569,7 @@ func (x *ProposeDangerousRequest) String() string {
 func (*ProposeDangerousRequest) ProtoMessage() {}
 
 func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1582,7 @@ func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProposeDangerousRequest) GetStatement() *v1.HumanStatement {
@@ -1436,7 +1604,7 @@ type ProposeDangerousResponse struct {
 
 func (x *ProposeDangerousResponse) Reset() {
 	*x = ProposeDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1616,7 @@ func (x *ProposeDangerousResponse) String() string {
 func (*ProposeDangerousResponse) ProtoMessage() {}
 
 func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1629,7 @@ func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProposeDangerousResponse) GetStandingId() string {
@@ -1494,7 +1662,7 @@ type ConfirmDangerousRequest struct {
 
 func (x *ConfirmDangerousRequest) Reset() {
 	*x = ConfirmDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1674,7 @@ func (x *ConfirmDangerousRequest) String() string {
 func (*ConfirmDangerousRequest) ProtoMessage() {}
 
 func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1687,7 @@ func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ConfirmDangerousRequest) GetStatement() *v1.HumanStatement {
@@ -1538,7 +1706,7 @@ type ConfirmDangerousResponse struct {
 
 func (x *ConfirmDangerousResponse) Reset() {
 	*x = ConfirmDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1718,7 @@ func (x *ConfirmDangerousResponse) String() string {
 func (*ConfirmDangerousResponse) ProtoMessage() {}
 
 func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1731,7 @@ func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfirmDangerousResponse) GetStanding() *Standing {
@@ -1598,7 +1766,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1778,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1791,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Standing) GetStandingId() string {
@@ -1723,7 +1891,7 @@ type Mute struct {
 
 func (x *Mute) Reset() {
 	*x = Mute{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +1903,7 @@ func (x *Mute) String() string {
 func (*Mute) ProtoMessage() {}
 
 func (x *Mute) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +1916,7 @@ func (x *Mute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mute.ProtoReflect.Descriptor instead.
 func (*Mute) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Mute) GetPrincipal() string {
@@ -1787,7 +1955,7 @@ type ListStandingRequest struct {
 
 func (x *ListStandingRequest) Reset() {
 	*x = ListStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1967,7 @@ func (x *ListStandingRequest) String() string {
 func (*ListStandingRequest) ProtoMessage() {}
 
 func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1980,7 @@ func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingRequest.ProtoReflect.Descriptor instead.
 func (*ListStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 type ListStandingResponse struct {
@@ -1825,7 +1993,7 @@ type ListStandingResponse struct {
 
 func (x *ListStandingResponse) Reset() {
 	*x = ListStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2005,7 @@ func (x *ListStandingResponse) String() string {
 func (*ListStandingResponse) ProtoMessage() {}
 
 func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2018,7 @@ func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingResponse.ProtoReflect.Descriptor instead.
 func (*ListStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListStandingResponse) GetStanding() []*Standing {
@@ -1879,7 +2047,7 @@ type RevokeStandingRequest struct {
 
 func (x *RevokeStandingRequest) Reset() {
 	*x = RevokeStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +2059,7 @@ func (x *RevokeStandingRequest) String() string {
 func (*RevokeStandingRequest) ProtoMessage() {}
 
 func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +2072,7 @@ func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingRequest.ProtoReflect.Descriptor instead.
 func (*RevokeStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RevokeStandingRequest) GetStandingId() string {
@@ -1937,7 +2105,7 @@ type RevokeStandingResponse struct {
 
 func (x *RevokeStandingResponse) Reset() {
 	*x = RevokeStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2117,7 @@ func (x *RevokeStandingResponse) String() string {
 func (*RevokeStandingResponse) ProtoMessage() {}
 
 func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2130,7 @@ func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingResponse.ProtoReflect.Descriptor instead.
 func (*RevokeStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RevokeStandingResponse) GetEnded() []*Standing {
@@ -1984,7 +2152,7 @@ type MutePrincipalRequest struct {
 
 func (x *MutePrincipalRequest) Reset() {
 	*x = MutePrincipalRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2164,7 @@ func (x *MutePrincipalRequest) String() string {
 func (*MutePrincipalRequest) ProtoMessage() {}
 
 func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2177,7 @@ func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*MutePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MutePrincipalRequest) GetPrincipal() string {
@@ -2045,7 +2213,7 @@ type MutePrincipalResponse struct {
 
 func (x *MutePrincipalResponse) Reset() {
 	*x = MutePrincipalResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2225,7 @@ func (x *MutePrincipalResponse) String() string {
 func (*MutePrincipalResponse) ProtoMessage() {}
 
 func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2238,7 @@ func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*MutePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MutePrincipalResponse) GetMute() *Mute {
@@ -2095,7 +2263,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2275,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2288,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 type ListSessionsResponse struct {
@@ -2132,7 +2300,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2312,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2325,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*OpenSession {
@@ -2188,7 +2356,7 @@ type OpenSession struct {
 
 func (x *OpenSession) Reset() {
 	*x = OpenSession{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2200,7 +2368,7 @@ func (x *OpenSession) String() string {
 func (*OpenSession) ProtoMessage() {}
 
 func (x *OpenSession) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2213,7 +2381,7 @@ func (x *OpenSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
 func (*OpenSession) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *OpenSession) GetSession() string {
@@ -2303,7 +2471,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2315,7 +2483,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2328,7 +2496,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetPolicyRequest) GetClient() string {
@@ -2350,7 +2518,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2530,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2543,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetPolicyResponse) GetPolicyDigest() string {
@@ -2423,7 +2591,7 @@ type ConfigFile struct {
 
 func (x *ConfigFile) Reset() {
 	*x = ConfigFile{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2603,7 @@ func (x *ConfigFile) String() string {
 func (*ConfigFile) ProtoMessage() {}
 
 func (x *ConfigFile) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2616,7 @@ func (x *ConfigFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
 func (*ConfigFile) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ConfigFile) GetName() string {
@@ -2493,7 +2661,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2673,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2686,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PolicyRule) GetRule() string {
@@ -2571,7 +2739,7 @@ type ExplainCallRequest struct {
 
 func (x *ExplainCallRequest) Reset() {
 	*x = ExplainCallRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2751,7 @@ func (x *ExplainCallRequest) String() string {
 func (*ExplainCallRequest) ProtoMessage() {}
 
 func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2764,7 @@ func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExplainCallRequest) GetClient() string {
@@ -2648,7 +2816,7 @@ type ExplainCallResponse struct {
 
 func (x *ExplainCallResponse) Reset() {
 	*x = ExplainCallResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2828,7 @@ func (x *ExplainCallResponse) String() string {
 func (*ExplainCallResponse) ProtoMessage() {}
 
 func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2841,7 @@ func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExplainCallResponse) GetDecision() string {
@@ -2713,7 +2881,7 @@ type AnnounceChangeRequest struct {
 
 func (x *AnnounceChangeRequest) Reset() {
 	*x = AnnounceChangeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2893,7 @@ func (x *AnnounceChangeRequest) String() string {
 func (*AnnounceChangeRequest) ProtoMessage() {}
 
 func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2906,7 @@ func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AnnounceChangeRequest) GetStatement() *v1.HumanStatement {
@@ -2756,7 +2924,7 @@ type AnnounceChangeResponse struct {
 
 func (x *AnnounceChangeResponse) Reset() {
 	*x = AnnounceChangeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2936,7 @@ func (x *AnnounceChangeResponse) String() string {
 func (*AnnounceChangeResponse) ProtoMessage() {}
 
 func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2949,7 @@ func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 var File_durward_vault_v1_operator_proto protoreflect.FileDescriptor
@@ -2830,7 +2998,18 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"operations\"\x18\n" +
 	"\x16WatchOperationsRequest\"T\n" +
 	"\x17WatchOperationsResponse\x129\n" +
-	"\toperation\x18\x01 \x01(\v2\x1b.durward.vault.v1.OperationR\toperation\"\x9a\x01\n" +
+	"\toperation\x18\x01 \x01(\v2\x1b.durward.vault.v1.OperationR\toperation\"\x15\n" +
+	"\x13WatchWaitingRequest\"K\n" +
+	"\x14WatchWaitingResponse\x123\n" +
+	"\awaiting\x18\x01 \x03(\v2\x19.durward.vault.v1.WaitingR\awaiting\"\xf3\x01\n" +
+	"\aWaiting\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\tR\x06number\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12,\n" +
+	"\x04tier\x18\x04 \x01(\x0e2\x18.durward.options.v1.TierR\x04tier\x125\n" +
+	"\basked_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x9a\x01\n" +
 	"\x17ApproveOperationRequest\x128\n" +
 	"\foperation_id\x18\x01 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{32}$R\voperationId\x12E\n" +
 	"\tstatement\x18\x02 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"U\n" +
@@ -3003,7 +3182,9 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\x10ApproveOperation\x12).durward.vault.v1.ApproveOperationRequest\x1a*.durward.vault.v1.ApproveOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
 	"\rDenyOperation\x12&.durward.vault.v1.DenyOperationRequest\x1a'.durward.vault.v1.DenyOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12j\n" +
 	"\x0eClaimOperation\x12'.durward.vault.v1.ClaimOperationRequest\x1a(.durward.vault.v1.ClaimOperationResponse\"\x05\xaa\xbb\x18\x01\x06\x12d\n" +
-	"\fGrantCommand\x12%.durward.vault.v1.GrantCommandRequest\x1a&.durward.vault.v1.GrantCommandResponse\"\x05\xaa\xbb\x18\x01\x062\xf6\x05\n" +
+	"\fGrantCommand\x12%.durward.vault.v1.GrantCommandRequest\x1a&.durward.vault.v1.GrantCommandResponse\"\x05\xaa\xbb\x18\x01\x062w\n" +
+	"\rNoticeService\x12f\n" +
+	"\fWatchWaiting\x12%.durward.vault.v1.WatchWaitingRequest\x1a&.durward.vault.v1.WatchWaitingResponse\"\x05\xaa\xbb\x18\x01\a0\x012\xf6\x05\n" +
 	"\x0fStandingService\x12^\n" +
 	"\n" +
 	"GrantScope\x12#.durward.vault.v1.GrantScopeRequest\x1a$.durward.vault.v1.GrantScopeResponse\"\x05\xaa\xbb\x18\x01\x06\x12p\n" +
@@ -3034,163 +3215,172 @@ func file_durward_vault_v1_operator_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_operator_proto_rawDescData
 }
 
-var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: durward.vault.v1.Operation
 	(*ListOperationsRequest)(nil),    // 1: durward.vault.v1.ListOperationsRequest
 	(*ListOperationsResponse)(nil),   // 2: durward.vault.v1.ListOperationsResponse
 	(*WatchOperationsRequest)(nil),   // 3: durward.vault.v1.WatchOperationsRequest
 	(*WatchOperationsResponse)(nil),  // 4: durward.vault.v1.WatchOperationsResponse
-	(*ApproveOperationRequest)(nil),  // 5: durward.vault.v1.ApproveOperationRequest
-	(*ApproveOperationResponse)(nil), // 6: durward.vault.v1.ApproveOperationResponse
-	(*DenyOperationRequest)(nil),     // 7: durward.vault.v1.DenyOperationRequest
-	(*DenyOperationResponse)(nil),    // 8: durward.vault.v1.DenyOperationResponse
-	(*ClaimOperationRequest)(nil),    // 9: durward.vault.v1.ClaimOperationRequest
-	(*ClaimOperationResponse)(nil),   // 10: durward.vault.v1.ClaimOperationResponse
-	(*GrantCommandRequest)(nil),      // 11: durward.vault.v1.GrantCommandRequest
-	(*GrantCommandResponse)(nil),     // 12: durward.vault.v1.GrantCommandResponse
-	(*GetStatusRequest)(nil),         // 13: durward.vault.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 14: durward.vault.v1.GetStatusResponse
-	(*Gateway)(nil),                  // 15: durward.vault.v1.Gateway
-	(*HaltRequest)(nil),              // 16: durward.vault.v1.HaltRequest
-	(*HaltResponse)(nil),             // 17: durward.vault.v1.HaltResponse
-	(*ResumeRequest)(nil),            // 18: durward.vault.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 19: durward.vault.v1.ResumeResponse
-	(*GrantScopeRequest)(nil),        // 20: durward.vault.v1.GrantScopeRequest
-	(*GrantScopeResponse)(nil),       // 21: durward.vault.v1.GrantScopeResponse
-	(*ProposeDangerousRequest)(nil),  // 22: durward.vault.v1.ProposeDangerousRequest
-	(*ProposeDangerousResponse)(nil), // 23: durward.vault.v1.ProposeDangerousResponse
-	(*ConfirmDangerousRequest)(nil),  // 24: durward.vault.v1.ConfirmDangerousRequest
-	(*ConfirmDangerousResponse)(nil), // 25: durward.vault.v1.ConfirmDangerousResponse
-	(*Standing)(nil),                 // 26: durward.vault.v1.Standing
-	(*Mute)(nil),                     // 27: durward.vault.v1.Mute
-	(*ListStandingRequest)(nil),      // 28: durward.vault.v1.ListStandingRequest
-	(*ListStandingResponse)(nil),     // 29: durward.vault.v1.ListStandingResponse
-	(*RevokeStandingRequest)(nil),    // 30: durward.vault.v1.RevokeStandingRequest
-	(*RevokeStandingResponse)(nil),   // 31: durward.vault.v1.RevokeStandingResponse
-	(*MutePrincipalRequest)(nil),     // 32: durward.vault.v1.MutePrincipalRequest
-	(*MutePrincipalResponse)(nil),    // 33: durward.vault.v1.MutePrincipalResponse
-	(*ListSessionsRequest)(nil),      // 34: durward.vault.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),     // 35: durward.vault.v1.ListSessionsResponse
-	(*OpenSession)(nil),              // 36: durward.vault.v1.OpenSession
-	(*GetPolicyRequest)(nil),         // 37: durward.vault.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),        // 38: durward.vault.v1.GetPolicyResponse
-	(*ConfigFile)(nil),               // 39: durward.vault.v1.ConfigFile
-	(*PolicyRule)(nil),               // 40: durward.vault.v1.PolicyRule
-	(*ExplainCallRequest)(nil),       // 41: durward.vault.v1.ExplainCallRequest
-	(*ExplainCallResponse)(nil),      // 42: durward.vault.v1.ExplainCallResponse
-	(*AnnounceChangeRequest)(nil),    // 43: durward.vault.v1.AnnounceChangeRequest
-	(*AnnounceChangeResponse)(nil),   // 44: durward.vault.v1.AnnounceChangeResponse
-	(OperationState)(0),              // 45: durward.vault.v1.OperationState
-	(v1.Channel)(0),                  // 46: durward.call.v1.Channel
-	(*v1.ToolRef)(nil),               // 47: durward.call.v1.ToolRef
-	(v11.Tier)(0),                    // 48: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),    // 49: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),        // 50: durward.call.v1.HumanStatement
-	(*v1.SignedGrant)(nil),           // 51: durward.call.v1.SignedGrant
-	(*GatewayHealth)(nil),            // 52: durward.vault.v1.GatewayHealth
-	(*Sender)(nil),                   // 53: durward.vault.v1.Sender
-	(*Setting)(nil),                  // 54: durward.vault.v1.Setting
+	(*WatchWaitingRequest)(nil),      // 5: durward.vault.v1.WatchWaitingRequest
+	(*WatchWaitingResponse)(nil),     // 6: durward.vault.v1.WatchWaitingResponse
+	(*Waiting)(nil),                  // 7: durward.vault.v1.Waiting
+	(*ApproveOperationRequest)(nil),  // 8: durward.vault.v1.ApproveOperationRequest
+	(*ApproveOperationResponse)(nil), // 9: durward.vault.v1.ApproveOperationResponse
+	(*DenyOperationRequest)(nil),     // 10: durward.vault.v1.DenyOperationRequest
+	(*DenyOperationResponse)(nil),    // 11: durward.vault.v1.DenyOperationResponse
+	(*ClaimOperationRequest)(nil),    // 12: durward.vault.v1.ClaimOperationRequest
+	(*ClaimOperationResponse)(nil),   // 13: durward.vault.v1.ClaimOperationResponse
+	(*GrantCommandRequest)(nil),      // 14: durward.vault.v1.GrantCommandRequest
+	(*GrantCommandResponse)(nil),     // 15: durward.vault.v1.GrantCommandResponse
+	(*GetStatusRequest)(nil),         // 16: durward.vault.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 17: durward.vault.v1.GetStatusResponse
+	(*Gateway)(nil),                  // 18: durward.vault.v1.Gateway
+	(*HaltRequest)(nil),              // 19: durward.vault.v1.HaltRequest
+	(*HaltResponse)(nil),             // 20: durward.vault.v1.HaltResponse
+	(*ResumeRequest)(nil),            // 21: durward.vault.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 22: durward.vault.v1.ResumeResponse
+	(*GrantScopeRequest)(nil),        // 23: durward.vault.v1.GrantScopeRequest
+	(*GrantScopeResponse)(nil),       // 24: durward.vault.v1.GrantScopeResponse
+	(*ProposeDangerousRequest)(nil),  // 25: durward.vault.v1.ProposeDangerousRequest
+	(*ProposeDangerousResponse)(nil), // 26: durward.vault.v1.ProposeDangerousResponse
+	(*ConfirmDangerousRequest)(nil),  // 27: durward.vault.v1.ConfirmDangerousRequest
+	(*ConfirmDangerousResponse)(nil), // 28: durward.vault.v1.ConfirmDangerousResponse
+	(*Standing)(nil),                 // 29: durward.vault.v1.Standing
+	(*Mute)(nil),                     // 30: durward.vault.v1.Mute
+	(*ListStandingRequest)(nil),      // 31: durward.vault.v1.ListStandingRequest
+	(*ListStandingResponse)(nil),     // 32: durward.vault.v1.ListStandingResponse
+	(*RevokeStandingRequest)(nil),    // 33: durward.vault.v1.RevokeStandingRequest
+	(*RevokeStandingResponse)(nil),   // 34: durward.vault.v1.RevokeStandingResponse
+	(*MutePrincipalRequest)(nil),     // 35: durward.vault.v1.MutePrincipalRequest
+	(*MutePrincipalResponse)(nil),    // 36: durward.vault.v1.MutePrincipalResponse
+	(*ListSessionsRequest)(nil),      // 37: durward.vault.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),     // 38: durward.vault.v1.ListSessionsResponse
+	(*OpenSession)(nil),              // 39: durward.vault.v1.OpenSession
+	(*GetPolicyRequest)(nil),         // 40: durward.vault.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),        // 41: durward.vault.v1.GetPolicyResponse
+	(*ConfigFile)(nil),               // 42: durward.vault.v1.ConfigFile
+	(*PolicyRule)(nil),               // 43: durward.vault.v1.PolicyRule
+	(*ExplainCallRequest)(nil),       // 44: durward.vault.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil),      // 45: durward.vault.v1.ExplainCallResponse
+	(*AnnounceChangeRequest)(nil),    // 46: durward.vault.v1.AnnounceChangeRequest
+	(*AnnounceChangeResponse)(nil),   // 47: durward.vault.v1.AnnounceChangeResponse
+	(OperationState)(0),              // 48: durward.vault.v1.OperationState
+	(v1.Channel)(0),                  // 49: durward.call.v1.Channel
+	(*v1.ToolRef)(nil),               // 50: durward.call.v1.ToolRef
+	(v11.Tier)(0),                    // 51: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),        // 53: durward.call.v1.HumanStatement
+	(*v1.SignedGrant)(nil),           // 54: durward.call.v1.SignedGrant
+	(*GatewayHealth)(nil),            // 55: durward.vault.v1.GatewayHealth
+	(*Sender)(nil),                   // 56: durward.vault.v1.Sender
+	(*Setting)(nil),                  // 57: durward.vault.v1.Setting
 }
 var file_durward_vault_v1_operator_proto_depIdxs = []int32{
-	45, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
-	46, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
-	47, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
-	48, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
-	49, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
-	49, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
-	50, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
-	48, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
-	45, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	48, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
+	49, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
+	50, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
+	51, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
+	52, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
+	52, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
+	52, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
+	53, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
+	51, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
+	48, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
 	0,  // 10: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
 	0,  // 11: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
-	50, // 12: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
-	0,  // 13: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	0,  // 14: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	51, // 15: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	0,  // 16: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	50, // 17: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
-	51, // 18: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
-	49, // 19: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	49, // 20: durward.vault.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
-	15, // 21: durward.vault.v1.GetStatusResponse.gateways:type_name -> durward.vault.v1.Gateway
-	49, // 22: durward.vault.v1.Gateway.told_at:type_name -> google.protobuf.Timestamp
-	52, // 23: durward.vault.v1.Gateway.health:type_name -> durward.vault.v1.GatewayHealth
-	50, // 24: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	50, // 25: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	26, // 26: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
-	0,  // 27: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
-	50, // 28: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
-	49, // 29: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
-	49, // 30: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
-	50, // 31: durward.vault.v1.ConfirmDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
-	26, // 32: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
-	49, // 33: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
-	49, // 34: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
-	50, // 35: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
-	50, // 36: durward.vault.v1.Standing.confirmation:type_name -> durward.call.v1.HumanStatement
-	49, // 37: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
-	26, // 38: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
-	27, // 39: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
-	26, // 40: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
-	27, // 41: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
-	36, // 42: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
-	46, // 43: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
-	49, // 44: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
-	49, // 45: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
-	49, // 46: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
-	53, // 47: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
-	48, // 48: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
-	39, // 49: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
-	54, // 50: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
-	40, // 51: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
-	40, // 52: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
-	48, // 53: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
-	50, // 54: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	1,  // 55: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
-	3,  // 56: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
-	5,  // 57: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
-	7,  // 58: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
-	9,  // 59: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
-	11, // 60: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
-	20, // 61: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
-	22, // 62: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
-	24, // 63: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
-	28, // 64: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
-	30, // 65: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
-	32, // 66: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
-	34, // 67: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
-	37, // 68: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
-	41, // 69: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
-	43, // 70: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
-	13, // 71: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
-	16, // 72: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
-	18, // 73: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
-	2,  // 74: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
-	4,  // 75: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
-	6,  // 76: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
-	8,  // 77: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
-	10, // 78: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
-	12, // 79: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
-	21, // 80: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
-	23, // 81: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
-	25, // 82: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
-	29, // 83: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
-	31, // 84: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
-	33, // 85: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
-	35, // 86: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
-	38, // 87: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
-	42, // 88: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
-	44, // 89: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
-	14, // 90: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
-	17, // 91: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
-	19, // 92: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
-	74, // [74:93] is the sub-list for method output_type
-	55, // [55:74] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	7,  // 12: durward.vault.v1.WatchWaitingResponse.waiting:type_name -> durward.vault.v1.Waiting
+	51, // 13: durward.vault.v1.Waiting.tier:type_name -> durward.options.v1.Tier
+	52, // 14: durward.vault.v1.Waiting.asked_at:type_name -> google.protobuf.Timestamp
+	52, // 15: durward.vault.v1.Waiting.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 16: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
+	0,  // 17: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	0,  // 18: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	54, // 19: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	0,  // 20: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	53, // 21: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
+	54, // 22: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
+	52, // 23: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	52, // 24: durward.vault.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	18, // 25: durward.vault.v1.GetStatusResponse.gateways:type_name -> durward.vault.v1.Gateway
+	52, // 26: durward.vault.v1.Gateway.told_at:type_name -> google.protobuf.Timestamp
+	55, // 27: durward.vault.v1.Gateway.health:type_name -> durward.vault.v1.GatewayHealth
+	53, // 28: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	53, // 29: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	29, // 30: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
+	0,  // 31: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
+	53, // 32: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	52, // 33: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
+	52, // 34: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
+	53, // 35: durward.vault.v1.ConfirmDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	29, // 36: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
+	52, // 37: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
+	52, // 38: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 39: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
+	53, // 40: durward.vault.v1.Standing.confirmation:type_name -> durward.call.v1.HumanStatement
+	52, // 41: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
+	29, // 42: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
+	30, // 43: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
+	29, // 44: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
+	30, // 45: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
+	39, // 46: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
+	49, // 47: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
+	52, // 48: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
+	52, // 49: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
+	52, // 50: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
+	56, // 51: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
+	51, // 52: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
+	42, // 53: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
+	57, // 54: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
+	43, // 55: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
+	43, // 56: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
+	51, // 57: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
+	53, // 58: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	1,  // 59: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
+	3,  // 60: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
+	8,  // 61: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
+	10, // 62: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
+	12, // 63: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
+	14, // 64: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
+	5,  // 65: durward.vault.v1.NoticeService.WatchWaiting:input_type -> durward.vault.v1.WatchWaitingRequest
+	23, // 66: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
+	25, // 67: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
+	27, // 68: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
+	31, // 69: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
+	33, // 70: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
+	35, // 71: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
+	37, // 72: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
+	40, // 73: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
+	44, // 74: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
+	46, // 75: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
+	16, // 76: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
+	19, // 77: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
+	21, // 78: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
+	2,  // 79: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
+	4,  // 80: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
+	9,  // 81: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
+	11, // 82: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
+	13, // 83: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
+	15, // 84: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
+	6,  // 85: durward.vault.v1.NoticeService.WatchWaiting:output_type -> durward.vault.v1.WatchWaitingResponse
+	24, // 86: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
+	26, // 87: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
+	28, // 88: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
+	32, // 89: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
+	34, // 90: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
+	36, // 91: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
+	38, // 92: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
+	41, // 93: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
+	45, // 94: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
+	47, // 95: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
+	17, // 96: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
+	20, // 97: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
+	22, // 98: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
+	79, // [79:99] is the sub-list for method output_type
+	59, // [59:79] is the sub-list for method input_type
+	59, // [59:59] is the sub-list for extension type_name
+	59, // [59:59] is the sub-list for extension extendee
+	0,  // [0:59] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_operator_proto_init() }
@@ -3205,9 +3395,9 @@ func file_durward_vault_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_operator_proto_rawDesc), len(file_durward_vault_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   48,
 			NumExtensions: 0,
-			NumServices:   4,
+			NumServices:   5,
 		},
 		GoTypes:           file_durward_vault_v1_operator_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_operator_proto_depIdxs,

@@ -329,6 +329,119 @@ var ApprovalService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	NoticeService_WatchWaiting_FullMethodName = "/durward.vault.v1.NoticeService/WatchWaiting"
+)
+
+// NoticeServiceClient is the client API for NoticeService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// NoticeService is for programs that tell an operator that something waits. They see who waits for what, no arguments, nobody's words
+// and no operation's id, and decide nothing.
+type NoticeServiceClient interface {
+	// WatchWaiting sends what waits, whole, and again after each change.
+	WatchWaiting(ctx context.Context, in *WatchWaitingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWaitingResponse], error)
+}
+
+type noticeServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewNoticeServiceClient(cc grpc.ClientConnInterface) NoticeServiceClient {
+	return &noticeServiceClient{cc}
+}
+
+func (c *noticeServiceClient) WatchWaiting(ctx context.Context, in *WatchWaitingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchWaitingResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &NoticeService_ServiceDesc.Streams[0], NoticeService_WatchWaiting_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchWaitingRequest, WatchWaitingResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NoticeService_WatchWaitingClient = grpc.ServerStreamingClient[WatchWaitingResponse]
+
+// NoticeServiceServer is the server API for NoticeService service.
+// All implementations must embed UnimplementedNoticeServiceServer
+// for forward compatibility.
+//
+// NoticeService is for programs that tell an operator that something waits. They see who waits for what, no arguments, nobody's words
+// and no operation's id, and decide nothing.
+type NoticeServiceServer interface {
+	// WatchWaiting sends what waits, whole, and again after each change.
+	WatchWaiting(*WatchWaitingRequest, grpc.ServerStreamingServer[WatchWaitingResponse]) error
+	mustEmbedUnimplementedNoticeServiceServer()
+}
+
+// UnimplementedNoticeServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedNoticeServiceServer struct{}
+
+func (UnimplementedNoticeServiceServer) WatchWaiting(*WatchWaitingRequest, grpc.ServerStreamingServer[WatchWaitingResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchWaiting not implemented")
+}
+func (UnimplementedNoticeServiceServer) mustEmbedUnimplementedNoticeServiceServer() {}
+func (UnimplementedNoticeServiceServer) testEmbeddedByValue()                       {}
+
+// UnsafeNoticeServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to NoticeServiceServer will
+// result in compilation errors.
+type UnsafeNoticeServiceServer interface {
+	mustEmbedUnimplementedNoticeServiceServer()
+}
+
+func RegisterNoticeServiceServer(s grpc.ServiceRegistrar, srv NoticeServiceServer) {
+	// If the following call panics, it indicates UnimplementedNoticeServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&NoticeService_ServiceDesc, srv)
+}
+
+func _NoticeService_WatchWaiting_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchWaitingRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NoticeServiceServer).WatchWaiting(m, &grpc.GenericServerStream[WatchWaitingRequest, WatchWaitingResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NoticeService_WatchWaitingServer = grpc.ServerStreamingServer[WatchWaitingResponse]
+
+// NoticeService_ServiceDesc is the grpc.ServiceDesc for NoticeService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var NoticeService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.NoticeService",
+	HandlerType: (*NoticeServiceServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchWaiting",
+			Handler:       _NoticeService_WatchWaiting_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "durward/vault/v1/operator.proto",
+}
+
+const (
 	StandingService_GrantScope_FullMethodName       = "/durward.vault.v1.StandingService/GrantScope"
 	StandingService_ProposeDangerous_FullMethodName = "/durward.vault.v1.StandingService/ProposeDangerous"
 	StandingService_ConfirmDangerous_FullMethodName = "/durward.vault.v1.StandingService/ConfirmDangerous"

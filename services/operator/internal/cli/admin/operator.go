@@ -210,14 +210,17 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 
 // revokeInstalled takes away what an installation of this host gave to an operator beside the right to approve.
 func (a *app) revokeInstalled(ctx context.Context, cfg installdir.Config, name string) error {
-	id, err := install.OperatorIdentity(name)
+	ids, err := install.Identities(name)
 	if err != nil {
 		return err
 	}
 	err = a.changeFile(ctx, cfg, filepath.Join(cfg.TrustDir, trust.FileRevoked), "operator revoke "+name+": identity", func(before []byte) ([]byte, error) {
-		after, err := install.Ban(before, id)
-		if err != nil {
-			return nil, cli.Failed("Enter it there by hand, and run the command again: "+id, "trust/%s: %s", trust.FileRevoked, clean.Line(err.Error(), 300))
+		after := before
+		for _, id := range ids {
+			var err error
+			if after, err = install.Ban(after, id); err != nil {
+				return nil, cli.Failed("Enter it there by hand, and run the command again: "+id, "trust/%s: %s", trust.FileRevoked, clean.Line(err.Error(), 300))
+			}
 		}
 		return after, nil
 	})

@@ -308,17 +308,23 @@ func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions,
 	}
 	a.Out.Printf("GPUs   %s\n", a.gpuLine(ctx))
 	a.Out.Printf("MCP    %s\n", cfg.MCPURL)
-	command := "durward"
-	if a.HomeDir != "" || a.Streams.Getenv("DURWARD_HOME") != "" { // another terminal may not have the variable
-		command += " --home " + cli.ShellWord(a.Home.Dir)
-	}
+	command := a.elsewhere()
 	a.Out.Printf("Next   %s client connect claude-code     then ask: \"what runs on my GPUs? start the demo chat service\"\n", command)
 	a.Out.Printf("       %s approvals\n", command)
 	a.Out.Printf("       %s watch\n", command)
 	a.Out.Printf("       %s audit search\n", command)
+	a.Out.Printf("       %s notify install     to be told on your desktop or phone when something waits\n", command)
 	if !onPath(bin, a.Streams.Getenv("PATH")) {
 		a.Out.Printf("%s\n", a.Out.Dim("       (durward is not on your PATH yet: export PATH="+cli.ShellWord(bin)+":$PATH)"))
 	}
+}
+
+// elsewhere is how this installation's durward is called in another terminal, which may not have this one's variables.
+func (a *app) elsewhere() string {
+	if a.HomeDir == "" && a.Streams.Getenv("DURWARD_HOME") == "" {
+		return "durward"
+	}
+	return "durward --home " + cli.ShellWord(a.Home.Dir)
 }
 
 func onPath(folder, path string) bool {

@@ -1,0 +1,107 @@
+// Command durward-notify tells an operator that something waits for a decision. It runs as the operator's user, in the foreground,
+// with a certificate that lets it see who waits for what and nothing else; `durward notify` starts it. It links no signing key, no
+// approval, and nothing of the host but the session bus.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/notify"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
+	"durward.internal/services/platform/trust"
+)
+
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
+
+func main() {
+	_ = process.NoCoreDumps() // to lower a limit is never refused
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the program; it returns its exit code: 0 done, 1 failed, 2 wrong usage or configuration.
+func run(ctx context.Context, args []string, out, problems io.Writer) int {
+	flags := flag.NewFlagSet("durward-notify", flag.ContinueOnError)
+	flags.SetOutput(problems)
+	file := flags.String("config", "", "configuration `file`, notify.yaml")
+	check := flags.Bool("check", false, "check the configuration and exit")
+	test := flags.Bool("test", false, "send a made-up notification to each destination and exit")
+	show := flags.Bool("version", false, "print the version and exit")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 2
+	case *show:
+		fmt.Fprintln(out, "durward-notify", version)
+		return 0
+	case *file == "" || flags.NArg() > 0:
+		fmt.Fprintln(problems, "usage: durward-notify -config FILE [-check | -test]")
+		return 2
+	}
+	cfg, err := notify.Load(*file)
+	if err != nil {
+		fmt.Fprintln(problems, clean.Block(err.Error(), 4000))
+		return 2
+	}
+	switch {
+	case *check:
+		return 0
+	case *test:
+		return tested(notify.Test(ctx, cfg, time.Now()), out)
+	}
+	if err := serve(ctx, cfg, out); err != nil {
+		fmt.Fprintln(problems, clean.Block(err.Error(), 4000))
+		return 1
+	}
+	return 0
+}
+
+func tested(all []notify.Tried, out io.Writer) int {
+	code := 0
+	for _, t := range all {
+		if t.Err != nil {
+			code = 1
+			fmt.Fprintf(out, "✗ %s (%s): %s\n", t.Name, t.Kind, clean.Line(t.Err.Error(), 300))
+			continue
+		}
+		fmt.Fprintf(out, "✓ %s (%s)\n", t.Name, t.Kind)
+	}
+	return code
+}
+
+// serve tells until ctx ends.
+func serve(ctx context.Context, cfg *notify.Config, out io.Writer) error {
+	roots, err := trust.Open(cfg.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	self, err := identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, roots)
+	if err != nil {
+		return err
+	}
+	conn, err := process.Dial(self, cfg.Vault, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing is under way any more
+	fmt.Fprintf(out, "Telling %d destinations what waits. Ctrl-C ends it.\n", len(cfg.Destinations))
+	return notify.Run(ctx, cfg, vaultv1.NewNoticeServiceClient(conn), func(line string) { fmt.Fprintln(out, clean.Line(line, 500)) })
+}
