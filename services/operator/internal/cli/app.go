@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/peers"
@@ -75,7 +76,11 @@ const TakesFiles = "takes-files"
 // Config reads the operator's configuration.
 func (a *App) Config() (installdir.Config, error) {
 	if !a.Home.Exists() {
-		return installdir.Config{}, Failed("Make one: durward up --development", "there is no Durward installation in %s", a.Home.Dir)
+		next := "Make one: durward up --development"
+		if install.OnHost() {
+			next = "Durward is installed on this host: durward join makes your side of it"
+		}
+		return installdir.Config{}, Failed(next, "there is no Durward installation in %s", a.Home.Dir)
 	}
 	cfg, err := a.Home.Load()
 	if err != nil {
