@@ -116,6 +116,7 @@ func tellHost(t *testing.T, s *set) {
 		{"config", "set", "no.such", "5", "--yes"}, {"config", "set", "approvals.wait_s", "5", "--yes"}, {"config", "set", "tier_ceiling", "ROOT", "--yes"}, {"config", "unset", "no.such", "--yes"}, {"config", "show", "--client", "nobody"},
 		{"config", "allow-origin", "javascript:alert(1)", "--yes"}, {"config", "trust", w.Path("none.yaml"), "--yes"}, {"config", "untrust", w.Path("none.yaml"), "--yes"},
 		{"policy", "remove", "no-such-rule", "--yes"}, {"policy", "allow", "--client", "nobody", "--tool", "stop_service", "--yes"}, {"policy", "allow", "--client", "cursor", "--tool", "stop_servce", "--yes"},
+		{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--mode", "nigt", "--yes"},
 		{"policy", "limit", "no_such", "--budget-day", "5", "--yes"}, {"policy", "explain", "--as", "nobody", "gpu_status"}, {"policy", "explain", "--as", "cursor", "simulate_mode", "start=demo-chat,demo-chat"},
 		{"policy", "test", w.Path("none.yaml")}, {"audit", "show", "r-nonsense"}, {"catalog", "show", "no-such"}, {"catalog", "add", "gpu", "0", "--memory", "8192", "--simulated", "--name", "x"},
 		{"service", "install", "demo-chat"}, {"audit", "verify", "--offline", w.Path("none.jsonl")}, {"audit", "receipt", w.Path("none.json")}, {"audit", "receipt", w.Path("config", "clients.yaml")},
