@@ -59,7 +59,7 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 		h.DurwardJSON(&list, "services")
 		var got []string
 		for _, s := range list.Services {
-			if s.State == "SERVICE_STATE_RUNNING" {
+			if s.State == "running" {
 				got = append(got, s.ServiceID)
 			}
 		}
@@ -81,7 +81,7 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 	running()
 
 	stale := simulate("two")
-	holds(h.Ask("switch", "one", "--plan", simulate("one")[:12], "--yes"), 0, "start "+harness.DemoService, "recorded as")
+	holds(h.Ask("switch", "one", "--plan", simulate("one")[:12], "--yes"), 0, "start "+harness.DemoService, "✓ the host is in mode one  ")
 	running(harness.DemoService)
 	holds(h.Ask("gpu"), 0, "8.0 GiB by services", harness.DemoService)
 	holds(h.Ask("switch", "one", "--yes"), 0, "in this mode already")
@@ -112,9 +112,9 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 	h.DurwardJSON(&history, "switches")
 	var got []string
 	for _, s := range history.Switches {
-		got = append(got, s.ModeID+" "+strings.TrimPrefix(s.Outcome, "SWITCH_OUTCOME_"))
+		got = append(got, s.ModeID+" "+s.Outcome)
 	}
-	if want := "two COMMITTED, bad ROLLED_BACK, two COMMITTED, one COMMITTED"; strings.Join(got, ", ") != want {
+	if want := "two committed, bad rolled_back, two committed, one committed"; strings.Join(got, ", ") != want {
 		t.Errorf("the history is %v, want %s", got, want)
 	}
 	holds(h.Ask("switches", "--steps", "--limit", "2"), 0, "to bring back what was before", "broken: ")

@@ -353,7 +353,7 @@ func (p *pipeline) running() string {
 	p.h.DurwardJSON(&list, "services")
 	var ids []string
 	for _, s := range list.Services {
-		if s.State == "SERVICE_STATE_RUNNING" {
+		if s.State == "running" {
 			ids = append(ids, s.ServiceID)
 		}
 	}

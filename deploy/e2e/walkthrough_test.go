@@ -156,9 +156,9 @@ func tellsTheStory(t *testing.T, h *harness.Host, requestID string) {
 	h.DurwardJSON(&shown, "audit", "show", requestID)
 	var kinds []string
 	for _, e := range shown.Entries {
-		kinds = append(kinds, strings.TrimPrefix(e.Record.Kind, "KIND_"))
+		kinds = append(kinds, e.Record.Kind)
 	}
-	for _, want := range []string{"ASKED", "APPROVED", "GRANTED", "REDEEMED", "INTENT", "OUTCOME"} {
+	for _, want := range []string{"asked", "approved", "granted", "redeemed", "intent", "outcome"} {
 		if !slices.Contains(kinds, want) {
 			t.Errorf("durward audit show %s has no %s: %v", requestID, want, kinds)
 		}

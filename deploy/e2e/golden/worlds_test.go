@@ -222,7 +222,7 @@ func (f *transcript) wrote(out harness.Output, how string, args []string) harnes
 	f.w.set.mu.Lock()
 	f.w.set.runs = append(f.w.set.runs, strings.Join(args, " "))
 	f.w.set.mu.Unlock()
-	f.program("durward"+how, args, spooled.ReplaceAllString(running.ReplaceAllString(out.Stdout, ""), ""), out.Stderr, out.Code)
+	f.program("durward"+how, args, spooled.ReplaceAllString(running.ReplaceAllString(out.Stdout, ""), ""), running.ReplaceAllString(out.Stderr, ""), out.Code)
 	return out
 }
 

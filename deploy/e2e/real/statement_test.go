@@ -28,7 +28,7 @@ func TestStatement(t *testing.T) {
 	}
 
 	folder := t.TempDir()
-	shown := h.Durward("audit", "show", "--statement", asked.OperationID, "--output", folder)
+	shown := h.Durward("audit", "show", "--statement", asked.OperationID, "--out", folder)
 	if !strings.Contains(shown, "ssh-keygen -Y verify") {
 		t.Errorf("the export does not say how to verify it:\n%s", shown)
 	}

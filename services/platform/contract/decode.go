@@ -41,7 +41,7 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 	if err := checkMessage(t.Method.Input(), value, ""); err != nil {
 		return nil, err
 	}
-	raw, err := names(t.Method.Input(), raw)
+	raw, err := Names(t.Method.Input(), raw)
 	if err != nil {
 		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}

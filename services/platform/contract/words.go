@@ -34,17 +34,24 @@ func valueOf(d protoreflect.EnumDescriptor, word string) protoreflect.EnumValueD
 
 // Words returns protojson of a message, compact and in its order, with the words of enums in place of their names.
 func Words(d protoreflect.MessageDescriptor, protoJSON []byte) ([]byte, error) {
-	return rewritten(d, protoJSON, func(d protoreflect.EnumDescriptor, name string) string {
-		if v := d.Values().ByName(protoreflect.Name(name)); v != nil {
-			return Word(v)
-		}
-		return name
-	})
+	return rewritten(d, protoJSON, false, wordOf)
 }
 
-// names is the inverse of Words. What is no word stays, for protojson to refuse.
-func names(d protoreflect.MessageDescriptor, raw []byte) ([]byte, error) {
-	return rewritten(d, raw, func(d protoreflect.EnumDescriptor, word string) string {
+// Plain is Words with numbers as numbers, where protojson writes those of 64 bits as strings: for people's programs.
+func Plain(d protoreflect.MessageDescriptor, protoJSON []byte) ([]byte, error) {
+	return rewritten(d, protoJSON, true, wordOf)
+}
+
+func wordOf(d protoreflect.EnumDescriptor, name string) string {
+	if v := d.Values().ByName(protoreflect.Name(name)); v != nil {
+		return Word(v)
+	}
+	return name
+}
+
+// Names is the inverse of Words and of Plain: protojson takes what it returns. What is no word stays, for protojson to refuse.
+func Names(d protoreflect.MessageDescriptor, raw []byte) ([]byte, error) {
+	return rewritten(d, raw, false, func(d protoreflect.EnumDescriptor, word string) string {
 		if v := valueOf(d, word); v != nil {
 			return string(v.Name())
 		}
@@ -52,10 +59,10 @@ func names(d protoreflect.MessageDescriptor, raw []byte) ([]byte, error) {
 	})
 }
 
-func rewritten(d protoreflect.MessageDescriptor, raw []byte, enum func(protoreflect.EnumDescriptor, string) string) ([]byte, error) {
+func rewritten(d protoreflect.MessageDescriptor, raw []byte, numbers bool, enum func(protoreflect.EnumDescriptor, string) string) ([]byte, error) {
 	var out bytes.Buffer
 	out.Grow(len(raw))
-	r := rewriter{jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out), enum}
+	r := rewriter{jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out), numbers, enum}
 	if err := r.value(kind{message: d}); err != nil {
 		return nil, fmt.Errorf("rewrite %s: %w", d.Name(), err)
 	}
@@ -65,20 +72,33 @@ func rewritten(d protoreflect.MessageDescriptor, raw []byte, enum func(protorefl
 type rewriter struct {
 	dec  *jsontext.Decoder
 	enc  *jsontext.Encoder
-	enum func(protoreflect.EnumDescriptor, string) string
+	// numbers: those of 64 bits are written as numbers.
+	numbers bool
+	enum    func(protoreflect.EnumDescriptor, string) string
 }
 
-// kind is what a JSON value stands for: a message, an enum, or a map of either; the zero value: neither.
+// kind is what a JSON value stands for: a message, an enum, a number of 64 bits, or a map of one of them; the zero value: anything else.
 type kind struct {
 	message protoreflect.MessageDescriptor
 	enum    protoreflect.EnumDescriptor
+	long    bool
 	entries bool
+}
+
+func kindOf(fd protoreflect.FieldDescriptor) kind {
+	long := false
+	switch fd.Kind() {
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		long = true
+	default:
+	}
+	return kind{message: fd.Message(), enum: fd.Enum(), long: long}
 }
 
 // member is what the value of a member stands for.
 func (k kind) member(name string) kind {
 	if k.entries {
-		return kind{message: k.message, enum: k.enum}
+		return kind{message: k.message, enum: k.enum, long: k.long}
 	}
 	if k.message == nil {
 		return kind{}
@@ -88,14 +108,16 @@ func (k kind) member(name string) kind {
 	case fd == nil:
 		return kind{}
 	case fd.IsMap():
-		return kind{message: fd.MapValue().Message(), enum: fd.MapValue().Enum(), entries: true}
+		of := kindOf(fd.MapValue())
+		of.entries = true
+		return of
 	default:
-		return kind{message: fd.Message(), enum: fd.Enum()}
+		return kindOf(fd)
 	}
 }
 
 func (r rewriter) value(k kind) error {
-	if k.message == nil && k.enum == nil {
+	if k.message == nil && k.enum == nil && !(k.long && r.numbers) {
 		v, err := r.dec.ReadValue()
 		if err != nil {
 			return err
@@ -108,6 +130,9 @@ func (r rewriter) value(k kind) error {
 	}
 	if begin.Kind() == jsontext.KindString && k.enum != nil {
 		begin = jsontext.String(r.enum(k.enum, begin.String()))
+	}
+	if begin.Kind() == jsontext.KindString && k.long && r.numbers {
+		return r.enc.WriteValue(jsontext.Value(begin.String())) // the encoder refuses what is no number
 	}
 	if err := r.enc.WriteToken(begin); err != nil {
 		return err

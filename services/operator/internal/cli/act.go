@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -130,35 +128,20 @@ func (a *App) showResult(r result, operationID string) error {
 	return Failed("See: durward audit show "+operationID, "%s", cmp.Or(summary, "it was carried out and did not go well"))
 }
 
+// printResult prints one line: how it went, and the operation's id. More is said of what failed.
 func (a *App) printResult(r result, summary, operationID string) {
 	mark := a.Out.Green("✓")
 	if r.outcome.GetFailed() {
 		mark = a.Out.Red("✗")
 	}
-	a.Out.Printf("%s %s\n", mark, summary)
+	a.Out.Printf("%s %s  %s\n", mark, summary, a.Out.Dim(operationID))
+	if switched, ok := r.response.(*executorv1.SwitchModeResponse); ok && r.outcome.GetFailed() {
+		a.printSwitched(switched)
+	}
 	for _, warning := range r.outcome.GetWarnings() {
-		a.Out.Printf("  %s\n", a.Out.Yellow(clean.Line(warning, 500)))
+		a.Out.Remark("%s", a.Out.Yellow(clean.Line(warning, 500)))
 	}
-	a.printResponse(r.response)
 	if r.outcome.GetReplayed() {
-		a.Out.Printf("  It had been carried out before; this is what was recorded then.\n")
-	}
-	if r.outcome.GetReceipt() != nil {
-		recorded := fmt.Sprintf("recorded as %d; durward audit show %s", r.outcome.GetReceipt().GetIndex(), operationID)
-		a.Out.Printf("  %s\n", a.Out.Dim(recorded))
-	}
-}
-
-// printResponse prints what a tool's own answer adds to the summary.
-func (a *App) printResponse(response proto.Message) {
-	switch m := response.(type) {
-	case *executorv1.SwitchModeResponse:
-		a.printSwitched(m)
-	case interface {
-		GetService() *executorv1.ServiceDetail
-	}:
-		if url := m.GetService().GetBaseUrl(); url != "" {
-			a.Out.Printf("  %s  %s\n", a.StateColour(m.GetService().GetState()), clean.Line(url, 256))
-		}
+		a.Out.Remark("It had been carried out before; this is what was recorded then.")
 	}
 }

@@ -62,8 +62,9 @@ type Streams struct {
 type App struct {
 	Streams Streams
 	HomeDir string
-	JSON    bool
-	Out     *output.Printer
+	// Format is how results are written.
+	Format output.Format
+	Out    *output.Printer
 	Home    installdir.Home
 	Now     func() time.Time
 	// RequestID is the id of this run's last call, for error messages.
@@ -150,25 +151,21 @@ func Asked[T proto.Message](a *App, ask func(context.Context, *Session, []string
 	})
 }
 
-// ShowLine is Show for one object of a stream.
-func (a *App) ShowLine(value any, text func()) error {
-	if !a.JSON {
-		text()
-		return nil
-	}
-	return a.Out.Line(value)
-}
+// Machine reports whether a program reads this command's result.
+func (a *App) Machine() bool { return a.Format.Machine() }
 
-// Show writes a result: the value with --json, a message as its protocol's JSON, and otherwise what text prints.
-func (a *App) Show(value any, text func()) error {
-	if !a.JSON {
+// ShowLine is Show for one object of a stream.
+func (a *App) ShowLine(value any, text func()) error { return a.show(value, true, text) }
+
+// Show writes a result: the value as -o asks for it, a message by its protocol's names, and otherwise what text prints.
+func (a *App) Show(value any, text func()) error { return a.show(value, false, text) }
+
+func (a *App) show(value any, stream bool, text func()) error {
+	if !a.Machine() {
 		text()
 		return nil
 	}
-	if m, ok := value.(proto.Message); ok {
-		return a.Out.Message(m)
-	}
-	return a.Out.Value(value)
+	return a.Out.Write(a.Format, value, stream)
 }
 
 // Close ends the connections; an error in doing so changes nothing for anybody.

@@ -132,7 +132,7 @@ type problemJSON struct {
 // BadCatalog says what is wrong with a catalog.
 func (a *App) BadCatalog(path string, err error) error {
 	problems := catalog.AsProblems(err)
-	if a.JSON {
+	if a.Machine() {
 		list := []problemJSON{}
 		for _, p := range problems {
 			list = append(list, problemJSON{p.File, p.Line, p.Column, p.What})
@@ -140,7 +140,7 @@ func (a *App) BadCatalog(path string, err error) error {
 		if len(problems) == 0 {
 			list = append(list, problemJSON{File: path, What: clean.Block(err.Error(), 2000)})
 		}
-		if err := a.Out.Value(map[string]any{"path": path, "good": false, "problems": list}); err != nil {
+		if err := a.Show(map[string]any{"path": path, "good": false, "problems": list}, nil); err != nil {
 			return err
 		}
 		return Failed("", "the catalogue is not good: %s", Count(len(list), "mistake"))

@@ -61,7 +61,7 @@ func TestExplain(t *testing.T) {
 
 func TestConfirmRefusesWithoutATerminal(t *testing.T) {
 	var out bytes.Buffer
-	a := &App{Streams: Streams{In: strings.NewReader("y\n")}, Out: output.New(&out, &out, false, func(string) string { return "" })}
+	a := &App{Streams: Streams{In: strings.NewReader("y\n")}, Out: output.New(&out, &out, func(string) string { return "" })}
 	var p *Problem
 	if err := a.Confirm(context.Background(), "Sign?", false); !errors.As(err, &p) || p.Code != ExitDenied {
 		t.Errorf("a pipe that says yes: %v", err)
@@ -100,7 +100,7 @@ func TestShellWord(t *testing.T) {
 
 func TestTableAligns(t *testing.T) {
 	var out bytes.Buffer
-	p := output.New(&out, &out, false, func(string) string { return "" })
+	p := output.New(&out, &out, func(string) string { return "" })
 	p.Table([]string{"A", "LONGER"}, [][]string{{"é", "x"}, {"\x1b[32mok\x1b[0m", "y"}})
 	if got, want := out.String(), "A   LONGER\né   x\n\x1b[32mok\x1b[0m  y\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -42,7 +42,7 @@ func (a *App) warnOfDanger(s *Session) {
 		return
 	}
 	if line := DangerLine(Dangers(list)); line != "" {
-		errs := output.New(a.Streams.Err, a.Streams.Err, false, a.Streams.Getenv)
+		errs := output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
 		errs.Printf("%s\n", errs.Red(line))
 	}
 }

@@ -164,7 +164,7 @@ func (s *Session) WatchProgress(ctx context.Context, operationID string, tell fu
 // follow shows the steps of an operation while it runs: in place on a terminal, and otherwise as lines. The returned function
 // ends the showing; it waits a moment for the last step.
 func (a *App) follow(ctx context.Context, s *Session, operationID string) (stop func()) {
-	if s.Executor.Events == nil || operationID == "" {
+	if s.Executor.Events == nil || operationID == "" || a.Format == output.Quiet {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -194,11 +194,12 @@ func (a *App) follow(ctx context.Context, s *Session, operationID string) (stop 
 	}
 }
 
-// showSteps draws steps until told is closed.
+// showSteps draws steps until told is closed. Where there is no terminal to draw on they are lines on standard error.
 func (a *App) showSteps(told <-chan *executorv1.WatchProgressResponse) {
 	out := a.Display()
 	var all Steps
 	if !output.IsTerminal(out.Out) {
+		out = output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
 		for said := range told {
 			if all.Take(said, a.Now()) {
 				out.Printf("%s\n", all.ByNumber[said.GetStep()].Line(out, a.Now()))

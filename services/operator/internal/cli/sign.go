@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -42,20 +44,23 @@ func (a *App) Signer(s *Session) (approval.Signer, error) {
 }
 
 // ShowDocument prints documents, whole.
-func (a *App) ShowDocument(documents ...approval.Document) error {
+func (a *App) ShowDocument(documents ...approval.Document) error { return a.showDocuments(a.Display(), documents) }
+
+func (a *App) showDocuments(out *output.Printer, documents []approval.Document) error {
 	for _, document := range documents {
 		lines, err := document.Lines(a.Now())
 		if err != nil {
 			return err
 		}
-		a.PrintLines(lines)
+		printLines(out, lines)
 	}
 	return nil
 }
 
 // PrintLines prints lines where a person looks.
-func (a *App) PrintLines(lines []approval.Line) {
-	out := a.Display()
+func (a *App) PrintLines(lines []approval.Line) { printLines(a.Display(), lines) }
+
+func printLines(out *output.Printer, lines []approval.Line) {
 	for _, line := range lines {
 		line.Text = out.Wrapped(line.Text)
 		switch line.Kind {
@@ -98,10 +103,23 @@ func (a *App) Sign(ctx context.Context, s *Session, statements ...*statement.Sta
 
 // Asking is how a person is asked before something is signed.
 type Asking struct {
-	// Yes skips the question. What is signed is shown whole then.
+	// Yes skips the question.
 	Yes bool
-	// Full shows it whole at once.
+	// Full shows what is signed whole at once.
 	Full bool
+}
+
+// Looks is where a person looks before signing: Display, but standard error where nobody is asked about a command of their own, and
+// nowhere with --quiet.
+func (a *App) Looks(how Asking) *output.Printer {
+	switch {
+	case how.Yes && a.Format == output.Quiet:
+		return output.New(io.Discard, io.Discard, a.Streams.Getenv)
+	case how.Yes:
+		return output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
+	default:
+		return a.Display()
+	}
 }
 
 // AskingFlags gives a command the flags of Asking.
@@ -113,11 +131,19 @@ func AskingFlags(cmd *cobra.Command) *Asking {
 }
 
 // AskAndSign shows documents, asks once, and signs their statements. At a terminal they are shown on one screen, and whole where a person
-// asks for that, or where not all of their terms fit; elsewhere they are shown whole.
+// asks for that, or where not all of their terms fit; elsewhere they are shown whole. Of a human's own command that asks nothing the terms
+// are shown.
 func (a *App) AskAndSign(ctx context.Context, s *Session, question string, how Asking, documents ...approval.Document) ([]*callv1.HumanStatement, error) {
 	width, height, ok := a.Display().Size()
-	if !ok || how.Full || how.Yes || !output.IsTerminal(a.Streams.In) {
-		if err := a.ShowDocument(documents...); err != nil {
+	if own := documents[0].Statement.Kind == statement.KindCommand; how.Yes && own && !how.Full {
+		lines, _ := approval.Brief(a.Now(), 0, math.MaxInt, documents...)
+		printLines(a.Looks(how), lines)
+	} else if !ok || how.Full || how.Yes || !output.IsTerminal(a.Streams.In) {
+		out := a.Display()
+		if own || a.Format == output.Quiet {
+			out = a.Looks(how)
+		}
+		if err := a.showDocuments(out, documents); err != nil {
 			return nil, err
 		}
 		if err := a.Confirm(ctx, question, how.Yes); err != nil {
@@ -217,16 +243,16 @@ func (s *Session) IDs(ctx context.Context, kind string) ([]string, error) {
 
 // Interactive reports whether a person sits before this command.
 func (a *App) Interactive() bool {
-	return !a.JSON && output.IsTerminal(a.Streams.In) && output.IsTerminal(a.Streams.Out)
+	return !a.Machine() && output.IsTerminal(a.Streams.In) && output.IsTerminal(a.Streams.Out)
 }
 
 // Display is where a person looks before signing: the results' own place, or standard error when the results are for a
 // program. Nothing is signed that was not shown.
 func (a *App) Display() *output.Printer {
-	if !a.JSON {
+	if !a.Machine() {
 		return a.Out
 	}
-	return output.New(a.Streams.Err, a.Streams.Err, false, a.Streams.Getenv)
+	return output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
 }
 
 // Ask asks a person once and returns what they enter; false when the line does not come to its end. What was typed before the

@@ -10,6 +10,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -60,7 +61,11 @@ func readReceipt(file []byte) (*callv1.Receipt, *auditv1.Entry, error) {
 	}
 	if _, ok := members["entry"]; ok {
 		var whole auditv1.GetRecordResponse
-		if err := protojson.Unmarshal(file, &whole); err != nil || whole.GetEntry() == nil || whole.GetReceipt() == nil {
+		file, err := contract.Names(whole.ProtoReflect().Descriptor(), file)
+		if err == nil {
+			err = protojson.Unmarshal(file, &whole)
+		}
+		if err != nil || whole.GetEntry() == nil || whole.GetReceipt() == nil {
 			return nil, nil, fmt.Errorf("%w: it is no record with its receipt", logproof.ErrReceipt)
 		}
 		return whole.GetReceipt(), whole.GetEntry(), nil

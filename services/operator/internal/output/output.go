@@ -6,7 +6,6 @@ package output
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -18,22 +17,20 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 )
 
 // Printer writes results to Out and remarks to Err. It is not safe for concurrent use.
 type Printer struct {
 	Out io.Writer
 	Err io.Writer
-	// JSON asks for machine-readable results on Out.
-	JSON    bool
+	// Wide: tables are as wide as they are.
+	Wide    bool
 	colours bool
 }
 
 // New returns a printer. Colours are used only when out is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
-func New(out, errs io.Writer, jsonOut bool, getenv func(string) string) *Printer {
-	return &Printer{Out: out, Err: errs, JSON: jsonOut, colours: IsTerminal(out) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"}
+func New(out, errs io.Writer, getenv func(string) string) *Printer {
+	return &Printer{Out: out, Err: errs, colours: IsTerminal(out) && getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"}
 }
 
 // IsTerminal reports whether w is a terminal.
@@ -71,30 +68,6 @@ var colour = regexp.MustCompile("\x1b\\[[0-9]*m")
 // Pad fills s up to n characters.
 func Pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }
 
-// Table writes rows under a header in aligned columns, two spaces apart.
-func (p *Printer) Table(header []string, rows [][]string) {
-	widths := make([]int, len(header))
-	for _, row := range append([][]string{header}, rows...) {
-		for i, cell := range row {
-			widths[i] = max(widths[i], width(cell))
-		}
-	}
-	line := func(row []string) string {
-		var b strings.Builder
-		for i, cell := range row {
-			if i < len(row)-1 {
-				cell = Pad(cell, widths[i]+2)
-			}
-			b.WriteString(cell)
-		}
-		return strings.TrimRight(b.String(), " ")
-	}
-	p.Printf("%s\n", p.Dim(line(header)))
-	for _, row := range rows {
-		p.Printf("%s\n", line(row))
-	}
-}
-
 // Each is what f gives for each item: a table's rows, the names in a list.
 func Each[T, V any](items []T, f func(T) V) []V {
 	out := make([]V, len(items))
@@ -113,76 +86,35 @@ func (p *Printer) Fields(column int, fields [][2]string) {
 	}
 }
 
-// Line writes v as JSON on one line, for streams.
-func (p *Printer) Line(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	p.Printf("%s\n", seen(b))
-	return nil
-}
-
-// Value writes v as indented JSON.
-func (p *Printer) Value(v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	p.Printf("%s\n", seen(b))
-	return nil
-}
-
 // seen escapes what in JSON a terminal would obey or not show: C1 controls, turns of direction, characters without width. Such
 // characters stand in strings alone, where the escape says the same.
 func seen(b []byte) []byte {
+	return escaped(b, func(out []byte, r rune) []byte {
+		if r > 0xffff {
+			high, low := utf16.EncodeRune(r)
+			return fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+		return fmt.Appendf(out, `\u%04x`, r)
+	})
+}
+
+// escaped writes what is not seen as escape does.
+func escaped(b []byte, escape func(out []byte, r rune) []byte) []byte {
 	if !bytes.ContainsFunc(b, unseen) {
 		return b
 	}
 	var out []byte
 	for _, r := range string(b) {
-		switch {
-		case !unseen(r):
+		if unseen(r) {
+			out = escape(out, r)
+		} else {
 			out = utf8.AppendRune(out, r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 	}
 	return out
 }
 
 func unseen(r rune) bool { return r >= 0x7f && !unicode.IsGraphic(r) }
-
-// Message writes m as indented JSON with proto names and every field present.
-func (p *Printer) Message(m proto.Message) error {
-	b, err := MessageJSON(m)
-	if err != nil {
-		return err
-	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, b, "", "  "); err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	p.Printf("%s\n", seen(indented.Bytes()))
-	return nil
-}
-
-// MessageJSON returns m as compact JSON with proto names and every field present.
-func MessageJSON(m proto.Message) (json.RawMessage, error) {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode result: %w", err)
-	}
-	var compact bytes.Buffer
-	// protojson varies its white space on purpose; what scripts read must not vary.
-	if err := json.Compact(&compact, b); err != nil {
-		return nil, fmt.Errorf("encode result: %w", err)
-	}
-	return compact.Bytes(), nil
-}
 
 // gutter stands before what goes on of a line, at the line's own indent.
 const gutter = "│ "

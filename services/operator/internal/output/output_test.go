@@ -10,9 +10,9 @@ import (
 // TestJSONShowsNothingThatATerminalObeys writes characters that a terminal obeys or does not show.
 func TestJSONShowsNothingThatATerminalObeys(t *testing.T) {
 	const text = "a\u009b31m\u202eb\u200bc\u2066d\ue000e\U000e0041f\x7fg\x1bh é 漢 \u00a0"
-	for name, write := range map[string]func(*Printer, any) error{"Line": (*Printer).Line, "Value": (*Printer).Value} {
+	for name, stream := range map[string]bool{"Line": true, "Value": false} {
 		var out bytes.Buffer
-		if err := write(New(&out, &out, true, func(string) string { return "" }), map[string]string{"text": text}); err != nil {
+		if err := New(&out, &out, func(string) string { return "" }).Write(JSON, map[string]string{"text": text}, stream); err != nil {
 			t.Fatal(err)
 		}
 		if i := strings.IndexFunc(strings.TrimRight(strings.ReplaceAll(out.String(), "\n  ", ""), "\n}"), func(r rune) bool { return r < ' ' && r != '\n' || unseen(r) }); i >= 0 {

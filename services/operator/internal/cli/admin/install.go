@@ -115,7 +115,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	var done []install.Step
 	err = plan.Apply(ctx, func(s install.Step) {
 		done = append(done, s)
-		if !a.JSON {
+		if !a.Machine() {
 			a.step(s)
 		}
 	})
@@ -233,7 +233,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
-	if !a.JSON {
+	if !a.Machine() {
 		a.Out.Printf("%s audit, vault, executor and gateway are well. Agents connect at %s\n", a.Out.Green("✓"), plan.MCPURL())
 		if aside := plan.Aside(); len(aside) > 0 {
 			a.Out.Printf("From now on durward means this host's installation. What was tried before is kept, with clients of its own:\n")
@@ -413,6 +413,6 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 
 // plain prepares a command that needs no home folder: a unit of systemd has none.
 func (a *app) plain(*cobra.Command, []string) error {
-	a.Out = output.New(a.Streams.Out, a.Streams.Err, a.JSON, a.Streams.Getenv)
+	a.Out = output.New(a.Streams.Out, a.Streams.Err, a.Streams.Getenv)
 	return nil
 }

@@ -193,7 +193,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 	if err != nil {
 		return err
 	}
-	if len(out.Files) == 0 && !a.JSON {
+	if len(out.Files) == 0 && !a.Machine() {
 		a.Out.Printf("%s may no longer approve.\n", clean.Visible(name)) // and could not before: the rest was left to do
 	} else if err := a.ReportRules(out, nil, clean.Visible(name)+" may no longer approve"); err != nil {
 		return err
@@ -201,7 +201,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 	if err := a.EndedAtSinks(ctx); err != nil {
 		return err
 	}
-	if known && !a.JSON {
+	if known && !a.Machine() {
 		a.Out.Printf("Nor connect: the certificate is revoked, and the next session of the Unix user is in none of Durward's groups.\n" +
 			"End the sessions that are open: loginctl terminate-user USER\n")
 	}

@@ -46,7 +46,7 @@ The short number on the left names the operation in approve and deny. It exists 
 			return a.listApprovals(ctx, s)
 		}),
 	}
-	cmd.Flags().BoolVar(&watch, "watch", false, "stay and show each request as it comes (with --json: one object a line)")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "stay and show each request as it comes (with --json: one object a line)")
 	return cmd
 }
 

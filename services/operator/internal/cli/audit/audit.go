@@ -417,11 +417,7 @@ func (a *app) auditTailCommand() *cobra.Command {
 				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
 					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 				}
-				if a.JSON {
-					return history.WriteEntry(a.Streams.Out, response.GetEntry())
-				}
-				a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
-				return nil
+				return a.ShowLine(response.GetEntry(), func() { a.Out.Printf("%s\n", a.storyLine(response.GetEntry())) })
 			})
 		}),
 	}

@@ -38,7 +38,7 @@ what the human signed. With an index it shows that one record whole.
 With --statement it writes the signed statement of an operation as two files and prints the ssh-keygen
 command that verifies it, without Durward, years later.`,
 		Example: "  durward audit show 0123456789abcdef0123456789abcdef\n  durward audit show 42\n" +
-			"  durward audit show --statement 0123456789abcdef0123456789abcdef -o /tmp/evidence",
+			"  durward audit show --statement 0123456789abcdef0123456789abcdef --out /tmp/evidence",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
@@ -53,7 +53,8 @@ command that verifies it, without Durward, years later.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asStatement, "statement", false, "write the human's signed statement of an operation")
-	cmd.Flags().StringVarP(&folder, "output", "o", ".", "folder for --statement")
+	cmd.Flags().StringVar(&folder, "out", ".", "folder for --statement")
+	cli.CompleteFlag(cmd, "out", cli.CompleteFolders)
 	return cmd
 }
 

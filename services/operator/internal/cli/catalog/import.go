@@ -152,7 +152,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 		}
 		imp.given.Variables[name] = value
 	}
-	if imp.out == "-" && a.JSON {
+	if imp.out == "-" && a.Machine() {
 		return nil, cli.Usage("", "--json and --out - both want standard output; name a file")
 	}
 	if imp.out == "" {

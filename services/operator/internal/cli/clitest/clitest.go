@@ -21,8 +21,11 @@ var Now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func Printing(asJSON bool) (a *cli.App, out, errs *bytes.Buffer) {
 	out, errs = &bytes.Buffer{}, &bytes.Buffer{}
 	getenv := func(string) string { return "" }
-	a = &cli.App{Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: errs, Getenv: getenv}, JSON: asJSON, Now: func() time.Time { return Now }}
-	a.Out = output.New(out, errs, asJSON, getenv)
+	a = &cli.App{Streams: cli.Streams{In: strings.NewReader(""), Out: out, Err: errs, Getenv: getenv}, Now: func() time.Time { return Now }}
+	if asJSON {
+		a.Format = output.JSON
+	}
+	a.Out = output.New(out, errs, getenv)
 	return a, out, errs
 }
 

@@ -23,7 +23,7 @@ const (
 )
 
 func (a *app) gpuCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.orWatch(&cobra.Command{
 		Use:     "gpu",
 		Aliases: []string{"gpus"},
 		Short:   "GPUs: a bar of each one's memory, and the programs on it",
@@ -32,7 +32,7 @@ programs use that are no service of this host, what is free, and what the driver
 program that holds memory, with its user. Measured numbers are at most a second old.
 
 Simulated GPUs come from the catalogue and say so.`,
-		Example: "  durward gpu\n  durward gpu --json | jq '.gpus[].gpu | {index, memory_free_mib}'",
+		Example: "  durward gpu\n  durward gpu -w\n  durward gpu --json | jq '.gpus[].gpu | {index, memory_free_mib}'",
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.GetHostResponse, error) {
 			return s.Executor.GetHost(ctx, &executorv1.GetHostRequest{})
 		}, func(host *executorv1.GetHostResponse) {
@@ -40,7 +40,7 @@ Simulated GPUs come from the catalogue and say so.`,
 				a.Out.Printf("%s\n", line)
 			}
 		}),
-	}
+	}, watched{"gpu"})
 }
 
 // width is how wide a bar may be on the printer's terminal.

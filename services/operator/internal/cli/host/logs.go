@@ -36,7 +36,7 @@ other hidden characters are removed.
 
 Without -f, --json gives a cursor (up to -n 40): --cursor reads on from there. With -f, --json is one object a line.`,
 		Example: `  durward logs demo-chat
-  durward logs demo-chat -f -n 200
+  durward logs demo-chat -f --tail 200
   durward logs demo-chat --json | jq -r .cursor`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteServices,
@@ -60,7 +60,7 @@ Without -f, --json gives a cursor (up to -n 40): --cursor reads on from there. W
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "stay, and print each new line")
-	cmd.Flags().Uint32VarP(&lines, "lines", "n", pageLines, "how many of the last lines, up to 1000")
+	cmd.Flags().Uint32VarP(&lines, "tail", "n", pageLines, "how many of the last lines, up to 1000")
 	cmd.Flags().StringVar(&cursor, "cursor", "", "read on behind the place where an earlier answer ended")
 	return cmd
 }

@@ -34,7 +34,7 @@ ran before runs again, or you are told plainly what does not.`,
 }
 
 func (a *app) modeListCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.orWatch(&cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "The catalogue's modes, and which one the host is in",
@@ -59,7 +59,7 @@ func (a *app) modeListCommand() *cobra.Command {
 				return []string{clean.Line(m.GetModeId(), 64), state, cli.Mebibytes(m.GetVramMib()), clean.Line(strings.Join(m.GetServices(), ", "), 300), clean.Line(m.GetName(), 64)}
 			}))
 		}),
-	}
+	}, watched{"mode"})
 }
 
 func (a *app) modeShowCommand() *cobra.Command {
@@ -135,7 +135,7 @@ func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix strin
 	if err != nil {
 		return err
 	}
-	out := a.Display()
+	out := a.Looks(how)
 	digest, chosen, err := choose(plan, prefix)
 	if err != nil {
 		return err

@@ -30,8 +30,8 @@ alone, no privileges, no restart behind the executor's back. Nothing is installe
 With --polkit it renders the rule that lets the executor's user start and stop exactly the units that the catalogue
 names. It belongs into /etc/polkit-1/rules.d.`,
 		Example: `  durward service install coder
-  durward service install coder --output durward-service-coder.service
-  durward service install --polkit --output 60-durward.rules`,
+  durward service install coder --out durward-service-coder.service
+  durward service install --polkit --out 60-durward.rules`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if n := len(args); polkit && n != 0 || !polkit && n != 1 {
 				return cli.Usage("durward service install ID, or durward service install --polkit", "install takes one service's id, or --polkit")
@@ -63,7 +63,8 @@ names. It belongs into /etc/polkit-1/rules.d.`,
 		},
 		ValidArgsFunction: a.CompleteServices,
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write this file, which must not be there yet, instead of standard output")
+	cmd.Flags().StringVar(&output, "out", "", "write this file, which must not be there yet, instead of standard output")
+	cli.CompleteFlag(cmd, "out", cli.CompleteFiles())
 	cmd.Flags().BoolVar(&polkit, "polkit", false, "render the rule for polkit instead")
 	cmd.Flags().StringVar(&executor, "executor-user", install.User("executor"), "with --polkit: the user that the executor runs as")
 	place.Flags(cmd.Flags())

@@ -35,13 +35,14 @@ You look without asking anybody. What changes something you sign, as you would a
 }
 
 func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
-	return &cobra.Command{
+	return a.orWatch(&cobra.Command{
 		Use:     use,
 		Aliases: aliases,
 		Short:   "The catalogue's services and their states",
 		Long:    "Lists the services that this host's catalogue defines, as the executor sees them now.",
 		Example: `  durward services
-  durward services --json | jq -r '.services[] | select(.state == "SERVICE_STATE_RUNNING") | .service_id'`,
+  durward services -w
+  durward services --json | jq -r '.services[] | select(.state == "running") | .service_id'`,
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*executorv1.ListServicesResponse, error) {
 			return s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
 		}, func(list *executorv1.ListServicesResponse) {
@@ -56,7 +57,7 @@ func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
 			}
 			a.printServices(list.GetServices())
 		}),
-	}
+	}, watched{"service"})
 }
 
 func (a *app) printServices(services []*executorv1.ServiceSummary) {

@@ -30,12 +30,34 @@ Anywhere else: a line for each change, with --json one object a line ("kind" is 
 step, dangerous or problem).`,
 		Example: "  durward watch\n  durward watch --json | jq -c 'select(.kind == \"service\")'",
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			return a.watch(ctx, s)
+			return a.watch(ctx, s, everything)
 		}),
 	}
 }
 
-func (a *app) watch(ctx context.Context, s *cli.Session) error {
+// watched are the kinds of what is shown while it changes. Problems always are.
+type watched []string
+
+var everything = watched{"service", "gpu", "mode", "operation", "dangerous"}
+
+func (w watched) has(kind string) bool { return slices.Contains(w, kind) }
+
+// orWatch gives a command that reads -w, by which it stays and shows what changes of some kinds.
+func (a *app) orWatch(cmd *cobra.Command, kinds watched) *cobra.Command {
+	var stay bool
+	cmd.Flags().BoolVarP(&stay, "watch", "w", false, "stay, and show what changes (with -o json: one object a line)")
+	read := cmd.RunE
+	watch := a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.watch(ctx, s, kinds) })
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if stay {
+			return watch(cmd, args)
+		}
+		return read(cmd, args)
+	}
+	return cmd
+}
+
+func (a *app) watch(ctx context.Context, s *cli.Session, kinds watched) error {
 	// The first answer says whether there is anything to watch at all.
 	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
 	if err != nil {
@@ -51,29 +73,35 @@ func (a *app) watch(ctx context.Context, s *cli.Session) error {
 		default:
 		}
 	}
-	changes, end := picture.Gather(ctx,
+	sources := []func(context.Context, func(picture.Change) bool){
 		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchServices(ctx, s, stir, tell) },
-		picture.WatchHost(s),
-		func(ctx context.Context, tell func(picture.Change) bool) {
+	}
+	more := map[string]func(context.Context, func(picture.Change) bool){
+		"gpu": picture.WatchHost(s),
+		"mode": func(ctx context.Context, tell func(picture.Change) bool) {
 			picture.Ask(ctx, "modes", picture.OnceStirred(stirred), tell, func(ctx context.Context) (picture.Change, error) {
 				modes, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
 				return picture.ModesChange(modes), err
 			})
 		},
-		func(ctx context.Context, tell func(picture.Change) bool) {
-			picture.WatchOperations(ctx, a.App, s, stir, tell)
-		},
-		func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
-	)
-	defer end()
-	if a.JSON || !output.IsTerminal(a.Out.Out) {
-		return a.watchLines(ctx, p, changes)
+		"operation": func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchOperations(ctx, a.App, s, stir, tell) },
+		"dangerous": func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
 	}
-	return a.watchScreen(ctx, p, changes)
+	for _, kind := range kinds {
+		if source, ok := more[kind]; ok {
+			sources = append(sources, source)
+		}
+	}
+	changes, end := picture.Gather(ctx, sources...)
+	defer end()
+	if a.Machine() || !output.IsTerminal(a.Out.Out) {
+		return a.watchLines(ctx, p, changes, kinds)
+	}
+	return a.watchScreen(ctx, p, changes, kinds)
 }
 
 // watchLines writes a line for each piece of news.
-func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan picture.Change) error {
+func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan picture.Change, kinds watched) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -81,6 +109,9 @@ func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan
 		case c := <-changes:
 			p.Forget(a.Now())
 			for _, n := range c(p) {
+				if n.Kind() == "service" && !kinds.has("service") {
+					continue // modes are asked for when a service changes
+				}
 				if err := a.ShowLine(n.Value, func() { a.Out.Printf("%s  %s\n", a.Now().Format(time.TimeOnly), n.Text) }); err != nil {
 					return err
 				}
@@ -90,7 +121,7 @@ func (a *app) watchLines(ctx context.Context, p *picture.Picture, changes <-chan
 }
 
 // watchScreen draws the whole picture whenever it changes, and at least each second, since times move.
-func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-chan picture.Change) error {
+func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-chan picture.Change, kinds watched) error {
 	area := live.Whole(a.Out.Out)
 	defer area.Close()
 	tick := time.NewTicker(cli.Redraw)
@@ -107,7 +138,7 @@ func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-cha
 			if dirty || now.Sub(drawn) >= time.Second {
 				p.Forget(a.Now())
 				width, _ := area.Size()
-				area.Draw(a.screenLines(p, width))
+				area.Draw(a.screenLines(p, width, kinds))
 				dirty, drawn = false, now
 			}
 		}
@@ -115,16 +146,19 @@ func (a *app) watchScreen(ctx context.Context, p *picture.Picture, changes <-cha
 }
 
 // screenLines lays the picture out.
-func (a *app) screenLines(p *picture.Picture, width int) []string {
+func (a *app) screenLines(p *picture.Picture, width int, kinds watched) []string {
 	out, now := a.Out, a.Now()
-	mode := "no mode"
+	mode := ""
+	if kinds.has("mode") {
+		mode = "  no mode"
+	}
 	if current := p.Modes.GetCurrent(); current != "" {
-		mode = "mode " + clean.Line(current, 64)
+		mode = "  mode " + clean.Line(current, 64)
 		if !cli.ModeRuns(p.Modes) {
 			mode += out.Yellow(" (drifted)")
 		}
 	}
-	lines := []string{out.Bold("durward") + "  " + mode + "  " + out.Dim(now.Format(time.TimeOnly)+"  Ctrl-C ends")}
+	lines := []string{out.Bold("durward") + mode + "  " + out.Dim(now.Format(time.TimeOnly)+"  Ctrl-C ends")}
 	if p.Danger != "" {
 		lines = append(lines, out.Red(p.Danger))
 	}
@@ -146,6 +180,9 @@ func (a *app) screenLines(p *picture.Picture, width int) []string {
 			lines = append(lines, "  "+line)
 		}
 		lines = append(lines, "")
+	}
+	if !kinds.has("service") {
+		return lines
 	}
 	for _, service := range p.Services {
 		lines = append(lines, fmt.Sprintf("%s %s %s", output.Pad(clean.Line(service.GetServiceId(), 64), 28),

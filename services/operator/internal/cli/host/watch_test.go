@@ -37,7 +37,7 @@ func TestScreen(t *testing.T) {
 	} {
 		c(p)
 	}
-	got := strings.Join(a.screenLines(p, 80), "\n")
+	got := strings.Join(a.screenLines(p, 80, everything), "\n")
 	for _, want := range []string{
 		"mode coding (drifted)", "vault: the vault cannot be reached", "1 waiting for you", "GPU 0", "█", "switch_mode mode_id=coding  for claude",
 		"● 1 starting", "0.0 s of about 9.0 s", "✗ 2 loading", "the GPU's memory ran out", "coder ", "sleeping",
@@ -81,7 +81,7 @@ func TestScreenShowsDanger(t *testing.T) {
 		{&vaultv1.ListStandingResponse{}, false, 1, "[]"},
 	} {
 		said := picture.DangerChange(c.list)(p)
-		got := strings.Join(a.screenLines(p, 80), "\n")
+		got := strings.Join(a.screenLines(p, 80, everything), "\n")
 		if shown := strings.Contains(got, "DANGEROUS MODE: claude"); shown != c.shown || strings.Contains(got, "\x1b[2J") || strings.Contains(got, "cursor") {
 			t.Errorf("shown %v, want %v:\n%s", shown, c.shown, got)
 		}

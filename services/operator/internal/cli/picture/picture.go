@@ -71,6 +71,14 @@ type News struct {
 	Value any
 }
 
+// Kind is "service" for news of a service's state, and "" for any other.
+func (n News) Kind() string {
+	if _, ok := n.Value.(serviceNews); ok {
+		return "service"
+	}
+	return ""
+}
+
 // Objects of --json, beside stepJSON. Field names are stable.
 type (
 	serviceNews struct {

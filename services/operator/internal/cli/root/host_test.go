@@ -591,21 +591,21 @@ func TestWrongUsage(t *testing.T) {
 // TestSwitch: simulated, shown, signed for exactly that plan, carried out with its steps shown.
 func TestSwitch(t *testing.T) {
 	w := newWorld(t)
-	got := w.run("switch", "coding", "--plan", strings.ToUpper(w.digest()[:8]), "--yes")
+	got := w.run("switch", "coding", "--plan", strings.ToUpper(w.digest()[:8]), "--yes", "--full")
 	if got.code != cli.ExitOK {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	for _, want := range []string{
-		"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35", "✓ coding runs", "durward audit show",
+		"about 1:35", "DESTRUCTIVE", "stop chat", "1/2 stopping", "2/2 loading", "5.0 s of about 1:35",
 		"  start coder: /usr/bin/vllm serve as llm, port 8001, GPU 0, 20000 MiB declared\n", "Step 2, start coder, as the executor has it (sha256:",
 		`"run_as": "llm"`,
 	} {
-		if !strings.Contains(got.out, want) {
-			t.Errorf("%q is not in\n%s", want, got.out)
+		if !strings.Contains(got.err, want) {
+			t.Errorf("%q is not in\n%s", want, got.err)
 		}
 	}
-	if strings.Contains(got.out, "Step 1, stop chat") {
-		t.Errorf("the whole entry of what is stopped is shown:\n%s", got.out)
+	if strings.Contains(got.err, "Step 1, stop chat") {
+		t.Errorf("the whole entry of what is stopped is shown:\n%s", got.err)
 	}
 	tool, _ := contract.Lookup("switch_mode")
 	if len(w.signed) != 1 || w.signed[0].Tool.Name != tool.Name || !strings.Contains(string(w.signed[0].Arguments), w.digest()) {
@@ -620,11 +620,64 @@ func TestSwitch(t *testing.T) {
 		Status string
 		Result struct{ Outcome string }
 	}
-	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || answer.Status != "ok" || answer.Result.Outcome != "SWITCH_OUTCOME_COMMITTED" {
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || answer.Status != "ok" || answer.Result.Outcome != "committed" {
 		t.Errorf("%v\n%s", err, got.out)
 	}
-	if !strings.Contains(got.err, "The statement that you sign, whole") || !strings.Contains(got.err, "1/2 stopping") {
+	if !strings.Contains(got.err, "You sign: switch_mode") || strings.Contains(got.err, "The statement that you sign") || !strings.Contains(got.err, "1/2 stopping") {
 		t.Errorf("standard error is\n%s", got.err)
+	}
+}
+
+// TestOwnCommandsPrintOneLineAndTheID: what a script gets of a person's own command.
+func TestOwnCommandsPrintOneLineAndTheID(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"sleep", "chat", "--yes"}, "✓ coding runs  ID\n"},
+		{[]string{"switch", "coding", "--yes"}, "✓ coding runs  ID\n"},
+		{[]string{"switch", "coding", "--yes", "--quiet"}, "ID\n"},
+		{[]string{"sleep", "chat", "--yes", "-q"}, "ID\n"},
+	} {
+		got := w.run(c.args...)
+		id := w.signed[len(w.signed)-1].Operation
+		if want := strings.Replace(c.want, "ID", id, 1); got.code != cli.ExitOK || got.out != want {
+			t.Errorf("%v: exit code %d, standard output\n%swant\n%s", c.args, got.code, got.out, want)
+		}
+		if quiet := strings.HasSuffix(c.want, "\nID\n") || c.want == "ID\n"; quiet != (got.err == "") {
+			t.Errorf("%v: standard error\n%s", c.args, got.err)
+		}
+	}
+}
+
+// TestOneResultInEveryFormat: -o json, yaml and wide, and --quiet, of the same read; two at once are refused.
+func TestOneResultInEveryFormat(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"services", "-o", "json"}, `"state": "running"`},
+		{[]string{"services", "--output=yaml"}, "services:\n  - service_id: chat\n    name: Chat\n    state: running\n    model: demo-1b\n    vram_mib: 6144\n"},
+		{[]string{"services", "-o", "wide"}, "SERVICE  STATE "},
+		{[]string{"services", "-q"}, "chat\ncoder\n"},
+		{[]string{"mode", "ls", "--quiet"}, "chatting\ncoding\n"},
+		{[]string{"simulate", "coding", "-q"}, w.digest() + "\n"},
+		{[]string{"service", "show", "chat", "-q"}, "chat\n"},
+		{[]string{"version", "-o", "yaml"}, "version: test\n"},
+	} {
+		if got := w.run(c.args...); got.code != cli.ExitOK || !strings.Contains(got.out, c.want) || slices.Contains(c.args, "-q") && got.out != c.want {
+			t.Errorf("%v: exit code %d, %q is not\n%s%s", c.args, got.code, c.want, got.out, got.err)
+		}
+	}
+	for _, args := range [][]string{{"services", "-o", "xml"}, {"services", "--json", "-q"}, {"services", "--json", "-o", "yaml"}, {"services", "-q", "-o", "wide"}} {
+		if got := w.run(args...); got.code != cli.ExitUsage {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	if got := w.run("services", "--json", "-o", "json"); got.code != cli.ExitOK {
+		t.Errorf("the same twice: %+v", got)
 	}
 }
 
@@ -694,7 +747,7 @@ func TestSwitchWithoutAPlan(t *testing.T) {
 func TestSleep(t *testing.T) {
 	w := newWorld(t)
 	for _, args := range [][]string{{"sleep", "chat", "--yes"}, {"service", "sleep", "chat", "--yes"}} {
-		if got := w.run(args...); got.code != cli.ExitOK || !strings.Contains(got.out, "sleeping  http://127.0.0.1:7450/v1") {
+		if got := w.run(args...); got.code != cli.ExitOK || !strings.HasPrefix(got.out, "✓ coding runs  ") {
 			t.Errorf("%v: exit code %d\n%s%s", args, got.code, got.out, got.err)
 		}
 	}

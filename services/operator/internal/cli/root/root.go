@@ -7,6 +7,8 @@ package root
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,10 +61,12 @@ signing key, and everything is recorded in a log that can be proved.
 Commands mean the installation in ~/.durward, or the one that --home or $DURWARD_HOME names; where ~/.durward
 is not there and $XDG_DATA_HOME is set, a new one is made below that.
 
-Every command that reads takes --json. "durward help exit-codes" explains the exit codes.`
+Every command that reads takes -o json, yaml or wide, and --quiet for ids alone. "durward help exit-codes" explains the exit codes.`
 
 // root builds the tree of commands.
 func root(a *cli.App) *cobra.Command {
+	var format string
+	var asJSON, quiet bool
 	root := &cobra.Command{
 		Use:           "durward",
 		Short:         "The human's side of Durward",
@@ -71,14 +75,20 @@ func root(a *cli.App) *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
-			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.JSON, a.Streams.Getenv)
+			if a.Format, err = formatOf(format, asJSON, quiet); err != nil {
+				return err
+			}
+			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.Streams.Getenv)
+			a.Out.Wide = a.Format == output.Wide
 			a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv)
 			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.PersistentFlags().StringVar(&a.HomeDir, "home", "", "folder of this installation (default ~/.durward)")
-	root.PersistentFlags().BoolVar(&a.JSON, "json", false, "write results as JSON")
+	root.PersistentFlags().StringVarP(&format, "output", "o", string(output.Text), "write results as `FORMAT`: text, wide, json or yaml")
+	root.PersistentFlags().BoolVar(&asJSON, "json", false, "short for -o json")
+	root.PersistentFlags().BoolVarP(&quiet, "quiet", "q", false, "write ids alone")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return cli.Usage("See: "+cmd.CommandPath()+" -h", "%v", err)
 	})
@@ -99,6 +109,25 @@ func root(a *cli.App) *cobra.Command {
 	checkArguments(root)
 	completeRest(a, root)
 	return root
+}
+
+// formatOf is the format that the flags ask for.
+func formatOf(format string, asJSON, quiet bool) (output.Format, error) {
+	chosen := output.Format(format)
+	asked := 0
+	for flag, given := range map[output.Format]bool{output.JSON: asJSON, output.Quiet: quiet} {
+		if given {
+			asked++
+			chosen = flag
+		}
+	}
+	switch {
+	case !slices.Contains(output.Formats(), format):
+		return "", cli.Usage("One of: "+strings.Join(output.Formats(), ", "), "-o knows no %q", clean.Visible(format))
+	case asked > 1, asked > 0 && format != string(output.Text) && format != string(chosen):
+		return "", cli.Usage("One of: -o FORMAT, --json, --quiet", "two formats are asked for")
+	}
+	return chosen, nil
 }
 
 // checkArguments makes the wrong number of arguments, and unknown subcommands, a usage error of every command.
@@ -178,7 +207,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	table := map[string]cobra.CompletionFunc{
 		"program": cli.CompleteFiles(), "llama-fit-params": cli.CompleteFiles(), "socket": cli.CompleteFiles("sock"), "out": cli.CompleteFiles("yaml"),
 		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders, "trust": cli.CompleteFolders,
-		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.CompleteFiles(), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
+		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.OneOf(output.Formats()...), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
 		"client": a.CompleteClients, "principal": a.CompleteClients, "as": a.CompleteClients, "agent": a.CompleteAgents, "user": a.CompleteUsers,
 		"session": a.CompleteSessions, "tool": cli.CompleteTools, "service": a.CompleteServices, "depends-on": a.CompleteServices, "mode": a.CompleteModes, "model": a.CompleteModels,
 		"tier": cli.CompleteTiers, "kind": cli.OneOf(cli.EnumWords(auditv1.Kind_name, "KIND_")...), "status": cli.OneOf(cli.EnumWords(auditv1.Status_name, "STATUS_")...), "writer": cli.OneOf(cli.Roles()...),
@@ -189,7 +218,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	// What a person makes up, or copies: a name that is new, words, a number.
 	for _, free := range []string{
 		"reason", "note", "name", "description", "source", "served-name", "request", "operation", "cursor", "plan", "uuid", "image", "health", "unit",
-		"container-user", "limit", "lines", "vram", "memory", "sleep-mib", "gpus", "port", "base-port", "container-port", "start-timeout", "stop-timeout",
+		"container-user", "limit", "tail", "vram", "memory", "sleep-mib", "gpus", "port", "base-port", "container-port", "start-timeout", "stop-timeout",
 		"stall-timeout", "budget-session", "budget-day", "budget-month", "uses", "arg", "set", "ssh", "margin",
 	} {
 		table[free] = none

@@ -60,8 +60,8 @@ func TestServiceInstall(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "x.service")
 	for range 2 {
-		if again := c.install("chat", "--output", file); again.code != cli.ExitOK || !strings.Contains(again.out, file) {
-			t.Errorf("--output: exit code %d\n%s%s", again.code, again.out, again.err)
+		if again := c.install("chat", "--out", file); again.code != cli.ExitOK || !strings.Contains(again.out, file) {
+			t.Errorf("--out: exit code %d\n%s%s", again.code, again.out, again.err)
 		}
 	}
 	if text, err := os.ReadFile(file); err != nil || string(text) != got.out {
@@ -70,7 +70,7 @@ func TestServiceInstall(t *testing.T) {
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if again := c.install("chat", "--output", file); again.code != cli.ExitFailed || !strings.Contains(again.err, "there already") {
+	if again := c.install("chat", "--out", file); again.code != cli.ExitFailed || !strings.Contains(again.err, "there already") {
 		t.Errorf("over another file: exit code %d\n%s%s", again.code, again.out, again.err)
 	}
 	if text, _ := os.ReadFile(file); string(text) != "mine" {

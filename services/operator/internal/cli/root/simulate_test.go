@@ -254,7 +254,7 @@ func TestSwitchToAnAlternative(t *testing.T) {
 		t.Fatalf("signed %v, carried out %q", w.signed, w.calls)
 	}
 	got := w.run("switch", "coding", "--plan", w.digest()[:12], "--yes")
-	if got.code != cli.ExitOK || !strings.Contains(got.out, "coding: sleep chat-70b  plan "+w.digest()[:12]) || !strings.Contains(got.out, "7.0") {
+	if got.code != cli.ExitOK || !strings.Contains(got.err, "coding: sleep chat-70b  plan "+w.digest()[:12]) || !strings.Contains(got.err, "7.0") {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	if want := []string{"switch coding " + w.digest()}; !slices.Equal(w.calls, want) {

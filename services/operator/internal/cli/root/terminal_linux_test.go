@@ -316,7 +316,7 @@ func (w *world) runLocked(args ...string) ran {
 func TestPlacesAreDim(t *testing.T) {
 	a, _, _ := clitest.Printing(false)
 	x := openTerminal(t, 80, 24)
-	a.Out = output.New(x.slave, x.slave, false, func(string) string { return "" })
+	a.Out = output.New(x.slave, x.slave, func(string) string { return "" })
 	a.ShowPlan(&signedchange.Plan{Name: "tools.yaml", Path: "/x", Before: []byte("a\n@ 1\n"), After: []byte("b\n@ 1\n")})
 	x.waitFor("@ 1")
 	if drawn := x.drawn.String(); !strings.Contains(drawn, a.Out.Dim(" @ 1")) || strings.Contains(drawn, a.Out.Dim("-a")) {
