@@ -70,8 +70,8 @@ func rewritten(d protoreflect.MessageDescriptor, raw []byte, numbers bool, enum 
 }
 
 type rewriter struct {
-	dec  *jsontext.Decoder
-	enc  *jsontext.Encoder
+	dec *jsontext.Decoder
+	enc *jsontext.Encoder
 	// numbers: those of 64 bits are written as numbers.
 	numbers bool
 	enum    func(protoreflect.EnumDescriptor, string) string
@@ -117,7 +117,7 @@ func (k kind) member(name string) kind {
 }
 
 func (r rewriter) value(k kind) error {
-	if k.message == nil && k.enum == nil && !(k.long && r.numbers) {
+	if k.message == nil && k.enum == nil && (!k.long || !r.numbers) {
 		v, err := r.dec.ReadValue()
 		if err != nil {
 			return err

@@ -39,37 +39,10 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 	if err != nil {
 		return err
 	}
-	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+	document, err := a.ProposeCommand(ctx, s, call)
 	if err != nil {
 		return err
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return err
-	}
-	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-	if err != nil {
-		return err
-	}
-	st, err := signer.Command(call, preview, vault.GetEpoch())
-	if err != nil {
-		return Denied("", "it cannot be signed: %v", err)
-	}
-	steps, err := call.Steps(preview)
-	if err != nil {
-		return Denied("", "it cannot be signed: %v", err)
-	}
-	lines := []approval.Line{{Kind: approval.Heading, Text: fmt.Sprintf("%s  %s %s  on %s", contract.TierName(call.Tool.Tier), call.Tool.Name,
-		approval.Arguments(call.Arguments), approval.Place(st.Audience))}}
-	for _, text := range slices.Concat(preview.GetPlan(), approval.StepLines(steps), approval.FitLines(preview.GetFit())) {
-		line := approval.Line{Text: "  " + clean.Visible(text)}
-		if approval.Unfit(text) {
-			line.Kind = approval.Danger
-		}
-		lines = append(lines, line)
-	}
-	document := approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...)
-	document.About = lines
 	signed, err := a.AskAndSign(ctx, s, "Sign and do it?", how, document)
 	if err != nil {
 		return err
@@ -79,6 +52,57 @@ func (a *App) Act(ctx context.Context, s *Session, tool string, arguments map[st
 		return err
 	}
 	return a.CarryOut(ctx, s, call, granted.GetGrant(), granted.GetOperationId())
+}
+
+// ProposeCommand makes what a person signs for a call of their own.
+func (a *App) ProposeCommand(ctx context.Context, s *Session, call approval.Call) (approval.Document, error) {
+	cannot := func(err error) (approval.Document, error) {
+		return approval.Document{}, Denied("", "it cannot be signed: %v", err)
+	}
+	preview, err := s.Preview(ctx, call.Tool.Ref(), call.Arguments)
+	if err != nil {
+		return approval.Document{}, err
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return approval.Document{}, err
+	}
+	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return approval.Document{}, err
+	}
+	st, err := signer.Command(call, preview, vault.GetEpoch())
+	if err != nil {
+		return cannot(err)
+	}
+	steps, err := call.Steps(preview)
+	if err != nil {
+		return cannot(err)
+	}
+	document := approval.DocumentOf(st, preview.GetSubject().GetEntry(), steps...)
+	document.About = []approval.Line{{Kind: approval.Heading, Text: fmt.Sprintf("%s  %s %s  on %s", contract.TierName(call.Tool.Tier), call.Tool.Name,
+		approval.Arguments(call.Arguments), approval.Place(st.Audience))}}
+	for _, text := range slices.Concat(preview.GetPlan(), approval.StepLines(steps), approval.FitLines(preview.GetFit())) {
+		line := approval.Line{Text: "  " + clean.Visible(text)}
+		if approval.Unfit(text) {
+			line.Kind = approval.Danger
+		}
+		document.About = append(document.About, line)
+	}
+	return document, nil
+}
+
+// Carry does a granted call at the executor and returns how it ended, in one line.
+func (s *Session) Carry(ctx context.Context, call approval.Call, grant *callv1.SignedGrant) (string, error) {
+	r, err := s.dispatch(ctx, call, grant)
+	if err != nil {
+		return "", err
+	}
+	summary := cmp.Or(clean.Line(r.outcome.GetSummary(), 500), "done")
+	if r.outcome.GetFailed() {
+		return "", Failed("", "%s", summary)
+	}
+	return summary, nil
 }
 
 // CarryOut does a granted call at the executor, shows its steps while it runs, and then how it ended.

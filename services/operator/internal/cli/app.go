@@ -65,8 +65,8 @@ type App struct {
 	// Format is how results are written.
 	Format output.Format
 	Out    *output.Printer
-	Home    installdir.Home
-	Now     func() time.Time
+	Home   installdir.Home
+	Now    func() time.Time
 	// RequestID is the id of this run's last call, for error messages.
 	RequestID string
 }

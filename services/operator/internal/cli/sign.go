@@ -44,7 +44,9 @@ func (a *App) Signer(s *Session) (approval.Signer, error) {
 }
 
 // ShowDocument prints documents, whole.
-func (a *App) ShowDocument(documents ...approval.Document) error { return a.showDocuments(a.Display(), documents) }
+func (a *App) ShowDocument(documents ...approval.Document) error {
+	return a.showDocuments(a.Display(), documents)
+}
 
 func (a *App) showDocuments(out *output.Printer, documents []approval.Document) error {
 	for _, document := range documents {

@@ -168,7 +168,9 @@ func nodeOf(dec *json.Decoder) (*yaml.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	scalar := func(tag, value string) (*yaml.Node, error) { return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil }
+	scalar := func(tag, value string) (*yaml.Node, error) {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
+	}
 	switch v := token.(type) {
 	case json.Delim:
 		node := &yaml.Node{Kind: yaml.SequenceNode}

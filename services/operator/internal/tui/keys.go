@@ -55,7 +55,7 @@ func (m *Model) key(k tea.KeyPressMsg) tea.Cmd {
 		return nil
 	}
 	switch m.mode {
-	case modeDetail, modeSheet, modeHelp:
+	case modeDetail, modeSheet, modeHelp, modeLogs:
 		return m.readingKey(name)
 	case modeRevoke:
 		return m.revokeKey(name)
@@ -72,6 +72,16 @@ func (m *Model) quit() tea.Cmd {
 }
 
 func (m *Model) listKey(name string) tea.Cmd {
+	switch name {
+	case "tab":
+		m.onServices = !m.onServices && !m.small && len(m.services) > 0
+		return nil
+	case "/", "?", "r":
+	default:
+		if m.onServices {
+			return m.serviceKey(name)
+		}
+	}
 	switch name {
 	case "up", "k":
 		m.move(-1)
@@ -133,7 +143,7 @@ func (m *Model) propose(busy string, make func(context.Context, string) (*Propos
 	m.looking = true
 	return m.call(func(ctx context.Context) tea.Msg {
 		p, err := make(ctx, number)
-		return proposed{job, op.GetOperationId(), p, err}
+		return proposed{job: job, operation: op.GetOperationId(), proposal: p, err: err}
 	})
 }
 
@@ -142,7 +152,7 @@ func (m *Model) start(busy string, f func(context.Context) (string, error)) tea.
 	job := m.begin(busy)
 	return m.call(func(ctx context.Context) tea.Msg {
 		text, err := f(ctx)
-		return done{job, text, err}
+		return done{job: job, text: text, err: err}
 	})
 }
 
@@ -225,9 +235,11 @@ func (m *Model) signKey() tea.Cmd {
 func (m *Model) sign(passphrase []byte) tea.Cmd {
 	p := m.proposal
 	m.leave()
-	return m.start("signing "+p.Number+" (touch your security key if it blinks)", func(ctx context.Context) (string, error) {
+	job := m.begin("signing " + p.Number + " (touch your security key if it blinks)")
+	return m.call(func(ctx context.Context) tea.Msg {
 		defer clear(passphrase)
-		return m.backend.Sign(ctx, p, passphrase)
+		text, err := m.backend.Sign(ctx, p, passphrase)
+		return done{job: job, text: text, err: err, then: p.Then}
 	})
 }
 
@@ -284,6 +296,9 @@ func (m *Model) entered() tea.Cmd {
 	if m.mode == modeFilter {
 		m.mode = modeList
 		return nil
+	}
+	if m.mode == modePassphrase && m.own {
+		return m.sign([]byte(m.editor.take()))
 	}
 	op := m.pending(m.selected)
 	if op == nil {

@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"durward.internal/services/operator/internal/output"
@@ -50,6 +51,20 @@ func printable(s string) string {
 // commands reports whether a terminal would obey the character instead of showing it, or not show it.
 func commands(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// helpBar shows which key does what: as many as there is room for, each key set off.
+func helpBar(keys string, width int) string {
+	var out []string
+	used := -2
+	for _, entry := range strings.Split(keys, "  ") {
+		if used += 2 + ansi.StringWidth(entry); used > width {
+			break
+		}
+		key, what, _ := strings.Cut(entry, " ")
+		out = append(out, lipgloss.NewStyle().Reverse(true).Render(key)+dim(" "+what))
+	}
+	return strings.Join(out, "  ")
 }
 
 // editor is one line that is typed. What is not printable is not taken.

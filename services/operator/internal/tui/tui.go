@@ -36,6 +36,10 @@ type Backend interface {
 	Scope(ctx context.Context, op *vaultv1.Operation, number string, w approval.Within) (*Proposal, error)
 	Deny(ctx context.Context, operationID, reason string) error
 	Mute(ctx context.Context, principal string, length time.Duration) error
+	// Act makes what is signed for a person's own call of a tool that takes a service.
+	Act(ctx context.Context, tool, service string) (*Proposal, error)
+	// Logs passes on a service's last lines, KeptLines at most, and each new one until ctx ends.
+	Logs(ctx context.Context, service string, tell func(lines []string)) error
 	Revoke(ctx context.Context, standingID string) error
 	// Halt stops everything; it returns within about a second, whoever hangs.
 	Halt(ctx context.Context) []Halted
@@ -53,6 +57,8 @@ type Proposal struct {
 	Number   string
 	Document approval.Document
 	Submit   func(context.Context, *callv1.HumanStatement) (string, error)
+	// Then goes on after Submit for as long as it takes, and says how it ended; nil: there is nothing more.
+	Then func(context.Context) (string, error)
 }
 
 // Halted is one process's answer to a panic.
@@ -91,13 +97,20 @@ type (
 	proposed struct {
 		job       int
 		operation string
-		proposal  *Proposal
-		err       error
+		// service: it is a person's own call about this one.
+		service  string
+		proposal *Proposal
+		err      error
 	}
 	done struct {
 		job  int
 		text string
 		err  error
+		then func(context.Context) (string, error)
+	}
+	logLines struct {
+		job   int
+		lines []string
 	}
 	haltedMsg struct {
 		job    int
@@ -117,6 +130,7 @@ const (
 	modeMute
 	modeScope
 	modeRevoke
+	modeLogs
 	modeFilter
 	modeHelp
 	// modeGone is where typing ends up whose request does not wait any more: the rest of a passphrase or a reason is still on its
@@ -163,6 +177,13 @@ type Model struct {
 
 	// selected is the operation under the cursor, by id, so that a list that moves takes no key to another one.
 	selected string
+	// service is the one under the services' cursor, by id. onServices: keys are about it, not about what waits.
+	service    string
+	onServices bool
+	// own: what is looked at, or signed, is a person's own call, which no request's end ends.
+	own bool
+	// logs are what is followed of a service's log; nil: nothing.
+	logs *logs
 	// standing is the one under the cursor of the list that revokes.
 	standing string
 	filter   string
@@ -231,8 +252,15 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case Vault:
 		return m, m.take(msg)
+	case tea.MouseClickMsg:
+		m.click(msg.Mouse())
+	case tea.MouseWheelMsg:
+		m.wheel(msg.Mouse())
 	case Services:
 		m.services = msg
+		m.moveService(0)
+	case logLines:
+		return m, m.tookLines(msg)
 	case Host:
 		m.host = msg.GetHostResponse
 	case Problems:
@@ -255,6 +283,9 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			break
 		}
 		m.say(msg.text)
+		if msg.then != nil {
+			return m, m.finish(msg.then)
+		}
 	case haltedMsg:
 		m.ended(msg.job)
 		m.halted = msg.halted
@@ -298,7 +329,7 @@ func (m *Model) take(v Vault) tea.Cmd {
 
 // gone ends what was being decided about the request under the cursor. What is being typed is not taken up by whatever comes next.
 func (m *Model) gone() {
-	if !m.looking && !m.mode.deciding() && m.mode != modeSheet && m.mode != modeDetail {
+	if m.own || !m.looking && !m.mode.deciding() && m.mode != modeSheet && m.mode != modeDetail {
 		return
 	}
 	typing := m.mode.deciding()
@@ -310,26 +341,10 @@ func (m *Model) gone() {
 	m.say("That request does not wait any more.")
 }
 
-// brought takes what a look at an operation brought. It is shown only as the answer to the last look, while the cursor is on
-// that operation still and nothing else is read or typed: a document never appears under another request's name, or under a key that
-// was meant for something else.
-func (m *Model) brought(msg proposed) {
-	show := awaited(m.looking && msg.job == m.job, m.selected == msg.operation && (m.mode == modeList || m.mode == modeDetail))
-	m.ended(msg.job)
-	if !show {
-		return
-	}
-	if msg.err != nil {
-		m.fail(msg.err)
-		return
-	}
-	m.show(msg.operation, msg.proposal)
-}
-
 // begin numbers a job and says what it does.
 func (m *Model) begin(busy string) (job int) {
 	m.job++
-	m.busy, m.looking = busy, false
+	m.busy, m.looking, m.own = busy, false, false
 	return m.job
 }
 
@@ -415,45 +430,14 @@ func (m *Model) card(op *vaultv1.Operation) approval.Card {
 	return approval.Card{Number: m.numbers()[op.GetOperationId()], Operation: op, Problem: "the executor is being asked"}
 }
 
-// show puts a document on the screen, under the card of the operation that it is about.
-func (m *Model) show(operation string, p *Proposal) {
-	if op := m.pending(operation); op != nil {
-		p.Document.About = m.card(op).Sheet(m.now())
-	}
-	m.mode, m.proposal = modeSheet, p
-	m.unfold(false)
-}
-
-// unfold shows the document on one screen, or whole. What does not fit on one screen is signed only once it was read whole.
-func (m *Model) unfold(whole bool) {
-	m.whole, m.scroll, m.seenEnd, m.shownAt = whole, 0, false, m.now()
-	if !whole {
-		m.lines, m.seenEnd = approval.Brief(m.now(), m.width, m.room()-1, m.proposal.Document)
-		return
-	}
-	lines, err := m.proposal.Document.Lines(m.now())
-	if err != nil {
-		m.leave()
-		m.fail(err)
-		return
-	}
-	m.lines = lines
-	m.lookedAt()
-}
-
-// lookedAt notes that the end of a document was on the screen.
-func (m *Model) lookedAt() {
-	m.scroll = max(min(m.scroll, m.lastScroll()), 0)
-	if m.mode == modeSheet && m.whole && m.scroll >= m.lastScroll() {
-		m.seenEnd = true
-	}
-}
-
 // leave goes back to the list and forgets what was typed.
 func (m *Model) leave() {
 	m.editor.clear()
 	m.editor = editor{}
-	m.mode, m.proposal, m.lines, m.scroll = modeList, nil, nil, 0
+	if m.logs != nil {
+		m.logs.end()
+	}
+	m.mode, m.proposal, m.lines, m.scroll, m.own, m.logs = modeList, nil, nil, 0, false, nil
 }
 
 func (m *Model) say(text string) { m.note, m.bad = text, false }

@@ -42,6 +42,8 @@ type desk struct {
 	held       bool
 	signErr    error
 	cardReason string
+	// logs are what a service's log says.
+	logs [][]string
 }
 
 func (d *desk) note(format string, args ...any) {
@@ -96,6 +98,32 @@ func (d *desk) Deny(_ context.Context, id, reason string) error {
 
 func (d *desk) Mute(_ context.Context, principal string, length time.Duration) error {
 	d.note("mute %s %s", principal, length)
+	return nil
+}
+
+func (d *desk) Act(_ context.Context, tool, service string) (*Proposal, error) {
+	d.note("act %s %s", tool, service)
+	call, err := approval.NewCall(tool, []byte(`{"service_id":"`+service+`"}`))
+	if err != nil {
+		return nil, err
+	}
+	st, err := d.signer().Command(call, preview(), 3)
+	if err != nil {
+		return nil, err
+	}
+	document := approval.DocumentOf(st, preview().GetSubject().GetEntry())
+	document.About = []approval.Line{{Kind: approval.Heading, Text: "WRITE  " + tool + " service_id=" + service}}
+	return &Proposal{Number: tool + " " + service, Document: document, Then: func(context.Context) (string, error) {
+		d.note("then %s", service)
+		return service + " is well", nil
+	}}, nil
+}
+
+func (d *desk) Logs(_ context.Context, service string, tell func([]string)) error {
+	d.note("logs %s", service)
+	for _, lines := range d.logs {
+		tell(lines)
+	}
 	return nil
 }
 
@@ -683,7 +711,7 @@ func TestGoldenScreens(t *testing.T) {
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "stop_service"), operation(2, "start_service")}})
 	s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}})
 	s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360}}}}})
-	for _, screen := range []struct{ name, key string }{{"waiting", ""}, {"request", "enter"}, {"approval", "a"}, {"help", "?"}} {
+	for _, screen := range []struct{ name, key string }{{"waiting", ""}, {"request", "enter"}, {"approval", "a"}, {"help", "?"}, {"services", "tab"}} {
 		if screen.key != "" {
 			s.keys(screen.key)
 		}

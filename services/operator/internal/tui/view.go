@@ -10,7 +10,6 @@ import (
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/x/ansi"
 
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/bars"
@@ -33,6 +32,7 @@ func banner(s string) string {
 func (m *Model) View() tea.View {
 	v := tea.NewView(strings.Join(m.screen(), "\n"))
 	v.AltScreen = true
+	v.MouseMode = tea.MouseModeCellMotion
 	return v
 }
 
@@ -42,12 +42,14 @@ func (m *Model) screen() []string {
 	room := max(m.height-len(head)-len(foot), 1)
 	var body []string
 	switch m.mode {
-	case modeDetail, modeSheet, modeHelp, modePassphrase:
+	case modeDetail, modeSheet, modeHelp, modePassphrase, modeLogs:
 		body = m.reading(room)
 	case modeRevoke:
 		body = m.revoking(room)
 	default:
-		body = m.list(room)
+		for _, r := range m.list(room) {
+			body = append(body, r.text)
+		}
 	}
 	for len(body) < room {
 		body = append(body, "")
@@ -143,7 +145,7 @@ func (m *Model) foot() []string {
 			}
 		}
 	}
-	return append(lines, dim(ansi.Truncate(m.keysLine(), m.width, "")))
+	return append(lines, helpBar(m.keysLine(), m.width))
 }
 
 // tail is the end of a typed line, which is where it is typed.
@@ -173,6 +175,8 @@ func (m *Model) keysLine() string {
 		return "y sign it  v the statement whole  esc back, nothing is signed  p PANIC"
 	case modeHelp:
 		return "↑↓ space scroll  esc back"
+	case modeLogs:
+		return "↑↓ space scroll  end newest, and stay there  esc back  p PANIC"
 	case modeRevoke:
 		return "↑↓ choose  enter end it  esc back  p PANIC"
 	case modeScope:
@@ -182,28 +186,40 @@ func (m *Model) keysLine() string {
 	case modePassphrase, modeDeny, modeMute, modeFilter:
 		return "enter go on  esc back"
 	}
-	return "p PANIC  a approve  s scope  d deny  m mute  enter all  r revoke  ? help  q quit"
+	switch {
+	case m.onServices:
+		return "p PANIC  s start  x stop  z sleep  w wake  l logs  tab requests  ? help  r revoke  q quit"
+	case m.small || len(m.services) == 0:
+		return "p PANIC  a approve  s scope  d deny  m mute  enter all  r revoke  ? help  q quit"
+	}
+	return "p PANIC  a approve  s scope  d deny  m mute  enter all  tab services  ? help  r revoke  q quit"
 }
 
 // list is what waits on top, and the host below.
-func (m *Model) list(room int) []string {
+func (m *Model) list(room int) []row {
 	if m.small {
 		return m.approvals(room)
 	}
-	services, gpus, history := m.servicesLines(), m.gpuLines(), m.historyLines()
-	// What waits has at least half the screen, and what the rest leaves.
+	// What waits has at least half the screen, and what the rest leaves; the services have more while a person works with them.
 	rest := room / 2
-	share := func(lines []string, most int) []string {
+	share := func(lines []string, most int) []row {
 		taken := clip(lines, min(most, rest), "durward watch")
 		rest -= len(taken)
-		return taken
+		return rowsOf(taken)
 	}
-	below := slices.Concat(
-		share(gpus, max(room/5, 2)),
-		share(services, max(room/5, 3)),
-		share(history, max(rest, 0)),
-	)
-	return append(padded(m.approvals(room-len(below)), room-len(below)), below...)
+	gpus := share(m.gpuLines(), max(room/5, 2))
+	most := max(room/5, 3)
+	if m.onServices {
+		most = rest
+	}
+	services := m.serviceRows(min(most, rest))
+	rest -= len(services)
+	below := slices.Concat(gpus, services, share(m.historyLines(), max(rest, 0)))
+	top := m.approvals(room - len(below))
+	for len(top) < room-len(below) {
+		top = append(top, row{})
+	}
+	return append(top, below...)
 }
 
 func padded(lines []string, n int) []string {
@@ -214,16 +230,17 @@ func padded(lines []string, n int) []string {
 }
 
 // approvals are the cards: the one under the cursor as whole as fits, the others a line each.
-func (m *Model) approvals(room int) []string {
+func (m *Model) approvals(room int) []row {
 	shown := m.filtered()
 	if len(shown) == 0 {
+		text := "  Nothing waits."
 		switch {
 		case !m.told:
-			return []string{"", dim("  The vault has not answered yet.")}
+			text = "  The vault has not answered yet."
 		case m.filter != "":
-			return []string{"", dim("  Nothing that waits matches the filter. / then esc clears it.")}
+			text = "  Nothing that waits matches the filter. / then esc clears it."
 		}
-		return []string{"", dim("  Nothing waits.")}
+		return rowsOf([]string{"", dim(text)})
 	}
 	at := max(slices.IndexFunc(shown, func(op *vaultv1.Operation) bool { return op.GetOperationId() == m.selected }), 0)
 	// The card under the cursor keeps its room; the others are shown around it as far as there is some.
@@ -243,16 +260,19 @@ func (m *Model) approvals(room int) []string {
 	}
 	lines := m.titles(shown, first, at, last, card)
 	if hidden > 0 {
-		lines = append(lines, dim(fmt.Sprintf("  … %d more wait: ↑↓", hidden)))
+		lines = append(lines, row{text: dim(fmt.Sprintf("  … %d more wait: ↑↓", hidden))})
 	}
 	return lines[:min(len(lines), room)]
 }
 
-func (m *Model) titles(shown []*vaultv1.Operation, first, at, last int, card []string) []string {
-	var lines []string
+func (m *Model) titles(shown []*vaultv1.Operation, first, at, last int, card []string) []row {
+	var lines []row
 	for i := first; i < last; i++ {
+		id := shown[i].GetOperationId()
 		if i == at {
-			lines = append(lines, card...)
+			for _, text := range card {
+				lines = append(lines, row{text: text, operation: id})
+			}
 			continue
 		}
 		c := m.card(shown[i])
@@ -260,7 +280,7 @@ func (m *Model) titles(shown []*vaultv1.Operation, first, at, last int, card []s
 		if c.IsDestructive() {
 			title = red(title)
 		}
-		lines = append(lines, title)
+		lines = append(lines, row{text: title, operation: id})
 	}
 	return lines
 }
@@ -270,7 +290,7 @@ func (m *Model) cardLines(op *vaultv1.Operation, room int) []string {
 	var lines []string
 	for i, text := range c.Lines(m.now()) {
 		mark := "  "
-		if i == 0 {
+		if i == 0 && !m.onServices {
 			mark = "› "
 		}
 		for j, part := range wrap(text, m.width-2) {
@@ -382,26 +402,6 @@ func (m *Model) revoking(room int) []string {
 	return clip(lines, room, "durward standing")
 }
 
-func (m *Model) servicesLines() []string {
-	if len(m.services) == 0 {
-		return nil
-	}
-	lines := []string{dim("── services")}
-	for _, s := range m.services {
-		state := strings.ToLower(strings.TrimPrefix(s.GetState().String(), "SERVICE_STATE_"))
-		painted := fmt.Sprintf("%-10s", state)
-		switch s.GetState() {
-		case executorv1.ServiceState_SERVICE_STATE_RUNNING:
-			painted = green(painted)
-		case executorv1.ServiceState_SERVICE_STATE_FAILED:
-			painted = red(painted)
-		default: // no colour
-		}
-		lines = append(lines, fmt.Sprintf("  %-28s %s %s", clean.Line(s.GetServiceId(), 28), painted, dim(clean.Line(s.GetModel(), 64))))
-	}
-	return lines
-}
-
 func (m *Model) gpuLines() []string {
 	if m.host == nil || len(m.host.GetGpus()) == 0 {
 		return nil
@@ -480,6 +480,9 @@ d      deny, with a reason that the agent is told
 m      mute the client that asks: it cannot ask you for a while
 enter  everything about the request
 r      what sessions may do without asking, and end it
+tab    to the services and back: l or enter shows the log of the chosen one,
+       s starts, x stops, z puts it to sleep, w wakes it, once you have signed
+mouse  chooses a line and scrolls; it decides nothing (with shift it marks text)
 /      show only what matches
 p      PANIC, held or pressed three times: the vault and the executor refuse every change, at once
 L      lock the signing key now; it locks by itself 5 minutes after its passphrase

@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/tui"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 )
 
@@ -33,7 +34,9 @@ func (a *app) tuiCommand() *cobra.Command {
 		Use:   "tui",
 		Short: "One screen: what waits, services, GPUs, history; one key for each decision",
 		Long: `What waits for you is on top: a approves, s approves within a scope, d denies, m mutes the client, enter shows
-everything. Below are the GPUs, the services and what happened. p is panic, ? explains the keys, q ends it.
+everything. Below are the GPUs, the services and what happened. tab goes to the services: l shows a log, s starts,
+x stops, z puts to sleep, w wakes, each by your own signed command. The mouse chooses and scrolls; it decides
+nothing. p is panic, held or pressed three times, ? explains the keys, q ends it.
 
 Your signing key stays open for 5 minutes after its passphrase at most; L locks it, and so does leaving. A key
 that ssh-agent holds, or a security key, is asked each time. It goes on when a process is restarted.`,
@@ -198,6 +201,45 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 		}
 		return said, plain(err)
 	}}, nil
+}
+
+func (d *desk) Act(ctx context.Context, tool, service string) (*tui.Proposal, error) {
+	arguments, err := canonical.Marshal(map[string]string{"service_id": service})
+	if err != nil {
+		return nil, plain(err)
+	}
+	call, err := approval.NewCall(tool, arguments)
+	if err != nil {
+		return nil, plain(err)
+	}
+	document, err := d.a.ProposeCommand(ctx, d.s, call)
+	if err != nil {
+		return nil, plain(err)
+	}
+	what := clean.Visible(tool + " " + service)
+	var grant *callv1.SignedGrant
+	return &tui.Proposal{Number: what, Document: document,
+		Submit: func(ctx context.Context, signed *callv1.HumanStatement) (string, error) {
+			granted, err := d.s.Vault.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed})
+			grant = granted.GetGrant()
+			return what + " has begun.", plain(err)
+		},
+		Then: func(ctx context.Context) (string, error) {
+			said, err := d.s.Carry(ctx, call, grant)
+			return said, plain(err)
+		},
+	}, nil
+}
+
+func (d *desk) Logs(ctx context.Context, service string, tell func([]string)) error {
+	stream, err := d.s.Executor.FollowLogs(ctx, &executorv1.FollowLogsRequest{ServiceId: service, Lines: tui.KeptLines})
+	if err != nil {
+		return plain(err)
+	}
+	return plain(cli.EachOf(ctx, stream, errors.New("the executor ended the log"), func(said *executorv1.FollowLogsResponse) error {
+		tell(output.Each(said.GetLines(), func(line string) string { return clean.Text(line, cli.MaxLogLine) }))
+		return nil
+	}))
 }
 
 // plain is an error as people are shown it.

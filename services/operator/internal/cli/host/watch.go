@@ -84,7 +84,9 @@ func (a *app) watch(ctx context.Context, s *cli.Session, kinds watched) error {
 				return picture.ModesChange(modes), err
 			})
 		},
-		"operation": func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchOperations(ctx, a.App, s, stir, tell) },
+		"operation": func(ctx context.Context, tell func(picture.Change) bool) {
+			picture.WatchOperations(ctx, a.App, s, stir, tell)
+		},
 		"dangerous": func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
 	}
 	for _, kind := range kinds {

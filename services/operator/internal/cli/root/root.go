@@ -53,7 +53,7 @@ signing key, and everything is recorded in a log that can be proved.
   durward up --development          run everything in this terminal, for trying it out
   durward client connect claude-code
   durward approvals                 what waits for you
-  durward approve K7F3              look at it whole, sign, let it happen
+  durward approve K7F3              look at it, sign, let it happen
   durward watch                     services, GPU memory and running steps, live
   durward simulate coding           what a switch of modes would do, and whether it fits
   durward audit search              what happened
@@ -61,7 +61,8 @@ signing key, and everything is recorded in a log that can be proved.
 Commands mean the installation in ~/.durward, or the one that --home or $DURWARD_HOME names; where ~/.durward
 is not there and $XDG_DATA_HOME is set, a new one is made below that.
 
-Every command that reads takes -o json, yaml or wide, and --quiet for ids alone. "durward help exit-codes" explains the exit codes.`
+Every command that reads takes -o json, yaml or wide, and --quiet for ids alone.
+"durward help exit-codes" explains the exit codes.`
 
 // root builds the tree of commands.
 func root(a *cli.App) *cobra.Command {
