@@ -45,6 +45,9 @@ func (c *call) attributes(more ...any) []any {
 
 // begin gives the call its request id and its caller.
 func (s *Server) begin(ctx context.Context, method string) (context.Context, *call) {
+	if r, ok := ctx.Value(reachedKey{}).(*reached); ok {
+		r.chain.Store(true)
+	}
 	id := ""
 	if values := metadata.ValueFromIncomingContext(ctx, MetadataRequestID); len(values) == 1 && ValidRequestID(values[0]) {
 		id = values[0]

@@ -67,11 +67,10 @@ type ServerConfig struct {
 	// Foreign names who may call the methods ("/package.Service/Method") of protos that are not ours and so carry no
 	// callers option.
 	Foreign map[string][]optionsv1.Role
-	// OnRefused is called for every call that the chain refuses before the service sees it, so that the service can
-	// record it. err.Cause says why; the caller is zero if it could not be told. It must not block for long.
+	// OnRefused is called for every call that is refused before the service sees it, so that the service can record it: by the chain,
+	// or by gRPC, which cannot read it; and, without a method, for every peer that does not prove who it is. err.Cause says why; the
+	// caller is zero if it could not be told. It must not block for long.
 	OnRefused func(ctx context.Context, method string, caller identity.ID, err *fault.Error)
-	// OnUnauthenticated is called for every peer that does not prove who it is, as often as one comes. It must not block.
-	OnUnauthenticated func(err error)
 	// Unary and Stream run after authorisation and validation, first to last.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
@@ -110,6 +109,7 @@ func NewServer(cfg ServerConfig) *Server {
 		grpc.ChainStreamInterceptor(s.stream, recovery.StreamServerInterceptor(recovered), s.admitStream, validating.StreamServerInterceptor(s.rules)),
 		grpc.ChainStreamInterceptor(cfg.Stream...),
 		// Without it a method that does not exist would skip the chain, and whoever asks would learn that.
+		grpc.StatsHandler(unseen{s}),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return denied(errors.New("no such method")) }),
 		grpc.MaxRecvMsgSize(min(limit, MaxMessageBytes)),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
@@ -126,29 +126,11 @@ func NewServer(cfg ServerConfig) *Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	if cfg.Identity != nil {
-		opts = append(opts, grpc.Creds(peers{credentials.NewTLS(cfg.Identity.ServerTLS()), cfg.OnUnauthenticated}))
+		opts = append(opts, grpc.Creds(peers{credentials.NewTLS(cfg.Identity.ServerTLS()), s}))
 	}
 	s.grpc = grpc.NewServer(opts...)
 	s.ServiceRegistrar = s.grpc
 	return s
-}
-
-// peers tells of those that do not prove who they are.
-type peers struct {
-	credentials.TransportCredentials
-	refused func(error)
-}
-
-func (p peers) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	out, info, err := p.TransportCredentials.ServerHandshake(conn)
-	if err != nil && p.refused != nil {
-		p.refused(err)
-	}
-	return out, info, err
-}
-
-func (p peers) Clone() credentials.TransportCredentials {
-	return peers{p.TransportCredentials.Clone(), p.refused}
 }
 
 // Serve checks the server and serves on lis until ctx ends, then lets calls finish for at most 5 s (streams are told at

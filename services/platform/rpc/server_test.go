@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -812,6 +813,86 @@ func TestTooLarge(t *testing.T) {
 		Time: timestamppb.Now(), Body: &auditv1.Body{Arguments: strings.Repeat("x", 2000)}}}})
 	if !fault.Is(err, callv1.Code_CODE_TOO_LARGE) || service.calls > 0 {
 		t.Errorf("%v, %d calls", err, service.calls)
+	}
+}
+
+// garbled sends bytes that are no message.
+type garbled struct{}
+
+func (garbled) Marshal(any) ([]byte, error)       { return []byte{0xff, 0xff}, nil }
+func (garbled) Unmarshal(raw []byte, v any) error { return nil }
+func (garbled) Name() string                      { return "proto" }
+
+// What gRPC or TLS refuses before the chain sees it is told of all the same, once each, with who asked; a peer that hangs up without a
+// word, and one that goes away while it asks, is not.
+func TestWhatTheChainNeverSeesIsToldOf(t *testing.T) {
+	kit := platformtest.New(t)
+	service := &logs{}
+	var mu sync.Mutex
+	var told []string
+	addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+		auditv1.RegisterLogServiceServer(r, service)
+		auditv1.RegisterHistoryServiceServer(r, auditv1.UnimplementedHistoryServiceServer{})
+	}, func(c *rpc.ServerConfig) {
+		c.MaxMessageBytes = 1000
+		c.OnRefused = func(_ context.Context, method string, caller identity.ID, err *fault.Error) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprintf("%s %s: %v", method, caller, err.Cause))
+		}
+	})
+	const method = "/durward.audit.v1.LogService/Append"
+	conn := kit.Dial(t, kit.ID(vault, "main"), addr, kit.ID(audit, "main"))
+	large := &auditv1.AppendRequest{Records: []*auditv1.Record{{Body: &auditv1.Body{Arguments: strings.Repeat("x", 2000)}}}}
+	if err := conn.Invoke(t.Context(), method, large, &auditv1.AppendResponse{}); !fault.Is(err, callv1.Code_CODE_TOO_LARGE) {
+		t.Errorf("too large: %v", err)
+	}
+	if err := conn.Invoke(t.Context(), method, large, &auditv1.AppendResponse{}, grpc.ForceCodec(garbled{})); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+		t.Errorf("no message: %v", err)
+	}
+	const stream = "/durward.audit.v1.HistoryService/TailRecords"
+	tail, err := kit.Dial(t, kit.ID(operator, "ada"), addr, kit.ID(audit, "main")).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, stream, grpc.ForceCodec(garbled{}))
+	if err == nil {
+		err = errors.Join(tail.SendMsg(large), tail.CloseSend())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tail.RecvMsg(large); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+		t.Errorf("no message, in a stream: %v", err)
+	}
+	plain, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err == nil { // in TLS 1.3 the client hears of it with its first read
+		_, _ = plain.Read(make([]byte, 1))
+		_ = plain.Close()
+	}
+	silent, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = silent.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := conn.Invoke(ctx, method, &auditv1.AppendRequest{}, &auditv1.AppendResponse{}); err == nil {
+		t.Error("a caller that is gone is answered")
+	}
+	id := kit.ID(vault, "main").String()
+	want := []string{" : the peer did not prove who it is", method + " " + id + ": the message cannot be read", method + " " + id + ": the message is too large",
+		stream + " " + kit.ID(operator, "ada").String() + ": the message cannot be read"}
+	slices.Sort(want)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the end of a call is told when it is over, on the server's side
+		mu.Lock()
+		got := slices.Sorted(slices.Values(told))
+		mu.Unlock()
+		if slices.Equal(got, want) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("told of %q, want %q", got, want)
+		}
+	}
+	if service.calls > 0 {
+		t.Errorf("%d calls", service.calls)
 	}
 }
 

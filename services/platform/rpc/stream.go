@@ -35,6 +35,9 @@ func (s *checkedStream) SendMsg(m any) error {
 
 func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
+		if f := unreadable(err); f != nil {
+			return s.server.refuse(s.ctx, s.call, f)
+		}
 		return err
 	}
 	return s.ask()

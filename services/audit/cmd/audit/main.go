@@ -121,7 +121,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	refusals := services.Refusals(logger)
 	grpcServer := rpc.NewServer(rpc.ServerConfig{
-		Identity: self, Logger: logger, Tracer: tel.Tracer(), OnRefused: refusals.Refused, OnUnauthenticated: refusals.Unauthenticated,
+		Identity: self, Logger: logger, Tracer: tel.Tracer(), OnRefused: refusals.Refused,
 		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, history, db).Unary()},
 	})
 	services.Register(grpcServer)

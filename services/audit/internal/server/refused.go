@@ -34,18 +34,9 @@ func (r Refusals) Refused(ctx context.Context, method string, caller identity.ID
 	if err.Code == callv1.Code_CODE_DENIED && err.Cause != nil {
 		reason = clean.Line(err.Cause.Error(), 200) // which of the reasons that look alike
 	}
-	r.count(ctx, clean.Line(method, 200), caller.String(), reason)
-}
-
-// Unauthenticated counts one that was not let in. It is rpc.ServerConfig's OnUnauthenticated.
-func (r Refusals) Unauthenticated(error) {
-	// What the peer said of itself is in the process's own log alone: it could differ each time.
-	r.count(context.Background(), "", "", "the peer did not prove who it is")
-}
-
-func (r Refusals) count(ctx context.Context, method, caller, reason string) {
-	r.Add(ctx, refusals.Kind{Peer: caller, What: method + " " + reason}, &auditv1.Record{
+	method = clean.Line(method, 200)
+	r.Add(ctx, refusals.Kind{Peer: caller.String(), What: method + " " + reason}, &auditv1.Record{
 		Kind: auditv1.Kind_KIND_REFUSED, Status: auditv1.Status_STATUS_DENIED,
-		Body: &auditv1.Body{Action: "rpc-refused", Summary: method, DecisionSource: caller, Reason: reason},
+		Body: &auditv1.Body{Action: "rpc-refused", Summary: method, DecisionSource: caller.String(), Reason: reason},
 	})
 }

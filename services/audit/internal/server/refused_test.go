@@ -22,7 +22,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 	h := newHouse(t)
 	refusals := h.serv.Refusals(platformtest.Logger())
 	addr := h.kit.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", h.serv.Register, func(c *rpc.ServerConfig) {
-		c.OnRefused, c.OnUnauthenticated = refusals.Refused, refusals.Unauthenticated
+		c.OnRefused = refusals.Refused
 	})
 	dial := func(role optionsv1.Role, instance string) *grpc.ClientConn {
 		return h.kit.Dial(t, h.kit.ID(role, instance), addr, h.audit)
