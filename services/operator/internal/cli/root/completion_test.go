@@ -74,7 +74,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"client", "add", ""}, ""},
 		{[]string{"client", "add", "x", "--tier", ""}, "READ WRITE DESTRUCTIVE"},
 		{[]string{"client", "add", "x", "--channel", ""}, "cli desktop_ui api messaging:"},
-		{[]string{"audit", "search", "--status", ""}, "denied error ok pending unknown"},
+		{[]string{"audit", "search", "--status", ""}, "denied error ok pending timeout unknown"},
 		{[]string{"audit", "search", "--writer", ""}, "audit egress executor gateway operator vault"},
 		{[]string{"--home", empty, "client", "revoke", ""}, ""},
 		{[]string{"--home", empty, "approve", ""}, ""},

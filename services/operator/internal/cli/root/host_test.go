@@ -837,6 +837,25 @@ func TestWatchAsLines(t *testing.T) {
 	}
 }
 
+// TestAReadStaysAndShowsItsOwnChanges: -w of services, GPUs and modes, each without the others' lines.
+func TestAReadStaysAndShowsItsOwnChanges(t *testing.T) {
+	w := newWorld(t)
+	w.current = "chatting"
+	kinds := []string{"service", "gpu", "mode"}
+	for i, args := range [][]string{{"services", "-w"}, {"gpu", "--watch"}, {"mode", "ls", "-w"}} {
+		seen := w.until(t, []string{`"kind":"` + kinds[i] + `"`}, append(args, "-o", "json")...)
+		for line := range strings.Lines(seen) {
+			var object struct{ Kind string }
+			if err := json.Unmarshal([]byte(line), &object); err != nil || object.Kind != kinds[i] {
+				t.Errorf("%v: %q, %v", args, line, err)
+			}
+		}
+	}
+	if text := w.until(t, []string{"service_id: chat\n", "---\n"}, "services", "-w", "-o", "yaml"); strings.Contains(text, "{") {
+		t.Errorf("documents of YAML:\n%s", text)
+	}
+}
+
 // TestCompletion: ids of what is there, quickly, without a word of errors.
 func TestCompletion(t *testing.T) {
 	w := newWorld(t)
