@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
 # ssh-keygen and promtool. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
-# programs from npm are enough.
+# programs from npm are enough; `postgres` alone installs PostgreSQL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
@@ -13,6 +13,14 @@ package() {
   echo "real: installing $2"
   { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
 }
+if [ "${1:-}" = postgres ]; then
+  if [ ! -e /etc/postgresql-common/createcluster.conf ] && [ -w /etc ]; then
+    # The tests make servers of their own.
+    mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
+  fi
+  package /usr/lib/postgresql/15/bin/postgres postgresql-15
+  exit
+fi
 if [ $# = 0 ]; then
   package ssh-keygen openssh-client
   package promtool prometheus

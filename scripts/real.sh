@@ -2,11 +2,11 @@
 # The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
 # and on random changes of signatures and allowed_signers, promtool
 # on alerts and metrics, the official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control
-# groups, NVML over a driver library of ours, the production layout under its units, and the screen in tmux. Arguments name parts (clients systemd
-# docker process gpu layout terminal); all unless given.
+# groups, NVML over a driver library of ours, the production layout under its units, the screen in tmux, and audit on PostgreSQL.
+# Arguments name parts (clients systemd docker process gpu layout terminal postgres); all unless given.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- clients systemd docker process gpu layout terminal
+[ $# -gt 0 ] || set -- clients systemd docker process gpu layout terminal postgres
 for part; do
   started=$SECONDS
   case $part in
@@ -15,8 +15,8 @@ for part; do
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
-    systemd | docker | process | gpu | layout | terminal) "scripts/real-$part.sh" ;;
-    *) echo "make real knows clients, systemd, docker, process, gpu, layout and terminal, not $part" >&2; exit 2 ;;
+    systemd | docker | process | gpu | layout | terminal | postgres) "scripts/real-$part.sh" ;;
+    *) echo "make real knows clients, systemd, docker, process, gpu, layout, terminal and postgres, not $part" >&2; exit 2 ;;
   esac
   echo "real: $part took $((SECONDS - started)) s"
 done

@@ -19,7 +19,7 @@ import (
 
 // identities are the processes' own, as the configuration of a development installation names them.
 var identities = map[string]string{
-	Gateway: "gateway/main", Vault: "vault/main", Executor: "executor/local", Audit: "audit/main",
+	Gateway: "gateway/main", Vault: "vault/main", Executor: "executor/local", Audit: "audit/main", Standby: "audit/main",
 }
 
 // Identity returns the identity "ROLE/INSTANCE" of the installation's trust domain; the name of a process alone means that
@@ -78,6 +78,19 @@ func (h *Host) Trust() *trust.Folder {
 // same client as the processes use: calls end with *fault.Error.
 func (h *Host) DialAs(id identity.ID, server string) *grpc.ClientConn {
 	h.t.Helper()
+	conn, err := rpc.Dial(rpc.ClientConfig{
+		Identity: h.Source(id), Address: h.Address(server), Server: h.Identity(server), Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Source is a certificate that the installation's authority issues for an identity.
+func (h *Host) Source(id identity.ID) *identity.Source {
+	h.t.Helper()
 	cert, key, err := h.CA().Issue(id, 0)
 	if err != nil {
 		h.t.Fatal(err)
@@ -93,14 +106,7 @@ func (h *Host) DialAs(id identity.ID, server string) *grpc.ClientConn {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	conn, err := rpc.Dial(rpc.ClientConfig{
-		Identity: source, Address: h.Address(server), Server: h.Identity(server), Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	return source
 }
 
 // DialWith connects to a process with any certificate, or with none, as a stranger's program would: it does not check who

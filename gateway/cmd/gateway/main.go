@@ -176,7 +176,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	defer executor.Close()
-	audit, err := process.Dial(self, s.Audit, logger)
+	audit, err := process.DialLog(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,13 @@ type Peer struct {
 	Address string `yaml:"address"`
 	// Identity is the whole SPIFFE ID that its certificate must carry, "spiffe://durward.local/audit/main".
 	Identity string `yaml:"identity"`
+	// Standbys are the addresses of further processes with that identity, of which one does the work. Optional; audit's alone, which
+	// several processes may write where their database is a server's.
+	Standbys []string `yaml:"standbys"`
 }
+
+// maxStandbys bounds Peer.Standbys.
+const maxStandbys = 4
 
 // Shared returns the common part, for packages that start processes.
 func (c *Common) Shared() *Common { return c }
@@ -124,6 +130,18 @@ func (p Peer) Validate() error {
 	problems = append(problems, named("address", checkDial(p.Address)))
 	if !strings.HasPrefix(p.Identity, "spiffe://") {
 		problems = append(problems, errors.New("identity: must be a SPIFFE ID, spiffe://TRUST_DOMAIN/ROLE/INSTANCE"))
+	}
+	if len(p.Standbys) > 0 && !strings.Contains(p.Identity, "/audit/") {
+		problems = append(problems, errors.New("standbys: audit alone has any"))
+	}
+	if len(p.Standbys) > maxStandbys {
+		problems = append(problems, fmt.Errorf("standbys: are at most %d", maxStandbys))
+	}
+	for i, address := range p.Standbys {
+		problems = append(problems, named("standbys", checkDial(address)))
+		if address == p.Address || slices.Contains(p.Standbys[:i], address) {
+			problems = append(problems, fmt.Errorf("standbys: %s stands there twice", address))
+		}
 	}
 	return errors.Join(problems...)
 }

@@ -92,6 +92,26 @@ func TestPeer(t *testing.T) {
 	}
 }
 
+func TestStandbys(t *testing.T) {
+	const audit = "spiffe://durward.local/audit/main"
+	for name, tc := range map[string]struct {
+		identity string
+		standbys []string
+		want     string
+	}{
+		"of the vault": {"spiffe://durward.local/vault/main", []string{"127.0.0.1:2"}, "audit alone"},
+		"no address":   {audit, []string{"127.0.0.1"}, "host:port"},
+		"twice":        {audit, []string{"127.0.0.1:1"}, "twice"},
+		"many":         {audit, []string{"127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5", "127.0.0.1:6"}, "at most"},
+		"as meant":     {audit, []string{"127.0.0.1:2", "unix:/run/audit.sock,user=audit"}, ""},
+	} {
+		err := (config.Peer{Address: "127.0.0.1:1", Identity: tc.identity, Standbys: tc.standbys}).Validate()
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestStatePath(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -233,6 +233,20 @@ func Dial(self *identity.Source, peer config.Peer, logger *slog.Logger) (*grpc.C
 	return conn, nil
 }
 
+// DialLog is Dial to audit, which may be several processes.
+func DialLog(self *identity.Source, peer config.Peer, logger *slog.Logger) (*rpc.Any, error) {
+	id, err := identity.Parse(peer.Identity)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.DialAny(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: id, Logger: logger}, peer.Standbys)
+	if err != nil {
+		return nil, err
+	}
+	conn.Connect()
+	return conn, nil
+}
+
 // Log takes records that need not be durable when it returns; recorder.Recorder is one.
 type Log interface {
 	Spool(ctx context.Context, record *auditv1.Record) error

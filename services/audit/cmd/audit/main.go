@@ -1,6 +1,6 @@
 // Command audit writes history: an append-only Merkle log with signed checkpoints, which every process of Durward must
-// reach before it acts and which nobody needs to believe. It dials nobody but a collector of traces, where a human configured
-// one.
+// reach before it acts and which nobody needs to believe. It dials nobody but a collector of traces and a database server, where a
+// human configured them.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/metrics"
+	"durward.internal/services/audit/internal/postgres"
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/config"
@@ -41,6 +42,8 @@ type settings struct {
 	// LogKey is the file of the key that signs checkpoints: a sumdb/note signer key named like the log, which is audit's
 	// identity without "spiffe://". Its public half stands in the trust folder's log_keys. Required, absolute, 0600.
 	LogKey string `yaml:"log_key"`
+	// Database is where the log is kept. Optional; a file in the state folder.
+	Database postgres.Settings `yaml:"database"`
 
 	// development is set by -development and by nothing else.
 	development bool
@@ -56,7 +59,7 @@ func (s *settings) Validate() error {
 	if !filepath.IsAbs(s.LogKey) {
 		problem = errors.New("log_key: must be an absolute path")
 	}
-	return errors.Join(s.Common.Validate(), problem)
+	return errors.Join(s.Common.Validate(), problem, s.Database.Validate())
 }
 
 func main() {
@@ -67,7 +70,7 @@ func main() {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			guardFlags(f)
 		},
-		Check: func() error { return keyfile.Check(s.LogKey) },
+		Check: func() error { return errors.Join(keyfile.Check(s.LogKey), postgres.Check(s.Database)) },
 		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -95,13 +98,8 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if name := logproof.Origin(self.ID().String()); signer.Name() != name {
 		return fmt.Errorf("log_key: the key is named %q; the log of this process is %q", signer.Name(), name)
 	}
-	diskReserve, err := reserve.Open(s.StateDir, reserve.Default)
+	db, diskReserve, err := openStore(ctx, s, logger)
 	if err != nil {
-		return err
-	}
-	var db *store.Store
-	// A full disk is no reason not to start: what stops things has to be recorded.
-	if err := diskReserve.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err }); err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }() // everything that matters was committed
@@ -133,15 +131,54 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	if err := services.RecordStart(ctx); err != nil {
-		return errors.Join(fmt.Errorf("record the start: %w", err), listener.Close(), health.Close())
+	follows := history.Follows()
+	if !follows {
+		if err := services.RecordStart(ctx); err != nil {
+			return errors.Join(fmt.Errorf("record the start: %w", err), listener.Close(), health.Close())
+		}
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return grpcServer.Serve(ctx, listener) })
 	group.Go(func() error { return tel.Serve(ctx, health, history.Ready) })
 	group.Go(func() error { refusals.Run(ctx); return nil })
+	group.Go(func() error { return recordLead(ctx, follows, history, services, logger) })
 	err = group.Wait()
+	if history.Follows() {
+		return err // the process that leads goes on
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	return errors.Join(err, services.RecordStop(last))
+}
+
+// openStore opens the database that the settings name. The reserve is nil where the database is a server's, whose disk it is.
+func openStore(ctx context.Context, s *settings, logger *slog.Logger) (*store.Store, *reserve.Reserve, error) {
+	if s.Database.Shared() {
+		db, err := store.OpenPostgres(ctx, s.Database, logger)
+		return db, nil, err
+	}
+	disk, err := reserve.Open(s.StateDir, reserve.Default)
+	if err != nil {
+		return nil, nil, err
+	}
+	var db *store.Store
+	// A full disk is no reason not to start: what stops things has to be recorded.
+	err = disk.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err })
+	return db, disk, err
+}
+
+// recordLead records the start of a process that stood by, when it leads.
+func recordLead(ctx context.Context, follows bool, history *log.Log, services *server.Server, logger *slog.Logger) error {
+	if !follows {
+		return nil
+	}
+	select {
+	case <-history.Leads():
+	case <-ctx.Done():
+		return nil
+	}
+	if err := services.RecordStart(ctx); err != nil {
+		logger.ErrorContext(ctx, "that this process took the lead could not be recorded", "error", err)
+	}
+	return nil
 }

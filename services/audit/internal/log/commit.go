@@ -144,12 +144,12 @@ func (l *Log) commit(group []*request) {
 		return
 	}
 	if l.follows.Load() {
-		refuse(group, unavailable(store.ErrFollows))
+		l.relay(ctx, group)
 		return
 	}
 	if l.broken.Load() {
 		if err := l.lead(ctx); err != nil {
-			l.cfg.Logger.Error("the log cannot be read again after a failed transaction", "cause", err.Error())
+			l.cfg.Logger.Debug("the log cannot be read again after a failed transaction", "cause", err.Error())
 			refuse(group, unavailable(err))
 			return
 		}
@@ -174,6 +174,24 @@ func (l *Log) commit(group []*request) {
 	for i, r := range group {
 		answers[i].head, answers[i].last = next, l.last[r.writer]
 		r.answer <- answers[i]
+	}
+}
+
+// relay answers the requests of the group that read, and refuses the others, which are for the process that leads.
+func (l *Log) relay(ctx context.Context, group []*request) {
+	var err error
+	if slices.ContainsFunc(group, func(r *request) bool { return r.reads }) {
+		err = l.follow(ctx)
+	}
+	for _, r := range group {
+		switch {
+		case !r.reads:
+			r.answer <- answer{err: unavailable(store.ErrFollows)}
+		case err != nil:
+			r.answer <- answer{err: unavailable(err)}
+		default:
+			r.answer <- answer{head: l.head.Load()}
+		}
 	}
 }
 

@@ -280,7 +280,9 @@ type request struct {
 	writer  string
 	records []*auditv1.Record
 	known   uint64
-	answer  chan answer // holds one
+	// reads: it is answered by a log that follows, too.
+	reads  bool
+	answer chan answer // holds one
 }
 
 type answer struct {
@@ -356,9 +358,21 @@ func (l *Log) submit(ctx context.Context, r *request) (answer, error) {
 	}
 }
 
+// current is the newest state, of another process that leads too.
+func (l *Log) current(ctx context.Context) (*head, error) {
+	if !l.follows.Load() {
+		return l.head.Load(), nil
+	}
+	a, err := l.submit(ctx, &request{reads: true, answer: make(chan answer, 1)})
+	return a.head, err
+}
+
 // Export returns the newest checkpoint, its size, and the proof that it extends the tree of size known.
 func (l *Log) Export(ctx context.Context, known uint64) (size uint64, checkpoint []byte, consistency [][]byte, err error) {
-	h := l.head.Load()
+	h, err := l.current(ctx)
+	if err != nil {
+		return 0, nil, nil, err
+	}
 	if known <= h.Size {
 		consistency, err = l.consistency(ctx, h, known)
 	}
@@ -367,7 +381,10 @@ func (l *Log) Export(ctx context.Context, known uint64) (size uint64, checkpoint
 
 // Receipt proves an entry in the newest tree.
 func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry) (*callv1.Receipt, error) {
-	h := l.head.Load()
+	h, err := l.current(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if entry.GetIndex() >= h.Size {
 		return nil, store.ErrNotFound
 	}

@@ -20,13 +20,15 @@ import (
 type Log interface {
 	Size() uint64
 	Ready() error
+	// Follows reports whether another process writes it.
+	Follows() bool
 	// Waiting is how many requests wait to be written, and how many may.
 	Waiting() (now, most int)
 }
 
 // Store is what is shown of the disk.
 type Store interface {
-	// Folder is where the log lies, Bytes what it takes.
+	// Folder is where the log lies, "" if another process knows; Bytes is what it takes.
 	Folder() string
 	Bytes() uint64
 }
@@ -69,6 +71,17 @@ func New(registry prometheus.Registerer, log Log, store Store) *Metrics {
 			}
 			return 1
 		}),
+		gauge("durward_audit_log_leads", "1 while this process writes the log, 0 while it follows one that does.", func() float64 {
+			if log.Follows() {
+				return 0
+			}
+			return 1
+		}),
+	)
+	if store.Folder() == "" {
+		return m
+	}
+	registry.MustRegister(
 		gauge("durward_audit_disk_free_bytes", "Space that is left where the log lies.", func() float64 {
 			disk := statfs(store.Folder())
 			return float64(disk.Bavail) * float64(disk.Bsize)

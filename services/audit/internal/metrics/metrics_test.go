@@ -22,6 +22,17 @@ func (disk) Waiting() (now, most int) { return 3, 256 }
 func (d disk) Ready() error           { return d.broken }
 func (disk) Bytes() uint64            { return 4096 }
 func (d disk) Folder() string         { return d.folder }
+func (d disk) Follows() bool          { return d.folder == "" }
+
+// TestServer: a process that follows says so, and knows nothing of another host's disk.
+func TestServer(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	New(registry, disk{}, disk{})
+	values := telemetrytest.Samples(t, registry)
+	if _, known := values["durward_audit_disk_free_bytes"]; known || values["durward_audit_log_leads"] != 0 {
+		t.Errorf("%v", values)
+	}
+}
 
 func TestAppends(t *testing.T) {
 	registry := prometheus.NewRegistry()
@@ -43,7 +54,7 @@ func TestAppends(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, values[name], want)
 		}
 	}
-	if values["durward_audit_log_records"] != 12 || values["durward_audit_requests_waiting"] != 3 || values["durward_audit_requests_waiting_limit"] != 256 || values["durward_audit_log_bytes"] != 4096 || values["durward_audit_log_writable"] != 1 ||
+	if values["durward_audit_log_records"] != 12 || values["durward_audit_requests_waiting"] != 3 || values["durward_audit_requests_waiting_limit"] != 256 || values["durward_audit_log_bytes"] != 4096 || values["durward_audit_log_writable"] != 1 || values["durward_audit_log_leads"] != 1 ||
 		values["durward_audit_disk_free_bytes"] <= 0 || values["durward_audit_disk_bytes"] < values["durward_audit_disk_free_bytes"] {
 		t.Errorf("%v", values)
 	}

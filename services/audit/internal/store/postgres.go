@@ -155,8 +155,8 @@ func (p *server) Hold(ctx context.Context) error {
 }
 
 // add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
-// none. It adds nothing, and returns 0, when the epoch is another.
-const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE epoch = $1 AND closed = '' FOR UPDATE),
+// none. It adds nothing, and returns 0, when fence says so.
+const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = '' FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
@@ -174,6 +174,9 @@ const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE epoch
 	SELECT count(*) FROM e`
 
 func (p *server) Commit(ctx context.Context, batch Batch) error {
+	if p.epoch == 0 {
+		return ErrFollows
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	args, err := columns(batch)
@@ -181,7 +184,7 @@ func (p *server) Commit(ctx context.Context, batch Batch) error {
 		return err
 	}
 	var added int
-	err = p.Pool.QueryRow(ctx, add, append([]any{p.epoch}, args...)...).Scan(&added)
+	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", fence(), 1), append([]any{p.epoch}, args...)...).Scan(&added)
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said):

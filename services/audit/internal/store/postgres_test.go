@@ -3,12 +3,21 @@
 package store_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 
 	"durward.internal/services/audit/internal/postgres"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/database"
 	server "durward.internal/services/platform/platformtest/postgres"
 )
 
@@ -40,5 +49,133 @@ func TestPostgres(t *testing.T) {
 				return openPostgres(t, how)
 			})
 		})
+	}
+}
+
+// takeOver leads when the server finds that the one before has ended, or is silent: within 5 s.
+func takeOver(t *testing.T, db *store.Store) {
+	t.Helper()
+	for began := time.Now(); ; {
+		err := db.Lead(t.Context())
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, store.ErrFollows) || time.Since(began) > 5*time.Second {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		time.Sleep(50 * time.Millisecond) // the server's clock is what is waited for
+	}
+}
+
+// TestLead: one process leads; one that lost its lock commits nothing, whatever it believes, and one that is silent loses it.
+func TestLead(t *testing.T) {
+	s := server.Start(t)
+	ctx := t.Context()
+	first, second := openPostgres(t, settings(s)), openPostgres(t, settings(s))
+	tr := &tree{t: t, db: first}
+	read := func() *auditv1.Record { return &auditv1.Record{Kind: auditv1.Kind_KIND_READ} }
+	if err := first.Commit(ctx, (&tree{t: t}).batch(writer, read())); !errors.Is(err, store.ErrFollows) {
+		t.Fatalf("a commit before any lead: %v", err)
+	}
+	lead(t, first)
+	tr.commit(writer, read())
+	if err := second.Lead(ctx); !errors.Is(err, store.ErrFollows) {
+		t.Fatalf("two lead: %v", err)
+	}
+	if err := second.Hold(ctx); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("one that follows holds: %v", err)
+	}
+	lead(t, first) // again: its own epoch is a new one
+	tr.commit(writer, read())
+
+	// The first says nothing for longer than its lease lasts.
+	takeOver(t, second)
+	before, err := first.Head(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := &tree{t: t, db: first, entries: tr.entries, hashes: tr.hashes, last: map[string]uint64{writer: tr.last[writer]}}
+	if err := first.Commit(ctx, stale.batch(writer, read(), read())); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("a commit of one that lost its lead: %v", err)
+	}
+	if after, err := second.Head(ctx); err != nil || !cmp.Equal(before, after) {
+		t.Errorf("it left something (%v): %s", err, cmp.Diff(before, after))
+	}
+	if err := first.Hold(ctx); err == nil {
+		t.Error("it still holds")
+	}
+	if err := first.Lead(ctx); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("it leads again: %v", err)
+	}
+	tr.db = second
+	tr.commit(writer, read())
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	takeOver(t, first)
+	tr.db = first
+	tr.commit(writer, read())
+
+	s.SQL(t, "durward_audit", "UPDATE sequencer SET closed = 'it was moved'")
+	if err := first.Commit(ctx, tr.batch(writer, read())); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("a commit to a closed log: %v", err)
+	}
+	if err := first.Lead(ctx); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "it was moved") {
+		t.Errorf("a closed log: %v", err)
+	}
+}
+
+// TestOpenPostgresRefuses: servers that forget, servers that are not who they should be, and a newer schema.
+func TestOpenPostgresRefuses(t *testing.T) {
+	s := server.Start(t)
+	for name, tc := range map[string]struct {
+		prepare, undo string
+		spoil         func(p *postgres.Settings)
+		want          string
+		is            error
+	}{
+		"synchronous_commit off": {"ALTER ROLE durward_audit SET synchronous_commit = off", "ALTER ROLE durward_audit RESET ALL", nil, "synchronous_commit is off", postgres.ErrUnsafe},
+		"fsync off":              {"ALTER SYSTEM SET fsync = off", "ALTER SYSTEM RESET fsync", nil, "fsync is off", postgres.ErrUnsafe},
+		"a replica":              {"ALTER ROLE durward_audit SET default_transaction_read_only = on", "ALTER ROLE durward_audit RESET ALL", nil, "read only", nil},
+		"another password":       {"ALTER ROLE durward_audit PASSWORD 'another'", "ALTER ROLE durward_audit PASSWORD '" + server.Password + "'", nil, "password authentication failed", nil},
+		"another name":           {"", "", func(p *postgres.Settings) { p.Addresses, p.CA = []string{fmt.Sprintf("127.0.0.1:%d", s.Port)}, s.CA }, "certificate", nil},
+		"another user's socket":  {"", "", func(p *postgres.Settings) { p.Addresses[0] = strings.Split(p.Addresses[0], ",")[0] + ",user=65534" }, "listens on", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := settings(s)
+			if tc.spoil != nil {
+				tc.spoil(&p)
+			}
+			if tc.prepare != "" {
+				s.SQL(t, "postgres", tc.prepare)
+				s.SQL(t, "postgres", "SELECT pg_reload_conf()")
+				defer func() {
+					s.SQL(t, "postgres", tc.undo)
+					s.SQL(t, "postgres", "SELECT pg_reload_conf()")
+				}()
+			}
+			db, err := store.OpenPostgres(t.Context(), p, slog.New(slog.DiscardHandler))
+			if err == nil {
+				_ = db.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.want) || tc.is != nil && !errors.Is(err, tc.is) || strings.Contains(err.Error(), server.Password) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+	var said bytes.Buffer
+	db, err := store.OpenPostgres(t.Context(), settings(s), slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "no synchronous standby") {
+		t.Errorf("it says nothing of what a fail-over may lose: %s", &said)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.SQL(t, "durward_audit", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)")
+	if _, err := store.OpenPostgres(t.Context(), settings(s), slog.New(slog.DiscardHandler)); !errors.Is(err, database.ErrNewerSchema) {
+		t.Errorf("a newer schema: %v", err)
 	}
 }

@@ -56,7 +56,7 @@ func openLinks(ctx context.Context, cfg *settings, logger *slog.Logger) (l *link
 		return l, err
 	}
 	l.add(func() error { l.telemetry.Close(); return nil })
-	audit, err := process.Dial(l.self, cfg.Audit, logger)
+	audit, err := process.DialLog(l.self, cfg.Audit, logger)
 	if err != nil {
 		return l, err
 	}

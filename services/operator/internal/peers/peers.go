@@ -94,9 +94,17 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		if server, err = identity.Parse(peer.Identity); err != nil {
 			return nil
 		}
+		to := rpc.ClientConfig{Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler)}
+		if len(peer.Standbys) > 0 {
+			var several *rpc.Any
+			if several, err = rpc.DialAny(to, peer.Standbys); err != nil {
+				return nil
+			}
+			p.conns = append(p.conns, several)
+			return several
+		}
 		var conn *grpc.ClientConn
-		conn, err = rpc.Dial(rpc.ClientConfig{Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
+		if conn, err = rpc.Dial(to); err != nil {
 			return nil
 		}
 		p.conns = append(p.conns, conn)

@@ -37,9 +37,9 @@ type Server struct {
 	// CA and PasswordFile are what a client needs. The certificate is for localhost.
 	CA, PasswordFile string
 
-	bin string
-	uid uint32
-	gid uint32
+	bin        string
+	uid, gid   uint32
+	postmaster *exec.Cmd
 }
 
 // Start starts one, which ends with the test. settings are lines of postgresql.conf. Where no PostgreSQL is installed the test
@@ -175,31 +175,67 @@ func (s *Server) must(t testing.TB, program string, args ...string) string {
 	return string(out)
 }
 
-// Run starts the server's processes, after Kill too, and returns when they answer.
+// Run starts the server, after Kill too, and returns when it answers.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
-	s.must(t, "pg_ctl", "start", "--wait", "--silent", "--pgdata="+s.data(), "--log="+filepath.Join(s.Dir, "log"))
+	log, err := os.OpenFile(filepath.Join(s.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	// It is this process's child, so that it is no zombie when it is killed: the next one would take it for one that runs.
+	s.postmaster = s.command(context.Background(), "postgres", "-D", s.data())
+	s.postmaster.Stdout, s.postmaster.Stderr = log, log
+	if err := s.postmaster.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // pg_isready is the only one to ask
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		out, err := s.command(ctx, "pg_isready", "--host="+s.Dir, "--port="+strconv.Itoa(s.Port)).CombinedOutput()
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("PostgreSQL does not start: %s\n%s", out, text)
+		}
+	}
 }
 
 // Kill ends the server and all of its processes with SIGKILL, as a power cut would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
-	if err != nil {
+	if s.postmaster == nil {
 		return // it never ran
 	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	postmaster, err := strconv.Atoi(first)
-	if err != nil || postmaster < 2 {
-		t.Fatalf("postmaster.pid: %q", text)
-	}
+	postmaster := s.postmaster.Process.Pid
 	// Its children are found before they lose their parent.
-	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", postmaster))
-	for _, pid := range append([]string{first}, strings.Fields(string(children))...) {
-		if n, err := strconv.Atoi(pid); err == nil {
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", postmaster))
+	if err != nil {
+		t.Error(err)
+	}
+	_ = s.postmaster.Process.Kill() // it may have ended
+	for _, pid := range strings.Fields(string(children)) {
+		if n, err := strconv.Atoi(pid); err == nil && n > 1 {
 			_ = syscall.Kill(n, syscall.SIGKILL) // it may have ended
 		}
 	}
+	_ = s.postmaster.Wait() // it was killed
+	s.postmaster = nil
+	for _, pid := range strings.Fields(string(children)) {
+		for began := time.Now(); alive(pid); time.Sleep(5 * time.Millisecond) { // it is not this process's child
+			if time.Since(began) > time.Minute {
+				t.Fatalf("process %s outlives a SIGKILL", pid)
+			}
+		}
+	}
+}
+
+// alive reports whether a process has memory: one that ended and whose parent has not asked has none.
+func alive(pid string) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	return err == nil && !strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " Z")
 }
 
 // SQL runs one statement as the server's own user, and returns what psql prints, without decoration.

@@ -132,7 +132,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	conn, err := process.Dial(self, s.Audit, logger)
+	conn, err := process.DialLog(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}

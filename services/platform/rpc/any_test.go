@@ -1,0 +1,98 @@
+package rpc_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/rpc"
+)
+
+// standby is an audit that answers as the test says.
+type standby struct {
+	auditv1.UnimplementedLogServiceServer
+	auditv1.UnimplementedHistoryServiceServer
+	fail  error
+	calls int
+}
+
+func (s *standby) GetHead(ctx context.Context, _ *auditv1.GetHeadRequest) (*auditv1.GetHeadResponse, error) {
+	s.calls++
+	fail := s.fail
+	if errors.Is(fail, context.DeadlineExceeded) {
+		<-ctx.Done()
+	}
+	return &auditv1.GetHeadResponse{}, fail
+}
+
+func (s *standby) TailRecords(_ *auditv1.TailRecordsRequest, stream grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
+	s.calls++
+	if s.fail != nil {
+		return s.fail
+	}
+	return stream.Send(&auditv1.TailRecordsResponse{})
+}
+
+// TestAny: calls go to the next process once one cannot do its work, and no call is repeated.
+func TestAny(t *testing.T) {
+	kit := platformtest.New(t)
+	first, second := &standby{}, &standby{}
+	var addresses []string
+	for _, s := range []*standby{first, second} {
+		addresses = append(addresses, kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
+			auditv1.RegisterLogServiceServer(r, s)
+			auditv1.RegisterHistoryServiceServer(r, s)
+		}))
+	}
+	for name, tc := range map[string]struct {
+		fail  error
+		moves bool
+	}{
+		"it can do its work":     {nil, false},
+		"it stands by":           {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads"), true},
+		"it does not answer":     {context.DeadlineExceeded, true},
+		"its disk is full":       {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "full", fault.WithField(reserve.Field)), false},
+		"the call is refused":    {fault.New(callv1.Code_CODE_CONFLICT, "a sequence is taken"), false},
+		"the caller may not ask": {fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(audit, "main"), Deadline: 500 * time.Millisecond}, addresses[1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer any.Close()
+			client := auditv1.NewLogServiceClient(any)
+			*first, *second = standby{fail: tc.fail}, standby{}
+			if _, err := client.GetHead(t.Context(), &auditv1.GetHeadRequest{}); (err == nil) != (tc.fail == nil) || second.calls != 0 {
+				t.Fatalf("%v after %d calls of the second", err, second.calls)
+			}
+			_, err = client.GetHead(t.Context(), &auditv1.GetHeadRequest{})
+			if moved := second.calls == 1; moved != tc.moves || first.calls+second.calls != 2 || tc.moves && err != nil {
+				t.Errorf("%d calls of the first, %d of the second, %v", first.calls, second.calls, err)
+			}
+		})
+	}
+	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(operator, "ada"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer any.Close()
+	*first, *second = standby{fail: fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads")}, standby{}
+	for _, want := range []bool{false, true} {
+		stream, err := auditv1.NewHistoryServiceClient(any).TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); (err == nil) != want {
+			t.Errorf("a stream: %v", err)
+		}
+	}
+}
