@@ -44,8 +44,8 @@ func TestPostgres(t *testing.T) {
 	for name, how := range map[string]postgres.Settings{"socket": settings(s), "tls": remote} {
 		t.Run(name, func(t *testing.T) {
 			suite(t, func(t *testing.T) *store.Store {
-				s.SQL(t, "postgres", "DROP DATABASE durward_audit WITH (FORCE)")
-				s.SQL(t, "postgres", "CREATE DATABASE durward_audit OWNER durward_audit")
+				s.SQL(t, "durward_audit", "DROP SCHEMA public CASCADE")
+				s.SQL(t, "durward_audit", "CREATE SCHEMA public AUTHORIZATION durward_audit")
 				return openPostgres(t, how)
 			})
 		})
@@ -156,7 +156,7 @@ func TestOpenPostgresRefuses(t *testing.T) {
 			}
 			db, err := store.OpenPostgres(t.Context(), p, slog.New(slog.DiscardHandler))
 			if err == nil {
-				_ = db.Close()
+				_ = db.Close() // it ought not to be open
 			}
 			if err == nil || !strings.Contains(err.Error(), tc.want) || tc.is != nil && !errors.Is(err, tc.is) || strings.Contains(err.Error(), server.Password) {
 				t.Errorf("%v, want %q", err, tc.want)
