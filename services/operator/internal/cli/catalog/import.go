@@ -110,9 +110,10 @@ func (a *app) importComposeCommand(imp *importing) *cobra.Command {
 		Use:   "compose FILE...",
 		Short: "From the GPU services of Compose files",
 		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
-container as powerful as the host is refused by name: privileged, added capabilities, the host's namespaces, the
-runtime's socket, the system's and hidden folders, whole homes. Ports are published on 127.0.0.1 alone. Files that a
-Compose file extends, includes or reads variables from are named and not read.
+container as powerful as the host is refused by name: privileged, all capabilities, the host's processes and users,
+the runtime's socket, the system's and hidden folders, whole homes. The host's network and memory, and single
+capabilities, are left out of what is proposed. Ports are published on 127.0.0.1 alone. Files that a Compose file
+extends, includes or reads variables from are named and not read.
 ` + importLong,
 		Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
 		Args:              cobra.MinimumNArgs(1),
