@@ -310,7 +310,9 @@ func (x *box) arguments(image string, entrypoint, command []string) (out []strin
 	for _, option := range named {
 		x.secretNamed(x.s, option)
 	}
-	if why := unusable(append(append(slices.Clone(command), entrypoint...), image)...); why != "" {
+	said := append(append(slices.Clone(command), entrypoint...), image)
+	if why := unusable(said...); why != "" {
+		x.want(said...)
 		return out, x.leaveOut("its image or command %s", why)
 	}
 	return command[1:], true

@@ -41,6 +41,17 @@ func missing(text string) []string {
 // settable is what a human can give a value by --set.
 var settable = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_.\-]*\z`)
 
+// want tells which variables texts lack that a human can give a value.
+func (b *builder) want(texts ...string) {
+	for _, text := range texts {
+		for _, name := range missing(text) {
+			if settable.MatchString(name) && !secret.Name(name) {
+				b.Want(name)
+			}
+		}
+	}
+}
+
 // unusable is why texts cannot stand in an entry, as what follows "it", or "".
 func unusable(texts ...string) string {
 	for _, text := range texts {

@@ -121,6 +121,7 @@ func (b *builder) program(id string, s *program) bool {
 		b.secretNamed(s, option)
 	}
 	if why := unusable(argv...); why != "" {
+		b.want(argv...)
 		return leaveOut("its command %s", why)
 	}
 	return b.process(id, s, argv)

@@ -83,6 +83,7 @@ func (x *box) storage(id string, fields proposal.Fields) (proposal.Fields, bool)
 			s.note("The unnamed volume at %s was left out.", target)
 			continue
 		case len(missing(m.source+m.target)) > 0:
+			x.want(m.source, m.target)
 			s.note("A mount was left out: it %s.", unusable(m.source+m.target))
 			continue
 		case strings.HasPrefix(m.source, "~") || strings.Contains(m.source, "$"):

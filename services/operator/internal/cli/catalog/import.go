@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/hostprogram"
@@ -41,8 +42,9 @@ type importing struct {
 const importLong = `
 What comes out is a proposal: a new catalogue file, by default ./durward-import-KIND.yaml, with comments that say
 where each entry came from, what was left out, and why. Nothing is run, the catalogue does not change, and no
-variable of your environment is read. What is called a secret or looks like one is not copied: it is named in a
-comment, and you put it where it belongs.
+variable of your environment is read: at a terminal you are asked for the values that files need, --set gives them
+too. What is called a secret or looks like one is not copied: it is named in a comment, and you put it where it
+belongs.
 
 The proposal stands beside the present catalogue: ids that are taken there are not proposed again, and
 durward catalog check FILE accepts it as it stands. Where the catalogue has no GPUs, the host's are proposed, or simulated
@@ -124,19 +126,51 @@ extends, includes or reads variables from are named and not read.
 	}
 }
 
-// importFiles is an import from files: begun, read, proposed.
+// importFiles is an import from files: begun, read, proposed. A person at a terminal is asked for the values of variables for lack of
+// which something is left out, and the files are read again with them.
 func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*proposal.Proposal) error) error {
-	p, err := a.beginImport(cmd, imp, kind, from...)
-	if err != nil {
-		return err
+	asked := map[string]bool{}
+	for {
+		p, err := a.beginImport(cmd, imp, kind, from...)
+		if err != nil {
+			return err
+		}
+		if err := read(p); errors.Is(err, context.Canceled) {
+			return err
+		} else if err != nil {
+			return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
+		}
+		if !a.askVariables(cmd.Context(), imp, p.Wanted(), asked) {
+			return a.propose(cmd.Context(), imp, p)
+		}
 	}
-	if err := read(p); errors.Is(err, context.Canceled) {
-		return err
-	} else if err != nil {
-		return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
-	}
-	return a.propose(cmd.Context(), imp, p)
 }
+
+// askVariables asks for the value of each variable once, and reports whether one was given.
+func (a *app) askVariables(ctx context.Context, imp *importing, names []string, asked map[string]bool) (given bool) {
+	if imp.yes || imp.out == "-" || a.JSON || !output.IsTerminal(a.Streams.In) {
+		return false
+	}
+	for _, name := range names {
+		if asked[name] || len(asked) >= maxAsked {
+			continue
+		}
+		asked[name] = true
+		value, ok := a.Ask(ctx, "The value of "+clean.Visible(name)+", which the file names (empty: what needs it is left out): ")
+		switch {
+		case !ok:
+			return given
+		case secret.Suspect(value):
+			a.Display().Remark("That looks like a secret, which is not copied into a catalogue.")
+		case value != "":
+			imp.set, given = append(imp.set, name+"="+value), true
+		}
+	}
+	return given
+}
+
+// maxAsked bounds what a person is asked for.
+const maxAsked = 32
 
 // beginImport reads the present catalog, which must be good, and begins a proposal beside it. from is what it is made from.
 func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*proposal.Proposal, error) {

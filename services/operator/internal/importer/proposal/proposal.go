@@ -65,6 +65,7 @@ type Proposal struct {
 	host      []catalog.GPU
 	simulated bool
 	uuids     []string
+	wanted    []string
 }
 
 // item is one entry, or a folder or key of the containers section.
@@ -131,6 +132,19 @@ func (p *Proposal) LeftOut() []LeftOut {
 	}
 	return out
 }
+
+// maxWanted bounds what a human is asked for.
+const maxWanted = 16
+
+// Want notes a variable for lack of whose value something was left out.
+func (p *Proposal) Want(name string) {
+	if len(p.wanted) < maxWanted && !slices.Contains(p.wanted, name) {
+		p.wanted = append(p.wanted, name)
+	}
+}
+
+// Wanted are the variables that a human could give a value, in the order in which they were met.
+func (p *Proposal) Wanted() []string { return slices.Clone(p.wanted) }
 
 // Models, Services and Modes are the ids of what is in the proposal.
 func (p *Proposal) Models() []string   { return ids(p.models) }
