@@ -148,7 +148,7 @@ func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from 
 
 // askVariables asks for the value of each variable once, and reports whether one was given.
 func (a *app) askVariables(ctx context.Context, imp *importing, names []string, asked map[string]bool) (given bool) {
-	if imp.yes || imp.out == "-" || a.JSON || !output.IsTerminal(a.Streams.In) {
+	if imp.yes || imp.out == "-" || a.Machine() || !output.IsTerminal(a.Streams.In) {
 		return false
 	}
 	for _, name := range names {
