@@ -159,9 +159,6 @@ func (d decoder) decode(body []byte, h headers) (*Frame, *frameError) {
 
 // decodeParams decides the era, reads a method's parameters into f, and writes the body to forward.
 func (d decoder) decodeParams(f *Frame, params jsontext.Value, h headers) *frameError {
-	if params.Kind() != jsontext.KindBeginObject {
-		return invalidParams("The params must be a JSON object.")
-	}
 	note := strings.HasPrefix(f.Method, "notifications/")
 	if note == (f.ID != nil) {
 		return invalidFrame(rpcInvalidRequest, "A request needs an id, and a notification has none.")

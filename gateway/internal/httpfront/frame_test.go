@@ -83,6 +83,10 @@ func TestFramesAreRefused(t *testing.T) {
 		"a tool's name, too long":     {request("tools/call", `{"name":"`+long(129)+`"}`), "name must have"},
 		"answers in the older era":    {request("tools/call", `{"name":"gpu_status","inputResponses":{}}`), "no inputResponses"},
 		"a cancellation of nothing":   {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}`, "needs the id"},
+		"a prompt with a number":      {request("prompts/get", `{"name":"switch","arguments":{"mode_id":7}}`), "prompts/get"},
+		"a prompt with more":          {request("prompts/get", `{"name":"switch","more":1}`), "prompts/get"},
+		"a prompt's name, too long":   {request("prompts/get", `{"name":"`+long(129)+`"}`), "prompts/get"},
+		"a prompt's text, too long":   {request("prompts/get", `{"name":"switch","arguments":{"mode_id":"`+long(2049)+`"}}`), "prompts/get"},
 		"a context's name, too long":  {complete(`{"` + long(129) + `":"x"}`), "completion"},
 		"a context's value, too long": {complete(`{"a":"` + long(2049) + `"}`), "completion"},
 	} {

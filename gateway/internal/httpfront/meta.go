@@ -60,7 +60,7 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 		Meta jsontext.Value `json:"_meta"`
 	}
 	var out meta
-	if json.Unmarshal(params, &p) != nil {
+	if params.Kind() != jsontext.KindBeginObject || json.Unmarshal(params, &p) != nil {
 		return out, invalidParams("The params must be a JSON object.")
 	}
 	if p.Meta == nil {

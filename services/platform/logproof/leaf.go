@@ -106,10 +106,7 @@ func Leaf(entry *auditv1.Entry) ([]byte, error) {
 }
 
 func formatTime(ts *timestamppb.Timestamp) (string, error) {
-	if ts == nil {
-		return "", ErrIncomplete
-	}
-	if err := ts.CheckValid(); err != nil {
+	if err := ts.CheckValid(); err != nil { // nil is none either
 		return "", fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
 	return ts.AsTime().UTC().Format(timeLayout), nil

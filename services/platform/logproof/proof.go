@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -39,11 +38,11 @@ func verifyInclusion(receipt *callv1.Receipt, c Checkpoint) error {
 		return ErrInclusion
 	}
 	proof, err := toHashes(receipt.GetInclusion())
-	if err != nil || receipt.GetIndex() >= c.Size {
-		return ErrInclusion
+	if err == nil {
+		// parseCheckpoint holds the size below 2^63; an index beyond that is negative here, and CheckRecord refuses it.
+		err = tlog.CheckRecord(proof, int64(c.Size), c.Root, int64(receipt.GetIndex()), hash)
 	}
-	// The index is below the size, which parseCheckpoint holds below 2^63.
-	if err := tlog.CheckRecord(proof, int64(c.Size), c.Root, int64(receipt.GetIndex()), hash); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInclusion, err)
 	}
 	return nil
@@ -68,10 +67,10 @@ func VerifyConsistency(older, newer Checkpoint, proof [][]byte) error {
 		return nil
 	}
 	hashes, err := toHashes(proof)
-	if err != nil || newer.Size > math.MaxInt64 {
-		return ErrFork
+	if err == nil { // sizes beyond 2^63 are negative here, and CheckTree refuses them
+		err = tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root)
 	}
-	if err := tlog.CheckTree(hashes, int64(newer.Size), newer.Root, int64(older.Size), older.Root); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w: %d entries, %d before: %w", ErrFork, newer.Size, older.Size, err)
 	}
 	return nil
