@@ -234,7 +234,13 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		Problems:        c.cfg.Deep.Problems(ctx),
 	}
 	for _, d := range cat.Disabled[:min(len(cat.Disabled), maxDisabled)] {
-		status.Disabled = append(status.Disabled, &executorv1.DisabledEntry{Kind: d.Kind, Id: d.ID, Problem: clean.Line(d.Problem.String(), 500)})
+		problem := clean.Line(d.Problem.String(), 400)
+		if d.Kind == "service" {
+			if pid := c.cfg.Services.Left(d.ID); pid != 0 {
+				problem = fmt.Sprintf("its program (pid %d) still runs, as a stranger's until the entry is right: %s", pid, problem)
+			}
+		}
+		status.Disabled = append(status.Disabled, &executorv1.DisabledEntry{Kind: d.Kind, Id: d.ID, Problem: problem})
 	}
 	if c.cfg.Refused != nil {
 		status.CatalogueRefused = clean.Line(c.cfg.Refused(), 1000)

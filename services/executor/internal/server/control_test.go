@@ -26,12 +26,16 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/server"
+	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
 )
@@ -226,6 +230,38 @@ func TestACatalogThatDropsARunningServiceIsNotAdopted(t *testing.T) {
 	}
 	if _, ok := w.source.Current().Lookup("beta"); !ok {
 		t.Error("the running service cannot be stopped any more")
+	}
+}
+
+// left is a driver that knows one program of an earlier executor.
+type left struct{ *effects }
+
+func (left) Status(s *catalog.Service) driver.Status {
+	if s.ID == "program" {
+		return driver.Status{State: driver.Running, PID: 4711}
+	}
+	return driver.Status{State: driver.Stopped}
+}
+
+// A service whose entry became wrong while no executor ran is disabled at the start, and its program runs on: the operator is told of it.
+func TestWhatADisabledEntryLeftRunningIsTold(t *testing.T) {
+	w := newWorld(t)
+	w.write(strings.ReplaceAll(catalogText, `port: 17450, gpus: [0]`, `port: 17450, gpus: [9]`) + "  - {id: other, name: Other, driver: process, argv: [relative/path]}\n")
+	source, err := catalog.Open(w.file, catalog.Options{Development: true, Lenient: true}, platformtest.Logger())
+	w.must(err)
+	t.Cleanup(source.Close)
+	control := server.NewControl(server.ControlConfig{
+		Services: service.New(service.Config{Catalog: source.Current, Drivers: map[string]service.Driver{catalog.DriverProcess: left{w.driver}, catalog.DriverNull: w.driver}}),
+		GPUs:     w.gpus, Modes: w.modes, Authority: w.authority, Log: w.log, VaultReachable: func() bool { return true },
+	})
+	status, err := control.GetStatus(t.Context(), &executorv1.GetStatusRequest{})
+	w.must(err)
+	got := map[string]bool{}
+	for _, d := range status.GetDisabled() {
+		got[d.GetId()] = strings.HasPrefix(d.GetProblem(), "its program (pid 4711) still runs")
+	}
+	if diff := cmp.Diff(map[string]bool{"program": true, "other": false}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%v", diff, status.GetDisabled())
 	}
 }
 

@@ -245,6 +245,19 @@ func (m *Manager) Find(id string) (*catalog.Service, error) {
 		fault.WithSuggestions(c.Suggest(id)...))
 }
 
+// Left is the program of a service whose entry is not in force, which an earlier executor started and which still runs; 0 for none, or
+// where its driver knows it by the entry alone.
+func (m *Manager) Left(id string) (pid int) {
+	d, ok := m.cfg.Drivers[catalog.DriverProcess]
+	if !ok || d == nil || id == "" {
+		return 0
+	}
+	if status := d.Status(&catalog.Service{ID: id, Driver: catalog.DriverProcess}); status.State == driver.Running {
+		return status.PID
+	}
+	return 0
+}
+
 // All returns the catalog's entries in its order.
 func (m *Manager) All() []*catalog.Service { return m.cfg.Catalog().Services }
 
