@@ -116,7 +116,7 @@ func (l *Log) keep() {
 // follow reads the log if it has grown.
 func (l *Log) follow(ctx context.Context) error {
 	stored, err := l.cfg.Store.Head(ctx)
-	if err != nil || bytes.Equal(stored.Checkpoint, l.head.Load().signed) {
+	if err != nil || bytes.Equal(stored.Checkpoint, l.head.Load().stored) {
 		return err
 	}
 	return l.load(ctx)
@@ -382,12 +382,15 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 	if next.Root, err = tlog.TreeHash(int64(next.Size), l.reader(ctx, next)); err != nil {
 		return nil, err
 	}
-	if next.signed, err = logproof.SignCheckpoint(next.Checkpoint, l.cfg.Signer); err != nil {
+	if next.stored, err = logproof.SignStaged(next.Checkpoint, l.cfg.Signer); err != nil {
 		return nil, err
 	}
 	if err := l.cfg.Store.Commit(ctx, store.Batch{
-		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.signed,
+		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.stored,
 	}); err != nil {
+		return nil, err
+	}
+	if next.signed, err = logproof.SignCheckpoint(next.Checkpoint, l.cfg.Signer); err != nil {
 		return nil, err
 	}
 	maps.Copy(l.last, s.last)

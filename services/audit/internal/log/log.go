@@ -3,8 +3,8 @@
 // its proof.
 //
 // One goroutine writes. It gathers the requests that wait, stages them in memory, and makes one transaction of the
-// entries, the tree's new hashes and a freshly signed checkpoint; only when that is on disk do the requests get their
-// answers and does the log in memory move. A transaction that fails leaves everything as it was; because its fate on disk
+// entries, the tree's new hashes and a signed note of their sum, which is no checkpoint; only when that is on disk is a checkpoint
+// signed, do the requests get their answers and does the log in memory move: no two checkpoints of one size exist. A transaction that fails leaves everything as it was; because its fate on disk
 // may be unknown, this process takes the lead again, and the log is read again and verified, before the next one.
 //
 // Where several processes share a store, one leads. The others follow: they refuse what writers send, so that the writers go
@@ -108,6 +108,8 @@ type Log struct {
 type head struct {
 	logproof.Checkpoint
 	signed []byte
+	// stored is what the store holds of it: logproof.SignStaged's, or a checkpoint that an earlier version kept.
+	stored []byte
 	// recent holds the hashes that came with this state and the roots of its complete subtrees, so that most proofs need
 	// no database.
 	recent map[int64]tlog.Hash
@@ -185,7 +187,7 @@ func (l *Log) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the stored log cannot be read: %w", err)
 	}
-	h := &head{grown: make(chan struct{}), recent: map[int64]tlog.Hash{}, signed: stored.Checkpoint}
+	h := &head{grown: make(chan struct{}), recent: map[int64]tlog.Hash{}, stored: stored.Checkpoint}
 	h.Origin = l.cfg.Signer.Name()
 	if stored.Checkpoint == nil {
 		if stored.Entries != 0 || stored.Hashes != 0 {
@@ -196,7 +198,7 @@ func (l *Log) load(ctx context.Context) error {
 			return err
 		}
 	} else {
-		if h.Checkpoint, err = logproof.OpenCheckpoint(stored.Checkpoint, l.cfg.Keys()); err != nil {
+		if h.Checkpoint, err = OpenStored(stored.Checkpoint, l.cfg.Keys()); err != nil {
 			return fmt.Errorf("the stored log's newest checkpoint is not signed by a key in the trust folder's log_keys: %w", err)
 		}
 		if h.Origin != l.cfg.Signer.Name() {
@@ -231,11 +233,27 @@ func (l *Log) load(ctx context.Context) error {
 			return errors.New("the stored log's newest entry is not the one that its tree commits to: it was damaged or altered; restore it from a backup")
 		}
 	}
+	if stored.Checkpoint != nil {
+		// The entries are committed, and add up.
+		if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
+			return err
+		}
+	}
 	l.last, l.logged = stored.Last, stored.LoggedAt
 	if old := l.head.Swap(h); old != nil {
 		close(old.grown)
 	}
 	return nil
+}
+
+// OpenStored returns what a store says of its newest tree: what was signed with the entries, before they were committed, or the
+// checkpoint that an earlier version signed then.
+func OpenStored(b []byte, keys []note.Verifier) (logproof.Checkpoint, error) {
+	c, err := logproof.OpenStaged(b, keys)
+	if errors.Is(err, logproof.ErrFormat) {
+		c, err = logproof.OpenCheckpoint(b, keys)
+	}
+	return c, err
 }
 
 // Size is how many entries the log holds.
