@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/audit/internal/postgres"
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/audit/internal/transfer"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
@@ -30,6 +31,7 @@ import (
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
 )
 
 // version is the program's, as Git and the linker have it.
@@ -45,6 +47,8 @@ type settings struct {
 	// Database is where the log is kept. Optional; a file in the state folder.
 	Database postgres.Settings `yaml:"database"`
 
+	// copyTo is set by -copy.
+	copyTo string
 	// development is set by -development and by nothing else.
 	development bool
 }
@@ -68,10 +72,16 @@ func main() {
 		Name: "audit", Version: version, Settings: s,
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
+			f.StringVar(&s.copyTo, "copy", "", "copy the log to the empty database that this other configuration `file` names, close the one that it is in, and exit")
 			guardFlags(f)
 		},
 		Check: func() error { return errors.Join(keyfile.Check(s.LogKey), postgres.Check(s.Database)) },
-		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+		Run: func(ctx context.Context, logger *slog.Logger) error {
+			if s.copyTo != "" {
+				return copyLog(ctx, s, logger)
+			}
+			return run(ctx, s, logger)
+		},
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -165,6 +175,41 @@ func openStore(ctx context.Context, s *settings, logger *slog.Logger) (*store.St
 	// A full disk is no reason not to start: what stops things has to be recorded.
 	err = disk.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err })
 	return db, disk, err
+}
+
+// copyLog moves the log to the database of another configuration.
+func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
+	target := &settings{}
+	if err := config.Load(s.copyTo, target); err != nil {
+		return err
+	}
+	if err := target.Validate(); err != nil {
+		return fmt.Errorf("%s:\n%w", s.copyTo, err)
+	}
+	roots, err := trust.Open(s.TrustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	signer, err := log.LoadSigner(s.LogKey)
+	if err != nil {
+		return err
+	}
+	var stores [2]*store.Store
+	for i, side := range []*settings{s, target} {
+		if !side.Database.Shared() {
+			unlock, err := process.LockState(side.StateDir)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, unlock()) }()
+		}
+		if stores[i], _, err = openStore(ctx, side, logger); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stores[i].Close()) }()
+	}
+	return transfer.Run(ctx, transfer.Config{From: stores[0], To: stores[1], Signer: signer, Keys: roots.Current().LogKeys, Logger: logger})
 }
 
 // recordLead records the start of a process that stood by, when it leads.

@@ -83,6 +83,44 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestCopyLog moves a log to another state folder, where it goes on; where it was nothing is written any more.
+func TestCopyLog(t *testing.T) {
+	kit := platformtest.New(t)
+	s := place(t, kit)
+	live := func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- run(ctx, s, platformtest.Logger()) }()
+		operator := kit.Dial(t, kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice"), s.Listen, kit.ID(optionsv1.Role_ROLE_AUDIT, "main"))
+		if _, err := auditv1.NewHistoryServiceClient(operator).GetStatus(ctx, &auditv1.GetStatusRequest{}, grpc.WaitForReady(true)); err != nil {
+			return <-ended
+		}
+		cancel()
+		return <-ended
+	}
+	if err := live(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.StateDir
+	s.copyTo = filepath.Join(kit.Dir, "new.yaml")
+	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "audit.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, s.copyTo, strings.Replace(string(shipped), "/var/lib/durward/audit", before+"-new", 1))
+	if err := copyLog(t.Context(), s, platformtest.Logger()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), s, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "was moved") {
+		t.Errorf("a log that was moved goes on: %v", err)
+	}
+	s.StateDir = before + "-new"
+	if err := live(); err != nil {
+		t.Errorf("the copy does not go on: %v", err)
+	}
+}
+
 func healthy(t *testing.T, addr string) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + "/health")

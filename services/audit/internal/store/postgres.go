@@ -41,6 +41,8 @@ type server struct {
 	lease *pgx.Conn
 	// epoch is the one that this process gave itself; 0: it does not lead.
 	epoch int64
+	// filling is the one reason for which a closed log is written all the same.
+	filling string
 }
 
 // OpenPostgres opens the database of a PostgreSQL server, and brings its schema up to date.
@@ -130,11 +132,23 @@ func (p *server) lead(ctx context.Context) (err error) {
 	if err := p.lease.QueryRow(ctx, `UPDATE sequencer SET epoch = epoch + 1 RETURNING epoch, closed`).Scan(&p.epoch, &closed); err != nil {
 		return err
 	}
-	if closed != "" {
-		return fmt.Errorf("%w: %s", ErrClosed, closed)
-	}
-	return nil
+	return refuseClosed(closed, p.filling)
 }
+
+func (p *server) Closed(ctx context.Context) (closed string, err error) {
+	err = p.Pool.QueryRow(ctx, `SELECT closed FROM sequencer`).Scan(&closed)
+	return closed, err
+}
+
+func (p *server) SetClosed(ctx context.Context, why string) error {
+	done, err := p.Pool.Exec(ctx, `UPDATE sequencer SET closed = $1 WHERE epoch = $2`, why, p.epoch)
+	if err == nil && done.RowsAffected() == 0 {
+		err = ErrFollows
+	}
+	return err
+}
+
+func (p *server) Fill(why string) { p.filling = why }
 
 // Hold is a word to the server in the session that has the lock, which asks whether this process still leads.
 func (p *server) Hold(ctx context.Context) error {
@@ -156,7 +170,7 @@ func (p *server) Hold(ctx context.Context) error {
 
 // add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
 // none. It adds nothing, and returns 0, when fence says so.
-const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = '' FOR UPDATE),
+const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $26 FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
@@ -184,7 +198,7 @@ func (p *server) Commit(ctx context.Context, batch Batch) error {
 		return err
 	}
 	var added int
-	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", fence(), 1), append([]any{p.epoch}, args...)...).Scan(&added)
+	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", fence(), 1), append(append([]any{p.epoch}, args...), p.filling)...).Scan(&added)
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said):

@@ -28,6 +28,8 @@ type sqlite struct {
 	db, reader *sql.DB
 	path       string
 	place      database.Place
+	// filling is the one reason for which a closed log is written all the same.
+	filling string
 	// writers caches the rows of writers for Commit's goroutine.
 	writers map[string]int64
 
@@ -83,15 +85,24 @@ func (s *sqlite) InPlace() error { return s.place.Check() }
 
 // Lead asks whether the log is to be written. No other process does: each has its state folder to itself.
 func (s *sqlite) Lead(ctx context.Context) error {
-	var closed string
-	if err := s.reader.QueryRowContext(ctx, `SELECT closed FROM sequencer`).Scan(&closed); err != nil {
+	closed, err := s.Closed(ctx)
+	if err != nil {
 		return err
 	}
-	if closed != "" {
-		return fmt.Errorf("%w: %s", ErrClosed, closed)
-	}
-	return nil
+	return refuseClosed(closed, s.filling)
 }
+
+func (s *sqlite) Closed(ctx context.Context) (closed string, err error) {
+	err = s.reader.QueryRowContext(ctx, `SELECT closed FROM sequencer`).Scan(&closed)
+	return closed, err
+}
+
+func (s *sqlite) SetClosed(ctx context.Context, why string) error {
+	_, err := s.db.ExecContext(ctx, `UPDATE sequencer SET closed = ?`, why)
+	return err
+}
+
+func (s *sqlite) Fill(why string) { s.filling = why }
 
 func (s *sqlite) Hold(context.Context) error { return nil }
 

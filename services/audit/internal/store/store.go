@@ -54,6 +54,11 @@ type engine interface {
 	Lead(ctx context.Context) error
 	// Hold keeps the lead. An error says that it is lost, or may be; nothing is then written before the next Lead.
 	Hold(ctx context.Context) error
+	// Closed is why no process may write; "": one may. SetClosed changes it, for the process that leads and no other.
+	Closed(ctx context.Context) (string, error)
+	SetClosed(ctx context.Context, why string) error
+	// Fill lets this process lead, and write, although the log is closed for that reason.
+	Fill(why string)
 	// Probe returns an error while the store cannot be written.
 	Probe(ctx context.Context) error
 	// InPlace returns an error once the database's files were removed or replaced under this process.
@@ -124,6 +129,14 @@ type Batch struct {
 	FirstHash  int64
 	Hashes     []tlog.Hash
 	Checkpoint []byte
+}
+
+// refuseClosed is Lead's answer to a log that is closed.
+func refuseClosed(closed, filling string) error {
+	if closed != "" && closed != filling {
+		return fmt.Errorf("%w: %s", ErrClosed, closed)
+	}
+	return nil
 }
 
 // role is the role of a writer.

@@ -1,0 +1,203 @@
+// Package transfer moves a log from one database to another: every entry is verified, the tree is computed anew and must have the
+// sum that the log's key signed. It belongs to the audit process, and trusts neither database.
+//
+// The source is closed first, so that no process adds to it any more, and stays so. The target is closed until all of it is there, so
+// that no process begins a fork of the log on a part of it. What broke off goes on when it is run again.
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/logproof"
+)
+
+// Why the databases are closed.
+const (
+	moved   = "its log was moved to another database by audit -copy; the configuration must name that one"
+	filling = "audit -copy has not brought all of the log here: run it again"
+)
+
+// Bounds of a part, which is one transaction.
+const (
+	partRecords = 1000
+	partBytes   = 4 << 20
+)
+
+// Config is what Run needs.
+type Config struct {
+	From, To *store.Store
+	Signer   note.Signer
+	// Keys are the trusted log keys.
+	Keys   []note.Verifier
+	Logger *slog.Logger
+
+	// part bounds a part's records; 0: partRecords.
+	part int
+}
+
+// Run moves the log. Its errors are plain sentences for the human who runs it.
+func Run(ctx context.Context, cfg Config) error {
+	cfg.From.Fill(moved) // an earlier run may have closed it
+	if err := cfg.From.Lead(ctx); err != nil {
+		return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
+	}
+	if err := prepare(ctx, cfg.To); err != nil {
+		return err
+	}
+	if err := cfg.From.SetClosed(ctx, moved); err != nil {
+		return fmt.Errorf("close the log to be copied: %w", err)
+	}
+	source, err := cfg.From.Head(ctx)
+	if err != nil {
+		return err
+	}
+	var whole logproof.Checkpoint
+	if source.Checkpoint != nil {
+		if whole, err = log.OpenStored(source.Checkpoint, cfg.Keys); err != nil {
+			return fmt.Errorf("the log to be copied is not signed by a key in the trust folder's log_keys: %w", err)
+		}
+	}
+	if int64(whole.Size) != source.Entries {
+		return fmt.Errorf("the log to be copied has %d entries, and its key signed %d: it was damaged or altered", source.Entries, whole.Size)
+	}
+	if err := copyEntries(ctx, cfg, source, whole); err != nil {
+		return err
+	}
+	copied, err := cfg.To.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if copied.Entries != source.Entries || copied.Hashes != source.Hashes || !maps.Equal(copied.Last, source.Last) {
+		return errors.New("the copy does not count what the log counts: begin again with an empty database")
+	}
+	if err := cfg.To.SetClosed(ctx, ""); err != nil {
+		return fmt.Errorf("open the copy: %w", err)
+	}
+	cfg.To.Fill("")
+	cfg.Logger.Info("the log is copied, and the old database is closed", "entries", copied.Entries)
+	return nil
+}
+
+// prepare closes a target that is empty, or finds one that an earlier run began.
+func prepare(ctx context.Context, to *store.Store) error {
+	to.Fill(filling)
+	if err := to.Lead(ctx); err != nil {
+		return fmt.Errorf("the database to copy to: %w", err)
+	}
+	closed, err := to.Closed(ctx)
+	if err != nil {
+		return err
+	}
+	head, err := to.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if closed == "" && head.Entries > 0 {
+		return fmt.Errorf("the database to copy to has a log of %d entries: give it an empty one", head.Entries)
+	}
+	return to.SetClosed(ctx, filling)
+}
+
+// copyEntries adds to the target what it lacks.
+func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logproof.Checkpoint) error {
+	has, err := cfg.To.Head(ctx)
+	if err != nil {
+		return err
+	}
+	size := has.Entries
+	if size > source.Entries || has.Hashes != tlog.StoredHashCount(size) {
+		return errors.New("the database to copy to holds another log: begin again with an empty one")
+	}
+	root, err := tlog.TreeHash(size, reader{ctx, cfg.To, nil})
+	if err != nil {
+		return err
+	}
+	if before, err := tlog.TreeHash(size, reader{ctx, cfg.From, nil}); err != nil || before != root {
+		return errors.Join(err, errors.New("the database to copy to holds another log: begin again with an empty one"))
+	}
+	for size < source.Entries {
+		entries, err := cfg.From.Range(ctx, uint64(size), uint64(source.Entries), cmp.Or(cfg.part, partRecords), partBytes)
+		if err != nil {
+			return err
+		}
+		batch := store.Batch{Entries: entries, FirstHash: tlog.StoredHashIndex(0, size)}
+		fresh := map[int64]tlog.Hash{}
+		for _, e := range entries {
+			err := logproof.VerifyEntry(e)
+			if e.GetIndex() != uint64(size) {
+				err = errors.New("it is missing")
+			}
+			if err != nil {
+				return fmt.Errorf("entry %d of the log to be copied: %w: restore that database from a backup, and begin again", size, err)
+			}
+			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), reader{ctx, cfg.To, fresh})
+			if err != nil {
+				return err
+			}
+			for i, hash := range hashes {
+				fresh[tlog.StoredHashIndex(0, size)+int64(i)] = hash
+			}
+			batch.Hashes = append(batch.Hashes, hashes...)
+			size++
+		}
+		if len(entries) == 0 {
+			return fmt.Errorf("entry %d of the log to be copied is missing: restore that database from a backup, and begin again", size)
+		}
+		part := logproof.Checkpoint{Origin: whole.Origin, Size: uint64(size)}
+		if part.Root, err = tlog.TreeHash(size, reader{ctx, cfg.To, fresh}); err != nil {
+			return err
+		}
+		if size == source.Entries && part != whole {
+			return errors.New("the log to be copied does not add up to what its key signed: restore that database from a backup, and begin again")
+		}
+		if batch.Checkpoint, err = logproof.SignStaged(part, cfg.Signer); err != nil {
+			return err
+		}
+		if err := cfg.To.Commit(ctx, batch); err != nil {
+			return fmt.Errorf("write the copy: %w", err)
+		}
+		cfg.Logger.Info("copied", "entries", size, "of", source.Entries)
+	}
+	return nil
+}
+
+// reader reads hashes that are not committed yet, then the database's.
+type reader struct {
+	ctx   context.Context
+	store *store.Store
+	fresh map[int64]tlog.Hash
+}
+
+func (r reader) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	var missing []int64
+	var places []int
+	for i, index := range indexes {
+		if hash, ok := r.fresh[index]; ok {
+			out[i] = hash
+			continue
+		}
+		missing, places = append(missing, index), append(places, i)
+	}
+	if len(missing) == 0 {
+		return out, nil
+	}
+	hashes, err := r.store.ReadHashes(r.ctx, missing)
+	if err != nil {
+		return nil, err
+	}
+	for i, hash := range hashes {
+		out[places[i]] = hash
+	}
+	return out, nil
+}

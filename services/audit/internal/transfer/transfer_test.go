@@ -1,0 +1,193 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/logproof"
+)
+
+const writer = "spiffe://durward.local/executor/local"
+
+// rig is a log of some entries.
+type rig struct {
+	signer note.Signer
+	keys   []note.Verifier
+	from   *store.Store
+}
+
+func fresh(t *testing.T) *store.Store {
+	t.Helper()
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func newRig(t *testing.T, from *store.Store, entries int) *rig {
+	t.Helper()
+	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{from: from}
+	v, err := note.NewVerifier(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.keys = []note.Verifier{v}
+	if r.signer, err = note.NewSigner(secret); err != nil {
+		t.Fatal(err)
+	}
+	r.add(t, from, entries)
+	return r
+}
+
+// add appends entries through the log, as audit does, and returns its newest checkpoint.
+func (r *rig) add(t *testing.T, db *store.Store, entries int) []byte {
+	t.Helper()
+	l, err := log.Open(t.Context(), log.Config{Store: db, Signer: r.signer, Keys: func() []note.Verifier { return r.keys }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	head, err := l.Head(t.Context(), writer, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range entries {
+		record := &auditv1.Record{
+			Sequence: head.GetLastSequence() + 1 + uint64(i), Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r",
+			Body: &auditv1.Body{Arguments: strings.Repeat("a", 5000)},
+		}
+		if _, err := l.Append(t.Context(), writer, []*auditv1.Record{record}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, checkpoint := l.Newest()
+	return checkpoint
+}
+
+func (r *rig) run(t *testing.T, to *store.Store) error {
+	t.Helper()
+	return Run(t.Context(), Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler)})
+}
+
+// check proves the copy, and that it goes on where the log ended, and that the source does not.
+func (r *rig) check(t *testing.T, to *store.Store, entries int) {
+	t.Helper()
+	before, err := logproof.OpenCheckpoint(r.add(t, to, 0), r.keys)
+	if err != nil || before.Size != uint64(entries) {
+		t.Fatalf("%d entries, %v; want %d", before.Size, err, entries)
+	}
+	after, err := logproof.OpenCheckpoint(r.add(t, to, 1), r.keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := to.Range(t.Context(), 0, after.Size, 1<<20, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := &logproof.Replay{}
+	replay.Expect(before)
+	for _, e := range all {
+		if err := replay.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := replay.Finish(after); err != nil {
+		t.Error(err)
+	}
+	r.from.Fill("")
+	if err := r.from.Lead(t.Context()); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("the source is open: %v", err)
+	}
+}
+
+func TestCopy(t *testing.T) {
+	r, to := newRig(t, fresh(t), 30), fresh(t)
+	if err := r.run(t, to); err != nil {
+		t.Fatal(err)
+	}
+	r.check(t, to, 30)
+}
+
+func TestCopyOfNothing(t *testing.T) {
+	r, to := newRig(t, fresh(t), 0), fresh(t)
+	if err := r.run(t, to); err != nil {
+		t.Fatal(err)
+	}
+	r.check(t, to, 0)
+}
+
+// cutter is a log handler that ends a context when a part was copied.
+type cutter struct {
+	slog.Handler
+	cut context.CancelFunc
+}
+
+func (c cutter) Enabled(context.Context, slog.Level) bool { return true }
+func (c cutter) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "copied" {
+		c.cut()
+	}
+	return nil
+}
+
+// TestBrokenOff: a copy that broke off is not opened, and goes on where it was.
+func TestBrokenOff(t *testing.T) {
+	r, to := newRig(t, fresh(t), 20), fresh(t)
+	ctx, cut := context.WithCancel(t.Context())
+	cfg := Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(cutter{slog.DiscardHandler, cut}), part: 7}
+	if err := Run(ctx, cfg); err == nil {
+		t.Fatal("it did not break off")
+	}
+	if head, err := to.Head(t.Context()); err != nil || head.Entries != 7 {
+		t.Fatalf("%d entries, %v", head.Entries, err)
+	}
+	for name, db := range map[string]*store.Store{"the part": to, "the source": r.from} {
+		db.Fill("")
+		if err := db.Lead(t.Context()); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("%s is opened: %v", name, err)
+		}
+	}
+	if err := r.run(t, to); err != nil {
+		t.Fatal(err)
+	}
+	r.check(t, to, 20)
+}
+
+// TestAnotherLog: a copy does not go on with a part of another log, whose records may be the same.
+func TestAnotherLog(t *testing.T) {
+	r, other := newRig(t, fresh(t), 20), newRig(t, fresh(t), 7)
+	if err := other.from.SetClosed(t.Context(), filling); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.run(t, other.from); err == nil || !strings.Contains(err.Error(), "another log") {
+		t.Fatalf("it goes on with another log: %v", err)
+	}
+}
+
+// TestCopyRefuses: what the log's key did not sign, and a target with a log of its own.
+func TestCopyRefuses(t *testing.T) {
+	r := newRig(t, fresh(t), 3)
+	other := newRig(t, fresh(t), 2)
+	if err := r.run(t, other.from); err == nil || !strings.Contains(err.Error(), "has a log of 2 entries") {
+		t.Errorf("a target with a log: %v", err)
+	}
+	r.keys = other.keys
+	if err := r.run(t, fresh(t)); err == nil || !strings.Contains(err.Error(), "log_keys") {
+		t.Errorf("a stranger's log: %v", err)
+	}
+}
