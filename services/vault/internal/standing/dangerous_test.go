@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/store"
 )
@@ -252,6 +253,18 @@ func TestProposalsLapse(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_HALTED)
 	w.book.Sweep(t.Context())
 	if all, _ := w.book.List(); len(all) != 0 {
+		t.Errorf("%v", all)
+	}
+	// So does the key that proposed it.
+	gone := newWorld(t)
+	h = gone.sign(gone.dangerous(gone.open(bound)))
+	_, _, _, err = gone.book.ProposeDangerous(t.Context(), h, "operator")
+	gone.must(err)
+	gone.advance(5 * time.Second)
+	gone.WriteTrust(trust.FileAllowedSigners, []byte("\n"))
+	_, err = gone.confirm(h)
+	wantCode(t, err, callv1.Code_CODE_DENIED)
+	if all, _ := gone.book.List(); len(all) != 0 {
 		t.Errorf("%v", all)
 	}
 	// A revocation takes back what was proposed, too.
