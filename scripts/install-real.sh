@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
-# ssh-keygen and promtool. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
+# ssh-keygen, promtool and dbus-daemon. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
 # programs from npm are enough; `postgres` alone installs PostgreSQL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,6 +24,7 @@ fi
 if [ $# = 0 ]; then
   package ssh-keygen openssh-client
   package promtool prometheus
+  package dbus-daemon dbus
   set -- real conformance
 fi
 

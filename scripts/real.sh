@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
-# and on random changes of signatures and allowed_signers, promtool
-# on alerts and metrics, the official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control
-# groups, NVML over a driver library of ours, the production layout under its units, the screen in tmux, and audit on PostgreSQL.
+# and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
+# official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, NVML over a driver
+# library of ours, the production layout under its units, the screen in tmux, and audit on PostgreSQL.
 # Arguments name parts (clients systemd docker process gpu layout terminal postgres); all unless given.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +13,7 @@ for part; do
     clients)
       scripts/install-real.sh
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
+      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     systemd | docker | process | gpu | layout | terminal | postgres) "scripts/real-$part.sh" ;;
