@@ -1,6 +1,7 @@
 package dialer
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -64,6 +65,45 @@ func TestBlocksOverlapInOrder(t *testing.T) {
 			if wide.prefix.Overlaps(narrow.prefix) && narrow.prefix.Bits() >= wide.prefix.Bits() {
 				t.Errorf("%s is never named: %s comes first", narrow.prefix, wide.prefix)
 			}
+		}
+	}
+}
+
+// TestJudge: what stands behind the list of destinations and behind this package's table.
+func TestJudge(t *testing.T) {
+	d, err := New(Config{Allow: Only(), Local: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8080")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(err error, want Rule) bool {
+		e := (*Error)(nil)
+		return errors.As(err, &e) && e.Rule == want
+	}
+	for _, c := range []struct {
+		network, address string
+		want             Rule
+	}{
+		{"tcp4", "93.184.216.34:8080", RulePort}, // a local service's, elsewhere
+		{"tcp4", "127.0.0.1:80", RuleAddress},
+		{"udp4", "93.184.216.34:80", RuleAddress},
+		{"unix", "/run/docker.sock", RuleAddress},
+		{"tcp4", "93.184.216.34", RuleAddress},
+		{"tcp", "93.184.216.34:80", RuleAddress},
+	} {
+		if err := d.connecting(t.Context(), c.network, c.address, nil); !refused(err, c.want) {
+			t.Errorf("%s %s: %v, want %s", c.network, c.address, err, c.want)
+		}
+	}
+	for network, address := range map[string]string{"tcp4": "93.184.216.34:443", "tcp6": "[2606:4700::1111]:80"} {
+		if err := d.connecting(t.Context(), network, address, nil); err != nil {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	defer func(all []block, unicast netip.Prefix) { special, globalUnicast = all, unicast }(special, globalUnicast)
+	special, globalUnicast = nil, netip.MustParsePrefix("::/0")
+	for _, address := range []string{"127.0.0.1:80", "10.0.0.1:80", "[::1]:80", "[fe80::1]:80", "[::ffff:127.0.0.1]:80"} {
+		if err := d.judge(netip.MustParseAddrPort(address)); !refused(err, RuleAddress) {
+			t.Errorf("without the table the library lets %s pass: %v", address, err)
 		}
 	}
 }

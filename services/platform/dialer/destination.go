@@ -67,8 +67,6 @@ func destination(u *url.URL) (Destination, error) {
 	switch {
 	case port == 0:
 		return Destination{}, refuse(RuleScheme, "only http and https are spoken here")
-	case u.Opaque != "", u.Host == "":
-		return Destination{}, refuse(RuleURL, "the URL names no host")
 	case u.User != nil:
 		return Destination{}, refuse(RuleURL, "a URL with a user or a password in it is not taken")
 	}
@@ -79,11 +77,7 @@ func destination(u *url.URL) (Destination, error) {
 		}
 		port = uint16(n)
 	}
-	host := u.Hostname()
-	if strings.HasPrefix(u.Host, "[") != strings.Contains(host, ":") {
-		return Destination{}, refuse(RuleURL, "the URL's host is neither a name nor an address")
-	}
-	host, err := ParseHost(host)
+	host, err := ParseHost(u.Hostname())
 	return Destination{Host: host, Port: port}, err
 }
 

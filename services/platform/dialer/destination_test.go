@@ -70,6 +70,13 @@ func TestParseURLRefuses(t *testing.T) {
 	}
 }
 
+// TestLongNames: a name is refused for its length before anything is made of it.
+func TestLongNames(t *testing.T) {
+	if host, err := ParseHost(strings.Repeat("ü.", 1<<20)); err == nil || !strings.Contains(err.Error(), "longer than") {
+		t.Errorf("%.20s, %v", host, err)
+	}
+}
+
 func TestParseURL(t *testing.T) {
 	for raw, want := range map[string][2]string{
 		"http://allowed.test":                 {"http://allowed.test", "allowed.test:80"},

@@ -388,6 +388,12 @@ func TestUpstreamGetsJudgedAddresses(t *testing.T) {
 	if answer, err := get(d, end.URL); err != nil || string(answer.Body) != "end" || asked.Load() != "" {
 		t.Errorf("a local one: %+v, %v; the proxy was asked for %q", answer, err, asked.Load())
 	}
+	var became atomic.Bool
+	d = local(t, dialer.Config{Allow: any, Upstream: proxy, Own: func(a netip.AddrPort) bool { return became.Load() && a == proxy }})
+	became.Store(true)
+	if answer, err := get(d, "http://93.184.216.34/"); !ruled(err, dialer.RuleOwn) || asked.Load() != "" {
+		t.Errorf("through what became Durward's own: %+v, %v; it was asked for %q", answer, err, asked.Load())
+	}
 	for _, answer := range []string{"HTTP/1.1 403 no EVIL\r\n\r\n", "EVIL\r\n\r\n", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("EVIL", 1<<16), ""} {
 		bad := raw(t, func(conn net.Conn) {
 			_, _ = bufio.NewReader(conn).ReadString('\n') // whatever it asks

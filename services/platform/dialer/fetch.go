@@ -50,10 +50,8 @@ func (d *Dialer) Do(req *http.Request) (*Answer, error) {
 	client := http.Client{Transport: d.transport, CheckRedirect: func(next *http.Request, via []*http.Request) error {
 		last := via[len(via)-1].URL
 		switch {
-		case d.cfg.Redirects == 0:
-			return refuse(RuleRedirect, "%s answers with a redirect, and none is followed", to)
 		case len(via) > d.cfg.Redirects:
-			return refuse(RuleRedirect, "more than %d redirects", d.cfg.Redirects)
+			return refuse(RuleRedirect, "%s answers with a redirect, and at most %d are followed", to, d.cfg.Redirects)
 		case downgrade(last.Scheme, next.URL.Scheme):
 			return refuse(RuleDowngrade, "a redirect leads from https to http")
 		}
