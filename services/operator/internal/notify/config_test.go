@@ -67,6 +67,7 @@ func TestLoadRefuses(t *testing.T) {
 		"no program":                   {base + "destinations: [{name: x, kind: command}]\n", "program"},
 		"a relative program":           {base + "destinations: [{name: x, kind: command, program: [sh]}]\n", "absolute"},
 		"too many arguments":           {base + "destinations: [{name: x, kind: command, program: [/bin/sh" + strings.Repeat(", a", 40) + "]}]\n", "arguments"},
+		"an endless argument":          {base + "destinations: [{name: x, kind: command, program: [/bin/sh, " + strings.Repeat("a", maxArgument+1) + "]}]\n", "bytes long"},
 		"a proxy's name":               {base + desk + "proxy: proxy.example.com:3128\n", "proxy"},
 		"no time of the day":           {base + desk + "quiet: [{from: '22:00', to: '25:00'}]\n", "quiet[0]"},
 		"no quiet time":                {base + desk + "quiet: [{from: '22:00', to: '22:00'}]\n", "quiet[0]"},

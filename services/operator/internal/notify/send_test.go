@@ -225,8 +225,8 @@ func TestCommandFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	if err := <-ended; err == nil {
-		t.Error("it is not ended")
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "does not end") {
+		t.Errorf("it is not ended: %v", err)
 	}
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 60_000); n != 1 {
 		t.Errorf("what it started lives on: %v", err)
