@@ -30,7 +30,7 @@ func TestInitNotify(t *testing.T) {
 	}
 	got, err := notify.Load(path)
 	must(t, err)
-	if got.TLS.Key != h.TLS(notifier, pki.FileKey) || got.Vault != cfg.Vault || got.Command != "durward --home /x" || len(got.Durward) != 8 || len(got.Destinations) != 1 {
+	if got.TLS.Key != h.TLS(notifier, pki.FileKey) || got.Vault.Address != cfg.Vault.Address || got.Vault.Identity != cfg.Vault.Identity || got.Command != "durward --home /x" || len(got.Durward) != 8 || len(got.Destinations) != 1 {
 		t.Errorf("%+v", got)
 	}
 	leaf, err := pki.ReadPair(h.TLS(notifier, ""))
