@@ -262,6 +262,7 @@ func TestProposalsLapse(t *testing.T) {
 	gone.must(err)
 	gone.advance(5 * time.Second)
 	gone.WriteTrust(trust.FileAllowedSigners, []byte("\n"))
+	gone.must(gone.Trust.Reload())
 	_, err = gone.confirm(h)
 	wantCode(t, err, callv1.Code_CODE_DENIED)
 	if all, _ := gone.book.List(); len(all) != 0 {
