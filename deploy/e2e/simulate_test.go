@@ -284,7 +284,7 @@ func (p *pipeline) switchedToAlternative() {
 	}
 	starts := p.h.Starts("embed")
 	done, screen := p.approved("switch_mode", fmt.Sprintf(`{"mode_id":"talk","plan_digest":%q}`, digest))
-	for _, want := range []string{"plan " + digest[:12], "GPU0 ", "stop coder"} {
+	for _, want := range []string{"plan " + digest[:12], "GPU 0: ", "stop coder"} {
 		if !strings.Contains(screen, want) {
 			p.t.Errorf("the approval's screen does not show %q:\n%s", want, screen)
 		}
@@ -317,8 +317,8 @@ func (p *pipeline) switchedByOperator() {
 	if found == nil {
 		p.t.Fatalf("no alternative sleeps chat and keeps embed:\n%s", shown)
 	}
-	if out := p.h.Ask("switch", "coding", "--plan", found[1], "--yes"); out.Code != 0 || !strings.Contains(out.Stdout, "coding: sleep chat, keep embed") ||
-		strings.Contains(out.Stdout, "stop embed") {
+	if out := p.h.Ask("switch", "coding", "--plan", found[1], "--yes"); out.Code != 0 || !strings.Contains(out.Stderr, "coding: sleep chat, keep embed") ||
+		strings.Contains(out.Stderr, "stop embed") {
 		p.t.Errorf("exit code %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
 	if got := p.running(); got != "coder, embed" {

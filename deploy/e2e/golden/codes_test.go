@@ -229,7 +229,6 @@ var notMet = map[callv1.Code]string{
 	callv1.Code_CODE_INTERNAL:       "it is a mistake in Durward",
 	callv1.Code_CODE_ALREADY_SPENT:  "the gateway spends a grant once",
 	callv1.Code_CODE_PROOF_REQUIRED: "the bridge proves each call, and a client without its key gets no session",
-	callv1.Code_CODE_DOES_NOT_FIT:   "a plan that does not fit has no digest that an agent could ask with; codes/plan.txt has what an operator meets",
 }
 
 // everyCodeIsMet looks for each code among the transcripts of programs that are as they should be.
