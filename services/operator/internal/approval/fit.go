@@ -31,7 +31,10 @@ func FitLines(fit *executorv1.SimulateModeResponse) []string {
 	var lines []string
 	switch {
 	case !fit.GetFits():
-		lines = append(lines, DoesNotFit+strings.TrimPrefix(reason, "it does not fit: "))
+		if _, why, ok := strings.Cut(reason, "does not fit: "); ok {
+			reason = why
+		}
+		lines = append(lines, DoesNotFit+reason)
 	case reason != "":
 		lines = append(lines, CannotBeDone+reason)
 	default:

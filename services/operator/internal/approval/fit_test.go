@@ -25,7 +25,7 @@ func TestEveryApprovalShowsTheFitNow(t *testing.T) {
 			Gpus: []*executorv1.GpuForecast{{Index: 0, NowMib: 1, AfterMib: 1, TotalMib: 24576},
 				{Index: 1, NowMib: 2048, AfterMib: 10240, FreeMib: 14336, TotalMib: 24576, Source: "estimated"}},
 		}, []string{"fits now; chat needs 8.0 GiB (estimated)", "GPU 1: 22.0 of 24.0 GiB free now, 14.0 afterwards (estimated)"}},
-		"it does not": {&executorv1.SimulateModeResponse{Steps: start, Reason: "GPU 1 has 10 MiB free for it\x1b[2J",
+		"it does not": {&executorv1.SimulateModeResponse{Steps: start, Reason: "chat does not fit: GPU 1 has 10 MiB free for it\x1b[2J",
 			Needs: []*executorv1.ServiceNeed{{ServiceId: "chat", NeedMib: 8192, Source: "declared"}}, Alternatives: []*executorv1.Alternative{stop, sleep},
 		}, []string{"DOES NOT FIT NOW: GPU 1 has 10 MiB free for it; chat needs 8.0 GiB (declared)",
 			"approved now, it would fail; this would make room: stop embed; or sleep coder"}},
