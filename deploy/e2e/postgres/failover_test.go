@@ -26,6 +26,9 @@ import (
 // call of 2 s, and loses its lead after 3 s; the rest is for a busy machine.
 const follows = 10 * time.Second
 
+// refused is how long a change may wait for a refusal where nothing can be recorded.
+const refused = 2 * time.Second
+
 // writer appends records without end, one after the other, and remembers which were acknowledged.
 type writer struct {
 	name     string
@@ -155,7 +158,7 @@ func (r *rig) after(what string, began time.Time) {
 }
 
 // TestFailover: under writers that never stop, the audit that leads is killed, then the next one is stopped past its lock and
-// goes on, then PostgreSQL itself is killed. No record that was acknowledged is lost or doubled, and no index is used twice.
+// goes on, then PostgreSQL itself hangs, and is killed. No record that was acknowledged is lost or doubled, and no index is used twice.
 func TestFailover(t *testing.T) {
 	r := start(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -183,6 +186,18 @@ func TestFailover(t *testing.T) {
 		return nil
 	})
 	r.after("it goes on", began)
+
+	resume := r.pg.Hang(t)
+	for _, w := range r.writers {
+		began := time.Now()
+		_, err := w.recorder.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Status: auditv1.Status_STATUS_OK})
+		if took := time.Since(began); err == nil || took > refused {
+			t.Errorf("while PostgreSQL hangs a record of %s gets %v after %v", w.name, err, took)
+		}
+	}
+	began = time.Now()
+	resume()
+	r.after("SIGSTOP of PostgreSQL", began)
 
 	r.pg.Kill(t)
 	began = time.Now()

@@ -217,6 +217,9 @@ func TestCheck(t *testing.T) {
 		{"a relative key file", "/etc/durward/keys/log.key", "log.key", 2, "log_key: must be an absolute path"},
 		{"another machine's address", "listen: 127.0.0.1:7433", "listen: 0.0.0.0:7433", 2, "loopback"},
 		{"no state folder", "state_dir: /var/lib/durward/audit", "state_dir: ''", 2, "state_dir"},
+		{"a server that is not named", "engine: sqlite", "engine: postgres", 2, "database.addresses"},
+		{"a server without an engine", "addresses: []", "addresses: [db:5432]", 2, "engine is sqlite"},
+		{"an unknown key of the database", "engine: sqlite", "dsn: postgres://db", 2, "dsn"},
 		{"as shipped", "", "", 0, "ok"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

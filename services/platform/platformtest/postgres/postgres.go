@@ -203,27 +203,47 @@ func (s *Server) Run(t testing.TB) {
 	}
 }
 
+// Hang stops the server and all of its processes where they are, until resume: connections stay open and nobody answers.
+func (s *Server) Hang(t testing.TB) (resume func()) {
+	t.Helper()
+	pids := append([]string{strconv.Itoa(s.postmaster.Process.Pid)}, s.children(t)...)
+	send := func(signal syscall.Signal) {
+		for _, pid := range pids {
+			if n, err := strconv.Atoi(pid); err == nil && n > 1 {
+				_ = syscall.Kill(n, signal) // it may have ended
+			}
+		}
+	}
+	send(syscall.SIGSTOP)
+	return func() { send(syscall.SIGCONT) }
+}
+
+// children are the ids of the processes that the server started.
+func (s *Server) children(t testing.TB) []string {
+	t.Helper()
+	list, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.postmaster.Process.Pid))
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.Fields(string(list))
+}
+
 // Kill ends the server and all of its processes with SIGKILL, as a power cut would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if s.postmaster == nil {
 		return // it never ran
 	}
-	postmaster := s.postmaster.Process.Pid
-	// Its children are found before they lose their parent.
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", postmaster))
-	if err != nil {
-		t.Error(err)
-	}
+	children := s.children(t)       // before they lose their parent
 	_ = s.postmaster.Process.Kill() // it may have ended
-	for _, pid := range strings.Fields(string(children)) {
+	for _, pid := range children {
 		if n, err := strconv.Atoi(pid); err == nil && n > 1 {
 			_ = syscall.Kill(n, syscall.SIGKILL) // it may have ended
 		}
 	}
 	_ = s.postmaster.Wait() // it was killed
 	s.postmaster = nil
-	for _, pid := range strings.Fields(string(children)) {
+	for _, pid := range children {
 		for began := time.Now(); alive(pid); time.Sleep(5 * time.Millisecond) { // it is not this process's child
 			if time.Since(began) > time.Minute {
 				t.Fatalf("process %s outlives a SIGKILL", pid)

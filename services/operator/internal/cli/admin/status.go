@@ -377,7 +377,11 @@ func (d deep) detail(role string, now time.Time) string {
 			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"),
 			wrong(d.executor))
 	case role == "audit" && d.audit != nil:
-		return fmt.Sprintf("%d records, %d MiB, %d MiB free%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, d.audit.GetDiskFreeBytes()>>20, wrong(d.audit))
+		free := "" // the disk is a database server's
+		if d.audit.GetDiskFreeBytes() > 0 {
+			free = fmt.Sprintf(", %d MiB free", d.audit.GetDiskFreeBytes()>>20)
+		}
+		return fmt.Sprintf("%d records, %d MiB%s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, wrong(d.audit))
 	case role == "gateway":
 		return strings.Join(doctor.Gateways(d.vault, now), "; ")
 	default:
