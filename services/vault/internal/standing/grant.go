@@ -16,6 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/consent"
@@ -220,20 +221,25 @@ func (b *Approvals) scope(v *statement.Verified, live *session.Session) error {
 	}
 	for _, named := range v.Tools {
 		tool, ok := contract.Lookup(named.Name)
-		switch {
-		case !ok || statement.ToolOf(tool.Ref()) != named:
+		if !ok || statement.ToolOf(tool.Ref()) != named {
 			return refused("the scope names a tool that is not known here by that definition")
-		case desktop(tool):
-			return refused("desktop control is confirmed each time: no scope covers it")
-		case tool.Tier == optionsv1.Tier_TIER_UNSPECIFIED:
-			return refused("the scope names a tool that nothing allows")
+		}
+		if err := scopable(tool); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func desktop(tool contract.Tool) bool {
-	return slices.ContainsFunc(tool.Tags, func(tag string) bool { return strings.HasPrefix(tag, "desktop:") })
+// scopable refuses tools that no scope covers, whatever the configuration allows.
+func scopable(tool contract.Tool) error {
+	switch {
+	case desktop.Controls(tool):
+		return refused("desktop control is confirmed each time: no scope covers it")
+	case tool.Tier == optionsv1.Tier_TIER_UNSPECIFIED:
+		return refused("the scope names a tool that nothing allows")
+	}
+	return nil
 }
 
 func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) error {
