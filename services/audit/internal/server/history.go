@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -31,15 +32,8 @@ type historyService struct {
 
 func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRecordsRequest) (*auditv1.SearchRecordsResponse, error) {
 	limit := cmp.Or(int(req.GetLimit()), defaultLimit)
-	q := store.Query{
-		RequestID: req.GetRequestId(), OperationID: req.GetOperationId(), Session: req.GetSession(), Principal: req.GetPrincipal(),
-		Tool: req.GetTool(), Tier: req.GetTier(), Kinds: req.GetKinds(), Statuses: req.GetStatuses(), Writer: req.GetWriter(), Before: req.GetBefore(),
-	}
-	var err error
-	if q.Since, err = moment(req.GetSince(), "since"); err != nil {
-		return nil, err
-	}
-	if q.Until, err = moment(req.GetUntil(), "until"); err != nil {
+	q, err := query(req)
+	if err != nil {
 		return nil, err
 	}
 	entries, err := s.cfg.Store.Search(ctx, q, limit+1, pageBytes)
@@ -55,6 +49,19 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 		out.NextBefore = out.Entries[n-1].GetIndex()
 	}
 	return out, nil
+}
+
+func query(req *auditv1.SearchRecordsRequest) (q store.Query, err error) {
+	q = store.Query{
+		RequestID: req.GetRequestId(), OperationID: req.GetOperationId(), Session: req.GetSession(), Principal: req.GetPrincipal(),
+		Tool: req.GetTool(), Tier: req.GetTier(), Channel: req.GetChannel(), Kinds: req.GetKinds(), Statuses: req.GetStatuses(),
+		Writer: req.GetWriter(), Text: req.GetText(), Before: req.GetBefore(),
+	}
+	if q.Since, err = moment(req.GetSince(), "since"); err != nil {
+		return q, err
+	}
+	q.Until, err = moment(req.GetUntil(), "until")
+	return q, err
 }
 
 func moment(ts *timestamppb.Timestamp, field string) (time.Time, error) {
@@ -87,23 +94,38 @@ func (s historyService) GetRecord(ctx context.Context, req *auditv1.GetRecordReq
 
 func (s historyService) TailRecords(req *auditv1.TailRecordsRequest, stream grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
 	ctx := stream.Context()
+	q, err := query(req.GetFilter())
+	if err != nil {
+		return err
+	}
 	next := req.GetFromIndex()
 	for {
 		size := s.cfg.Log.Size()
 		for next < size {
-			entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+			var entries []*auditv1.Entry
+			var err error
+			end := size
+			if req.GetFilter() == nil {
+				entries, err = s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+				if err == nil && len(entries) == 0 {
+					err = errors.New("entries are missing")
+				}
+			} else {
+				end = min(size, next+window)
+				entries, err = s.matching(ctx, q, next, end)
+			}
 			if err != nil {
 				return unreadable(err)
-			}
-			if len(entries) == 0 {
-				return unreadable(errors.New("entries are missing"))
 			}
 			for _, e := range entries {
 				if err := stream.Send(&auditv1.TailRecordsResponse{Entry: e}); err != nil {
 					return err
 				}
-				next = e.GetIndex() + 1
 			}
+			if req.GetFilter() == nil {
+				end = entries[len(entries)-1].GetIndex() + 1
+			}
+			next = end
 		}
 		if req.GetNoFollow() {
 			return nil
@@ -114,6 +136,27 @@ func (s historyService) TailRecords(req *auditv1.TailRecordsRequest, stream grpc
 			return ctx.Err()
 		}
 	}
+}
+
+// window is how many entries are looked through at once for those that somebody follows.
+const window = 4096
+
+// matching returns what matches of the entries from one index to below another, in order.
+func (s historyService) matching(ctx context.Context, q store.Query, from, end uint64) ([]*auditv1.Entry, error) {
+	var out []*auditv1.Entry
+	for q.From, q.Before = from, end; q.Before > from; {
+		entries, err := s.cfg.Store.Search(ctx, q, page, pageBytes)
+		if err != nil {
+			return nil, err
+		}
+		if len(entries) == 0 {
+			break
+		}
+		out = append(out, entries...)
+		q.Before = entries[len(entries)-1].GetIndex()
+	}
+	slices.Reverse(out)
+	return out, nil
 }
 
 func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.ServerStreamingServer[auditv1.ExportLogResponse]) error {

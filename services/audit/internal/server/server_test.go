@@ -404,6 +404,8 @@ func TestSearch(t *testing.T) {
 		{"before", &auditv1.SearchRecordsRequest{Before: 3}, []uint64{2, 1, 0}},
 		{"limit", &auditv1.SearchRecordsRequest{Limit: 2}, []uint64{8, 7}},
 		{"no match", &auditv1.SearchRecordsRequest{RequestId: "r-9"}, nil},
+		{"not FTS5", &auditv1.SearchRecordsRequest{Text: `" OR words MATCH "a`}, nil},
+		{"channel", &auditv1.SearchRecordsRequest{Channel: callv1.Channel_CHANNEL_CLI}, nil},
 		{"not SQL", &auditv1.SearchRecordsRequest{RequestId: "' OR 1=1 --"}, nil},
 	} {
 		got, err := client.SearchRecords(t.Context(), tc.query)
@@ -591,6 +593,24 @@ func TestTail(t *testing.T) {
 			t.Fatalf("entry %d: %v, %v", want, m.GetEntry().GetIndex(), err)
 		}
 	}
+
+	// Only what somebody looks for, of what is there and of what comes.
+	only, err := h.history().TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: 1, Filter: &auditv1.SearchRecordsRequest{
+		Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_STOPPED},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	matching := func(want ...uint64) {
+		t.Helper()
+		for _, index := range want {
+			if m, err := only.Recv(); err != nil || m.GetEntry().GetIndex() != index {
+				t.Fatalf("followed %v, %v, want %d", m.GetEntry(), err, index)
+			}
+		}
+	}
+	matching(1, 4, 7)
+	defer func() { matching(10) }()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	follow, err := h.history().TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: uint64(len(all))})

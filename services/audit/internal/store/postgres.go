@@ -180,8 +180,10 @@ const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE
 			$13::text[], $14::text[], $15::text[], $16::bytea[], $17::bytea[])
 			AS u (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf)
 		JOIN w ON w.identity = u.writer RETURNING idx),
-	b AS (INSERT INTO bodies (idx, salt, session, principal, body)
-		SELECT u.* FROM fence, unnest($5::bigint[], $18::bytea[], $19::text[], $20::text[], $21::bytea[]) AS u),
+	b AS (INSERT INTO bodies (idx, salt, session, principal, body, channel, words)
+		SELECT u.idx, u.salt, u.session, u.principal, u.body, u.channel, array_to_tsvector(string_to_array(u.words, ' '))
+		FROM fence, unnest($5::bigint[], $18::bytea[], $19::text[], $20::text[], $21::bytea[], $26::integer[], $27::text[])
+			AS u (idx, salt, session, principal, body, channel, words)),
 	h AS (INSERT INTO hashes (idx, hash)
 		SELECT $22::bigint + u.n - 1, u.hash FROM fence, unnest($23::bytea[]) WITH ORDINALITY AS u (hash, n)),
 	c AS (INSERT INTO checkpoints (size, note) SELECT $24::bigint, $25::bytea FROM fence)
@@ -223,7 +225,8 @@ func columns(batch Batch) ([]any, error) {
 		indexes, sequences, times, logged    = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 		writers, requests, operations, tools = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		sessions, principals                 = make([]string, n), make([]string, n)
-		kinds, tiers, statuses               = make([]int32, n), make([]int32, n), make([]int32, n)
+		kinds, tiers, statuses, channels     = make([]int32, n), make([]int32, n), make([]int32, n), make([]int32, n)
+		words                                = make([]string, n)
 		commitments, leaves, salts, bodies   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 		hashes                               = make([][]byte, len(batch.Hashes))
 		last                                 = map[string]int{}
@@ -250,6 +253,7 @@ func columns(batch Batch) ([]any, error) {
 		times[i], logged[i] = r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano()
 		requests[i], operations[i], tools[i] = r.GetRequestId(), r.GetOperationId(), r.GetTool()
 		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), e.GetSalt(), append([]byte{}, body...)
+		channels[i], words[i] = int32(r.GetBody().GetChannel()), strings.Join(wordsOf(r), " ")
 		// PostgreSQL's text has no NUL. These two are for searching; the record has them as they are.
 		sessions[i], principals[i] = withoutNUL(r.GetBody().GetSession()), withoutNUL(r.GetBody().GetPrincipal())
 	}
@@ -258,7 +262,7 @@ func columns(batch Batch) ([]any, error) {
 	}
 	return []any{
 		names, roles, lasts, indexes, writers, sequences, kinds, tiers, statuses, times, logged, requests, operations, tools, commitments, leaves,
-		salts, sessions, principals, bodies, batch.FirstHash, hashes, int64(batch.Entries[n-1].GetIndex()) + 1, batch.Checkpoint,
+		salts, sessions, principals, bodies, batch.FirstHash, hashes, int64(batch.Entries[n-1].GetIndex()) + 1, batch.Checkpoint, channels, words,
 	}, nil
 }
 
@@ -337,6 +341,13 @@ func (p *server) Probe(ctx context.Context) error {
 }
 
 func (p *server) InPlace() error { return nil }
+
+// text asks for lexemes as they are: letters and digits have no meaning in a tsquery, within its quotes.
+func (p *server) text(words []string) (condition string, match any) {
+	return "b.words @@ ?::text::tsquery", "'" + strings.Join(words, "' & '") + "'"
+}
+
+func (p *server) plan(Query) (from, index, order string) { return selectEntries, "e.idx", "e.idx" }
 
 func (p *server) Bytes() uint64 {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
@@ -33,8 +34,8 @@ type sqlite struct {
 	// writers caches the rows of writers for Commit's goroutine.
 	writers map[string]int64
 
-	insertEntry, insertBody, insertHash, insertCheckpoint, updateWriter *sql.Stmt
-	selectHash                                                          *sql.Stmt
+	insertEntry, insertBody, insertText, insertHash, insertCheckpoint, updateWriter *sql.Stmt
+	selectHash                                                                      *sql.Stmt
 }
 
 // Open opens or makes the database in the state folder.
@@ -65,7 +66,8 @@ func (s *sqlite) prepare(ctx context.Context) error {
 	if err := errors.Join(database.Prepare(ctx, s.db, map[**sql.Stmt]string{
 		&s.insertEntry: `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
 			tool, body_commitment, leaf) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, body) VALUES (?, ?, ?, ?, ?)`,
+		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, channel, body) VALUES (?, ?, ?, ?, ?, ?)`,
+		&s.insertText:       `INSERT INTO texts (rowid, words) VALUES (?, ?)`,
 		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
 		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
 		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ?`,
@@ -153,6 +155,7 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 	}
 	// The transaction's end closes the statements that are made for it.
 	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash)
+	text := tx.StmtContext(ctx, s.insertText)
 	for _, e := range b.Entries {
 		r := e.GetRecord()
 		raw, err := proto.Marshal(r.GetBody())
@@ -167,8 +170,13 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 			e.GetBodyCommitment(), e.GetLeafHash()); err != nil {
 			return fmt.Errorf("write the entry: %w", err)
 		}
-		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), raw); err != nil {
+		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), r.GetBody().GetChannel(), raw); err != nil {
 			return fmt.Errorf("write the body: %w", err)
+		}
+		if words := wordsOf(r); len(words) > 0 {
+			if _, err := text.ExecContext(ctx, e.GetIndex(), strings.Join(words, " ")); err != nil {
+				return fmt.Errorf("write the words: %w", err)
+			}
 		}
 	}
 	for i, h := range b.Hashes {
@@ -212,6 +220,28 @@ func (s *sqlite) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, 
 		}
 	}
 	return out, nil
+}
+
+func (s *sqlite) text(words []string) (condition string, match any) {
+	return "texts MATCH ?", `"` + strings.Join(words, `" AND "`) + `"`
+}
+
+// plan begins where an index has the entries in the order of the log, so that none is sorted and the older ones are not read: SQLite does
+// not see by itself that the orders of two tables are one.
+func (s *sqlite) plan(q Query) (from, index, order string) {
+	first := func(table, column string) (string, string, string) {
+		return strings.Replace(selectEntries, "FROM entries e ", "FROM "+table+" CROSS JOIN entries e ON e.idx = "+column+" ", 1), column, column
+	}
+	switch {
+	case q.Text != "":
+		return first("texts t", "t.rowid")
+	case q.ofBodies():
+		from, index, order = first("bodies b", "b.idx")
+		return strings.Replace(from, "LEFT JOIN bodies b ON b.idx = e.idx ", "", 1), index, order
+	case q.oneWriter() && q.writerAlone():
+		return selectEntries, "e.idx", "e.sequence" // one writer's entries are in both orders, and there is an index of this one
+	}
+	return selectEntries, "e.idx", "e.idx"
 }
 
 func (s *sqlite) Bytes() uint64 {

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -49,6 +48,10 @@ type engine interface {
 	Commit(ctx context.Context, b Batch) error
 	// ReadHashes returns the tree's hashes at these stored indexes, as tlog.HashReader wants them.
 	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
+	// text is how entries are found by words that they all hold: a condition with one parameter, and that.
+	text(words []string) (condition string, match any)
+	// plan is what a search selects from, what is called there an entry's index, and what its entries are ordered by.
+	plan(q Query) (from, index, order string)
 	// Lead makes this process the only one that writes, and settles what any process wrote before: when it returns, nothing
 	// that was under way is committed any more. ErrFollows: another process leads. ErrClosed: none may.
 	Lead(ctx context.Context) error
@@ -197,78 +200,6 @@ func (s *Store) Range(ctx context.Context, from, end uint64, limit, maxBytes int
 		return nil, nil
 	}
 	return s.list(ctx, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(min(end, math.MaxInt64)), int64(limit))
-}
-
-// Query narrows a search; zero values narrow nothing.
-type Query struct {
-	RequestID, OperationID, Session, Principal, Tool string
-	Tier                                             optionsv1.Tier
-	Kinds                                            []auditv1.Kind
-	Statuses                                         []auditv1.Status
-	// Since <= logged_at < Until.
-	Since, Until time.Time
-	// Writer is a role's name or a whole SPIFFE ID.
-	Writer string
-	// Before is an index that every result lies below.
-	Before uint64
-}
-
-// Search returns matching entries, newest first, at most limit of them and about maxBytes.
-func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
-	var where []string
-	var args []any
-	add := func(condition string, values ...any) {
-		where = append(where, condition)
-		args = append(args, values...)
-	}
-	// The indexes on texts leave out empty ones; SQLite uses them only if the query says so too.
-	for _, text := range []struct{ column, value string }{
-		{"e.request_id", q.RequestID}, {"e.operation_id", q.OperationID}, {"e.tool", q.Tool}, {"b.session", q.Session}, {"b.principal", q.Principal},
-	} {
-		if text.value != "" {
-			add(text.column+" = ? AND "+text.column+" != ''", text.value)
-		}
-	}
-	if q.Tier != optionsv1.Tier_TIER_UNSPECIFIED {
-		add("e.tier = ?", int64(q.Tier))
-	}
-	if len(q.Kinds) > 0 {
-		add("e.kind IN ("+marks(len(q.Kinds))+")", numbers(q.Kinds)...)
-	}
-	if len(q.Statuses) > 0 {
-		add("e.status IN ("+marks(len(q.Statuses))+")", numbers(q.Statuses)...)
-	}
-	if !q.Since.IsZero() {
-		add("e.logged_at >= ?", q.Since.UnixNano())
-	}
-	if !q.Until.IsZero() {
-		add("e.logged_at < ?", q.Until.UnixNano())
-	}
-	switch {
-	case q.Writer == "":
-	case strings.HasPrefix(q.Writer, "spiffe://"):
-		add("w.identity = ?", q.Writer)
-	default:
-		add("w.role = ?", q.Writer)
-	}
-	if q.Before > 0 {
-		add("e.idx < ?", int64(min(q.Before, math.MaxInt64)))
-	}
-	query := selectEntries
-	if len(where) > 0 {
-		query += "WHERE " + strings.Join(where, " AND ")
-	}
-	return s.list(ctx, maxBytes, query+" ORDER BY e.idx DESC LIMIT ?", append(args, int64(limit))...)
-}
-
-func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
-
-func numbers[T ~int32](list []T) []any {
-	out := make([]any, len(list))
-	for i, v := range list {
-		out[i] = int64(v)
-	}
-	return out
 }
 
 // list stops early, but never before the first entry, when the entries' size reaches maxBytes.

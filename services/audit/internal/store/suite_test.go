@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -233,7 +234,15 @@ func testSearch(t *testing.T, db *store.Store) {
 		if i%4 == 0 {
 			r.Kind, r.Status, r.Tier, r.OperationId = auditv1.Kind_KIND_INTENT, auditv1.Status_STATUS_DENIED, optionsv1.Tier_TIER_DESTRUCTIVE, "op-1"
 		}
-		r.Body = &auditv1.Body{Session: fmt.Sprint("s-", i%2), Principal: fmt.Sprint("p-", i%5)}
+		r.Body = &auditv1.Body{Session: fmt.Sprint("s-", i%2), Principal: fmt.Sprint("p-", i%5), Channel: callv1.Channel(i % 3)}
+		switch i {
+		case 3:
+			r.Body.Arguments = `{"service_id":"vllm-chat","note":"Ünïcode naïve \u0000"}`
+		case 5:
+			r.Body.Summary = "vLLM chat is running\x00; it's 'quoted' \\ & | ! : * (done)"
+		case 6:
+			r.Body.Reason = strings.Repeat("x", 4000) + " chat NEAR AND OR NOT"
+		}
 		who := writer
 		if i >= 10 {
 			who = "spiffe://durward.local/vault/main"
@@ -254,6 +263,26 @@ func testSearch(t *testing.T, db *store.Store) {
 		"statuses":           {store.Query{Statuses: []auditv1.Status{auditv1.Status_STATUS_DENIED}}, []uint64{16, 12, 8, 4, 0}},
 		"a role":             {store.Query{Writer: "executor", Before: 3}, []uint64{2, 1, 0}},
 		"a writer":           {store.Query{Writer: writer, Before: 2}, []uint64{1, 0}},
+		"two writers' role":  {store.Query{Writer: "vault", Before: 12}, []uint64{11, 10}},
+		"a channel":          {store.Query{Channel: callv1.Channel(2), Before: 9}, []uint64{8, 5, 2}},
+		"a word":             {store.Query{Text: "chat"}, []uint64{6, 5, 3}},
+		"a word of another":  {store.Query{Text: "CHAT", Before: 6}, []uint64{5, 3}},
+		"two words":          {store.Query{Text: "chat vllm"}, []uint64{5, 3}},
+		"with its signs":     {store.Query{Text: `"vllm-chat"`}, []uint64{5, 3}},
+		"beyond ASCII":       {store.Query{Text: "ünïcode"}, []uint64{3}},
+		"an operator's word": {store.Query{Text: "NOT near"}, []uint64{6}},
+		"a quote":            {store.Query{Text: "it's 'quoted'"}, []uint64{5}},
+		"part of a word":     {store.Query{Text: "cha"}, nil},
+		"signs alone":        {store.Query{Text: `"*' & | !`}, nil},
+		"a word and a tool":  {store.Query{Text: "chat", Tool: "tool_0"}, []uint64{6, 3}},
+		"a word and a time":  {store.Query{Text: "chat", Since: time.Unix(1_700_000_004, 0)}, []uint64{6, 5}},
+		"from a place":       {store.Query{From: 18}, []uint64{19, 18}},
+		"after all":          {store.Query{Since: time.Unix(1_800_000_000, 0)}, nil},
+		"before all":         {store.Query{Until: time.Unix(1_600_000_000, 0)}, nil},
+		"until it is over":   {store.Query{Until: time.Unix(1_800_000_000, 0), From: 19}, []uint64{19}},
+		"reads and intents":  {store.Query{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_INTENT}, From: 18}, []uint64{19, 18}},
+		"what ended well":    {store.Query{Statuses: []auditv1.Status{auditv1.Status_STATUS_OK}, From: 17}, []uint64{19, 18, 17}},
+		"what only looks":    {store.Query{Tier: optionsv1.Tier_TIER_READ, From: 17}, []uint64{19, 18, 17}},
 		"a time":             {store.Query{Since: time.Unix(1_700_000_003, 5), Until: time.Unix(1_700_000_005, 5)}, []uint64{4, 3}},
 	} {
 		list, err := db.Search(ctx, tc.query, 100, 1<<30)
@@ -267,6 +296,37 @@ func testSearch(t *testing.T, db *store.Store) {
 	}
 	if list, err := db.Search(ctx, store.Query{}, 3, 1<<30); err != nil || len(list) != 3 || list[0].GetIndex() != 19 {
 		t.Errorf("a page: %v, %v", list, err)
+	}
+	// Pages go through all of a writer's, and all of two writers' of a role, whatever fits into one.
+	tr.commit("spiffe://durward.local/executor/second", &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Body: &auditv1.Body{Summary: strings.Repeat("y", 400)}})
+	tr.commit(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Body: &auditv1.Body{}})
+	for name, q := range map[string]store.Query{"a role": {Writer: "executor"}, "a writer": {Writer: writer}} {
+		for _, bytes := range []int{1, 900, 1 << 20} {
+			var got []uint64
+			for {
+				list, err := db.Search(ctx, q, 3, bytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(list) == 0 {
+					break
+				}
+				for _, e := range list {
+					got = append(got, e.GetIndex())
+				}
+				if q.Before = list[len(list)-1].GetIndex(); q.Before == 0 {
+					break
+				}
+			}
+			want := []uint64{21, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}
+			if name == "a role" {
+				want = slices.Insert(want, 1, 20)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s by %d bytes: %v, want %v", name, bytes, got, want)
+			}
+			q.Before = 0
+		}
 	}
 }
 

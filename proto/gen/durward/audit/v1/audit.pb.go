@@ -1044,7 +1044,10 @@ type SearchRecordsRequest struct {
 	// Newest first; 50 unless told.
 	Limit uint32 `protobuf:"varint,12,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Entries below this index; 0: from the newest.
-	Before        uint64 `protobuf:"varint,13,opt,name=before,proto3" json:"before,omitempty"`
+	Before  uint64      `protobuf:"varint,13,opt,name=before,proto3" json:"before,omitempty"`
+	Channel v11.Channel `protobuf:"varint,14,opt,name=channel,proto3,enum=durward.call.v1.Channel" json:"channel,omitempty"`
+	// Words, all of which the arguments, the summary or the reason hold, in any order and whatever signs are between them.
+	Text          string `protobuf:"bytes,15,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1168,6 +1171,20 @@ func (x *SearchRecordsRequest) GetBefore() uint64 {
 		return x.Before
 	}
 	return 0
+}
+
+func (x *SearchRecordsRequest) GetChannel() v11.Channel {
+	if x != nil {
+		return x.Channel
+	}
+	return v11.Channel(0)
+}
+
+func (x *SearchRecordsRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 type SearchRecordsResponse struct {
@@ -1322,7 +1339,9 @@ type TailRecordsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	FromIndex uint64                 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
 	// Do not wait for records to come.
-	NoFollow      bool `protobuf:"varint,2,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
+	NoFollow bool `protobuf:"varint,2,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
+	// Only these; its limit and before count for nothing.
+	Filter        *SearchRecordsRequest `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1369,6 +1388,13 @@ func (x *TailRecordsRequest) GetNoFollow() bool {
 		return x.NoFollow
 	}
 	return false
+}
+
+func (x *TailRecordsRequest) GetFilter() *SearchRecordsRequest {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
 }
 
 type TailRecordsResponse struct {
@@ -1738,7 +1764,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12*\n" +
 	"\foperation_id\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\voperationId\"@\n" +
 	"\x0fGetLastResponse\x12-\n" +
-	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"\xb7\x04\n" +
+	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"\x93\x05\n" +
 	"\x14SearchRecordsRequest\x12&\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\trequestId\x12*\n" +
@@ -1754,7 +1780,9 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12 \n" +
 	"\x06writer\x18\v \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x06writer\x12\x1e\n" +
 	"\x05limit\x18\f \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\x12\x16\n" +
-	"\x06before\x18\r \x01(\x04R\x06before\"k\n" +
+	"\x06before\x18\r \x01(\x04R\x06before\x12<\n" +
+	"\achannel\x18\x0e \x01(\x0e2\x18.durward.call.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12\x1c\n" +
+	"\x04text\x18\x0f \x01(\tB\b\xbaH\x05r\x03\x18\xf4\x03R\x04text\"k\n" +
 	"\x15SearchRecordsResponse\x121\n" +
 	"\aentries\x18\x01 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\x12\x1f\n" +
 	"\vnext_before\x18\x02 \x01(\x04R\n" +
@@ -1763,11 +1791,12 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\"v\n" +
 	"\x11GetRecordResponse\x12-\n" +
 	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\x122\n" +
-	"\areceipt\x18\x02 \x01(\v2\x18.durward.call.v1.ReceiptR\areceipt\"P\n" +
+	"\areceipt\x18\x02 \x01(\v2\x18.durward.call.v1.ReceiptR\areceipt\"\x90\x01\n" +
 	"\x12TailRecordsRequest\x12\x1d\n" +
 	"\n" +
 	"from_index\x18\x01 \x01(\x04R\tfromIndex\x12\x1b\n" +
-	"\tno_follow\x18\x02 \x01(\bR\bnoFollow\"D\n" +
+	"\tno_follow\x18\x02 \x01(\bR\bnoFollow\x12>\n" +
+	"\x06filter\x18\x03 \x01(\v2&.durward.audit.v1.SearchRecordsRequestR\x06filter\"D\n" +
 	"\x13TailRecordsResponse\x12-\n" +
 	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"P\n" +
 	"\x10ExportLogRequest\x12\x1d\n" +
@@ -1917,33 +1946,35 @@ var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
 	23, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
 	23, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	4,  // 21: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
-	4,  // 22: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	27, // 23: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
-	4,  // 24: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
-	4,  // 25: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	23, // 26: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 27: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	8,  // 28: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	10, // 29: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	12, // 30: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	14, // 31: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	16, // 32: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	18, // 33: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	20, // 34: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	6,  // 35: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 36: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 37: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	13, // 38: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	15, // 39: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	17, // 40: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	19, // 41: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	21, // 42: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	35, // [35:43] is the sub-list for method output_type
-	27, // [27:35] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	25, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	4,  // 22: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
+	4,  // 23: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
+	27, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	12, // 25: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
+	4,  // 26: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
+	4,  // 27: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
+	23, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	5,  // 29: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	8,  // 30: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	10, // 31: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	12, // 32: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	14, // 33: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	16, // 34: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	18, // 35: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	20, // 36: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	6,  // 37: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	9,  // 38: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	11, // 39: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	13, // 40: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	15, // 41: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	17, // 42: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	19, // 43: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	21, // 44: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	37, // [37:45] is the sub-list for method output_type
+	29, // [29:37] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }

@@ -1,0 +1,207 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// Query narrows a search; zero values narrow nothing.
+type Query struct {
+	RequestID, OperationID, Session, Principal, Tool string
+	Tier                                             optionsv1.Tier
+	Channel                                          callv1.Channel
+	Kinds                                            []auditv1.Kind
+	Statuses                                         []auditv1.Status
+	// Since <= logged_at < Until.
+	Since, Until time.Time
+	// Writer is a role's name or a whole SPIFFE ID.
+	Writer string
+	// Text is words all of which the arguments, the summary or the reason hold.
+	Text string
+	// Before is an index that every result lies below, and From one that none does.
+	Before, From uint64
+}
+
+// The most common values have no index: looking through the newest entries finds them. These conditions let a query use the indexes
+// that leave them out.
+const (
+	rareKind   = " AND e.kind NOT IN (42, 29)"
+	rareStatus = " AND e.status > 1"
+	rareTier   = " AND e.tier > 1"
+)
+
+// Search returns matching entries, newest first, at most limit of them and about maxBytes.
+func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
+	if q.Writer != "" && !q.oneWriter() && q.writerAlone() {
+		return s.searchRole(ctx, q, limit, maxBytes)
+	}
+	var where []string
+	var args []any
+	add := func(condition string, values ...any) {
+		where = append(where, condition)
+		args = append(args, values...)
+	}
+	from, index, order := s.plan(q)
+	if q.Text != "" {
+		words := Words(q.Text)
+		if len(words) == 0 {
+			return nil, nil // signs alone are in no index
+		}
+		condition, match := s.text(words)
+		add(condition, match)
+	}
+	// The indexes on texts leave out empty ones; SQLite uses them only if the query says so too.
+	for _, text := range []struct{ column, value string }{
+		{"e.request_id", q.RequestID}, {"e.operation_id", q.OperationID}, {"e.tool", q.Tool}, {"b.session", q.Session}, {"b.principal", q.Principal},
+	} {
+		if text.value != "" {
+			add(text.column+" = ? AND "+text.column+" != ''", text.value)
+		}
+	}
+	switch {
+	case q.Tier == optionsv1.Tier_TIER_UNSPECIFIED:
+	case q.Tier > optionsv1.Tier_TIER_READ:
+		add("e.tier = ?"+rareTier, int64(q.Tier))
+	default:
+		add("e.tier = ?", int64(q.Tier))
+	}
+	if q.Channel != callv1.Channel_CHANNEL_UNSPECIFIED {
+		add("b.channel = ? AND b.channel != 0", int64(q.Channel))
+	}
+	if len(q.Kinds) > 0 {
+		add("e.kind IN ("+marks(len(q.Kinds))+")"+rare(rareKind, q.Kinds, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_PERMIT_ISSUED), numbers(q.Kinds)...)
+	}
+	if len(q.Statuses) > 0 {
+		add("e.status IN ("+marks(len(q.Statuses))+")"+rare(rareStatus, q.Statuses, auditv1.Status_STATUS_UNSPECIFIED, auditv1.Status_STATUS_OK), numbers(q.Statuses)...)
+	}
+	// The log's clock does not go back, so that a time is a place.
+	if !q.Since.IsZero() {
+		add(index+" >= (SELECT idx FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1)", q.Since.UnixNano())
+	}
+	if !q.Until.IsZero() {
+		add(index+" < COALESCE((SELECT idx FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), 9223372036854775807)", q.Until.UnixNano())
+	}
+	switch {
+	case q.Writer == "":
+	case q.oneWriter():
+		add("e.writer = (SELECT id FROM writers WHERE identity = ?)", q.Writer)
+	default:
+		add("e.writer IN (SELECT id FROM writers WHERE role = ?)", q.Writer)
+	}
+	if q.Before > 0 {
+		add(index+" < ?", int64(min(q.Before, math.MaxInt64)))
+	}
+	if q.From > 0 {
+		add(index+" >= ?", int64(min(q.From, math.MaxInt64)))
+	}
+	query := from
+	if len(where) > 0 {
+		query += "WHERE " + strings.Join(where, " AND ")
+	}
+	return s.list(ctx, maxBytes, query+" ORDER BY "+order+" DESC LIMIT ?", append(args, int64(limit))...)
+}
+
+// oneWriter reports whether the query names a writer, and not a role.
+func (q Query) oneWriter() bool { return strings.HasPrefix(q.Writer, "spiffe://") }
+
+// ofBodies reports whether what the query asks for is in bodies alone, but for places in the log.
+func (q Query) ofBodies() bool {
+	return (q.Session != "" || q.Principal != "" || q.Channel != 0) && q.Text == "" && q.RequestID == "" && q.OperationID == "" && q.Tool == "" &&
+		q.Tier == 0 && len(q.Kinds) == 0 && len(q.Statuses) == 0
+}
+
+// writerAlone reports whether the query asks for nothing but who wrote.
+func (q Query) writerAlone() bool {
+	return q.RequestID == "" && q.OperationID == "" && q.Session == "" && q.Principal == "" && q.Tool == "" && q.Tier == 0 && q.Channel == 0 &&
+		len(q.Kinds) == 0 && len(q.Statuses) == 0 && q.Since.IsZero() && q.Until.IsZero() && q.Text == ""
+}
+
+// searchRole looks at each writer of a role: there is an index of a writer's entries in order, and none of a role's.
+func (s *Store) searchRole(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
+	var writers []string
+	if err := s.each(ctx, `SELECT identity FROM writers WHERE role = ?`, []any{q.Writer}, func(scan func(...any) error) (bool, error) {
+		writers = append(writers, "")
+		return true, scan(&writers[len(writers)-1])
+	}); err != nil {
+		return nil, err
+	}
+	var all []*auditv1.Entry
+	for _, q.Writer = range writers {
+		found, err := s.Search(ctx, q, limit, maxBytes)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	slices.SortFunc(all, func(a, b *auditv1.Entry) int { return cmp.Compare(b.GetIndex(), a.GetIndex()) })
+	// A writer's entries that were cut short reach maxBytes by themselves, so that none is left out in between.
+	n, size := 0, 0
+	for ; n < min(len(all), limit) && size < maxBytes; n++ {
+		size += proto.Size(all[n])
+	}
+	return all[:n], nil
+}
+
+// rare is the condition of an index that leaves out the values common, where none of those is asked for.
+func rare[T comparable](condition string, asked []T, common ...T) string {
+	for _, one := range asked {
+		for _, c := range common {
+			if one == c {
+				return ""
+			}
+		}
+	}
+	return condition
+}
+
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
+
+func numbers[T ~int32](list []T) []any {
+	out := make([]any, len(list))
+	for i, v := range list {
+		out[i] = int64(v)
+	}
+	return out
+}
+
+const (
+	// maxWords is how many different words of one record are found, and maxWord how long a word may be, in bytes.
+	maxWords = 1024
+	maxWord  = 128
+)
+
+// Words are the different words of a text, in lower case: runs of letters and digits. Longer ones, and more of them, are left out.
+func Words(text string) []string {
+	var out []string
+	seen := map[string]bool{}
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		if word = strings.ToLower(word); len(word) > maxWord || seen[word] || strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+			continue
+		}
+		seen[word] = true
+		if out = append(out, word); len(out) == maxWords {
+			break
+		}
+	}
+	return out
+}
+
+// wordsOf are the words under which a record is found.
+func wordsOf(r *auditv1.Record) []string {
+	b := r.GetBody()
+	if b.GetArguments() == "" && b.GetSummary() == "" && b.GetReason() == "" {
+		return nil
+	}
+	return Words(b.GetSummary() + " " + b.GetReason() + " " + b.GetArguments())
+}
