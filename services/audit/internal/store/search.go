@@ -43,8 +43,12 @@ const (
 
 // Search returns matching entries, newest first, at most limit of them and about maxBytes.
 func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
-	if q.Writer != "" && !q.oneWriter() && q.writerAlone() {
-		return s.searchRole(ctx, q, limit, maxBytes)
+	parts, err := s.parts(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) != 1 {
+		return s.merged(ctx, parts, limit, maxBytes)
 	}
 	var where []string
 	var args []any
@@ -127,17 +131,39 @@ func (q Query) writerAlone() bool {
 		len(q.Kinds) == 0 && len(q.Statuses) == 0 && q.Since.IsZero() && q.Until.IsZero() && q.Text == ""
 }
 
-// searchRole looks at each writer of a role: there is an index of a writer's entries in order, and none of a role's.
-func (s *Store) searchRole(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
-	var writers []string
-	if err := s.each(ctx, `SELECT identity FROM writers WHERE role = ?`, []any{q.Writer}, func(scan func(...any) error) (bool, error) {
-		writers = append(writers, "")
-		return true, scan(&writers[len(writers)-1])
-	}); err != nil {
-		return nil, err
+// parts are queries that find together what q finds, and each in the order of the log by an index: there is an index of each writer's
+// entries in order, and none of a role's; of each kind's, and none of several kinds'.
+func (s *Store) parts(ctx context.Context, q Query) (parts []Query, err error) {
+	switch {
+	case q.Writer != "" && !q.oneWriter() && q.writerAlone():
+		err = s.each(ctx, `SELECT identity FROM writers WHERE role = ?`, []any{q.Writer}, func(scan func(...any) error) (bool, error) {
+			one := q
+			err := scan(&one.Writer)
+			parts = append(parts, one)
+			return true, err
+		})
+	case q.Text == "" && len(q.Kinds) > 1:
+		for _, kind := range q.Kinds {
+			one := q
+			one.Kinds = []auditv1.Kind{kind}
+			parts = append(parts, one)
+		}
+	case q.Text == "" && len(q.Statuses) > 1:
+		for _, status := range q.Statuses {
+			one := q
+			one.Statuses = []auditv1.Status{status}
+			parts = append(parts, one)
+		}
+	default:
+		parts = []Query{q}
 	}
+	return parts, err
+}
+
+// merged searches for each part.
+func (s *Store) merged(ctx context.Context, parts []Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
 	var all []*auditv1.Entry
-	for _, q.Writer = range writers {
+	for _, q := range parts {
 		found, err := s.Search(ctx, q, limit, maxBytes)
 		if err != nil {
 			return nil, err
@@ -145,7 +171,9 @@ func (s *Store) searchRole(ctx context.Context, q Query, limit, maxBytes int) ([
 		all = append(all, found...)
 	}
 	slices.SortFunc(all, func(a, b *auditv1.Entry) int { return cmp.Compare(b.GetIndex(), a.GetIndex()) })
-	// A writer's entries that were cut short reach maxBytes by themselves, so that none is left out in between.
+	// What is named twice is found twice.
+	all = slices.CompactFunc(all, func(a, b *auditv1.Entry) bool { return a.GetIndex() == b.GetIndex() })
+	// A part that was cut short reaches maxBytes by itself, so that none is left out in between.
 	n, size := 0, 0
 	for ; n < min(len(all), limit) && size < maxBytes; n++ {
 		size += proto.Size(all[n])

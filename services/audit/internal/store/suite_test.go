@@ -283,6 +283,9 @@ func testSearch(t *testing.T, db *store.Store) {
 		"reads and intents":  {store.Query{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_INTENT}, From: 18}, []uint64{19, 18}},
 		"what ended well":    {store.Query{Statuses: []auditv1.Status{auditv1.Status_STATUS_OK}, From: 17}, []uint64{19, 18, 17}},
 		"what only looks":    {store.Query{Tier: optionsv1.Tier_TIER_READ, From: 17}, []uint64{19, 18, 17}},
+		"a kind twice":       {store.Query{Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_INTENT}, Before: 5}, []uint64{4, 0}},
+		"kinds and statuses": {store.Query{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_INTENT}, Statuses: []auditv1.Status{auditv1.Status_STATUS_OK, auditv1.Status_STATUS_DENIED}, From: 16}, []uint64{19, 18, 17, 16}},
+		"a role of nobody's": {store.Query{Writer: "egress"}, nil},
 		"a time":             {store.Query{Since: time.Unix(1_700_000_003, 5), Until: time.Unix(1_700_000_005, 5)}, []uint64{4, 3}},
 	} {
 		list, err := db.Search(ctx, tc.query, 100, 1<<30)

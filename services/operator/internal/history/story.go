@@ -95,17 +95,21 @@ func Record(ctx context.Context, log auditv1.HistoryServiceClient, index uint64,
 	return response, at, nil
 }
 
-// Export writes a whole log to out, as VerifyFile reads it, and proves it on the way.
-func (l *Log) Export(stream exporter, out io.Writer) (report Report, err error) {
+// Export writes a whole log to out, and proves it on the way: as jsonl, which VerifyFile reads, as json or as csv.
+func (l *Log) Export(stream exporter, out io.Writer, format string) (report Report, err error) {
 	w := bufio.NewWriter(out)
-	v := l.Verifier()
+	form, known := formats[format]
+	if !known {
+		return Report{}, fmt.Errorf("a log is not exported as %q", format)
+	}
+	file, v := form(w), l.Verifier()
 	err = Each(stream, func(checkpoint []byte, _ [][]byte) error {
-		return errors.Join(v.Head(checkpoint), WriteHead(w, checkpoint))
+		return errors.Join(v.Head(checkpoint), file.head(checkpoint))
 	}, func(e *auditv1.Entry) error {
-		return errors.Join(v.Add(e), WriteEntry(w, e))
+		return errors.Join(v.Add(e), file.entry(e))
 	})
 	if err == nil {
 		report, err = v.Finish()
 	}
-	return report, errors.Join(err, w.Flush())
+	return report, errors.Join(err, file.end(), w.Flush())
 }

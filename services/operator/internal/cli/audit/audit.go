@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -22,7 +20,6 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -82,108 +79,6 @@ func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session,
 			return err
 		}
 		return errors.Join(f(ctx, s, l), l.Close())
-	})
-}
-
-func (a *app) auditSearchCommand() *cobra.Command {
-	var q auditv1.SearchRecordsRequest
-	var tier, since, until string
-	var kinds, statuses []string
-	cmd := &cobra.Command{
-		Use:   "search",
-		Short: "Find records, newest first",
-		Example: `  durward audit search
-  durward audit search --tool start_service --since 24h
-  durward audit search --kind refused --kind denied
-  durward audit search --operation 0123456789abcdef0123456789abcdef --json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.fillSearch(&q, tier, kinds, statuses, since, until); err != nil {
-				return err
-			}
-			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, _ *history.Log) error {
-				found, err := s.Audit.SearchRecords(ctx, &q)
-				if err != nil {
-					return err
-				}
-				return a.showSearch(found, q.GetLimit())
-			})
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringVar(&q.RequestId, "request", "", "request id, r-…")
-	flags.StringVar(&q.OperationId, "operation", "", "operation id")
-	flags.StringVar(&q.Session, "session", "", "session, s-…")
-	flags.StringVar(&q.Principal, "principal", "", "client, or operator:NAME")
-	flags.StringVar(&q.Tool, "tool", "", "tool")
-	flags.StringVar(&tier, "tier", "", "READ, WRITE or DESTRUCTIVE")
-	flags.StringSliceVar(&kinds, "kind", nil, "what happened: asked, approved, denied, intent, outcome, refused, …")
-	flags.StringSliceVar(&statuses, "status", nil, "ok, pending, denied, error, timeout, unknown")
-	flags.StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
-	flags.StringVar(&until, "until", "", "the same")
-	flags.StringVar(&q.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
-	flags.Uint32Var(&q.Limit, "limit", 50, "at most so many, up to 1000")
-	return cmd
-}
-
-func (a *app) fillSearch(q *auditv1.SearchRecordsRequest, tier string, kinds, statuses []string, since, until string) error {
-	if tier != "" {
-		value, ok := optionsv1.Tier_value["TIER_"+strings.ToUpper(tier)]
-		if !ok || value == 0 {
-			return cli.Usage("Use READ, WRITE or DESTRUCTIVE.", "%q is not a tier", clean.Visible(tier))
-		}
-		q.Tier = optionsv1.Tier(value)
-	}
-	for _, name := range kinds {
-		value, ok := auditv1.Kind_value["KIND_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))]
-		if !ok || value == 0 {
-			return cli.Usage("Kinds: "+strings.Join(cli.EnumWords(auditv1.Kind_name, "KIND_"), ", "), "%q is not a kind of record", clean.Visible(name))
-		}
-		q.Kinds = append(q.Kinds, auditv1.Kind(value))
-	}
-	for _, name := range statuses {
-		value, ok := auditv1.Status_value["STATUS_"+strings.ToUpper(name)]
-		if !ok || value == 0 {
-			return cli.Usage("Use "+strings.Join(cli.EnumWords(auditv1.Status_name, "STATUS_"), ", ")+".", "%q is not a status", clean.Visible(name))
-		}
-		q.Statuses = append(q.Statuses, auditv1.Status(value))
-	}
-	var err error
-	if q.Since, err = a.parseTime("since", since); err != nil {
-		return err
-	}
-	q.Until, err = a.parseTime("until", until)
-	return err
-}
-
-func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
-	if s == "" {
-		return nil, nil
-	}
-	if ago, err := time.ParseDuration(s); err == nil {
-		return timestamppb.New(a.Now().Add(-ago)), nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
-			return timestamppb.New(t), nil
-		}
-	}
-	return nil, cli.Usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
-}
-
-func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit uint32) error {
-	return a.Show(found, func() {
-		if len(found.GetEntries()) == 0 {
-			a.Out.Printf("No record matches.\n")
-			return
-		}
-		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Each(found.GetEntries(), func(e *auditv1.Entry) []string {
-			return []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
-				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
-				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(e.GetRecord().GetBody().GetSummary(), 80)}
-		}))
-		if found.GetNextBefore() > 0 && len(found.GetEntries()) >= int(limit) {
-			a.Out.Printf("%s\n", a.Out.Dim("There are older ones: narrow the search, or raise --limit."))
-		}
 	})
 }
 
@@ -397,28 +292,30 @@ func (a *app) auditTailCommand() *cobra.Command {
 		Use:     "tail",
 		Short:   "Show records as they are written",
 		Example: "  durward audit tail\n  durward audit tail --json",
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			l, err := a.openLog(ctx, s)
-			if err != nil {
-				return err
-			}
-			size := l.Held().Size
-			// A tail lasts: other commands need the log meanwhile.
-			if err := l.Close(); err != nil {
-				return err
-			}
-			const before = 10
-			stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: size - min(size, before)})
-			if err != nil {
-				return err
-			}
-			ended := cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
-			return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
-				if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
-					return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
-				}
-				return a.ShowLine(response.GetEntry(), func() { a.Out.Printf("%s\n", a.storyLine(response.GetEntry())) })
-			})
-		}),
+		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.tail(ctx, s, 10, nil) }),
 	}
+}
+
+// tail shows some of the records that are there and those that come, of those that match q; nil: of all.
+func (a *app) tail(ctx context.Context, s *cli.Session, before uint64, q *auditv1.SearchRecordsRequest) error {
+	l, err := a.openLog(ctx, s)
+	if err != nil {
+		return err
+	}
+	size := l.Held().Size
+	// A tail lasts: other commands need the log meanwhile.
+	if err := l.Close(); err != nil {
+		return err
+	}
+	stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: size - min(size, before), Filter: q})
+	if err != nil {
+		return err
+	}
+	ended := cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
+	return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
+		if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
+			return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+		}
+		return a.ShowLine(response.GetEntry(), func() { a.Out.Printf("%s\n", a.storyLine(response.GetEntry())) })
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,8 +19,12 @@ import (
 // Formats of an export.
 const (
 	formatJSONL = "jsonl"
+	formatJSON  = "json"
+	formatCSV   = "csv"
 	formatTiles = "tiles"
 )
+
+var exports = []string{formatJSONL, formatJSON, formatCSV, formatTiles}
 
 func (a *app) auditExportCommand() *cobra.Command {
 	var format string
@@ -29,19 +34,25 @@ func (a *app) auditExportCommand() *cobra.Command {
 		Long: `Writes the signed checkpoint and every entry to a file, as JSON lines, proving them on the way. Keep the file
 somewhere else: "durward audit verify --offline FILE" proves it, and a later log must extend it.
 
+With --format json it writes one JSON object, with --format csv a table for a spreadsheet: a row a record, whose
+last column says what was denied, failed or destructive. No cell of it is taken for a formula. Neither is read by
+"verify", and the log is proved while they are written.
+
 With --format tiles it writes the tree and the leaves to a folder, in the layout of C2SP's tlog-tiles, that any
 web server or bucket can serve and that other people's programs verify. The folder holds what happened when,
 and the commitments to what was said, never the bodies. Once more into the same folder adds what is new.`,
-		Example: "  durward audit export log.jsonl\n  durward audit export --format tiles /var/www/log",
+		Example: "  durward audit export log.jsonl\n  durward audit export --format csv log.csv\n  durward audit export --format tiles /var/www/log",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			write := a.export
+			write := func(ctx context.Context, s *cli.Session, l *history.Log, path string) error {
+				return a.export(ctx, s, l, path, format)
+			}
 			switch format {
-			case formatJSONL:
+			case formatJSONL, formatJSON, formatCSV:
 			case formatTiles:
 				write = a.exportTiles
 			default:
-				return cli.Usage("Use "+formatJSONL+" or "+formatTiles+".", "%q is not a format", clean.Visible(format))
+				return cli.Usage("Use "+strings.Join(exports, ", ")+".", "%q is not a format", clean.Visible(format))
 			}
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
 				ctx, cancel := context.WithTimeout(ctx, exportPatience)
@@ -50,12 +61,12 @@ and the commitments to what was said, never the bodies. Once more into the same 
 			})
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", formatJSONL, "jsonl or tiles")
-	cli.CompleteFlag(cmd, "format", cli.OneOf(formatJSONL, formatTiles))
+	cmd.Flags().StringVar(&format, "format", formatJSONL, strings.Join(exports, ", "))
+	cli.CompleteFlag(cmd, "format", cli.OneOf(exports...))
 	return cmd
 }
 
-func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path string) (err error) {
+func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, format string) (err error) {
 	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size})
 	if err != nil {
 		return err
@@ -64,7 +75,7 @@ func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path s
 	if err != nil {
 		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
 	}
-	report, err := l.Export(stream, f)
+	report, err := l.Export(stream, f, format)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return proofProblem(err)
 	}

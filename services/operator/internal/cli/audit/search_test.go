@@ -1,0 +1,56 @@
+package audit
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+)
+
+// TestSearchFlags: what the flags say is what audit is asked, and a word that means nothing is refused with those that do.
+func TestSearchFlags(t *testing.T) {
+	core, _, _ := clitest.Printing(false)
+	a := &app{core}
+	f := &filter{tier: "destructive", channel: "desktop-ui", kinds: []string{"sink-refused", "NOTE"}, statuses: []string{"timeout"}}
+	f.Text = "out of memory"
+	q, err := a.fillSearch(f)
+	want := &auditv1.SearchRecordsRequest{
+		Tier: optionsv1.Tier_TIER_DESTRUCTIVE, Channel: callv1.Channel_CHANNEL_DESKTOP_UI, Text: "out of memory",
+		Kinds: []auditv1.Kind{auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_NOTE}, Statuses: []auditv1.Status{auditv1.Status_STATUS_TIMEOUT},
+	}
+	if diff := cmp.Diff(want, q, protocmp.Transform()); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []*filter{
+		{tier: "denied"}, {channel: "phone"}, {kinds: []string{"unspecified"}}, {statuses: []string{"fine"}}, {since: "yesterday"}, {until: "x"},
+	} {
+		var p *cli.Problem
+		if _, err := a.fillSearch(bad); !errors.As(err, &p) || p.Code != cli.ExitUsage {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// TestSearchShowsPages: a full page says how to get the next one, and an emptier one does not.
+func TestSearchShowsPages(t *testing.T) {
+	core, out, _ := clitest.Printing(false)
+	a := &app{core}
+	found := &auditv1.SearchRecordsResponse{NextBefore: 41, Entries: []*auditv1.Entry{{Index: 41, Writer: "spiffe://durward.local/vault/main", Record: &auditv1.Record{}}}}
+	for limit, want := range map[int]bool{1: true, 50: false} {
+		out.Reset()
+		if err := a.showSearch(found, limit); err != nil || strings.Contains(out.String(), "--before 41") != want {
+			t.Errorf("limit %d: %v\n%s", limit, err, out)
+		}
+	}
+	if len(a.auditCommand().Commands()) < 5 {
+		t.Error("commands are missing")
+	}
+}
