@@ -15,6 +15,7 @@ import (
 const (
 	reachPatience = time.Second
 	tellAgain     = 5 * time.Second
+	lookEvery     = 20 * time.Millisecond
 )
 
 // tellHealth tells the vault how this gateway is until ctx ends: operators ask the vault, since nobody may ask a gateway more than
@@ -48,4 +49,20 @@ func reachable(ctx context.Context, conn *grpc.ClientConn) bool {
 			return false
 		}
 	}
+}
+
+// recording reports whether audit's newest answer stood, or does so within a second: after a start the first may be on its way.
+func recording(ctx context.Context, stands func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, reachPatience)
+	defer cancel()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for !stands() {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }

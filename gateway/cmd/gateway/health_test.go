@@ -61,3 +61,25 @@ func TestTheGatewayTellsOfItself(t *testing.T) {
 		})
 	}
 }
+
+// The first exchange with audit may be on its way when the gateway first looks: it is waited for, and not for ever.
+func TestTheFirstAnswerOfAuditIsWaitedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		answered time.Duration
+		want     bool
+		took     time.Duration
+	}{
+		"answered before": {0, true, 0},
+		"answers soon":    {3*lookEvery - time.Millisecond, true, 3 * lookEvery},
+		"does not answer": {time.Hour, false, reachPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				if got := recording(t.Context(), func() bool { return time.Since(began) >= c.answered }); got != c.want || time.Since(began) != c.took {
+					t.Errorf("%v after %v; want %v after %v", got, time.Since(began), c.want, c.took)
+				}
+			})
+		})
+	}
+}

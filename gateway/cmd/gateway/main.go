@@ -256,7 +256,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group.Go(func() error {
 		tellHealth(serving, vaultv1.NewSessionServiceClient(vault), func(ctx context.Context) *vaultv1.GatewayHealth {
 			return &vaultv1.GatewayHealth{
-				ExecutorReachable: reachable(ctx, executor), AuditReachable: records.Reachable(),
+				ExecutorReachable: reachable(ctx, executor), AuditReachable: recording(ctx, records.Reachable),
 				OpenSessions: uint32(max(edge.Sessions(), 0)), SpooledRecords: uint32(max(records.Depth(), 0)),
 			}
 		})
@@ -267,8 +267,8 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		process.Watch(serving, logger, "gateway.yaml", again.Err)
 		group.Go(func() error { again.Run(serving); return nil })
 	}
-	recording, served := context.WithCancel(context.WithoutCancel(ctx)) // who drains may still be refused
-	group.Go(func() error { refusals.Run(recording, 10*time.Second); return nil })
+	draining, served := context.WithCancel(context.WithoutCancel(ctx)) // who drains may still be refused
+	group.Go(func() error { refusals.Run(draining, 10*time.Second); return nil })
 	group.Go(func() error {
 		defer served()
 		return serve(serving, listener, certificate, edge, conns)
