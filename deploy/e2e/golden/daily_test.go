@@ -188,17 +188,19 @@ func tellFollowed(w *world) {
 var (
 	// momentary are the lines of what lasts for a moment only: a person may be told or not.
 	momentary = regexp.MustCompile(`(?m)^.*(?:● |demo-chat +starting|: running|running by|"ended":false|"state":"starting"|"kind":"operation".*"state":"running"|"number":.*"state":"running").*\n`)
+	// waiters are how many calls wait for an operation: one that waits for it to end may come before or after it is approved.
+	waiters = regexp.MustCompile(`"waiters":\d+`)
 	// clock is when a line was written.
 	clock = regexp.MustCompile(`^\d\d:\d\d:\d\d `)
 )
 
 // settled are the lines of a text that stay the same from run to run, sorted.
 func settled(text string) string {
-	lines := slices.Collect(strings.Lines(momentary.ReplaceAllString(text, "")))
+	lines := slices.Collect(strings.Lines(waiters.ReplaceAllString(momentary.ReplaceAllString(text, ""), `"waiters":<N>`)))
 	slices.SortFunc(lines, func(a, b string) int {
 		return strings.Compare(clock.ReplaceAllString(a, ""), clock.ReplaceAllString(b, ""))
 	})
-	return strings.Join(lines, "")
+	return strings.Join(slices.Compact(lines), "")
 }
 
 // followed is a command that stays.
