@@ -170,7 +170,7 @@ func (p *server) Hold(ctx context.Context) error {
 
 // add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
 // none. It adds nothing, and returns 0, when fence says so.
-const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $26 FOR UPDATE),
+const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $28 FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
