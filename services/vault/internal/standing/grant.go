@@ -247,8 +247,6 @@ func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) erro
 	switch {
 	case !limits.DangerousAllowed:
 		return refused("the security configuration does not allow dangerous mode")
-	case live.Client.Channel == callv1.Channel_CHANNEL_MESSAGING:
-		return refused("there is no dangerous mode over messaging")
 	case v.Ends.Sub(b.Now()) > limits.DangerousMax:
 		return refused(fmt.Sprintf("dangerous mode lasts %s at most here", limits.DangerousMax))
 	}
@@ -312,7 +310,7 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 			}
 			return ""
 		})
-		return nil, refused(why)
+		return nil, b.refuse(ctx, h, caller, refused(why))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -176,6 +176,18 @@ func TestFourEyesGoByKeys(t *testing.T) {
 	}
 }
 
+// A session that ends while its scope is recorded has none, and nobody is told that it has.
+func TestASessionThatEndsMeanwhileHasNoScope(t *testing.T) {
+	w := newWorld(t)
+	handle, live := w.openHandle(bound)
+	w.audit.meanwhile = func() { w.sessions.Close(handle) }
+	_, err := w.book.GrantScope(t.Context(), w.sign(w.scope(live, 3)), nil, "operator")
+	wantCode(t, err, callv1.Code_CODE_DENIED)
+	if all, _ := w.book.List(); len(all) != 0 || w.ends("its session ended") != 1 {
+		t.Errorf("in force: %v; its end is recorded %d times", all, w.ends("its session ended"))
+	}
+}
+
 // A scope runs what it covers, so often as it says, and nothing else.
 func TestScope(t *testing.T) {
 	w := newWorld(t)

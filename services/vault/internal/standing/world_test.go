@@ -45,6 +45,8 @@ type recorder struct {
 	mu      sync.Mutex
 	records []*auditv1.Record
 	down    bool
+	// meanwhile happens while something is recorded that a human let be; nil: nothing.
+	meanwhile func()
 }
 
 func (r *recorder) Record(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
@@ -52,6 +54,9 @@ func (r *recorder) Record(ctx context.Context, record *auditv1.Record) (*callv1.
 }
 
 func (r *recorder) Spool(_ context.Context, record *auditv1.Record) error {
+	if r.meanwhile != nil && record.GetKind() == auditv1.Kind_KIND_STANDING_GRANTED {
+		r.meanwhile()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
