@@ -1,4 +1,4 @@
-// Module audit writes history and dials nobody.
+// Module audit writes history. The process audit dials nobody; auditrelay, a process of its own, dials witnesses.
 module durward.internal/services/audit
 
 go 1.26.0
@@ -28,6 +28,7 @@ require (
 	buf.build/go/protovalidate v1.4.0 // indirect
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
+	code.dny.dev/ssrf v0.3.0 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

@@ -54,6 +54,7 @@ var shipped = []string{
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",
 	"./services/audit/cmd/auditwitness",
+	"./services/audit/cmd/auditrelay",
 	"./services/operator/cmd/durward",
 	"./services/operator/cmd/durward-notify",
 	"./services/inspector/cmd/durward-inspect",

@@ -191,6 +191,18 @@ func (w Witnesses) OpenWitnessed(b []byte, keys []note.Verifier, now time.Time) 
 	return out, nil
 }
 
+// By returns the name of the witness among w that made a signature line ("— NAME BASE64") for the checkpoint, "" for nobody's.
+func (w Witnesses) By(c Checkpoint, line string) string {
+	if strings.Contains(line, "\n") {
+		return ""
+	}
+	by, err := w.cosignatures([]byte(c.Text() + "\n" + line + "\n"))
+	if err != nil || len(by) != 1 {
+		return ""
+	}
+	return by[0].by
+}
+
 type cosignature struct {
 	by string
 	at uint64

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
@@ -27,6 +28,8 @@ type KeeperConfig struct {
 	Origin string
 	// Keys returns the log keys trusted now; it is asked at every check.
 	Keys func() []note.Verifier
+	// Witnesses returns the witnesses trusted now; nil: there are none.
+	Witnesses func() Witnesses
 	// Store outlives the process. Without one the Keeper remembers as long as it lives.
 	Store CheckpointStore
 }
@@ -39,6 +42,8 @@ type Keeper struct {
 	mu   sync.Mutex
 	held Checkpoint
 	raw  []byte
+	// witnessed is the newest checkpoint with a quorum's cosignatures that the held one extends; zero before the first.
+	witnessed Witnessed
 }
 
 // NewKeeper loads the saved checkpoint. One that no trusted key signed is an error, and so is another log's: a human
@@ -112,7 +117,7 @@ func (k *Keeper) Accept(ctx context.Context, answer *auditv1.AppendResponse) err
 	return k.hold(ctx, c, answer.GetCheckpoint())
 }
 
-// AcceptHead is Accept for an answer without receipts: GetHead's, or an export's first message.
+// AcceptHead is Accept for an answer without receipts: an export's first message.
 func (k *Keeper) AcceptHead(ctx context.Context, checkpoint []byte, consistency [][]byte) (Checkpoint, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,6 +126,56 @@ func (k *Keeper) AcceptHead(ctx context.Context, checkpoint []byte, consistency 
 		return Checkpoint{}, err
 	}
 	return c, k.hold(ctx, c, checkpoint)
+}
+
+// AcceptAnswer is AcceptHead for an answer of GetHead that named Held().Size as known, with what stands beside the checkpoint: an earlier
+// one that witnesses cosigned. If a quorum of the trusted witnesses did, the answer's checkpoint must extend that one too, or nothing of
+// the answer is held: so a log whose history was rewritten with its own key fails also before a verifier that has seen nothing of it
+// yet. None, or too few cosignatures, is no error: Witnessed says how old the newest quorum is.
+func (k *Keeper) AcceptAnswer(ctx context.Context, answer *auditv1.GetHeadResponse, now time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, err := k.extends(answer.GetCheckpoint(), answer.GetConsistency())
+	if err != nil {
+		return err
+	}
+	w, err := k.judge(c, answer, now)
+	if err != nil {
+		return fmt.Errorf("what witnesses cosigned: %w", err)
+	}
+	if err := k.hold(ctx, c, answer.GetCheckpoint()); err != nil {
+		return err
+	}
+	if !w.IsZero() && !w.At.Before(k.witnessed.At) {
+		k.witnessed = w
+	}
+	return nil
+}
+
+// judge returns the checkpoint that a quorum cosigned and that c extends, zero if none came. The caller holds mu.
+func (k *Keeper) judge(c Checkpoint, answer *auditv1.GetHeadResponse, now time.Time) (Witnessed, error) {
+	if len(answer.GetWitnessed()) == 0 || k.cfg.Witnesses == nil {
+		return Witnessed{}, nil
+	}
+	w, err := k.cfg.Witnesses().OpenWitnessed(answer.GetWitnessed(), k.cfg.Keys(), now)
+	switch {
+	case errors.Is(err, ErrQuorum):
+		return Witnessed{}, nil
+	case err != nil:
+		return Witnessed{}, err
+	}
+	return w, VerifyConsistency(w.Checkpoint, c, answer.GetWitnessedConsistency())
+}
+
+// Witnessed returns the newest checkpoint that a quorum of witnesses cosigned and that the held one extends, zero before the first, and
+// an error where changes wait for witnesses and that quorum is not fresh.
+func (k *Keeper) Witnessed(now time.Time) (Witnessed, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cfg.Witnesses == nil {
+		return Witnessed{}, nil
+	}
+	return k.witnessed, k.cfg.Witnesses().Fresh(k.witnessed, now)
 }
 
 func (k *Keeper) extends(raw []byte, proof [][]byte) (Checkpoint, error) {

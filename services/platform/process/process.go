@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 	"time"
 
@@ -177,10 +178,7 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 	if err := p.Settings.Validate(); err != nil {
 		return fmt.Errorf("%s:\n%w", path, err)
 	}
-	if common.TrustDir == "" {
-		return ownership.Own(common.StateDir)
-	}
-	return ownership.Own(common.StateDir, common.TrustDir)
+	return ownership.Own(slices.DeleteFunc([]string{common.StateDir, common.TrustDir}, func(path string) bool { return path == "" })...)
 }
 
 // limitMemory lets the heap grow between collections as far as a soft limit allows: throughput without the memory.

@@ -88,7 +88,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // step does one exchange with audit. An error means that it should be tried again after a pause.
 func (r *Recorder) step() error {
 	r.mu.Lock()
-	ask := r.next == 0 || len(r.flight) == 0 && len(r.queue) == 0
+	// Also while there is always something to send: what witnesses say stands beside the head alone.
+	ask := r.next == 0 || len(r.flight) == 0 && (len(r.queue) == 0 || time.Since(r.asked) >= probeEvery)
 	r.mu.Unlock()
 	if ask {
 		if err := r.head(); err != nil {
@@ -113,7 +114,7 @@ func (r *Recorder) head() error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.cfg.Keeper.AcceptHead(r.ctx, answer.GetCheckpoint(), answer.GetConsistency()); err != nil {
+	if err := r.cfg.Keeper.AcceptAnswer(r.ctx, answer, time.Now()); err != nil {
 		return &distrust{err}
 	}
 	if r.fresh {
@@ -122,6 +123,7 @@ func (r *Recorder) head() error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.asked = time.Now()
 	r.tidySoon()
 	if len(r.flight) > 0 {
 		return nil // its numbers stand until audit has answered

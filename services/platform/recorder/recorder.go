@@ -129,6 +129,7 @@ func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
 	}
 	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
 		Origin: logproof.Origin(cfg.Audit), Keys: func() []note.Verifier { return cfg.Trust.Current().LogKeys }, Store: store,
+		Witnesses: func() logproof.Witnesses { return cfg.Trust.Current().Witnesses },
 	})
 	if err == nil {
 		var r *Recorder
@@ -158,10 +159,11 @@ type Recorder struct {
 	storing sync.Mutex
 
 	mu         sync.Mutex
-	queue      []*item // not sent yet, oldest first
-	flight     []*item // sent, or being sent; nil when nothing is
-	confirming bool    // the flight is one record of an earlier life, under its old number
-	next       uint64  // the next record's sequence; 0: audit must be asked
+	queue      []*item   // not sent yet, oldest first
+	flight     []*item   // sent, or being sent; nil when nothing is
+	confirming bool      // the flight is one record of an earlier life, under its old number
+	next       uint64    // the next record's sequence; 0: audit must be asked
+	asked      time.Time // when audit was last asked for its head
 	lastID     uint64
 	depth      int // durable items in queue and flight
 	bytes      int // theirs
@@ -360,6 +362,12 @@ func (r *Recorder) Reachable() bool {
 
 // Checkpoint returns the newest checkpoint that was verified, as audit signed it; nil before the first.
 func (r *Recorder) Checkpoint() []byte { return r.cfg.Keeper.Signed() }
+
+// Witnessed returns an error, with what it means, where the trust folder has changes wait for witnesses and no quorum of them is fresh.
+func (r *Recorder) Witnessed() error {
+	_, err := r.cfg.Keeper.Witnessed(time.Now())
+	return err
+}
 
 // Close takes no more records, delivers what is left while audit answers and ctx lasts, writes the rest to the store, logs
 // how much that was, and closes the store. It ends soon after ctx does.

@@ -191,6 +191,7 @@ const (
 	sayConflict    = "what the call acts on is not what was approved; ask again"
 	sayUnavailable = "the vault cannot be reached, so nothing was done"
 	sayAudit       = "nothing can be recorded, so nothing was done; an operator must bring the audit log back"
+	sayUnwitnessed = "no quorum of witnesses has cosigned the audit log lately, so nothing was done; only what takes load off the host goes on"
 	sayHalted      = "an operator halted all changes; nothing was done"
 	sayExpired     = "the approval has expired; ask again"
 	saySpent       = "the approval was used before, and nothing was done now; ask again"

@@ -131,6 +131,9 @@ func (a *Authority) execute(ctx, caller context.Context, key string, c *call, si
 	if err := a.Compare(ctx); err != nil {
 		return answer{err: a.refuse(ctx, c, callv1.Code_CODE_AUDIT_UNAVAILABLE, fmt.Errorf("the state is not held against the log yet: %w", err))}
 	}
+	if err := a.witnessed(c); err != nil {
+		return answer{err: a.refuseWith(ctx, c, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayUnwitnessed, fault.WithCause(err)))}
+	}
 	c.fence = a.fence.Load()
 	if err := a.redeem(ctx, c, signed); err != nil {
 		if fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
@@ -142,6 +145,14 @@ func (a *Authority) execute(ctx, caller context.Context, key string, c *call, si
 		return answer{err: err}
 	}
 	return a.act(ctx, key, c, handler)
+}
+
+// witnessed returns an error for a change that has to wait for witnesses.
+func (a *Authority) witnessed(c *call) error {
+	if a.cfg.Witnessed == nil || c.tool.Relieves {
+		return nil
+	}
+	return a.cfg.Witnessed()
 }
 
 // release tells the vault that a key which it spent, and which was never spent here, will have no outcome: the answer to

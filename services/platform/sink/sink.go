@@ -112,6 +112,9 @@ type Config struct {
 	Store    Store
 	Recorder Recorder
 	Vault    Redeemer
+	// Witnessed returns an error where a human has changes wait for witnesses of the log and no quorum of them is fresh; nil: changes never
+	// wait. What takes load off the host does not, nor do halts.
+	Witnessed func() error
 	// History is what the log knows of this sink; nil: its state is compared with nothing.
 	History rollback.History
 	// Tokeniser is required where a tool of this sink returns text from outside.

@@ -5,6 +5,7 @@
 //	grant_signers.yaml   the vault's grant-signing keys, each with its time: signers: [{kid, key, not_before, not_after}]
 //	allowed_signers      operators' signing keys, in OpenSSH's ALLOWED_SIGNERS format
 //	log_keys             audit's checkpoint keys, one sumdb/note verifier key a line
+//	witnesses.yaml       optional: witnesses of the log, how many of them have to agree, and whether changes wait for them
 //	revoked.yaml         identities that are no longer let in: revoked: [spiffe://TRUST_DOMAIN/ROLE/INSTANCE, …]
 //
 // The folder is read again whenever a file changes. A change that does not parse is not adopted: the last good snapshot
@@ -36,6 +37,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 
 	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -45,6 +47,7 @@ const (
 	FileGrantSigners   = "grant_signers.yaml"
 	FileAllowedSigners = "allowed_signers"
 	FileLogKeys        = "log_keys"
+	FileWitnesses      = "witnesses.yaml"
 	FileRevoked        = "revoked.yaml"
 )
 
@@ -65,7 +68,9 @@ type Snapshot struct {
 	GrantSigners   []GrantSigner
 	AllowedSigners *AllowedSigners
 	LogKeys        []note.Verifier
-	revoked        map[string]struct{}
+	// Witnesses are those of the log; none where the folder names none.
+	Witnesses logproof.Witnesses
+	revoked   map[string]struct{}
 }
 
 // ErrUnknownKey is returned for a kid that is not trusted, or not at that time.
@@ -111,6 +116,45 @@ func ReadLogKeys(dir string) ([]note.Verifier, error) {
 	return keys, nil
 }
 
+// readWitnesses reads witnesses.yaml. Without the file there are no witnesses.
+func readWitnesses(dir string) (logproof.Witnesses, error) {
+	raw, err := readFile(dir, FileWitnesses)
+	if errors.Is(err, fs.ErrNotExist) {
+		return logproof.Witnesses{}, nil
+	}
+	if err != nil {
+		return logproof.Witnesses{}, err
+	}
+	var doc struct {
+		// Witnesses are public keys of the type cosignature/v1, NAME+HASH+KEY.
+		Witnesses []string `yaml:"witnesses"`
+		// Quorum is how many of them must have cosigned a checkpoint.
+		Quorum int `yaml:"quorum"`
+		// RequiredWithin refuses changes unless a quorum cosigned within that time, "10m". Empty: changes do not wait for witnesses.
+		RequiredWithin string `yaml:"required_within"`
+	}
+	if err := strictYAML(raw, &doc); err != nil {
+		return logproof.Witnesses{}, err
+	}
+	w := logproof.Witnesses{Quorum: doc.Quorum}
+	for i, vkey := range doc.Witnesses {
+		key, err := logproof.ParseWitness(vkey)
+		if err != nil {
+			return logproof.Witnesses{}, fmt.Errorf("witnesses[%d]: %w", i, err)
+		}
+		w.Keys = append(w.Keys, key)
+	}
+	if doc.RequiredWithin != "" {
+		if w.Within, err = time.ParseDuration(doc.RequiredWithin); err != nil {
+			return logproof.Witnesses{}, errors.New("required_within: is not a duration, like 10m")
+		}
+	}
+	if len(w.Keys) == 0 {
+		return logproof.Witnesses{}, errors.New("names no witness: remove the file, if there is to be none")
+	}
+	return w, w.Validate()
+}
+
 // Open reads the folder and watches it until Close. A folder that does not parse is an error: there is no way to start
 // without roots of trust.
 func Open(dir string) (*Folder, error) { return OpenGuarded(dir, nil) }
@@ -119,7 +163,7 @@ func Open(dir string) (*Folder, error) { return OpenGuarded(dir, nil) }
 func OpenGuarded(dir string, foreign *ownership.Foreign) (*Folder, error) {
 	f := &Folder{dir: dir, foreign: foreign}
 	var paths []string
-	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileRevoked} {
+	for _, name := range []string{FileCA, FileGrantSigners, FileAllowedSigners, FileLogKeys, FileWitnesses, FileRevoked} {
 		paths = append(paths, filepath.Join(dir, name))
 	}
 	var err error
@@ -184,6 +228,9 @@ func Read(dir string) (*Snapshot, error) {
 	}
 	if s.LogKeys, err = ReadLogKeys(dir); err != nil {
 		return nil, err
+	}
+	if s.Witnesses, err = readWitnesses(dir); err != nil {
+		return nil, fmt.Errorf("trust file %s: %w", FileWitnesses, err)
 	}
 	revoked, err := readFile(dir, FileRevoked)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -21,6 +21,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/mod/sumdb/note"
 
+	"durward.internal/services/platform/logproof"
+
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -91,6 +93,35 @@ func shortRSA(t *testing.T) string {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
+func witnessKey(t *testing.T, name string) string {
+	t.Helper()
+	signer, err := logproof.NewCosigner(name, ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer.String()
+}
+
+// TestWitnesses: the file is optional; what it says is taken over while the process runs.
+func TestWitnesses(t *testing.T) {
+	dir, write := folder(t)
+	opened, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if got := opened.Current().Witnesses; got.Quorum != 0 || len(got.Keys) != 0 {
+		t.Errorf("without the file: %+v", got)
+	}
+	write(FileWitnesses, "quorum: 1\nrequired_within: 10m\nwitnesses: ["+witnessKey(t, "one")+"]\n")
+	if err := opened.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := opened.Current().Witnesses; got.Quorum != 1 || got.Within != 10*time.Minute || len(got.Keys) != 1 || got.Keys[0].Name() != "one" {
+		t.Errorf("with it: %+v", got)
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ file, content string }{
 		"no authority":              {FileCA, ""},
@@ -125,6 +156,14 @@ func TestReadRefuses(t *testing.T) {
 		"revoked, a space":          {FileRevoked, "revoked:\n  - 'spiffe://durward.local/gateway/old '\n"},
 		"revoked, one bad of two":   {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n  - old\n"},
 		"revoked, an empty one":     {FileRevoked, "revoked: ['']\n"},
+		"witnesses, none":           {FileWitnesses, "quorum: 0\nwitnesses: []\n"},
+		"witnesses, misspelt":       {FileWitnesses, "quorom: 1\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
+		"witnesses, no quorum":      {FileWitnesses, "witnesses: [" + witnessKey(t, "one") + "]\n"},
+		"witnesses, too many":       {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
+		"witnesses, one twice":      {FileWitnesses, "quorum: 2\nwitnesses: [" + witnessKey(t, "one") + ", " + witnessKey(t, "one") + "]\n"},
+		"witnesses, no key":         {FileWitnesses, "quorum: 1\nwitnesses: [one]\n"},
+		"witnesses, at once":        {FileWitnesses, "quorum: 1\nrequired_within: 1s\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
+		"witnesses, no duration":    {FileWitnesses, "quorum: 1\nrequired_within: soon\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
 		"a huge file":               {FileLogKeys, strings.Repeat("#\n", maxFile)},
 	} {
 		t.Run(name, func(t *testing.T) {

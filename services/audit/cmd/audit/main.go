@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"durward.internal/services/audit/internal/cosigned"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/metrics"
 	"durward.internal/services/audit/internal/postgres"
@@ -123,7 +124,15 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "the log cannot be written", Ask: func(ctx context.Context) error {
 		return errors.Join(history.Ready(), db.Probe(ctx))
 	}})
-	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep})
+	seen, err := cosigned.Open(ctx, cosigned.Config{
+		Log: history, Dir: s.StateDir,
+		Keys:      func() []note.Verifier { return roots.Current().LogKeys },
+		Witnesses: func() logproof.Witnesses { return roots.Current().Witnesses },
+	})
+	if err != nil {
+		return err
+	}
+	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen})
 	if err != nil {
 		return err
 	}

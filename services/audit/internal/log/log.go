@@ -419,13 +419,18 @@ func (l *Log) receipt(ctx context.Context, h *head, entry *auditv1.Entry) (*call
 }
 
 func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte, error) {
-	if known == 0 || known == h.Size {
-		return nil, nil
-	}
 	if known > h.Size {
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))
 	}
-	proof, err := tlog.ProveTree(int64(h.Size), int64(known), l.reader(ctx, h))
+	return l.prove(ctx, h, known, h.Size)
+}
+
+// prove proves that one of h's trees extends another, which is not larger.
+func (l *Log) prove(ctx context.Context, h *head, older, newer uint64) ([][]byte, error) {
+	if older == 0 || older == newer {
+		return nil, nil
+	}
+	proof, err := tlog.ProveTree(int64(newer), int64(older), l.reader(ctx, h))
 	if err != nil {
 		return nil, unavailable(err)
 	}

@@ -192,8 +192,12 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 		}
 	}
 	size, checkpoint := s.cfg.Log.Newest()
+	witnessed, _, err := s.witnessed(ctx, size)
+	if err != nil {
+		return nil, err
+	}
 	return &auditv1.GetStatusResponse{
-		Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
+		Witnessed: witnessed, Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
 		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
 		Problems: s.cfg.Deep.Problems(ctx),
 	}, nil

@@ -55,7 +55,16 @@ func (s logService) GetHead(ctx context.Context, req *auditv1.GetHeadRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return s.cfg.Log.Head(ctx, writer.String(), req.GetKnownSize())
+	out, err := s.cfg.Log.Head(ctx, writer.String(), req.GetKnownSize())
+	if err != nil {
+		return nil, err
+	}
+	head, err := logproof.ReadCheckpoint(out.GetCheckpoint())
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	out.Witnessed, out.WitnessedConsistency, err = s.witnessed(ctx, head.Size)
+	return out, err
 }
 
 func (s logService) GetLast(ctx context.Context, req *auditv1.GetLastRequest) (*auditv1.GetLastResponse, error) {

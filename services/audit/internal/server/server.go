@@ -1,4 +1,5 @@
-// Package server is audit's gRPC surface: LogService for whoever writes, HistoryService for operators. Who may call what is
+// Package server is audit's gRPC surface: LogService for whoever writes, HistoryService for operators, WitnessService for
+// the relay. Who may call what is
 // the contract's business and checked before a handler runs; what a handler adds is that a role writes its own kinds of
 // records alone, under the identity of its certificate.
 package server
@@ -14,6 +15,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/audit/internal/cosigned"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
@@ -42,9 +44,11 @@ type Config struct {
 	Identity identity.ID
 	// Deep is the deep check; nil: none.
 	Deep *telemetry.Deep
+	// Cosigned is what witnesses cosigned; nil: nothing is.
+	Cosigned *cosigned.Keeper
 }
 
-// Server holds both services.
+// Server holds the services.
 type Server struct {
 	cfg      Config
 	started  time.Time
@@ -61,10 +65,11 @@ func New(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, started: time.Now(), redactor: redaction.New()}, nil
 }
 
-// Register puts both services on a server.
+// Register puts the services on a server.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	auditv1.RegisterLogServiceServer(r, logService{Server: s})
 	auditv1.RegisterHistoryServiceServer(r, historyService{Server: s})
+	auditv1.RegisterWitnessServiceServer(r, witnessService{Server: s})
 }
 
 // RecordStart writes that this process started.

@@ -2,7 +2,8 @@
 // the newest checkpoint of each log that it knows and cosigns another only if that is proved to extend it. So nobody who holds one of
 // its cosignatures can be shown another history of that log, not even by whoever holds the log's key.
 //
-// It is linked by the program auditwitness alone, which is best run on another machine, by other people, than the log. It trusts its
+// It is the program auditwitness, which is best run on another machine, by other people, than the log; the relay links it for the
+// format of a request. It trusts its
 // configuration, its state folder and its key; what is posted to it is anybody's.
 package witness
 

@@ -87,7 +87,7 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 		return h, err
 	}
 	h.authority, err = sink.New(ctx, sink.Config{
-		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log, History: l.log,
+		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log, Witnessed: l.log.Witnessed, History: l.log,
 		Vault: sink.NewRedeemer(l.vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.vault), Logger: logger,
 	})
 	if err != nil {

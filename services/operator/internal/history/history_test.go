@@ -54,6 +54,9 @@ type log struct {
 	told []string
 	// ahead is how far the head's last sequence is from the truth.
 	ahead uint64
+	// cosigned is what witnesses cosigned, at the size cosignedAt; nil: nothing.
+	cosigned   []byte
+	cosignedAt uint64
 }
 
 func (l *log) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -131,7 +134,11 @@ func (l *log) GetHead(_ context.Context, in *auditv1.GetHeadRequest, _ ...grpc.C
 	if l.down {
 		return nil, errors.New("down")
 	}
-	return &auditv1.GetHeadResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(in.GetKnownSize()), LastSequence: uint64(len(l.own())) + l.ahead}, nil
+	out := &auditv1.GetHeadResponse{Checkpoint: l.checkpoint(), Consistency: l.consistency(in.GetKnownSize()), LastSequence: uint64(len(l.own())) + l.ahead}
+	if l.cosigned != nil {
+		out.Witnessed, out.WitnessedConsistency = l.cosigned, l.consistency(l.cosignedAt)
+	}
+	return out, nil
 }
 
 func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {

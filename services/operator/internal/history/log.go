@@ -48,6 +48,8 @@ type Log struct {
 	lock   *os.File
 	// before is what was held when the log was opened.
 	before logproof.Checkpoint
+	// witnessed is the newest checkpoint that a quorum of witnesses cosigned and that is kept; zero before the first.
+	witnessed logproof.Witnessed
 }
 
 const (
@@ -86,11 +88,17 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		Origin: logproof.Origin(cfg.Audit),
 		Keys:   func() []note.Verifier { return cfg.Trust.Current().LogKeys },
 		Store:  store{checkpointPath(cfg.StateDir)},
+
+		Witnesses: func() logproof.Witnesses { return cfg.Trust.Current().Witnesses },
 	})
+	var witnessed logproof.Witnessed
+	if err == nil {
+		witnessed, err = loadWitnessed(cfg.StateDir, cfg.Trust.Current(), cfg.Now())
+	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &Log{cfg: cfg, keeper: keeper, lock: lock, before: keeper.Held()}, nil
+	return &Log{cfg: cfg, keeper: keeper, lock: lock, before: keeper.Held(), witnessed: witnessed}, nil
 }
 
 // Close gives the lock back.
@@ -129,20 +137,34 @@ func (l *Log) Held() logproof.Checkpoint { return l.keeper.Held() }
 // Verifier returns a verifier that holds a log against the checkpoint that was kept before this program started, against the
 // newest one that it kept since, and against what others have seen.
 func (l *Log) Verifier(seen ...Seen) *Verifier {
-	earlier := []logproof.Checkpoint{l.before, l.keeper.Held()}
+	earlier := []logproof.Checkpoint{l.before, l.keeper.Held(), l.witnessed.Checkpoint}
 	for _, s := range seen {
 		earlier = append(earlier, s.Checkpoint)
 	}
-	return NewVerifier(l.cfg.Trust.Current(), earlier...)
+	v := NewVerifier(l.cfg.Trust.Current(), earlier...)
+	v.report.WitnessedSize, v.report.WitnessedBy = l.witnessed.Size, l.witnessed.By
+	return v
 }
 
 // Keep asks audit for its head and keeps it, if it extends what is held.
 func (l *Log) Keep(ctx context.Context) (lastSequence uint64, err error) {
+	if l.keeper.Held().IsZero() && !l.witnessed.IsZero() {
+		// The checkpoint was lost; what witnesses cosigned is held against the log all the same.
+		open := func(b []byte) (logproof.Checkpoint, error) {
+			return logproof.OpenCheckpoint(b, l.cfg.Trust.Current().LogKeys)
+		}
+		if err := Extends(ctx, l.cfg.Client, open, Seen{By: "this program, with its witnesses,", Checkpoint: l.witnessed.Checkpoint}); err != nil {
+			return 0, err
+		}
+	}
 	head, err := l.cfg.Client.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: l.keeper.Held().Size})
 	if err != nil {
 		return 0, err
 	}
-	if _, err := l.keeper.AcceptHead(ctx, head.GetCheckpoint(), head.GetConsistency()); err != nil {
+	if err := l.keeper.AcceptAnswer(ctx, head, l.cfg.Now()); err != nil {
+		return 0, err
+	}
+	if err := l.keepWitnessed(); err != nil {
 		return 0, err
 	}
 	return head.GetLastSequence(), nil

@@ -43,6 +43,10 @@ type Report struct {
 	Complete *Completed `json:"complete,omitempty"`
 	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
 	KeptSize uint64 `json:"kept_checkpoint_size"`
+	// WitnessedSize is the size of the newest checkpoint that a quorum of witnesses cosigned, and that the log extends; WitnessedBy are
+	// those witnesses. 0: none.
+	WitnessedSize uint64   `json:"witnessed_size,omitempty"`
+	WitnessedBy   []string `json:"witnessed_by,omitempty"`
 }
 
 // Finding is a record with which something is wrong.

@@ -526,6 +526,25 @@ func TestRenewFollowsNoLink(t *testing.T) {
 	}
 }
 
+// TestRenewTheRelay: a relay that a human added, by a folder with an empty key file in it, gets a certificate with the others.
+func TestRenewTheRelay(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	dir := m.path("etc/durward/tls/relay")
+	for _, added := range []bool{false, true} {
+		if added {
+			m.must(os.Mkdir(dir, 0o700))
+			m.must(os.WriteFile(filepath.Join(dir, pki.FileKey), nil, 0o600))
+		}
+		_, err := install.Renew(m.root, m.now, false)
+		m.must(err)
+		leaf, err := pki.ReadPair(dir)
+		if (err == nil) != added || added && leaf.ID.String() != "spiffe://durward.local/relay/main" {
+			t.Errorf("added: %v: %v, %v", added, leaf.ID, err)
+		}
+	}
+}
+
 // TestConfigurations reads what the processes will read.
 func TestConfigurations(t *testing.T) {
 	for _, settings := range []install.Settings{{}, {HealthOnLoopback: true, Docker: true}} {

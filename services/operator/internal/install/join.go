@@ -187,7 +187,7 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := installdir.Roles()
+	names := append(installdir.Roles(), installdir.Added(filepath.Join(root, tlsDir))...)
 	for _, kind := range []string{"operators", "notifiers"} {
 		of, err := os.ReadDir(filepath.Join(root, tlsDir, kind))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"durward.internal/services/platform/grant"
@@ -36,6 +37,9 @@ func (h Home) Certificates() []Certificate {
 		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
 	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none {
 		roles = append(roles, notifier)
+	}
+	if len(roles) > 1 {
+		roles = slices.Concat(roles[:len(roles)-1], Added(h.path("tls")), roles[len(roles)-1:])
 	}
 	var out []Certificate
 	for _, role := range roles {

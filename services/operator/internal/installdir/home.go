@@ -24,6 +24,18 @@ var roles = []string{"audit", "vault", "executor", "gateway"}
 // Roles returns the processes' names in the order in which they start.
 func Roles() []string { return append([]string(nil), roles...) }
 
+// roleRelay is the relay between audit and witnesses, which a human adds.
+const roleRelay = "relay"
+
+// Added returns the names of processes that a human added to an installation: those that have a folder for their certificate below tls,
+// which is all that it takes for them to get one.
+func Added(tls string) []string {
+	if info, err := os.Stat(filepath.Join(tls, roleRelay)); err != nil || !info.IsDir() {
+		return nil
+	}
+	return []string{roleRelay}
+}
+
 // Home names the files under one folder. The zero value is not usable; see At.
 type Home struct{ Dir string }
 

@@ -872,9 +872,13 @@ type GetHeadResponse struct {
 	Checkpoint  []byte                 `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	Consistency [][]byte               `protobuf:"bytes,2,rep,name=consistency,proto3" json:"consistency,omitempty"`
 	// 0: this writer has not written yet.
-	LastSequence  uint64 `protobuf:"varint,3,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastSequence uint64 `protobuf:"varint,3,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	// The newest checkpoint that witnesses cosigned, with their cosignatures, and the proof that the tree of checkpoint extends it. Empty:
+	// there is none.
+	Witnessed            []byte   `protobuf:"bytes,4,opt,name=witnessed,proto3" json:"witnessed,omitempty"`
+	WitnessedConsistency [][]byte `protobuf:"bytes,5,rep,name=witnessed_consistency,json=witnessedConsistency,proto3" json:"witnessed_consistency,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *GetHeadResponse) Reset() {
@@ -926,6 +930,20 @@ func (x *GetHeadResponse) GetLastSequence() uint64 {
 		return x.LastSequence
 	}
 	return 0
+}
+
+func (x *GetHeadResponse) GetWitnessed() []byte {
+	if x != nil {
+		return x.Witnessed
+	}
+	return nil
+}
+
+func (x *GetHeadResponse) GetWitnessedConsistency() [][]byte {
+	if x != nil {
+		return x.WitnessedConsistency
+	}
+	return nil
 }
 
 type GetLastRequest struct {
@@ -1599,7 +1617,9 @@ type GetStatusResponse struct {
 	DatabaseBytes uint64                 `protobuf:"varint,5,opt,name=database_bytes,json=databaseBytes,proto3" json:"database_bytes,omitempty"`
 	DiskFreeBytes uint64                 `protobuf:"varint,6,opt,name=disk_free_bytes,json=diskFreeBytes,proto3" json:"disk_free_bytes,omitempty"`
 	// What a deep check found wrong, a sentence each; it is made at most once in 30 seconds.
-	Problems      []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
+	// As in GetHeadResponse.
+	Witnessed     []byte `protobuf:"bytes,8,opt,name=witnessed,proto3" json:"witnessed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1683,6 +1703,279 @@ func (x *GetStatusResponse) GetProblems() []string {
 	return nil
 }
 
+func (x *GetStatusResponse) GetWitnessed() []byte {
+	if x != nil {
+		return x.Witnessed
+	}
+	return nil
+}
+
+type GetCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCheckpointRequest) Reset() {
+	*x = GetCheckpointRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCheckpointRequest) ProtoMessage() {}
+
+func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{20}
+}
+
+type GetCheckpointResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Checkpoint    []byte                 `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCheckpointResponse) Reset() {
+	*x = GetCheckpointResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCheckpointResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCheckpointResponse) ProtoMessage() {}
+
+func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
+func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GetCheckpointResponse) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+type GetConsistencyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	OldSize       uint64                 `protobuf:"varint,1,opt,name=old_size,json=oldSize,proto3" json:"old_size,omitempty"`
+	NewSize       uint64                 `protobuf:"varint,2,opt,name=new_size,json=newSize,proto3" json:"new_size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsistencyRequest) Reset() {
+	*x = GetConsistencyRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsistencyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsistencyRequest) ProtoMessage() {}
+
+func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsistencyRequest.ProtoReflect.Descriptor instead.
+func (*GetConsistencyRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GetConsistencyRequest) GetOldSize() uint64 {
+	if x != nil {
+		return x.OldSize
+	}
+	return 0
+}
+
+func (x *GetConsistencyRequest) GetNewSize() uint64 {
+	if x != nil {
+		return x.NewSize
+	}
+	return 0
+}
+
+type GetConsistencyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consistency   [][]byte               `protobuf:"bytes,1,rep,name=consistency,proto3" json:"consistency,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetConsistencyResponse) Reset() {
+	*x = GetConsistencyResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetConsistencyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetConsistencyResponse) ProtoMessage() {}
+
+func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetConsistencyResponse.ProtoReflect.Descriptor instead.
+func (*GetConsistencyResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GetConsistencyResponse) GetConsistency() [][]byte {
+	if x != nil {
+		return x.Consistency
+	}
+	return nil
+}
+
+type AddCosignaturesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As audit signed it.
+	Checkpoint []byte `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	// Signature lines of C2SP's signed notes, of the type cosignature/v1: "— NAME BASE64", without the newline.
+	Cosignatures  []string `protobuf:"bytes,2,rep,name=cosignatures,proto3" json:"cosignatures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddCosignaturesRequest) Reset() {
+	*x = AddCosignaturesRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddCosignaturesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddCosignaturesRequest) ProtoMessage() {}
+
+func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddCosignaturesRequest.ProtoReflect.Descriptor instead.
+func (*AddCosignaturesRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AddCosignaturesRequest) GetCheckpoint() []byte {
+	if x != nil {
+		return x.Checkpoint
+	}
+	return nil
+}
+
+func (x *AddCosignaturesRequest) GetCosignatures() []string {
+	if x != nil {
+		return x.Cosignatures
+	}
+	return nil
+}
+
+type AddCosignaturesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddCosignaturesResponse) Reset() {
+	*x = AddCosignaturesResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddCosignaturesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddCosignaturesResponse) ProtoMessage() {}
+
+func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddCosignaturesResponse.ProtoReflect.Descriptor instead.
+func (*AddCosignaturesResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
+}
+
 var File_durward_audit_v1_audit_proto protoreflect.FileDescriptor
 
 const file_durward_audit_v1_audit_proto_rawDesc = "" +
@@ -1752,13 +2045,15 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x04salt\x18\x02 \x01(\fR\x04salt\"/\n" +
 	"\x0eGetHeadRequest\x12\x1d\n" +
 	"\n" +
-	"known_size\x18\x01 \x01(\x04R\tknownSize\"x\n" +
+	"known_size\x18\x01 \x01(\x04R\tknownSize\"\xcb\x01\n" +
 	"\x0fGetHeadResponse\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x12#\n" +
-	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\"t\n" +
+	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\x12\x1c\n" +
+	"\twitnessed\x18\x04 \x01(\fR\twitnessed\x123\n" +
+	"\x15witnessed_consistency\x18\x05 \x03(\fR\x14witnessedConsistency\"t\n" +
 	"\x0eGetLastRequest\x126\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x16.durward.audit.v1.KindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12*\n" +
@@ -1810,7 +2105,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x121\n" +
 	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\"\x12\n" +
-	"\x10GetStatusRequest\"\x87\x02\n" +
+	"\x10GetStatusRequest\"\xa5\x02\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
@@ -1821,7 +2116,25 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12%\n" +
 	"\x0edatabase_bytes\x18\x05 \x01(\x04R\rdatabaseBytes\x12&\n" +
 	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes\x12\x1a\n" +
-	"\bproblems\x18\a \x03(\tR\bproblems*\xa2\x05\n" +
+	"\bproblems\x18\a \x03(\tR\bproblems\x12\x1c\n" +
+	"\twitnessed\x18\b \x01(\fR\twitnessed\"\x16\n" +
+	"\x14GetCheckpointRequest\"7\n" +
+	"\x15GetCheckpointResponse\x12\x1e\n" +
+	"\n" +
+	"checkpoint\x18\x01 \x01(\fR\n" +
+	"checkpoint\"M\n" +
+	"\x15GetConsistencyRequest\x12\x19\n" +
+	"\bold_size\x18\x01 \x01(\x04R\aoldSize\x12\x19\n" +
+	"\bnew_size\x18\x02 \x01(\x04R\anewSize\":\n" +
+	"\x16GetConsistencyResponse\x12 \n" +
+	"\vconsistency\x18\x01 \x03(\fR\vconsistency\"{\n" +
+	"\x16AddCosignaturesRequest\x12*\n" +
+	"\n" +
+	"checkpoint\x18\x01 \x01(\fB\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80 R\n" +
+	"checkpoint\x125\n" +
+	"\fcosignatures\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\v\b\x01\x10 \"\x05r\x03\x18\x80\x04R\fcosignatures\"\x19\n" +
+	"\x17AddCosignaturesResponse*\xa2\x05\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -1878,7 +2191,11 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tGetRecord\x12\".durward.audit.v1.GetRecordRequest\x1a#.durward.audit.v1.GetRecordResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
 	"\vTailRecords\x12$.durward.audit.v1.TailRecordsRequest\x1a%.durward.audit.v1.TailRecordsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12]\n" +
 	"\tExportLog\x12\".durward.audit.v1.ExportLogRequest\x1a#.durward.audit.v1.ExportLogResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12[\n" +
-	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06B5Z3durward.internal/proto/gen/durward/audit/v1;auditv1b\x06proto3"
+	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x062\xd4\x02\n" +
+	"\x0eWitnessService\x12g\n" +
+	"\rGetCheckpoint\x12&.durward.audit.v1.GetCheckpointRequest\x1a'.durward.audit.v1.GetCheckpointResponse\"\x05\xaa\xbb\x18\x01\b\x12j\n" +
+	"\x0eGetConsistency\x12'.durward.audit.v1.GetConsistencyRequest\x1a(.durward.audit.v1.GetConsistencyResponse\"\x05\xaa\xbb\x18\x01\b\x12m\n" +
+	"\x0fAddCosignatures\x12(.durward.audit.v1.AddCosignaturesRequest\x1a).durward.audit.v1.AddCosignaturesResponse\"\x05\xaa\xbb\x18\x01\bB5Z3durward.internal/proto/gen/durward/audit/v1;auditv1b\x06proto3"
 
 var (
 	file_durward_audit_v1_audit_proto_rawDescOnce sync.Once
@@ -1893,67 +2210,73 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
-	(Kind)(0),                     // 0: durward.audit.v1.Kind
-	(Status)(0),                   // 1: durward.audit.v1.Status
-	(*Record)(nil),                // 2: durward.audit.v1.Record
-	(*Body)(nil),                  // 3: durward.audit.v1.Body
-	(*Entry)(nil),                 // 4: durward.audit.v1.Entry
-	(*AppendRequest)(nil),         // 5: durward.audit.v1.AppendRequest
-	(*AppendResponse)(nil),        // 6: durward.audit.v1.AppendResponse
-	(*Placement)(nil),             // 7: durward.audit.v1.Placement
-	(*GetHeadRequest)(nil),        // 8: durward.audit.v1.GetHeadRequest
-	(*GetHeadResponse)(nil),       // 9: durward.audit.v1.GetHeadResponse
-	(*GetLastRequest)(nil),        // 10: durward.audit.v1.GetLastRequest
-	(*GetLastResponse)(nil),       // 11: durward.audit.v1.GetLastResponse
-	(*SearchRecordsRequest)(nil),  // 12: durward.audit.v1.SearchRecordsRequest
-	(*SearchRecordsResponse)(nil), // 13: durward.audit.v1.SearchRecordsResponse
-	(*GetRecordRequest)(nil),      // 14: durward.audit.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),     // 15: durward.audit.v1.GetRecordResponse
-	(*TailRecordsRequest)(nil),    // 16: durward.audit.v1.TailRecordsRequest
-	(*TailRecordsResponse)(nil),   // 17: durward.audit.v1.TailRecordsResponse
-	(*ExportLogRequest)(nil),      // 18: durward.audit.v1.ExportLogRequest
-	(*ExportLogResponse)(nil),     // 19: durward.audit.v1.ExportLogResponse
-	(*GetStatusRequest)(nil),      // 20: durward.audit.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 21: durward.audit.v1.GetStatusResponse
-	nil,                           // 22: durward.audit.v1.Body.DetailsEntry
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(v1.Tier)(0),                  // 24: durward.options.v1.Tier
-	(v11.Channel)(0),              // 25: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),    // 26: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),           // 27: durward.call.v1.Receipt
+	(Kind)(0),                       // 0: durward.audit.v1.Kind
+	(Status)(0),                     // 1: durward.audit.v1.Status
+	(*Record)(nil),                  // 2: durward.audit.v1.Record
+	(*Body)(nil),                    // 3: durward.audit.v1.Body
+	(*Entry)(nil),                   // 4: durward.audit.v1.Entry
+	(*AppendRequest)(nil),           // 5: durward.audit.v1.AppendRequest
+	(*AppendResponse)(nil),          // 6: durward.audit.v1.AppendResponse
+	(*Placement)(nil),               // 7: durward.audit.v1.Placement
+	(*GetHeadRequest)(nil),          // 8: durward.audit.v1.GetHeadRequest
+	(*GetHeadResponse)(nil),         // 9: durward.audit.v1.GetHeadResponse
+	(*GetLastRequest)(nil),          // 10: durward.audit.v1.GetLastRequest
+	(*GetLastResponse)(nil),         // 11: durward.audit.v1.GetLastResponse
+	(*SearchRecordsRequest)(nil),    // 12: durward.audit.v1.SearchRecordsRequest
+	(*SearchRecordsResponse)(nil),   // 13: durward.audit.v1.SearchRecordsResponse
+	(*GetRecordRequest)(nil),        // 14: durward.audit.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),       // 15: durward.audit.v1.GetRecordResponse
+	(*TailRecordsRequest)(nil),      // 16: durward.audit.v1.TailRecordsRequest
+	(*TailRecordsResponse)(nil),     // 17: durward.audit.v1.TailRecordsResponse
+	(*ExportLogRequest)(nil),        // 18: durward.audit.v1.ExportLogRequest
+	(*ExportLogResponse)(nil),       // 19: durward.audit.v1.ExportLogResponse
+	(*GetStatusRequest)(nil),        // 20: durward.audit.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 21: durward.audit.v1.GetStatusResponse
+	(*GetCheckpointRequest)(nil),    // 22: durward.audit.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 23: durward.audit.v1.GetCheckpointResponse
+	(*GetConsistencyRequest)(nil),   // 24: durward.audit.v1.GetConsistencyRequest
+	(*GetConsistencyResponse)(nil),  // 25: durward.audit.v1.GetConsistencyResponse
+	(*AddCosignaturesRequest)(nil),  // 26: durward.audit.v1.AddCosignaturesRequest
+	(*AddCosignaturesResponse)(nil), // 27: durward.audit.v1.AddCosignaturesResponse
+	nil,                             // 28: durward.audit.v1.Body.DetailsEntry
+	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
+	(v1.Tier)(0),                    // 30: durward.options.v1.Tier
+	(v11.Channel)(0),                // 31: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),      // 32: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),             // 33: durward.call.v1.Receipt
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	23, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	24, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	29, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	30, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	25, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	26, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	22, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	31, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	32, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	28, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	23, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	29, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	27, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	33, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
 	7,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
-	23, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	29, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
 	0,  // 14: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
 	4,  // 15: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
-	24, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	30, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
 	0,  // 17: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
 	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	23, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	23, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	25, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	29, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	29, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	31, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
 	4,  // 22: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
 	4,  // 23: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	27, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	33, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
 	12, // 25: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
 	4,  // 26: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
 	4,  // 27: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	23, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	29, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
 	5,  // 29: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
 	8,  // 30: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
 	10, // 31: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
@@ -1962,16 +2285,22 @@ var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	16, // 34: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
 	18, // 35: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
 	20, // 36: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	6,  // 37: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 38: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 39: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	13, // 40: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	15, // 41: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	17, // 42: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	19, // 43: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	21, // 44: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	37, // [37:45] is the sub-list for method output_type
-	29, // [29:37] is the sub-list for method input_type
+	22, // 37: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	24, // 38: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	26, // 39: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	6,  // 40: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	9,  // 41: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	11, // 42: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	13, // 43: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	15, // 44: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	17, // 45: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	19, // 46: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	21, // 47: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	23, // 48: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	25, // 49: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	27, // 50: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	40, // [40:51] is the sub-list for method output_type
+	29, // [29:40] is the sub-list for method input_type
 	29, // [29:29] is the sub-list for extension type_name
 	29, // [29:29] is the sub-list for extension extendee
 	0,  // [0:29] is the sub-list for field type_name
@@ -1988,9 +2317,9 @@ func file_durward_audit_v1_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   27,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_durward_audit_v1_audit_proto_goTypes,
 		DependencyIndexes: file_durward_audit_v1_audit_proto_depIdxs,

@@ -482,3 +482,197 @@ var HistoryService_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "durward/audit/v1/audit.proto",
 }
+
+const (
+	WitnessService_GetCheckpoint_FullMethodName   = "/durward.audit.v1.WitnessService/GetCheckpoint"
+	WitnessService_GetConsistency_FullMethodName  = "/durward.audit.v1.WitnessService/GetConsistency"
+	WitnessService_AddCosignatures_FullMethodName = "/durward.audit.v1.WitnessService/AddCosignatures"
+)
+
+// WitnessServiceClient is the client API for WitnessService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back. It reads no record and writes
+// none.
+type WitnessServiceClient interface {
+	// GetCheckpoint returns the newest checkpoint.
+	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
+	// GetConsistency proves that one tree of the log extends an older one.
+	GetConsistency(ctx context.Context, in *GetConsistencyRequest, opts ...grpc.CallOption) (*GetConsistencyResponse, error)
+	// AddCosignatures hands in what witnesses said of one checkpoint. Audit verifies each against the witnesses in its own trust folder and
+	// keeps them all or none: CODE_INVALID_ARGUMENT for one that does not stand, CODE_CONFLICT for those of an older checkpoint than it
+	// has a quorum for.
+	AddCosignatures(ctx context.Context, in *AddCosignaturesRequest, opts ...grpc.CallOption) (*AddCosignaturesResponse, error)
+}
+
+type witnessServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewWitnessServiceClient(cc grpc.ClientConnInterface) WitnessServiceClient {
+	return &witnessServiceClient{cc}
+}
+
+func (c *witnessServiceClient) GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetCheckpointResponse)
+	err := c.cc.Invoke(ctx, WitnessService_GetCheckpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *witnessServiceClient) GetConsistency(ctx context.Context, in *GetConsistencyRequest, opts ...grpc.CallOption) (*GetConsistencyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetConsistencyResponse)
+	err := c.cc.Invoke(ctx, WitnessService_GetConsistency_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *witnessServiceClient) AddCosignatures(ctx context.Context, in *AddCosignaturesRequest, opts ...grpc.CallOption) (*AddCosignaturesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddCosignaturesResponse)
+	err := c.cc.Invoke(ctx, WitnessService_AddCosignatures_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// WitnessServiceServer is the server API for WitnessService service.
+// All implementations must embed UnimplementedWitnessServiceServer
+// for forward compatibility.
+//
+// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back. It reads no record and writes
+// none.
+type WitnessServiceServer interface {
+	// GetCheckpoint returns the newest checkpoint.
+	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)
+	// GetConsistency proves that one tree of the log extends an older one.
+	GetConsistency(context.Context, *GetConsistencyRequest) (*GetConsistencyResponse, error)
+	// AddCosignatures hands in what witnesses said of one checkpoint. Audit verifies each against the witnesses in its own trust folder and
+	// keeps them all or none: CODE_INVALID_ARGUMENT for one that does not stand, CODE_CONFLICT for those of an older checkpoint than it
+	// has a quorum for.
+	AddCosignatures(context.Context, *AddCosignaturesRequest) (*AddCosignaturesResponse, error)
+	mustEmbedUnimplementedWitnessServiceServer()
+}
+
+// UnimplementedWitnessServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedWitnessServiceServer struct{}
+
+func (UnimplementedWitnessServiceServer) GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCheckpoint not implemented")
+}
+func (UnimplementedWitnessServiceServer) GetConsistency(context.Context, *GetConsistencyRequest) (*GetConsistencyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetConsistency not implemented")
+}
+func (UnimplementedWitnessServiceServer) AddCosignatures(context.Context, *AddCosignaturesRequest) (*AddCosignaturesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddCosignatures not implemented")
+}
+func (UnimplementedWitnessServiceServer) mustEmbedUnimplementedWitnessServiceServer() {}
+func (UnimplementedWitnessServiceServer) testEmbeddedByValue()                        {}
+
+// UnsafeWitnessServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to WitnessServiceServer will
+// result in compilation errors.
+type UnsafeWitnessServiceServer interface {
+	mustEmbedUnimplementedWitnessServiceServer()
+}
+
+func RegisterWitnessServiceServer(s grpc.ServiceRegistrar, srv WitnessServiceServer) {
+	// If the following call panics, it indicates UnimplementedWitnessServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&WitnessService_ServiceDesc, srv)
+}
+
+func _WitnessService_GetCheckpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetCheckpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).GetCheckpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_GetCheckpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).GetCheckpoint(ctx, req.(*GetCheckpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WitnessService_GetConsistency_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetConsistencyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).GetConsistency(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_GetConsistency_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).GetConsistency(ctx, req.(*GetConsistencyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _WitnessService_AddCosignatures_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddCosignaturesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).AddCosignatures(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_AddCosignatures_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).AddCosignatures(ctx, req.(*AddCosignaturesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// WitnessService_ServiceDesc is the grpc.ServiceDesc for WitnessService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var WitnessService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.audit.v1.WitnessService",
+	HandlerType: (*WitnessServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "GetCheckpoint",
+			Handler:    _WitnessService_GetCheckpoint_Handler,
+		},
+		{
+			MethodName: "GetConsistency",
+			Handler:    _WitnessService_GetConsistency_Handler,
+		},
+		{
+			MethodName: "AddCosignatures",
+			Handler:    _WitnessService_AddCosignatures_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/audit/v1/audit.proto",
+}

@@ -38,6 +38,8 @@ const (
 	Role_ROLE_OPERATOR    Role = 6
 	// Tells an operator that something waits, and can do nothing else.
 	Role_ROLE_NOTIFIER Role = 7
+	// Carries checkpoints from audit to witnesses, and their cosignatures back.
+	Role_ROLE_RELAY Role = 8
 )
 
 // Enum value maps for Role.
@@ -51,6 +53,7 @@ var (
 		5: "ROLE_AUDIT",
 		6: "ROLE_OPERATOR",
 		7: "ROLE_NOTIFIER",
+		8: "ROLE_RELAY",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED": 0,
@@ -61,6 +64,7 @@ var (
 		"ROLE_AUDIT":       5,
 		"ROLE_OPERATOR":    6,
 		"ROLE_NOTIFIER":    7,
+		"ROLE_RELAY":       8,
 	}
 )
 
@@ -447,7 +451,7 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\x04tags\x18\b \x03(\tR\x04tags\x12\x1a\n" +
 	"\brelieves\x18\t \x01(\bR\brelieves\x12\x12\n" +
 	"\x04acts\x18\n" +
-	" \x01(\bR\x04acts*\x98\x01\n" +
+	" \x01(\bR\x04acts*\xa8\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +
@@ -458,7 +462,9 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
 	"ROLE_AUDIT\x10\x05\x12\x11\n" +
 	"\rROLE_OPERATOR\x10\x06\x12\x11\n" +
-	"\rROLE_NOTIFIER\x10\a*Q\n" +
+	"\rROLE_NOTIFIER\x10\a\x12\x0e\n" +
+	"\n" +
+	"ROLE_RELAY\x10\b*Q\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tTIER_READ\x10\x01\x12\x0e\n" +

@@ -68,6 +68,8 @@ type deep struct {
 	undoing string
 	// refused says which of its rules' files the vault refuses.
 	refused string
+	// witnesses says how the log stands with them.
+	witnesses string
 	// altered says that audit's log does not extend what was seen of it.
 	altered string
 }
@@ -203,6 +205,7 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		if altered := (*history.Altered)(nil); errors.As(s.LogExtends(ctx, s.Seen(ctx, d.vault, d.executor)), &altered) {
 			d.altered = altered.Error()
 		}
+		d.witnesses, _ = history.WitnessLine(s.Trust.Current(), d.audit.GetWitnessed(), a.Now())
 		return nil
 	})
 	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
@@ -217,7 +220,7 @@ func (a *app) statusJSON(processes []processStatus, d deep, running installdir.P
 	value := map[string]any{
 		"home": a.Home.Dir, "processes": processes, "certificates": a.Home.Certificates(), "running": isRunning,
 		"mode": clean.Line(d.modes.GetCurrent(), 64), "network_not_enforced": cli.NonNil(d.unenforced),
-		"undoing": clean.Line(d.undoing, 64),
+		"undoing": clean.Line(d.undoing, 64), "witnesses": d.witnesses,
 	}
 	if isRunning {
 		value["up"] = running
@@ -381,7 +384,7 @@ func (d deep) detail(role string, now time.Time) string {
 		if d.audit.GetDiskFreeBytes() > 0 {
 			free = fmt.Sprintf(", %d MiB free", d.audit.GetDiskFreeBytes()>>20)
 		}
-		return fmt.Sprintf("%d records, %d MiB%s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, wrong(d.audit))
+		return fmt.Sprintf("%d records, %d MiB%s, %s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, d.witnesses, wrong(d.audit))
 	case role == "gateway":
 		return strings.Join(doctor.Gateways(d.vault, now), "; ")
 	default:

@@ -211,6 +211,9 @@ func (a *app) showReport(r history.Report, kept string) error {
 		} else {
 			a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
 		}
+		if r.WitnessedSize > 0 {
+			a.Out.Printf("  as %s cosigned it when it had %d records\n", clean.Line(strings.Join(r.WitnessedBy, ", "), 400), r.WitnessedSize)
+		}
 		a.Out.Printf("  %s", cli.Count(r.Statements, "signed statement"))
 		if r.Unjudged > 0 {
 			a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))

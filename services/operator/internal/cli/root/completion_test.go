@@ -75,7 +75,7 @@ func TestCompletions(t *testing.T) {
 		{[]string{"client", "add", "x", "--tier", ""}, "READ WRITE DESTRUCTIVE"},
 		{[]string{"client", "add", "x", "--channel", ""}, "cli desktop_ui api messaging:"},
 		{[]string{"audit", "search", "--status", ""}, "denied error ok pending timeout unknown"},
-		{[]string{"audit", "search", "--writer", ""}, "audit egress executor gateway operator vault"},
+		{[]string{"audit", "search", "--writer", ""}, "audit egress executor gateway operator relay vault"},
 		{[]string{"--home", empty, "client", "revoke", ""}, ""},
 		{[]string{"--home", empty, "approve", ""}, ""},
 		{[]string{"--home", empty, "start", ""}, ""},

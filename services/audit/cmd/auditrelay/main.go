@@ -1,0 +1,173 @@
+// Command auditrelay carries checkpoints of the log to witnesses, and their cosignatures back to audit, which dials nobody. It has a
+// Unix user and a certificate of its own (spiffe://TRUST_DOMAIN/relay/main), and no key of the log's.
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/relay"
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
+)
+
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
+
+const (
+	// defaultInterval is how often witnesses are asked.
+	defaultInterval = 10 * time.Second
+	minInterval     = time.Second
+	maxInterval     = 24 * time.Hour
+	// patience is how long a witness may take.
+	patience = 10 * time.Second
+	// maxAnswer bounds what a witness answers.
+	maxAnswer = 16 << 10
+)
+
+// settings is auditrelay.yaml.
+type settings struct {
+	config.Guarded `yaml:",inline"`
+	// Audit is where audit is. Required.
+	Audit config.Peer `yaml:"audit"`
+	// Witnesses are the URLs of the witnesses, to which /add-checkpoint is added. No other destination is ever dialled. Required.
+	Witnesses []string `yaml:"witnesses"`
+	// Authorities is a PEM file with the authorities of the witnesses' TLS certificates. Optional; the system's.
+	Authorities string `yaml:"authorities"`
+	// Interval is how often they are asked. Optional; 10s.
+	Interval string `yaml:"interval"`
+	// TrustDir and TLS are as in the other processes' files. Required.
+	TrustDir string     `yaml:"trust_dir"`
+	TLS      config.TLS `yaml:"tls"`
+	// LogLevel is debug, info (the default), warn or error.
+	LogLevel string `yaml:"log_level"`
+
+	common   config.Common
+	interval time.Duration
+	// development is set by -development and by nothing else.
+	development bool
+}
+
+// Shared implements process.Settings.
+func (s *settings) Shared() *config.Common {
+	s.common.TrustDir, s.common.TLS, s.common.LogLevel = s.TrustDir, s.TLS, s.LogLevel
+	return &s.common
+}
+
+// InDevelopment and Obeyed implement process.Guarded.
+func (s *settings) InDevelopment() bool { return s.development }
+func (s *settings) Obeyed() []string    { return nil }
+
+// Validate checks the whole file.
+func (s *settings) Validate() error {
+	var problems []error
+	if err := s.Audit.Validate(); err != nil {
+		problems = append(problems, fmt.Errorf("audit: %w", err))
+	}
+	for name, path := range map[string]string{"trust_dir": s.TrustDir, "tls.certificate": s.TLS.Certificate, "tls.key": s.TLS.Key} {
+		if !filepath.IsAbs(path) {
+			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
+		}
+	}
+	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
+		problems = append(problems, errors.New("authorities: must be an absolute path"))
+	}
+	if len(s.Witnesses) == 0 {
+		problems = append(problems, errors.New("witnesses: names no witness"))
+	}
+	if _, err := s.dialer(nil); err != nil {
+		problems = append(problems, fmt.Errorf("witnesses: %w", err))
+	}
+	var err error
+	if s.interval, err = time.ParseDuration(cmp.Or(s.Interval, defaultInterval.String())); err != nil || s.interval < minInterval || s.interval > maxInterval {
+		problems = append(problems, fmt.Errorf("interval: must be %s to %s, like 10s", minInterval, maxInterval))
+	}
+	return errors.Join(problems...)
+}
+
+// dialer returns what dials the witnesses and nobody else. A witness that the file names by its address may be anywhere, also on this
+// machine; one that it names by a name is reached on public addresses alone.
+func (s *settings) dialer(roots *x509.CertPool) (*dialer.Dialer, error) {
+	cfg := dialer.Config{Roots: roots, Ports: []uint16{}, Limits: dialer.Limits{Whole: patience, Body: maxAnswer}}
+	var only []dialer.Destination
+	for i, url := range s.Witnesses {
+		_, to, err := dialer.ParseURL(url)
+		if err != nil {
+			return nil, fmt.Errorf("[%d]: %w", i, err)
+		}
+		only, cfg.Ports = append(only, to), append(cfg.Ports, to.Port)
+		if addr, err := netip.ParseAddr(to.Host); err == nil && dialer.Special(addr) != "" {
+			cfg.Local = append(cfg.Local, netip.AddrPortFrom(addr, to.Port))
+		}
+	}
+	cfg.Allow = dialer.Only(only...)
+	return dialer.New(cfg)
+}
+
+func main() {
+	s := &settings{}
+	os.Exit(process.Main(process.Program{
+		Name: "auditrelay", Version: version, Settings: s,
+		Flags: func(f *flag.FlagSet) {
+			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
+		},
+		Check: func() error { _, err := authorities(s.Authorities); return err },
+		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// authorities reads a PEM file; nil for "".
+func authorities(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("authorities: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("authorities: %s holds no certificate", path)
+	}
+	return pool, nil
+}
+
+func run(ctx context.Context, s *settings, logger *slog.Logger) error {
+	roots, self, closeIdentity, err := process.OpenIdentity(ctx, logger, s.Shared())
+	if err != nil {
+		return err
+	}
+	defer closeIdentity()
+	pool, err := authorities(s.Authorities)
+	if err != nil {
+		return err
+	}
+	out, err := s.dialer(pool)
+	if err != nil {
+		return err
+	}
+	conn, err := process.Dial(self, s.Audit, logger)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	logger.Info("relaying", "witnesses", len(s.Witnesses), "interval", s.interval.String())
+	relay.New(relay.Config{
+		Audit: auditv1.NewWitnessServiceClient(conn), URLs: s.Witnesses, Do: out, Interval: s.interval, Logger: logger,
+		Witnesses: func() logproof.Witnesses { return roots.Current().Witnesses },
+	}).Run(ctx)
+	return nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/process"
+)
+
+// TestCheck runs the program's -check on the shipped configuration and on broken ones.
+func TestCheck(t *testing.T) {
+	input.Outside(t)
+	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "auditrelay.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, old, new string
+		code           int
+		want           string
+	}{
+		{"an unknown key", "witnesses:", "witness:", 2, "witness"},
+		{"no witness", "witnesses:\n  - https://witness.example.org", "witnesses: []", 2, "names no witness"},
+		{"a witness behind another scheme", "https://witness.example.org", "ftp://witness.example.org", 2, "only http and https"},
+		{"a witness with a password", "https://witness.example.org", "https://a:b@witness.example.org", 2, "user or a password"},
+		{"a witness's address in another spelling", "https://witness.example.org", "http://0x7f.1:80", 2, "unusual spelling"},
+		{"too often", "interval: 10s", "interval: 1ms", 2, "interval"},
+		{"audit's address", "address: 127.0.0.1:7433", "address: ''", 2, "audit: address"},
+		{"audit's identity", "spiffe://durward.local/audit/main", "audit", 2, "audit: identity"},
+		{"a relative trust folder", "trust_dir: /etc/durward/trust", "trust_dir: trust", 2, "trust_dir: must be an absolute path"},
+		{"authorities that are not there", `authorities: ""`, "authorities: " + filepath.Join(dir, "absent.pem"), 2, "authorities"},
+		{"authorities that are none", `authorities: ""`, "authorities: " + filepath.Join(dir, "key.pem"), 2, "holds no certificate"},
+		{"as shipped", "", "", 0, "ok"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "auditrelay.yaml")
+			text := strings.Replace(strings.Replace(string(shipped), tc.old, tc.new, 1), "/etc/durward/tls/relay", dir, 2)
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := &settings{}
+			var out bytes.Buffer
+			code := process.Main(process.Program{
+				Name: "auditrelay", Version: version, Settings: s, Check: func() error { _, err := authorities(s.Authorities); return err },
+			}, []string{"-config", path, "-check"}, &out, &out)
+			if code != tc.code || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("exit code %d, %q; want %d with %q", code, out.String(), tc.code, tc.want)
+			}
+		})
+	}
+}
+
+// TestDialsItsWitnessesAlone: what the relay dials with reaches the witness in its file, and no other port or address, on this machine
+// or by a redirect.
+func TestDialsItsWitnessesAlone(t *testing.T) {
+	reached := 0
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached++ }))
+	defer other.Close()
+	witness := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
+		if in.URL.Path == "/away" {
+			http.Redirect(out, in, other.URL, http.StatusFound)
+		}
+	}))
+	defer witness.Close()
+	s := &settings{Witnesses: []string{witness.URL}, Audit: config.Peer{}}
+	d, err := s.dialer(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(url string) error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = d.Do(request)
+		return err
+	}
+	if err := get(witness.URL); err != nil {
+		t.Errorf("its witness: %v", err)
+	}
+	port := netip.MustParseAddrPort(strings.TrimPrefix(witness.URL, "http://")).Port()
+	for _, url := range []string{other.URL, witness.URL + "/away", "http://localhost:" + netip.AddrPortFrom(netip.IPv4Unspecified(), port).String()[len("0.0.0.0:"):], "http://192.0.2.1/"} {
+		if err := get(url); err == nil {
+			t.Errorf("%s was reached", url)
+		}
+	}
+	if reached > 0 {
+		t.Errorf("another server was reached %d times", reached)
+	}
+}

@@ -1,0 +1,171 @@
+// Package cosigned keeps the newest checkpoint of the log that witnesses cosigned, with their cosignatures, in a file beside the log's
+// state. Audit hands it to everybody who asks for the head; each verifies the cosignatures by itself, with witnesses of its own
+// choice. What the relay brings is verified here with audit's own trust folder, so that one who took the relay over can bring nothing
+// that does not stand. The file is no part of the log: without it there is nothing cosigned until the relay's next round.
+package cosigned
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/platform/logproof"
+)
+
+// file is the name in the state folder.
+const file = "cosigned"
+
+// Reasons to take nothing.
+var (
+	// ErrInvalid means that what was brought does not stand.
+	ErrInvalid = errors.New("a cosignature does not stand")
+	// ErrOlder means that a newer checkpoint has a quorum.
+	ErrOlder = errors.New("a newer checkpoint has a quorum of cosignatures")
+)
+
+// Log is what the package needs of the log.
+type Log interface {
+	// Holds reports whether the log's first entries add up to the checkpoint.
+	Holds(ctx context.Context, c logproof.Checkpoint) (bool, error)
+}
+
+// Config is what a Keeper needs; all of it is required.
+type Config struct {
+	Log Log
+	Dir string
+	// Keys and Witnesses return what is trusted now.
+	Keys      func() []note.Verifier
+	Witnesses func() logproof.Witnesses
+}
+
+// Keeper keeps it. It is safe for concurrent use.
+type Keeper struct {
+	cfg Config
+	mu  sync.Mutex
+	at  logproof.Checkpoint
+	raw []byte
+	// quorum: the kept checkpoint had one when it came.
+	quorum bool
+}
+
+// Open reads what was kept. What does not stand any more, or is not of this log, is left out: the relay brings it anew.
+func Open(ctx context.Context, cfg Config) (*Keeper, error) {
+	k := &Keeper{cfg: cfg}
+	raw, err := os.ReadFile(filepath.Join(cfg.Dir, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the newest cosigned checkpoint: %w", err)
+	}
+	c, err := logproof.OpenCheckpoint(raw, cfg.Keys())
+	if err != nil {
+		return k, nil //nolint:nilerr // see above
+	}
+	holds, err := cfg.Log.Holds(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if holds {
+		_, err := cfg.Witnesses().OpenWitnessed(raw, cfg.Keys(), time.Now())
+		k.at, k.raw, k.quorum = c, raw, err == nil
+	}
+	return k, nil
+}
+
+// Newest returns the newest cosigned checkpoint and its size; nil before the first.
+func (k *Keeper) Newest() (signed []byte, size uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.raw), k.at.Size
+}
+
+// Add takes the cosignature lines of one checkpoint, all or none, and keeps them unless what is kept is better: a quorum is better than
+// none, and a newer one than an older. Errors: ErrInvalid, ErrOlder, or the disk's and the log's.
+func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
+	c, err := logproof.OpenCheckpoint(signed, k.cfg.Keys())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	holds, err := k.cfg.Log.Holds(ctx, c)
+	if err != nil {
+		return err
+	}
+	if !holds {
+		return fmt.Errorf("%w: it is of no checkpoint of this log", ErrInvalid)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	witnesses := k.cfg.Witnesses()
+	all := lines
+	if c == k.at {
+		// The newer word of a witness replaces its older one.
+		all = slices.Concat(lines, signatures(k.raw))
+	}
+	merged, count, err := merge(c, signed, all, len(lines), witnesses)
+	if err != nil {
+		return err
+	}
+	quorum := witnesses.Quorum > 0 && count >= witnesses.Quorum
+	if c.Size < k.at.Size && (k.quorum || !quorum) || c.Size > k.at.Size && k.quorum && !quorum {
+		return ErrOlder
+	}
+	if err := replace(filepath.Join(k.cfg.Dir, file), merged); err != nil {
+		return fmt.Errorf("keep the cosigned checkpoint: %w", err)
+	}
+	k.at, k.raw, k.quorum = c, merged, quorum
+	return nil
+}
+
+// merge writes the log's own signature and one line of each witness, the first that there is, below the checkpoint. The first strict
+// lines must each be a trusted witness's.
+func merge(c logproof.Checkpoint, signed []byte, lines []string, strict int, witnesses logproof.Witnesses) ([]byte, int, error) {
+	_, own, found := strings.Cut(string(signed), "\n\n")
+	if !found {
+		return nil, 0, ErrInvalid
+	}
+	out := c.Text() + "\n" + own[:strings.Index(own, "\n")+1]
+	seen := map[string]bool{}
+	for i, line := range lines {
+		switch by := witnesses.By(c, line); {
+		case by == "" && i < strict:
+			return nil, 0, fmt.Errorf("%w: it is of no witness in the trust folder, or of another checkpoint", ErrInvalid)
+		case by != "" && !seen[by]:
+			seen[by] = true
+			out += line + "\n"
+		}
+	}
+	return []byte(out), len(seen), nil
+}
+
+// signatures returns the lines of a note's signatures.
+func signatures(signed []byte) []string {
+	_, lines, _ := strings.Cut(string(signed), "\n\n")
+	return strings.Split(strings.TrimSuffix(lines, "\n"), "\n")
+}
+
+// replace replaces a file, durably when it returns.
+func replace(path string, content []byte) error {
+	temporary := path + ".new"
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	return err
+}
