@@ -166,6 +166,15 @@ func tellsTheStory(t *testing.T, h *harness.Host, requestID string) {
 	if out := h.Durward("audit", "show", requestID); !strings.Contains(out, harness.DemoService) || !strings.Contains(out, h.Operator) {
 		t.Errorf("durward audit show:\n%s", out)
 	}
+	if out := h.Durward("audit", "stats"); !strings.Contains(out, "start_service") {
+		t.Errorf("stats:\n%s", out)
+	}
+	if out := h.Durward("audit", "report", "--since", "1h"); !strings.Contains(out, "# Audit report") {
+		t.Errorf("report:\n%s", out)
+	}
+	if out := h.Durward("audit", "search", "--text", "running"); !strings.Contains(out, "outcome") {
+		t.Errorf("search:\n%s", out)
+	}
 	h.Durward("audit", "verify", "--complete")
 }
 

@@ -35,7 +35,7 @@ func (a *app) auditCommand() *cobra.Command {
 		Long: `Searches, shows and proves the audit log. The log is a Merkle tree with signed checkpoints: every use of
 these commands keeps the newest checkpoint, and a log that does not extend it is refused loudly.`,
 	}
-	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand(),
+	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand(), a.auditStatsCommand(), a.auditReportCommand(),
 		a.auditReceiptCommand())
 	return cmd
 }
