@@ -194,7 +194,11 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	number = w.number(asked.OperationID)
 	f.durward("deny", number, "--reason", "not while the benchmark runs")
 	cursor.call(f, "denied", "wait_operation", fmt.Sprintf(`{"operation_id":%q}`, asked.OperationID))
+	w.recorded(asked.OperationID, auditv1.Kind_KIND_DENIED)
 	f.both("audit", "search", "--operation", asked.OperationID, "--kind", "denied")
+	// What there is to count differs from run to run; of a time to come there is nothing.
+	f.both("audit", "stats", "--since", "2099-01-01T00:00:00Z")
+	f.durward("audit", "report", "--since", "2099-01-01T00:00:00Z")
 
 	f = w.file("decisions/scope.txt")
 	f.says("A person lets the session repeat a call.")

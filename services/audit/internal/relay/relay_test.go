@@ -134,7 +134,7 @@ func (w *world) audit(dir string) *audit {
 	must(w.t, err)
 	a := &audit{log: history, addr: w.kit.Serve(w.t, optionsv1.Role_ROLE_AUDIT, "main", services.Register)}
 	var once sync.Once
-	a.close = func() { once.Do(func() { history.Close(); _ = db.Close() }) }
+	a.close = func() { once.Do(func() { history.Close(); must(w.t, db.Close()) }) }
 	w.t.Cleanup(a.close)
 	return a
 }

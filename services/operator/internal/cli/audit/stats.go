@@ -86,7 +86,7 @@ func (a *app) withStatistics(ctx context.Context, since string, f func(statistic
 		if err != nil {
 			return err
 		}
-		out := statistics{Tally: history.NewTally(), Size: status.GetSize(), Bytes: status.GetDatabaseBytes(), DiskFree: status.GetDiskFreeBytes()}
+		out := statistics{Tally: history.NewTally(), Since: from.AsTime(), Size: status.GetSize(), Bytes: status.GetDatabaseBytes(), DiskFree: status.GetDiskFreeBytes()}
 		for {
 			m, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
@@ -98,7 +98,7 @@ func (a *app) withStatistics(ctx context.Context, since string, f func(statistic
 			if err := logproof.VerifyEntry(m.GetEntry()); err != nil {
 				return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 			}
-			if out.Since.IsZero() {
+			if out.Records == 0 { // what was asked for may begin before the log does
 				out.Since = m.GetEntry().GetLoggedAt().AsTime()
 			}
 			out.Add(m.GetEntry())
@@ -112,7 +112,7 @@ func (a *app) withStatistics(ctx context.Context, since string, f func(statistic
 func (s *statistics) growth(now time.Time) {
 	s.WaitP50, s.WaitP95 = s.Wait(50).Round(time.Second).String(), s.Wait(95).Round(time.Second).String()
 	span := now.Sub(s.Since)
-	if s.Since.IsZero() || span < time.Hour {
+	if s.Records == 0 || span < time.Hour {
 		return
 	}
 	s.PerDay = math.Round(float64(s.Records) / span.Hours() * 24)
@@ -121,7 +121,7 @@ func (s *statistics) growth(now time.Time) {
 }
 
 func (s *statistics) disk() string {
-	text := fmt.Sprintf("%d records, %.1f MB; %.1f GB free", s.Size, float64(s.Bytes)/1e6, float64(s.DiskFree)/1e9)
+	text := fmt.Sprintf("%d records, %d MiB, %d MiB free", s.Size, s.Bytes>>20, s.DiskFree>>20)
 	if s.DaysKnown {
 		text += fmt.Sprintf(": %.0f days at %.0f records a day", s.DaysLeft, s.PerDay)
 	}
