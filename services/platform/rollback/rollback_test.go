@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,18 @@ func TestComparedOnceItIsDecided(t *testing.T) {
 func TestTheStateIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, did := config(nil)
+		var mu sync.Mutex
+		tell := cfg.Tell
+		cfg.Tell = func(ctx context.Context, r *auditv1.Record) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return tell(ctx, r)
+		}
+		told := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(*did)
+		}
 		readable := make(chan struct{})
 		cfg.State = func(context.Context) (recorder.State, error) {
 			<-readable
@@ -93,20 +106,20 @@ func TestTheStateIsTold(t *testing.T) {
 			k.Soon()
 			synctest.Wait()
 		}
-		if len(*did) != 0 {
-			t.Errorf("it told %q of what it cannot read", *did)
+		if got := told(); len(got) != 0 {
+			t.Errorf("it told %q of what it cannot read", got)
 		}
 		close(readable)
 		synctest.Wait()
-		if want := []string{"KIND_STATE 3", "KIND_STATE 3"}; !slices.Equal(*did, want) { // one that was under way, and one since
-			t.Errorf("it told %q, want %q", *did, want)
+		if want := []string{"KIND_STATE 3", "KIND_STATE 3"}; !slices.Equal(told(), want) { // one that was under way, and one since
+			t.Errorf("it told %q, want %q", told(), want)
 		}
 		time.Sleep(recorder.StateEvery)
 		synctest.Wait()
 		cancel()
 		<-ended
-		if len(*did) != 4 {
-			t.Errorf("it told %q", *did)
+		if got := told(); len(got) != 4 {
+			t.Errorf("it told %q", got)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,13 +21,34 @@ import (
 type standby struct {
 	auditv1.UnimplementedLogServiceServer
 	auditv1.UnimplementedHistoryServiceServer
+	mu    sync.Mutex
 	fail  error
 	calls int
 }
 
-func (s *standby) GetHead(ctx context.Context, _ *auditv1.GetHeadRequest) (*auditv1.GetHeadResponse, error) {
+// told returns what this call is to be answered with.
+func (s *standby) told() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.calls++
-	fail := s.fail
+	return s.fail
+}
+
+// becomes sets what calls are answered with from now on, and counts them anew.
+func (s *standby) becomes(fail error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail, s.calls = fail, 0
+}
+
+func (s *standby) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+func (s *standby) GetHead(ctx context.Context, _ *auditv1.GetHeadRequest) (*auditv1.GetHeadResponse, error) {
+	fail := s.told()
 	if errors.Is(fail, context.DeadlineExceeded) {
 		<-ctx.Done()
 	}
@@ -34,9 +56,8 @@ func (s *standby) GetHead(ctx context.Context, _ *auditv1.GetHeadRequest) (*audi
 }
 
 func (s *standby) TailRecords(_ *auditv1.TailRecordsRequest, stream grpc.ServerStreamingServer[auditv1.TailRecordsResponse]) error {
-	s.calls++
-	if s.fail != nil {
-		return s.fail
+	if fail := s.told(); fail != nil {
+		return fail
 	}
 	return stream.Send(&auditv1.TailRecordsResponse{})
 }
@@ -70,13 +91,14 @@ func TestAny(t *testing.T) {
 			}
 			defer any.Close()
 			client := auditv1.NewLogServiceClient(any)
-			*first, *second = standby{fail: tc.fail}, standby{}
-			if _, err := client.GetHead(t.Context(), &auditv1.GetHeadRequest{}); (err == nil) != (tc.fail == nil) || second.calls != 0 {
-				t.Fatalf("%v after %d calls of the second", err, second.calls)
+			first.becomes(tc.fail)
+			second.becomes(nil)
+			if _, err := client.GetHead(t.Context(), &auditv1.GetHeadRequest{}); (err == nil) != (tc.fail == nil) || second.count() != 0 {
+				t.Fatalf("%v after %d calls of the second", err, second.count())
 			}
 			_, err = client.GetHead(t.Context(), &auditv1.GetHeadRequest{})
-			if moved := second.calls == 1; moved != tc.moves || first.calls+second.calls != 2 || tc.moves && err != nil {
-				t.Errorf("%d calls of the first, %d of the second, %v", first.calls, second.calls, err)
+			if moved := second.count() == 1; moved != tc.moves || first.count()+second.count() != 2 || tc.moves && err != nil {
+				t.Errorf("%d calls of the first, %d of the second, %v", first.count(), second.count(), err)
 			}
 		})
 	}
@@ -85,7 +107,8 @@ func TestAny(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer any.Close()
-	*first, *second = standby{fail: fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads")}, standby{}
+	first.becomes(fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads"))
+	second.becomes(nil)
 	for _, want := range []bool{false, true} {
 		stream, err := auditv1.NewHistoryServiceClient(any).TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
 		if err != nil {
