@@ -79,7 +79,7 @@ func TestOthersReadTheTiles(t *testing.T) {
 	// A receipt's path, as the other implementation wants a proof.
 	var receipt struct {
 		Receipt struct {
-			Index      int64  `json:",string"`
+			Index      int64
 			LeafHash   []byte `json:"leaf_hash"`
 			Inclusion  []tlog.Hash
 			Checkpoint []byte

@@ -70,6 +70,9 @@ func (s *toolService) WaitOperation(ctx context.Context, req *vaultv1.WaitOperat
 			s.confirmed(op)
 		}
 	}
+	if err == nil {
+		err = operation.Ended(op)
+	}
 	if err == nil && resp.GetGrant() == nil { // a grant is recorded where it is issued
 		err = s.Journal.Follow(ctx, q.read(op.State))
 	}
