@@ -27,6 +27,7 @@ func stateLines() []Line {
 		{"state-edited-file", map[string]string{harness.Executor: "files"}, editedFile},
 		{"state-folders-of-others", both("ownership"), foldersOfOthers},
 		{"state-home-of-others", nil, homeOfOthers},
+		{"audit-withholds-bodies", nil, auditWithholds},
 		{"state-rolled-back", both("state"), rolledBack},
 		{"state-lost", both("state"), lost},
 		// Last: its control leaves what is halted with its guard.

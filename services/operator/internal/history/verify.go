@@ -141,7 +141,7 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if v.complete != nil {
 		v.complete.Add(entry)
 	}
-	if logproof.BodyMissing(entry) {
+	if withheld(entry) {
 		v.report.MissingBodies++
 		v.report.Missing = found(v.report.Missing, entry, "its body is missing")
 		return nil
