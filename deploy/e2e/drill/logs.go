@@ -15,10 +15,11 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-// logLines are attacks on what services write: where their passwords end up, and other strangers' words.
+// logLines are attacks on what services write: where their passwords end up, and other strangers' words, and how much it takes.
 func logLines() []Line {
 	return []Line{
 		{"gateway-log-secrets", map[string]string{harness.Executor: "tokenise"}, secretsInLogs},
+		{"service-fills-disk", map[string]string{harness.Executor: "log"}, serviceFills},
 		{"vault-logs-by-permit", map[string]string{harness.Executor: "one-call"}, logsByPermit},
 	}
 }

@@ -38,7 +38,7 @@ const (
 // sameUser runs a program of the agent's user against an installation: in the shipped world one that `durward install` laid out,
 // with every process as its own user; in the other the development installation itself.
 func sameUser(w *world) (trials, effects int) {
-	program := w.intruder()
+	program := w.build("sameuser")
 	if w.weak {
 		return w.count(w.intrude(exec.Command(program, w.developmentTargets()...)))
 	}
@@ -85,11 +85,11 @@ func (w *world) count(r intrusion) (trials, effects int) {
 	return r.Trials, len(r.Effects)
 }
 
-// intruder builds the attacker's program.
-func (w *world) intruder() string {
+// build builds a program of an attacker's, of the drill's folder of that name.
+func (w *world) build(name string) string {
 	w.t.Helper()
-	path := filepath.Join(w.t.TempDir(), "sameuser")
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./deploy/e2e/drill/sameuser")
+	path := filepath.Join(w.t.TempDir(), name)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./deploy/e2e/drill/"+name)
 	cmd.Dir = harness.Root(w.t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {

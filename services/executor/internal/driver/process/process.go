@@ -223,7 +223,8 @@ func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string)
 		return fmt.Errorf("%w: its log: %w", driver.ErrNotStarted, err)
 	}
 	defer out.Close()
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = output(out, d.logFile(s.ID))
+	cmd.Stderr = cmd.Stdout
 
 	// The record stands before the program does, so that an executor that is killed in between finds the program again by
 	// its output.

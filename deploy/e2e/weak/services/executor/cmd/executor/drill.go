@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"durward.internal/services/executor/internal/driver/pin"
+	"durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/platform/sink"
 )
@@ -12,13 +13,18 @@ import (
 // drillFlags lets a drill switch guards off, to show that its attack works without them, and kill the executor in the middle of
 // a switch.
 func drillFlags(flags *flag.FlagSet) {
-	flags.Func("weaken", "DRILL BUILD: switch off these `guards`, separated by commas: "+strings.Join(append(sink.Guards, "files"), ", "), func(names string) error {
+	flags.Func("weaken", "DRILL BUILD: switch off these `guards`, separated by commas: "+strings.Join(append(sink.Guards, "files", "log"), ", "), func(names string) error {
 		var others []string
 		for name := range strings.SplitSeq(names, ",") {
-			if name != "files" {
+			switch name {
+			case "files":
+				if err := pin.Weaken(name); err != nil {
+					return err
+				}
+			case "log":
+				process.WeakenLog()
+			default:
 				others = append(others, name)
-			} else if err := pin.Weaken(name); err != nil {
-				return err
 			}
 		}
 		if len(others) == 0 {
