@@ -82,27 +82,13 @@ func (m message) answerTo(id json.RawMessage) (answer []byte, ok bool) {
 	}
 }
 
-// passed are the notifications that a server sends a client in the revisions that the gateway speaks.
-var passed = map[string]bool{
-	"notifications/cancelled": true, "notifications/message": true, "notifications/progress": true, "notifications/tasks/status": true,
-	"notifications/prompts/list_changed": true, "notifications/resources/list_changed": true, "notifications/tools/list_changed": true,
-	"notifications/resources/updated": true, "notifications/subscriptions/acknowledged": true,
-}
-
-// pass gives the client a notification that servers send. Everything else ends here: with a request of a server's (sampling,
-// elicitation, roots) whoever speaks through the gateway would have the client act, and an answer that nobody asked for is none.
+// pass gives the client what it may get of a message that answers nothing. Everything else ends here.
 func (b *Bridge) pass(m message) {
-	if len(m.ID) > 0 || !passed[m.Method] {
-		if b.kept.Add(1) == 1 {
-			b.cfg.Report("the gateway sent something that this client did not ask for; it is kept from it")
-		}
-		return
+	if line, ok := forClient(m); ok {
+		b.write(line)
+	} else if b.kept.Add(1) == 1 {
+		b.cfg.Report("the gateway sent something that this client did not ask for; it is kept from it")
 	}
-	if len(m.Params) == 0 {
-		b.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q}`, m.Method))
-		return
-	}
-	b.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":%s}`, m.Method, m.Params))
 }
 
 // events reads server-sent events and gives the message in each to take.
