@@ -2,6 +2,7 @@ package drill
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -23,6 +24,11 @@ import (
 func keyedClient(n int) string { return fmt.Sprintf("keyed-%d", n) }
 
 func keyedToken(n int) string { return fmt.Sprintf("drill-token-keyed-%d", n) }
+
+// keyedEntry is a key-bound client in clients.yaml, as "durward client revoke" can take it out.
+func keyedEntry(n int, token, key string) string {
+	return fmt.Sprintf("  - id: %s\n    token_sha256: %x\n    key: %s\n    channel: cli\n    tier_ceiling: DESTRUCTIVE\n", keyedClient(n), sha256.Sum256([]byte(token)), key)
+}
 
 // keyedSession is a key-bound client with its session: the gateway has all of it but the key.
 type keyedSession struct {

@@ -32,22 +32,16 @@ func rotatedClient(w *world) (trials, effects int) {
 	w.must(err)
 	const freshToken = "drill-token-rotated"
 	until := time.Now().Add(overlap).Truncate(time.Second)
-	var rotated strings.Builder
-	for line := range strings.Lines(before) {
-		if strings.Contains(line, "{id: "+keyedClient(n)+",") {
-			old, err := ssh.NewSignerFromKey(s.key)
-			w.must(err)
-			key := func(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k))) }
-			line = fmt.Sprintf("  - {id: %s, token_sha256: %x, key: %s, channel: cli, tier_ceiling: DESTRUCTIVE, previous: {token_sha256: %x, key: %s, until: %q}}\n",
-				keyedClient(n), sha256.Sum256([]byte(freshToken)), key(fresh.PublicKey()), sha256.Sum256([]byte(keyedToken(n))), key(old.PublicKey()),
-				until.UTC().Format(time.RFC3339))
-		}
-		rotated.WriteString(line)
-	}
-	if rotated.String() == before {
+	old, err := ssh.NewSignerFromKey(s.key)
+	w.must(err)
+	key := func(k ssh.PublicKey) string { return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(k))) }
+	entry := keyedEntry(n, keyedToken(n), key(old.PublicKey()))
+	rotated := strings.Replace(before, entry, keyedEntry(n, freshToken, key(fresh.PublicKey()))+
+		fmt.Sprintf("    previous: {token_sha256: %x, key: %s, until: %q}\n", sha256.Sum256([]byte(keyedToken(n))), key(old.PublicKey()), until.UTC().Format(time.RFC3339)), 1)
+	if rotated == before {
 		w.t.Fatal("the client is not in clients.yaml")
 	}
-	w.adopted(harness.Vault, func() { w.h.WriteFile(file, rotated.String()) })
+	w.adopted(harness.Vault, func() { w.h.WriteFile(file, rotated) })
 	defer w.adopted(harness.Vault, func() { w.h.WriteFile(file, before) })
 	w.must(w.grantScope(w.sign(w.scopeOf(s.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
 	m := w.arrange()

@@ -91,8 +91,7 @@ func newWorld(t *testing.T, weak, full bool) *world {
 		parsed, err := ssh.ParseRawPrivateKey(file)
 		w.must(err)
 		w.keyed = append(w.keyed, *parsed.(*ed25519.PrivateKey))
-		clients += fmt.Sprintf("  - id: %s\n    token_sha256: %x\n    key: %s\n    channel: cli\n    tier_ceiling: DESTRUCTIVE\n",
-			keyedClient(n), sha256.Sum256([]byte(keyedToken(n))), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))))
+		clients += keyedEntry(n, keyedToken(n), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))))
 	}
 	clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, channel: \"messaging:drill\", tier_ceiling: READ}\n",
 		messenger, sha256.Sum256([]byte(messengerToken)))
