@@ -68,6 +68,8 @@ func (a *app) add(ctx context.Context, path string, opts catalog.Options, add ad
 // How long the executor has to take a written catalog up, and how often it is asked.
 const (
 	verdictPatience = 5 * time.Second
+	// refusalPatience is longer than the executor takes to read a file again: until then its refusal may be of what stood there before.
+	refusalPatience = 2 * time.Second
 	verdictInterval = 100 * time.Millisecond
 )
 
@@ -106,10 +108,14 @@ func (a *app) verdict(ctx context.Context, path string, c *catalog.Catalog) (inF
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience+verdictPatience)
 	defer cancel()
 	err = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		for until := time.Now().Add(verdictPatience); ; time.Sleep(verdictInterval) {
+		for began := time.Now(); ; time.Sleep(verdictInterval) {
 			status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
 			inForce, refused = status.GetCatalogueDigest() == c.Digest, status.GetCatalogueRefused()
-			if err == nil && !inForce && refused == "" && time.Now().Before(until) {
+			patience := verdictPatience
+			if refused != "" {
+				patience = refusalPatience
+			}
+			if err == nil && !inForce && time.Since(began) < patience {
 				continue
 			}
 			for _, d := range status.GetDisabled() {
