@@ -5,13 +5,11 @@ package main
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,7 +17,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/process"
@@ -118,15 +115,15 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	defer registry.Close()
 	process.Watch(ctx, logger, "clients file", registry.Err)
 
-	db, seals, diskReserve, err := openState(ctx, s.StateDir)
+	diskReserve, err := reserve.Open(s.StateDir, reserve.Default)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	state, err := store.New(ctx, db, store.WithReserve(diskReserve), store.WithSeals(seals))
+	state, err := store.Open(ctx, s.StateDir, diskReserve)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, state.Close()) }()
 
 	audit, err := s.AuditID()
 	if err != nil {
@@ -156,7 +153,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	tel.WatchRecorder(records)
 	log := journal.New(records, time.Now, logger)
 
-	changes, err := changelog.New(ctx, changelog.Config{DB: db, Reserve: diskReserve, Journal: log, Now: time.Now, Logger: logger})
+	changes, err := changelog.New(ctx, changelog.Config{Store: state, Journal: log, Now: time.Now, Logger: logger})
 	if err != nil {
 		return err
 	}
@@ -207,10 +204,10 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return known
 	}})
 	vault, err := server.New(server.Config{
-		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(db, time.Now, usage.WithReserve(diskReserve)),
+		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, Audit: records, History: records, Operators: operators, Digest: seals.Digest,
-		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: func(ctx context.Context) error { return database.Probe(ctx, db) }}),
+		Journal: log, Tokens: tokens, Audit: records, History: records, Operators: operators, Digest: state.Digest,
+		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
@@ -258,19 +255,4 @@ func judged(c security.Change, registry *clients.Registry) security.Change {
 		}
 	}
 	return c
-}
-
-// openState opens the vault's database beside a reserve, which a full disk takes: a vault that could not start could not
-// halt, refuse or take back either. The caller closes the database.
-func openState(ctx context.Context, stateDir string) (db *sql.DB, seals *database.Seals, diskReserve *reserve.Reserve, err error) {
-	if diskReserve, err = reserve.Open(stateDir, reserve.Default); err != nil {
-		return nil, nil, nil, err
-	}
-	err = diskReserve.Write(true, func() (err error) {
-		db, seals, err = database.OpenSealed(ctx, database.Config{
-			Path: filepath.Join(stateDir, "vault.db"), StateDir: stateDir, Migrations: store.Migrations(), Service: "the vault",
-		}, store.Sealed()...)
-		return err
-	})
-	return db, seals, diskReserve, err
 }

@@ -7,8 +7,6 @@ package changelog
 
 import (
 	"context"
-	"database/sql"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -17,7 +15,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/journal"
@@ -29,13 +26,17 @@ const (
 	most     = 256
 )
 
+// Store remembers what is in force; package store's Store is one.
+type Store interface {
+	// InForce returns the files' digests, by name.
+	InForce(ctx context.Context) (map[string]string, error)
+	// SetInForce writes one down, durably; without a digest the file is there no more.
+	SetInForce(ctx context.Context, file, layer, digest string, when time.Time) error
+}
+
 // Config is what a Ledger needs.
 type Config struct {
-	// DB has the schema of store.Migrations.
-	DB *sql.DB
-	// Reserve is given up, when the disk is full, to write down what is in force: a human may forbid things then above all. Nil:
-	// there is none.
-	Reserve *reserve.Reserve
+	Store   Store
 	Journal *journal.Journal
 	Now     func() time.Time
 	Logger  *slog.Logger
@@ -60,20 +61,11 @@ type announcement struct {
 
 // New reads what was in force last.
 func New(ctx context.Context, c Config) (*Ledger, error) {
-	l := &Ledger{Config: c, inForce: map[string]string{}, announced: map[[32]byte]announcement{}}
-	rows, err := c.DB.QueryContext(ctx, `SELECT file, digest FROM configuration`)
+	inForce, err := c.Store.InForce(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read what was in force: %w", err)
+		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var file, digest string
-		if err := rows.Scan(&file, &digest); err != nil {
-			return nil, fmt.Errorf("read what was in force: %w", err)
-		}
-		l.inForce[file] = digest
-	}
-	return l, rows.Err()
+	return &Ledger{Config: c, inForce: inForce, announced: map[[32]byte]announcement{}}, nil
 }
 
 // Announce keeps a verified statement of kind config until the change that it tells of is seen, and records it. A statement is
@@ -180,16 +172,7 @@ func (l *Ledger) keep(ctx context.Context, c security.Change) error {
 	if c.After == "" {
 		delete(l.inForce, c.File)
 	}
-	return l.Reserve.Write(true, func() error {
-		if c.After == "" {
-			_, err := l.DB.ExecContext(ctx, `DELETE FROM configuration WHERE file = ?`, c.File)
-			return err
-		}
-		_, err := l.DB.ExecContext(ctx, `INSERT INTO configuration (file, layer, digest, changed_at) VALUES (?, ?, ?, ?)
-			ON CONFLICT (file) DO UPDATE SET layer = excluded.layer, digest = excluded.digest, changed_at = excluded.changed_at`,
-			c.File, c.Layer, c.After, l.Now().UnixNano())
-		return err
-	})
+	return l.Store.SetInForce(ctx, c.File, c.Layer, c.After, l.Now())
 }
 
 func record(kind auditv1.Kind, status auditv1.Status, action string, c security.Change) *auditv1.Record {

@@ -34,7 +34,11 @@ func TestRulesOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	c := Config{DB: db, Reserve: kept, Journal: journal.New(heard{}, time.Now, platformtest.Logger()), Now: time.Now, Logger: platformtest.Logger()}
+	state, err := store.New(t.Context(), db, store.WithReserve(kept))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Store: state, Journal: journal.New(heard{}, time.Now, platformtest.Logger()), Now: time.Now, Logger: platformtest.Logger()}
 	l, err := New(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

@@ -238,7 +238,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.must(err)
 	log := journal.New(v.audit, v.clock.Now, platformtest.Logger())
 	operators := func() *trust.AllowedSigners { return v.Trust.Current().AllowedSigners }
-	changes, err := changelog.New(ctx, changelog.Config{DB: db, Journal: log, Now: v.clock.Now, Logger: platformtest.Logger()})
+	changes, err := changelog.New(ctx, changelog.Config{Store: state, Journal: log, Now: v.clock.Now, Logger: platformtest.Logger()})
 	v.must(err)
 	rules, err := security.Open(security.Options{
 		Dir: v.security, Also: map[string]string{"clients.yaml": v.clients}, OnChange: changes.Changed, Logger: platformtest.Logger(),
@@ -265,7 +265,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		Now: v.clock.Now, Logger: platformtest.Logger(),
 	}
 	config := Config{
-		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(db, v.clock.Now),
+		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
 		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators, Digest: seals.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",

@@ -8,12 +8,8 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
-	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -23,18 +19,6 @@ import (
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/reserve"
 )
-
-//go:embed migrations/*.sql
-var files embed.FS
-
-// Migrations are the schema's steps, for database.Open.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic("store: the migrations are not embedded: " + err.Error())
-	}
-	return sub
-}
 
 // What a caller can do something about.
 var (
@@ -144,70 +128,50 @@ type Control struct {
 
 // Store is the vault's database.
 type Store struct {
-	db    *sql.DB
-	kept  *reserve.Reserve // nil: there is none
-	seals *database.Seals  // nil: rows have none
-
-	spend, run, spent, settle *sql.Stmt
+	engine engine
+	kept   *reserve.Reserve // nil: there is none
 }
 
-// New takes a database whose schema is Migrations'. The caller closes it.
-func New(ctx context.Context, db *sql.DB, opts ...Option) (*Store, error) {
-	s := &Store{db: db}
-	for _, opt := range opts {
-		opt(s)
-	}
-	if err := s.distrust(ctx); err != nil {
-		return nil, err
-	}
-	// What every redemption runs.
-	if err := database.Prepare(ctx, db, map[**sql.Stmt]string{
-		&s.spend: `INSERT INTO spent (operation_id, use, grant_id, audience, redeemed_at) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT DO NOTHING`,
-		&s.run:    `UPDATE operations SET state = ?, redeemed_at = ? WHERE operation_id = ? AND state = ?`,
-		&s.spent:  `SELECT grant_id, audience, redeemed_at FROM spent WHERE operation_id = ? AND use = ?`,
-		&s.settle: `UPDATE operations SET state = ?, settled_at = ?, settled_ok = ? WHERE operation_id = ? AND state = ?`,
-	}); err != nil {
-		return nil, err
-	}
-	return s, nil
+// Close closes the database, where the store opened it.
+func (s *Store) Close() error { return s.engine.close() }
+
+// Probe returns an error while the database cannot be written. It changes nothing.
+func (s *Store) Probe(ctx context.Context) error { return s.engine.probe(ctx) }
+
+// Digest is a keyed digest of values, for what is told apart and not told (database.Seals.Digest).
+func (s *Store) Digest(purpose string, values ...string) string {
+	return s.engine.digest(purpose, values...)
 }
 
-const columns = `operation_id, state, principal, session, channel, client_name, key_bound, tool_name, tool_source,
-	tool_digest, tier, arguments, arguments_digest, agent_reason, audience, epoch, policy_digest, request_id, asked_at,
-	expires_at, decided_at, decided_by, decision_reason, subject_digest, statement, signature, redeemed_at, settled_at,
-	settled_ok, joined, authority, dangerous, policy_tier, rule, agent`
-
-// selectOperations reads what scan takes.
-func (s *Store) selectOperations() string {
-	return `SELECT ` + columns + `, ` + s.seals.Sound("operations") + ` FROM operations `
-}
-
-func scan(row interface{ Scan(...any) error }) (*Operation, error) {
-	var (
-		o                                            Operation
-		epoch                                        int64
-		asked, expires, decided, redeemed, settledAt int64
-		sound                                        bool
-	)
-	err := row.Scan(&o.ID, &o.State, &o.Principal, &o.Session, &o.Channel, &o.ClientName, &o.KeyBound, &o.ToolName,
-		&o.ToolSource, &o.ToolDigest, &o.Tier, &o.Arguments, &o.ArgumentsDigest, &o.AgentReason, &o.Audience, &epoch,
-		&o.PolicyDigest, &o.RequestID, &asked, &expires, &decided, &o.DecidedBy, &o.DecisionReason, &o.SubjectDigest,
-		&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined,
-		&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule, &o.Agent, &sound)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, ErrNotFound
-	}
+// findOperations reads operations, each of which must bear its seal.
+func (s *Store) findOperations(ctx context.Context, rest string, args ...any) (out []*Operation, err error) {
+	err = s.engine.find(ctx, operations, rest, args, func(scan scanner) (bool, error) {
+		var (
+			o                                            Operation
+			epoch                                        int64
+			asked, expires, decided, redeemed, settledAt int64
+		)
+		sound, err := scan(&o.ID, &o.State, &o.Principal, &o.Session, &o.Channel, &o.ClientName, &o.KeyBound, &o.ToolName,
+			&o.ToolSource, &o.ToolDigest, &o.Tier, &o.Arguments, &o.ArgumentsDigest, &o.AgentReason, &o.Audience, &epoch,
+			&o.PolicyDigest, &o.RequestID, &asked, &expires, &decided, &o.DecidedBy, &o.DecisionReason, &o.SubjectDigest,
+			&o.Statement, &o.Signature, &redeemed, &settledAt, &o.SettledOK, &o.Joined,
+			&o.Authority, &o.Dangerous, &o.PolicyTier, &o.Rule, &o.Agent)
+		if err != nil {
+			return false, err
+		}
+		if !sound {
+			return false, fmt.Errorf("the operation %s does not bear its seal: %w", clean.Line(o.ID, 100), database.ErrDamaged)
+		}
+		o.Epoch = uint64(epoch)
+		o.AskedAt, o.ExpiresAt, o.DecidedAt = at(asked), at(expires), at(decided)
+		o.RedeemedAt, o.SettledAt = at(redeemed), at(settledAt)
+		out = append(out, &o)
+		return true, nil
+	})
 	if err != nil {
-		return nil, fmt.Errorf("read operation: %w", err)
+		return nil, fmt.Errorf("read operations: %w", err)
 	}
-	if !sound {
-		return nil, fmt.Errorf("the operation %s does not bear its seal: %w", clean.Line(o.ID, 100), database.ErrDamaged)
-	}
-	o.Epoch = uint64(epoch)
-	o.AskedAt, o.ExpiresAt, o.DecidedAt = at(asked), at(expires), at(decided)
-	o.RedeemedAt, o.SettledAt = at(redeemed), at(settledAt)
-	return &o, nil
+	return out, nil
 }
 
 func at(nanos int64) time.Time {
@@ -232,111 +196,91 @@ func blob(b []byte) []byte {
 	return b
 }
 
-type execer interface {
-	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}
-
-func insert(ctx context.Context, on execer, o *Operation) error {
-	marks := strings.TrimSuffix(strings.Repeat("?, ", 35), ", ")
-	_, err := on.ExecContext(ctx, `INSERT INTO operations (`+columns+`) VALUES (`+marks+`)`, // #nosec G202 -- constants
+func insert(ctx context.Context, w writer, o *Operation) error {
+	added, err := w.insert(ctx, operations,
 		o.ID, o.State, o.Principal, o.Session, o.Channel, o.ClientName, o.KeyBound, o.ToolName, o.ToolSource,
 		blob(o.ToolDigest), o.Tier, blob(o.Arguments), blob(o.ArgumentsDigest), o.AgentReason, o.Audience,
 		int64(o.Epoch),
 		blob(o.PolicyDigest), o.RequestID, nanos(o.AskedAt), nanos(o.ExpiresAt), nanos(o.DecidedAt), o.DecidedBy,
 		o.DecisionReason, blob(o.SubjectDigest), blob(o.Statement), blob(o.Signature), nanos(o.RedeemedAt),
 		nanos(o.SettledAt), o.SettledOK, o.Joined, o.Authority, o.Dangerous, o.PolicyTier, o.Rule, o.Agent)
+	if err == nil && !added {
+		err = errors.New("there is one of that id")
+	}
 	if err != nil {
 		return fmt.Errorf("insert operation: %w", err)
 	}
 	return nil
 }
 
-func use(ctx context.Context, on execer, s UsedStatement) error {
-	n, err := affected(on.ExecContext(ctx,
-		`INSERT INTO statements (digest, operation_id, kind, operator, used_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-		s.Digest, s.OperationID, s.Kind, s.Operator, nanos(s.UsedAt)))
+func use(ctx context.Context, w writer, s UsedStatement) error {
+	added, err := w.insert(ctx, statements, s.Digest, s.OperationID, s.Kind, s.Operator, nanos(s.UsedAt))
 	if err != nil {
 		return fmt.Errorf("insert statement: %w", err)
 	}
-	if n == 0 {
+	if !added {
 		return ErrStatementUsed
 	}
 	return nil
 }
 
-func affected(r sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return r.RowsAffected()
-}
+// whereState finds an operation in a state, and whereSpent a spend key.
+const (
+	whereState = "operation_id = ? AND state = ?"
+	whereSpent = "WHERE operation_id = ? AND use = ?"
+)
 
-func (s *Store) transact(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+// move sets columns of an operation that is in the state from; ErrState when it is not.
+func move(ctx context.Context, w writer, id string, from vaultv1.OperationState, set []column) error {
+	n, err := w.update(ctx, operations, set, whereState, id, from)
+	if err == nil && n == 0 {
+		return ErrState
 	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Insert adds a new operation.
 func (s *Store) Insert(ctx context.Context, o *Operation) error {
-	return s.keeping(relieves(o), func() error { return insert(ctx, s.db, o) })
+	return s.write(ctx, relieves(o), func(w writer) error { return insert(ctx, w, o) })
 }
 
 // InsertCommand adds an operation that a human's own statement made, and uses up the statement; ErrStatementUsed.
 func (s *Store) InsertCommand(ctx context.Context, o *Operation, used UsedStatement) error {
-	return s.transactKept(ctx, relieves(o), func(tx *sql.Tx) error {
-		if err := use(ctx, tx, used); err != nil {
+	return s.write(ctx, relieves(o), func(w writer) error {
+		if err := use(ctx, w, used); err != nil {
 			return err
 		}
-		return insert(ctx, tx, o)
+		return insert(ctx, w, o)
 	})
 }
 
 // Approve moves a pending operation to approved and uses up the statement, where used is not nil: a scope's is used up by its
 // grant. Errors: ErrStatementUsed, ErrState.
 func (s *Store) Approve(ctx context.Context, o *Operation, used *UsedStatement) error {
-	return s.transactKept(ctx, relieves(o), func(tx *sql.Tx) error {
+	return s.write(ctx, relieves(o), func(w writer) error {
 		if used != nil {
-			if err := use(ctx, tx, *used); err != nil {
+			if err := use(ctx, w, *used); err != nil {
 				return err
 			}
 		}
-		n, err := affected(tx.ExecContext(ctx, `UPDATE operations SET state = ?, decided_at = ?, decided_by = ?,
-			subject_digest = ?, statement = ?, signature = ?, joined = ?, expires_at = ?, authority = ? WHERE operation_id = ? AND state = ?`,
-			vaultv1.OperationState_OPERATION_STATE_APPROVED, nanos(o.DecidedAt), o.DecidedBy, blob(o.SubjectDigest),
-			blob(o.Statement), blob(o.Signature), o.Joined, nanos(o.ExpiresAt), o.Authority, o.ID,
-			vaultv1.OperationState_OPERATION_STATE_PENDING))
-		if err != nil {
-			return fmt.Errorf("approve operation: %w", err)
-		}
-		if n == 0 {
-			return ErrState
-		}
-		return nil
+		return move(ctx, w, o.ID, vaultv1.OperationState_OPERATION_STATE_PENDING, []column{
+			{"state", vaultv1.OperationState_OPERATION_STATE_APPROVED}, {"decided_at", nanos(o.DecidedAt)}, {"decided_by", o.DecidedBy},
+			{"subject_digest", blob(o.SubjectDigest)}, {"statement", blob(o.Statement)}, {"signature", blob(o.Signature)},
+			{"joined", o.Joined}, {"expires_at", nanos(o.ExpiresAt)}, {"authority", o.Authority},
+		})
 	})
 }
 
 // End moves operations to a state in which nothing runs any more (denied, expired), from the state from; ErrState when
 // one of them is elsewhere, and then none is moved.
 func (s *Store) End(ctx context.Context, from vaultv1.OperationState, ended ...*Operation) error {
-	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
+	return s.write(ctx, always, func(w writer) error {
 		for _, o := range ended {
-			n, err := affected(tx.ExecContext(ctx, `UPDATE operations SET state = ?, decided_at = ?, decided_by = ?,
-				decision_reason = ?, joined = ? WHERE operation_id = ? AND state = ?`,
-				o.State, nanos(o.DecidedAt), o.DecidedBy, o.DecisionReason, o.Joined, o.ID, from))
-			if err != nil {
-				return fmt.Errorf("end operation: %w", err)
-			}
-			if n == 0 {
-				return ErrState
+			if err := move(ctx, w, o.ID, from, []column{
+				{"state", o.State}, {"decided_at", nanos(o.DecidedAt)}, {"decided_by", o.DecidedBy},
+				{"decision_reason", o.DecisionReason}, {"joined", o.Joined},
+			}); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -345,61 +289,65 @@ func (s *Store) End(ctx context.Context, from vaultv1.OperationState, ended ...*
 
 // Spend redeems a spend key and moves its operation, if it has one, from approved to running; ErrSpent.
 func (s *Store) Spend(ctx context.Context, spend Spend) error {
-	return s.transactKept(ctx, s.relievesOf(ctx, spend.OperationID), func(tx *sql.Tx) error {
-		// The transaction's end closes the statements that are made for it.
-		n, err := affected(tx.StmtContext(ctx, s.spend).ExecContext(ctx,
-			spend.OperationID, spend.Use, spend.GrantID, spend.Audience, nanos(spend.At)))
+	return s.write(ctx, s.relievesOf(ctx, spend.OperationID), func(w writer) error {
+		added, err := w.insert(ctx, spent, spend.OperationID, spend.Use, spend.GrantID, spend.Audience, nanos(spend.At))
 		if err != nil {
 			return fmt.Errorf("spend: %w", err)
 		}
-		if n == 0 {
+		if !added {
 			return ErrSpent
 		}
-		_, err = tx.StmtContext(ctx, s.run).ExecContext(ctx,
-			vaultv1.OperationState_OPERATION_STATE_RUNNING, nanos(spend.At), spend.OperationID,
-			vaultv1.OperationState_OPERATION_STATE_APPROVED)
-		if err != nil {
+		err = move(ctx, w, spend.OperationID, vaultv1.OperationState_OPERATION_STATE_APPROVED, run(spend))
+		if err != nil && !errors.Is(err, ErrState) {
 			return fmt.Errorf("spend: %w", err)
 		}
 		return nil
 	})
 }
 
+func run(spend Spend) []column {
+	return []column{{"state", vaultv1.OperationState_OPERATION_STATE_RUNNING}, {"redeemed_at", nanos(spend.At)}}
+}
+
 // Spent returns the redemption of a spend key, or ErrNotFound.
-func (s *Store) Spent(ctx context.Context, operationID string, useNumber uint32) (Spend, error) {
-	spend := Spend{OperationID: operationID, Use: useNumber}
-	var when int64
-	err := s.spent.QueryRowContext(ctx, operationID, useNumber).Scan(&spend.GrantID, &spend.Audience, &when)
-	if errors.Is(err, sql.ErrNoRows) {
-		return Spend{}, ErrNotFound
+func (s *Store) Spent(ctx context.Context, operationID string, useNumber uint32) (spend Spend, err error) {
+	err = ErrNotFound
+	if failed := s.engine.find(ctx, spent, whereSpent, []any{operationID, useNumber}, func(scan scanner) (bool, error) {
+		var when int64
+		_, err = scan(&spend.OperationID, &spend.Use, &spend.GrantID, &spend.Audience, &when)
+		spend.At = at(when)
+		return false, err
+	}); failed != nil {
+		return Spend{}, fmt.Errorf("read spend key: %w", failed)
 	}
-	if err != nil {
-		return Spend{}, fmt.Errorf("read spend key: %w", err)
-	}
-	spend.At = at(when)
-	return spend, nil
+	return spend, err
 }
 
 // Settle moves a running operation to done; ErrState when it is not running.
 func (s *Store) Settle(ctx context.Context, operationID string, ok bool, when time.Time) error {
-	var n int64
-	err := s.keeping(s.relievesOf(ctx, operationID), func() (err error) {
-		n, err = affected(s.settle.ExecContext(ctx, vaultv1.OperationState_OPERATION_STATE_DONE, nanos(when), ok, operationID,
-			vaultv1.OperationState_OPERATION_STATE_RUNNING))
-		return err
+	err := s.write(ctx, s.relievesOf(ctx, operationID), func(w writer) error {
+		return move(ctx, w, operationID, vaultv1.OperationState_OPERATION_STATE_RUNNING, settled(ok, nanos(when)))
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrState) {
 		return fmt.Errorf("settle operation: %w", err)
 	}
-	if n == 0 {
-		return ErrState
-	}
-	return nil
+	return err
+}
+
+func settled(ok bool, when int64) []column {
+	return []column{{"state", vaultv1.OperationState_OPERATION_STATE_DONE}, {"settled_at", when}, {"settled_ok", ok}}
 }
 
 // Operation returns one operation, or ErrNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (*Operation, error) {
-	return scan(s.db.QueryRowContext(ctx, s.selectOperations()+`WHERE operation_id = ?`, id))
+	ops, err := s.findOperations(ctx, "WHERE operation_id = ?", id)
+	if err == nil && len(ops) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ops[0], nil
 }
 
 // Operations returns the newest operations in those states, newest first, at most limit.
@@ -411,55 +359,44 @@ func (s *Store) Operations(ctx context.Context, limit int, states ...vaultv1.Ope
 	for _, state := range states {
 		args = append(args, state)
 	}
-	marks := strings.TrimSuffix(strings.Repeat("?, ", len(states)), ", ")
-	rows, err := s.db.QueryContext(ctx, s.selectOperations()+`WHERE state IN (`+marks+ // #nosec G202 -- marks only
-		`) ORDER BY asked_at DESC, operation_id LIMIT ?`, append(args, limit)...)
-	if err != nil {
-		return nil, fmt.Errorf("read operations: %w", err)
-	}
-	defer rows.Close()
-	var out []*Operation
-	for rows.Next() {
-		o, err := scan(rows)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, o)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read operations: %w", err)
-	}
-	return out, nil
+	return s.findOperations(ctx, "WHERE state IN ("+marks(len(states))+") ORDER BY asked_at DESC, operation_id LIMIT ?", append(args, limit)...)
 }
 
 // Control returns the epoch and the halt.
 func (s *Store) Control(ctx context.Context) (Control, error) {
-	var (
-		c     Control
-		epoch int64
-		when  int64
-	)
-	err := s.db.QueryRowContext(ctx, `SELECT epoch, halted, reason, changed_by, changed_at FROM control WHERE id = 1`).
-		Scan(&epoch, &c.Halted, &c.Reason, &c.ChangedBy, &when)
-	if err != nil {
-		return Control{}, fmt.Errorf("read epoch: %w", err)
+	c, _, err := findControl(ctx, s.engine)
+	return c, err
+}
+
+func findControl(ctx context.Context, from reader) (c Control, sound bool, err error) {
+	err = ErrNotFound
+	if failed := from.find(ctx, control, "WHERE id = 1", nil, func(scan scanner) (bool, error) {
+		var id, epoch, when int64
+		sound, err = scan(&id, &epoch, &c.Halted, &c.Reason, &c.ChangedBy, &when)
+		c.Epoch, c.ChangedAt = uint64(epoch), at(when)
+		return false, err
+	}); failed != nil {
+		err = failed
 	}
-	c.Epoch, c.ChangedAt = uint64(epoch), at(when)
-	return c, nil
+	if err != nil {
+		return Control{}, false, fmt.Errorf("read epoch: %w", err)
+	}
+	return c, sound, nil
 }
 
 // SetControl writes the epoch and the halt. The epoch never falls: ErrState. A resume hands in the statement that it
 // used up: ErrStatementUsed.
 func (s *Store) SetControl(ctx context.Context, c Control, used *UsedStatement) error {
-	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
+	return s.write(ctx, always, func(w writer) error {
 		if used != nil {
-			if err := use(ctx, tx, *used); err != nil {
+			if err := use(ctx, w, *used); err != nil {
 				return err
 			}
 		}
 		epoch := int64(c.Epoch)
-		n, err := affected(tx.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?,
-			changed_at = ? WHERE id = 1 AND epoch < ?`, epoch, c.Halted, c.Reason, c.ChangedBy, nanos(c.ChangedAt), epoch))
+		n, err := w.update(ctx, control, []column{
+			{"epoch", epoch}, {"halted", c.Halted}, {"reason", c.Reason}, {"changed_by", c.ChangedBy}, {"changed_at", nanos(c.ChangedAt)},
+		}, "id = 1 AND epoch < ?", epoch)
 		if err != nil {
 			return fmt.Errorf("write epoch: %w", err)
 		}
@@ -473,15 +410,17 @@ func (s *Store) SetControl(ctx context.Context, c Control, used *UsedStatement) 
 // Prune forgets what was asked for before the time: operations, and the spend keys and statements whose operation
 // is gone. What it forgets cannot come back: a grant or a statement of that age expired long before.
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
-	return s.transactKept(ctx, always, func(tx *sql.Tx) error {
-		cut := nanos(before)
-		for _, q := range []string{
-			`DELETE FROM operations WHERE asked_at < ?`,
-			`DELETE FROM spent WHERE redeemed_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)`,
-			`DELETE FROM standing WHERE ended_at > 0 AND ended_at < ?`,
-			`DELETE FROM statements WHERE used_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)`,
+	return s.write(ctx, always, func(w writer) error {
+		for _, old := range []struct {
+			of    *table
+			where string
+		}{
+			{operations, "asked_at < ?"},
+			{spent, "redeemed_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)"},
+			{standing, "ended_at > 0 AND ended_at < ?"},
+			{statements, "used_at < ? AND operation_id NOT IN (SELECT operation_id FROM operations)"},
 		} {
-			if _, err := tx.ExecContext(ctx, q, cut); err != nil {
+			if err := w.remove(ctx, old.of, old.where, nanos(before)); err != nil {
 				return fmt.Errorf("prune: %w", err)
 			}
 		}

@@ -8,13 +8,11 @@ package usage
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
+	"strings"
 	"sync"
 	"time"
 
-	"durward.internal/services/platform/reserve"
+	"durward.internal/services/vault/internal/store"
 )
 
 // keep is how long a day is remembered: longer than any month.
@@ -35,11 +33,18 @@ type Counts struct {
 	Last                time.Time
 }
 
+// Store keeps the counts of each day; package store's Store is one.
+type Store interface {
+	Uses(ctx context.Context, client, tool string) ([]store.Use, error)
+	// ChangeUse changes a day's count, durably; it begins at zero.
+	ChangeUse(ctx context.Context, client, tool, day string, change func(*store.Use)) error
+	PruneUses(ctx context.Context, day string) error
+}
+
 // Counters keeps the counts. It is safe for concurrent use.
 type Counters struct {
-	db   *sql.DB
-	now  func() time.Time
-	kept *reserve.Reserve
+	store Store
+	now   func() time.Time
 
 	mu       sync.Mutex
 	tools    map[tool]*tally
@@ -59,28 +64,9 @@ type tally struct {
 	held map[*Reservation]struct{}
 }
 
-// Option changes Counters that New makes.
-type Option func(*Counters)
-
-// WithReserve makes the counters give up the reserve, when the disk is full, to count calls of tools that take load off the host: a
-// limit on them must not be what stops them. Other calls that are counted are then refused with reserve.Refused.
-func WithReserve(kept *reserve.Reserve) Option { return func(b *Counters) { b.kept = kept } }
-
-// write runs one durable write about a call, out of the reserve if the tool may use it.
-func (b *Counters) write(ctx context.Context, entitled bool, query string, values ...any) error {
-	return b.kept.Write(entitled, func() error {
-		_, err := b.db.ExecContext(ctx, query, values...)
-		return err
-	})
-}
-
-// New makes counters on a database whose schema is store.Migrations'. Days and months are of now's location.
-func New(db *sql.DB, now func() time.Time, options ...Option) *Counters {
-	b := &Counters{db: db, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
-	for _, option := range options {
-		option(b)
-	}
-	return b
+// New makes counters. Days and months are of now's location.
+func New(store Store, now func() time.Time) *Counters {
+	return &Counters{store: store, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
 }
 
 // Reservation is one call's place. Release it, or Commit and Keep it. A nil one is of a call that nobody counts.
@@ -166,12 +152,20 @@ func (b *Counters) tallyLocked(ctx context.Context, who Who, now time.Time) (*ta
 }
 
 func (b *Counters) load(ctx context.Context, t *tally, who Who, day, month string) error {
+	days, err := b.store.Uses(ctx, who.Client, who.Tool)
+	if err != nil {
+		return err
+	}
 	var last int64
-	err := b.db.QueryRowContext(ctx, `SELECT COALESCE(SUM(CASE WHEN day = ? THEN calls END), 0),
-		COALESCE(SUM(CASE WHEN substr(day, 1, 7) = ? THEN calls END), 0), COALESCE(MAX(last_at), 0)
-		FROM usage WHERE client = ? AND tool = ?`, day, month, who.Client, who.Tool).Scan(&t.today, &t.thisMonth, &last)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("read usage: %w", err)
+	t.today, t.thisMonth = 0, 0
+	for _, d := range days {
+		if d.Day == day {
+			t.today = d.Calls
+		}
+		if strings.HasPrefix(d.Day, month) {
+			t.thisMonth += d.Calls
+		}
+		last = max(last, d.Last)
 	}
 	t.loaded, t.day, t.month = true, day, month
 	if last != 0 {
@@ -185,11 +179,10 @@ func (r *Reservation) Commit(ctx context.Context) error {
 	if r == nil {
 		return nil
 	}
-	err := r.counters.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `INSERT INTO usage (client, tool, day, calls, last_at) VALUES (?, ?, ?, 1, ?)
-		ON CONFLICT (client, tool, day) DO UPDATE SET calls = calls + 1, last_at = max(last_at, excluded.last_at)`,
-		r.who.Client, r.who.Tool, r.at.Format(dayForm), r.at.UnixNano())
-	if err != nil {
-		return fmt.Errorf("write usage: %w", err)
+	if err := r.counters.store.ChangeUse(context.WithoutCancel(ctx), r.who.Client, r.who.Tool, r.at.Format(dayForm), func(u *store.Use) {
+		u.Calls, u.Last = u.Calls+1, max(u.Last, r.at.UnixNano())
+	}); err != nil {
+		return err
 	}
 	b := r.counters
 	b.mu.Lock()
@@ -231,13 +224,14 @@ func (r *Reservation) Release(ctx context.Context) error {
 	if !r.last.IsZero() {
 		before = r.last.UnixNano()
 	}
-	err := r.counters.write(context.WithoutCancel(ctx), reserve.Relieves(r.who.Tool), `UPDATE usage SET calls = calls - 1,
-		last_at = CASE WHEN last_at = ? THEN ? ELSE last_at END WHERE client = ? AND tool = ? AND day = ? AND calls > 0`,
-		r.at.UnixNano(), before, r.who.Client, r.who.Tool, r.at.Format(dayForm))
-	if err != nil {
-		return fmt.Errorf("take back usage: %w", err)
-	}
-	return nil
+	return r.counters.store.ChangeUse(context.WithoutCancel(ctx), r.who.Client, r.who.Tool, r.at.Format(dayForm), func(u *store.Use) {
+		if u.Calls == 0 {
+			return
+		}
+		if u.Calls--; u.Last == r.at.UnixNano() {
+			u.Last = before
+		}
+	})
 }
 
 // takeBack gives the place back in memory, and reports whether it was committed, so that it stands in the table as well.
@@ -283,10 +277,7 @@ func (b *Counters) Forget(live func(session string) bool) {
 func (b *Counters) Prune(ctx context.Context) error {
 	now := b.now()
 	b.forgetIdle()
-	if err := b.write(ctx, true, `DELETE FROM usage WHERE day < ?`, now.Add(-keep).Format(dayForm)); err != nil {
-		return fmt.Errorf("prune usage: %w", err)
-	}
-	return nil
+	return b.store.PruneUses(ctx, now.Add(-keep).Format(dayForm))
 }
 
 func (b *Counters) forgetIdle() {

@@ -2,7 +2,6 @@ package usage
 
 import (
 	"context"
-	"database/sql"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -15,7 +14,7 @@ import (
 	"durward.internal/services/vault/internal/store"
 )
 
-func open(t *testing.T, dir string) *sql.DB {
+func open(t *testing.T, dir string, kept ...store.Option) *store.Store {
 	t.Helper()
 	db, err := database.Open(t.Context(), database.Config{
 		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
@@ -24,7 +23,11 @@ func open(t *testing.T, dir string) *sql.DB {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	return db
+	s, err := store.New(t.Context(), db, kept...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 var alice = Who{Client: "alice", Session: "s-1", Tool: "switch_mode"}
