@@ -167,6 +167,24 @@ func TestWitnessed(t *testing.T) {
 		t.Errorf("the cosignature is of %v: %v", time.Unix(made, 0), err)
 	}
 
+	// A stranger has the log's key and the witness's, and nothing of this installation: a record's receipt and a folder of tiles show
+	// that the witness saw them, also to the other implementation.
+	if err := os.Mkdir(h.Path("stranger"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("stranger/log_keys", logKey+"\n")
+	h.WriteFile("stranger/witnesses.yaml", "quorum: 1\nwitnesses:\n  - "+vkey+"\n")
+	h.WriteFile("record.json", h.Durward("audit", "show", "3", "--json"))
+	if out := h.Run("", "audit", "receipt", "--trust", h.Path("stranger"), "--witnessed", h.Path("record.json")); out.Code != 0 || !strings.Contains(out.Stdout, "witness.example/one cosigned it at") {
+		t.Errorf("a record's receipt: exit status %d\n%s%s", out.Code, out.Stdout, out.Stderr)
+	}
+	if out := h.Durward("audit", "export", "--format", "tiles", h.Path("tiles")); !strings.Contains(out, "cosigned by witness.example/one") {
+		t.Errorf("tiles: %s", out)
+	}
+	if _, _, err := torchwood.VerifyCheckpoint([]byte(h.ReadFile("tiles/checkpoint")), policy); err != nil {
+		t.Errorf("the checkpoint of the tiles: %v", err)
+	}
+
 	// A thief of the log's key writes all of it anew. Its processes are put away, and whatever kept a checkpoint with them: who comes
 	// now has seen nothing but what witnesses cosigned.
 	stopRelay()

@@ -14,13 +14,21 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
-// CheckpointStore keeps one signed checkpoint.
+// CheckpointStore keeps two signed checkpoints.
 type CheckpointStore interface {
-	// LoadCheckpoint returns the saved checkpoint, or nil if there is none.
+	// LoadCheckpoint returns the newest one that was verified, or nil if there is none.
 	LoadCheckpoint(ctx context.Context) ([]byte, error)
 	// SaveCheckpoint replaces it.
 	SaveCheckpoint(ctx context.Context, checkpoint []byte) error
+	// LoadWitnessed returns the newest one that a quorum of witnesses cosigned, or nil if there is none.
+	LoadWitnessed(ctx context.Context) ([]byte, error)
+	// SaveWitnessed replaces it.
+	SaveWitnessed(ctx context.Context, checkpoint []byte) error
 }
+
+// witnessedAgain is how much newer a quorum's word on the same tree must be to be saved: witnesses cosign every few seconds, whether
+// the log grows or not.
+const witnessedAgain = time.Minute
 
 // KeeperConfig is what a Keeper needs.
 type KeeperConfig struct {
@@ -42,12 +50,14 @@ type Keeper struct {
 	mu   sync.Mutex
 	held Checkpoint
 	raw  []byte
-	// witnessed is the newest checkpoint with a quorum's cosignatures that the held one extends; zero before the first.
-	witnessed Witnessed
+	// witnessed is the newest checkpoint with a quorum's cosignatures that the held one extends; zero before the first. saved is the one
+	// in the store.
+	witnessed, saved Witnessed
 }
 
-// NewKeeper loads the saved checkpoint. One that no trusted key signed is an error, and so is another log's: a human
-// decides what becomes of it.
+// NewKeeper loads the saved checkpoints. One that no trusted key signed is an error, and so is another log's: a human
+// decides what becomes of it. A saved one that a quorum of the witnesses cosigned is held if it is newer: so what witnesses said is
+// held against the log although the other was lost. One without a quorum of the witnesses that are trusted now counts for nothing.
 func NewKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	if cfg.Origin == "" || cfg.Keys == nil {
 		return nil, errors.New("a keeper needs the log's origin and keys")
@@ -60,14 +70,36 @@ func NewKeeper(ctx context.Context, cfg KeeperConfig) (*Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the last checkpoint seen: %w", err)
 	}
-	if len(raw) == 0 {
-		return k, nil
+	if len(raw) > 0 {
+		if k.held, err = k.open(raw); err != nil {
+			return nil, fmt.Errorf("the last checkpoint seen: %w", err)
+		}
+		k.raw = raw
 	}
-	if k.held, err = k.open(raw); err != nil {
-		return nil, fmt.Errorf("the last checkpoint seen: %w", err)
+	return k, k.loadWitnessed(ctx)
+}
+
+// loadWitnessed loads what a quorum cosigned.
+func (k *Keeper) loadWitnessed(ctx context.Context) error {
+	if k.cfg.Witnesses == nil {
+		return nil
 	}
-	k.raw = raw
-	return k, nil
+	raw, err := k.cfg.Store.LoadWitnessed(ctx)
+	if err != nil {
+		return fmt.Errorf("load the last checkpoint that witnesses cosigned: %w", err)
+	}
+	w, err := k.cfg.Witnesses().OpenWitnessed(raw, k.cfg.Keys(), time.Now())
+	if err != nil || w.Origin != k.cfg.Origin {
+		return nil //nolint:nilerr // it counts for nothing
+	}
+	k.witnessed, k.saved = w, w
+	switch {
+	case w.Size > k.held.Size:
+		k.held, k.raw = w.Checkpoint, w.Signed
+	case w.Size == k.held.Size && w.Root != k.held.Root:
+		return fmt.Errorf("%w: witnesses cosigned another tree of %d entries than the last checkpoint seen", ErrFork, w.Size)
+	}
+	return nil
 }
 
 func (k *Keeper) open(raw []byte) (Checkpoint, error) {
@@ -146,9 +178,22 @@ func (k *Keeper) AcceptAnswer(ctx context.Context, answer *auditv1.GetHeadRespon
 	if err := k.hold(ctx, c, answer.GetCheckpoint()); err != nil {
 		return err
 	}
-	if !w.IsZero() && !w.At.Before(k.witnessed.At) {
-		k.witnessed = w
+	if w.IsZero() || w.At.Before(k.witnessed.At) {
+		return nil
 	}
+	k.witnessed = w
+	return k.saveWitnessed(ctx)
+}
+
+// saveWitnessed saves what a quorum cosigned, if it says more than what is saved. The caller holds mu.
+func (k *Keeper) saveWitnessed(ctx context.Context) error {
+	if k.cfg.Store == nil || k.witnessed.Checkpoint == k.saved.Checkpoint && k.witnessed.At.Sub(k.saved.At) < witnessedAgain {
+		return nil
+	}
+	if err := k.cfg.Store.SaveWitnessed(ctx, k.witnessed.Signed); err != nil {
+		return fmt.Errorf("save the checkpoint that witnesses cosigned: %w", err)
+	}
+	k.saved = k.witnessed
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"google.golang.org/protobuf/proto"
@@ -13,8 +14,18 @@ import (
 )
 
 type memory struct {
-	saved []byte
-	fail  error
+	saved, witnessed []byte
+	fail             error
+}
+
+func (m *memory) LoadWitnessed(context.Context) ([]byte, error) { return m.witnessed, nil }
+
+func (m *memory) SaveWitnessed(_ context.Context, b []byte) error {
+	if m.fail != nil {
+		return m.fail
+	}
+	m.witnessed = b
+	return nil
 }
 
 func (m *memory) LoadCheckpoint(context.Context) ([]byte, error) { return m.saved, nil }
@@ -127,5 +138,80 @@ func TestKeeperRefusesWhatWasSaved(t *testing.T) {
 		Origin: "durward.local/audit/other", Keys: func() []note.Verifier { return f.keys }, Store: &memory{saved: f.signed(t, 3)},
 	}); !errors.Is(err, logproof.ErrOrigin) {
 		t.Errorf("another log's: %v", err)
+	}
+}
+
+// TestKeeperKeepsWhatWitnessesSaid: what a quorum cosigned outlives the process. It is held against the log although the other checkpoint
+// was lost, counts at once for changes that wait for a fresh quorum, and counts for nothing with other witnesses. Without it the log that
+// somebody wrote anew passes.
+func TestKeeperKeepsWhatWitnessesSaid(t *testing.T) {
+	f := newFixture(t, records()...)
+	fork := newFixture(t, append(records()[1:], records()[0])...)
+	now := time.Now()
+	one, other := cosigner(t, "witness.example/one", now), cosigner(t, "witness.example/other", now)
+	asks := logproof.Witnesses{Keys: []*logproof.Witness{one.Witness}, Quorum: 1, Within: time.Hour}
+	open := func(store logproof.CheckpointStore, asks logproof.Witnesses) (*logproof.Keeper, error) {
+		return logproof.NewKeeper(t.Context(), logproof.KeeperConfig{
+			Origin: origin, Keys: func() []note.Verifier { return f.keys }, Store: store, Witnesses: func() logproof.Witnesses { return asks },
+		})
+	}
+	must := func(k *logproof.Keeper, err error) *logproof.Keeper {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	head := func(f *fixture, size, known int) *auditv1.GetHeadResponse {
+		return &auditv1.GetHeadResponse{Checkpoint: f.signed(t, size), Consistency: f.consistency(t, size, known)}
+	}
+	store := &memory{}
+	answer := head(f, 5, 0)
+	answer.Witnessed, answer.WitnessedConsistency = cosign(t, f, f.signed(t, 3), one), f.consistency(t, 5, 3)
+	if err := must(open(store, asks)).AcceptAnswer(t.Context(), answer, now); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := must(open(store, asks)).Witnessed(now); err != nil || w.Checkpoint != f.checkpoint(t, 3) {
+		t.Errorf("after a restart: %d entries, %v", w.Size, err)
+	}
+	if _, err := must(open(store, asks)).Witnessed(now.Add(2 * time.Hour)); err == nil {
+		t.Error("an old quorum's word counts as a fresh one after a restart")
+	}
+
+	lost := &memory{witnessed: store.witnessed}
+	if k := must(open(lost, asks)); k.Held() != f.checkpoint(t, 3) {
+		t.Errorf("with the checkpoint lost %d entries are held", k.Held().Size)
+	} else if err := k.AcceptAnswer(t.Context(), head(fork, 5, 3), now); !errors.Is(err, logproof.ErrFork) {
+		t.Errorf("another history: %v", err)
+	}
+	if _, err := open(&memory{saved: fork.signed(t, 3), witnessed: store.witnessed}, asks); !errors.Is(err, logproof.ErrFork) {
+		t.Errorf("two checkpoints that cannot both be true: %v", err)
+	}
+	// The controls: with nothing kept, and with witnesses that never saw it.
+	for name, k := range map[string]*logproof.Keeper{
+		"nothing kept":    must(open(&memory{}, asks)),
+		"other witnesses": must(open(lost, logproof.Witnesses{Keys: []*logproof.Witness{other.Witness}, Quorum: 1})),
+	} {
+		if err := k.AcceptAnswer(t.Context(), head(fork, 5, 0), now); err != nil || k.Held() != fork.checkpoint(t, 5) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+
+	// The same tree again is saved when the quorum's word is a minute newer, and a failing disk is told.
+	k, before := must(open(store, asks)), store.witnessed
+	for _, tc := range []struct {
+		later time.Duration
+		saved bool
+	}{{30 * time.Second, false}, {time.Minute, true}} {
+		at := now.Add(tc.later)
+		answer.Consistency, answer.Witnessed = nil, cosign(t, f, f.signed(t, 3), cosigner(t, "witness.example/one", at))
+		if err := k.AcceptAnswer(t.Context(), answer, at); err != nil || (string(store.witnessed) != string(before)) != tc.saved {
+			t.Errorf("the same tree %s later, saved %v: %v", tc.later, !tc.saved, err)
+		}
+	}
+	store.fail = errors.New("disk full")
+	answer.Witnessed, answer.WitnessedConsistency = cosign(t, f, f.signed(t, 4), cosigner(t, "witness.example/one", now.Add(time.Hour))), f.consistency(t, 5, 4)
+	if err := k.AcceptAnswer(t.Context(), answer, now.Add(time.Hour)); !errors.Is(err, store.fail) {
+		t.Errorf("a disk that takes nothing: %v", err)
 	}
 }

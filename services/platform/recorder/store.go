@@ -33,7 +33,7 @@ type Store interface {
 	logproof.CheckpointStore
 	// Load returns every row, by ID.
 	Load(ctx context.Context) ([]Row, error)
-	// Commit applies the whole change durably, or none of it. It also makes the saved checkpoint durable.
+	// Commit applies the whole change durably, or none of it. It also makes the saved checkpoints durable.
 	Commit(ctx context.Context, change Change) error
 	Close() error
 }
@@ -44,6 +44,7 @@ type MemoryStore struct {
 	mu         sync.Mutex
 	rows       map[uint64]Row
 	checkpoint []byte
+	witnessed  []byte
 }
 
 // NewMemoryStore returns an empty store.
@@ -61,6 +62,21 @@ func (m *MemoryStore) SaveCheckpoint(_ context.Context, checkpoint []byte) error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.checkpoint = slices.Clone(checkpoint)
+	return nil
+}
+
+// LoadWitnessed implements logproof.CheckpointStore.
+func (m *MemoryStore) LoadWitnessed(context.Context) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.witnessed), nil
+}
+
+// SaveWitnessed implements logproof.CheckpointStore.
+func (m *MemoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.witnessed = slices.Clone(checkpoint)
 	return nil
 }
 

@@ -116,7 +116,15 @@ func ReadLogKeys(dir string) ([]note.Verifier, error) {
 	return keys, nil
 }
 
-// readWitnesses reads witnesses.yaml. Without the file there are no witnesses.
+// ReadWitnesses reads the witnesses.yaml of a trust folder, and nothing else of it. Without the file there are no witnesses.
+func ReadWitnesses(dir string) (logproof.Witnesses, error) {
+	w, err := readWitnesses(dir)
+	if err != nil {
+		return logproof.Witnesses{}, fmt.Errorf("trust file %s: %w", FileWitnesses, err)
+	}
+	return w, nil
+}
+
 func readWitnesses(dir string) (logproof.Witnesses, error) {
 	raw, err := readFile(dir, FileWitnesses)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -229,8 +237,8 @@ func Read(dir string) (*Snapshot, error) {
 	if s.LogKeys, err = ReadLogKeys(dir); err != nil {
 		return nil, err
 	}
-	if s.Witnesses, err = readWitnesses(dir); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileWitnesses, err)
+	if s.Witnesses, err = ReadWitnesses(dir); err != nil {
+		return nil, err
 	}
 	revoked, err := readFile(dir, FileRevoked)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

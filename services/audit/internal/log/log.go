@@ -397,8 +397,9 @@ func (l *Log) Export(ctx context.Context, known uint64) (size uint64, checkpoint
 	return h.Size, h.signed, consistency, err
 }
 
-// Receipt proves an entry in the newest tree.
-func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry) (*callv1.Receipt, error) {
+// Receipt proves an entry in the newest tree, or in that of cosigned, a checkpoint of this log's with signatures of witnesses on it, if
+// that tree holds the entry. Nil: there is none.
+func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry, cosigned []byte) (*callv1.Receipt, error) {
 	h, err := l.current(ctx)
 	if err != nil {
 		return nil, err
@@ -406,16 +407,24 @@ func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry) (*callv1.Receip
 	if entry.GetIndex() >= h.Size {
 		return nil, store.ErrNotFound
 	}
+	if c, err := logproof.ReadCheckpoint(cosigned); err == nil && entry.GetIndex() < c.Size && c.Size <= h.Size {
+		return l.receiptIn(ctx, h, c.Size, cosigned, entry)
+	}
 	return l.receipt(ctx, h, entry)
 }
 
 func (l *Log) receipt(ctx context.Context, h *head, entry *auditv1.Entry) (*callv1.Receipt, error) {
+	return l.receiptIn(ctx, h, h.Size, h.signed, entry)
+}
+
+// receiptIn proves an entry in h's tree of that size, which signed is the checkpoint of.
+func (l *Log) receiptIn(ctx context.Context, h *head, size uint64, signed []byte, entry *auditv1.Entry) (*callv1.Receipt, error) {
 	// Sizes are bounded by OpenCheckpoint and indexes lie below them.
-	proof, err := tlog.ProveRecord(int64(h.Size), int64(entry.GetIndex()), l.reader(ctx, h))
+	proof, err := tlog.ProveRecord(int64(size), int64(entry.GetIndex()), l.reader(ctx, h))
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	return &callv1.Receipt{Index: entry.GetIndex(), Checkpoint: h.signed, LeafHash: entry.GetLeafHash(), Inclusion: raw(proof)}, nil
+	return &callv1.Receipt{Index: entry.GetIndex(), Checkpoint: signed, LeafHash: entry.GetLeafHash(), Inclusion: raw(proof)}, nil
 }
 
 func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte, error) {

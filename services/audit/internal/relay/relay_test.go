@@ -201,8 +201,11 @@ func (w *world) look(a *audit, k *logproof.Keeper) error {
 	return k.AcceptAnswer(w.t.Context(), answer, time.Now())
 }
 
-// memory keeps a checkpoint.
+// memory keeps a checkpoint, and nothing of witnesses'.
 type memory struct{ kept []byte }
+
+func (m *memory) LoadWitnessed(context.Context) ([]byte, error) { return nil, nil }
+func (m *memory) SaveWitnessed(context.Context, []byte) error   { return nil }
 
 func (m *memory) LoadCheckpoint(context.Context) ([]byte, error)   { return m.kept, nil }
 func (m *memory) SaveCheckpoint(_ context.Context, b []byte) error { m.kept = b; return nil }
@@ -225,6 +228,16 @@ func TestRound(t *testing.T) {
 		got, err := fresh.Witnessed(time.Now())
 		if err != nil || len(got.By) != 3 || got.Size != uint64(5+3*round) || time.Since(got.At) > time.Minute {
 			t.Fatalf("round %d: %d records, by %v, %v", round, got.Size, got.By, err)
+		}
+	}
+	// A receipt is in the cosigned tree, with the cosignatures, once that holds the record.
+	for index, want := range map[uint64]bool{0: true, 10: true, 11: false, 13: false} {
+		got, err := auditv1.NewHistoryServiceClient(w.dial(a, optionsv1.Role_ROLE_OPERATOR, "ada")).GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: index})
+		must(t, err)
+		_, err = logproof.VerifyReceipt(got.GetReceipt(), w.keys())
+		must(t, err)
+		if _, err := w.trusted().OpenWitnessed(got.GetReceipt().GetCheckpoint(), w.keys(), time.Now()); (err == nil) != want {
+			t.Errorf("the receipt of record %d, with a quorum's cosignatures %v: %v", index, want, err)
 		}
 	}
 	// Audit starts again, and so does the relay, which knows nothing of what it did.

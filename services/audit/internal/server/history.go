@@ -82,7 +82,11 @@ func (s historyService) GetRecord(ctx context.Context, req *auditv1.GetRecordReq
 	case err != nil:
 		return nil, unreadable(err)
 	}
-	receipt, err := s.cfg.Log.Receipt(ctx, entry)
+	var cosigned []byte
+	if s.cfg.Cosigned != nil {
+		cosigned, _ = s.cfg.Cosigned.Newest()
+	}
+	receipt, err := s.cfg.Log.Receipt(ctx, entry, cosigned)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, notFound()

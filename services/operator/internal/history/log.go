@@ -48,34 +48,42 @@ type Log struct {
 	lock   *os.File
 	// before is what was held when the log was opened.
 	before logproof.Checkpoint
-	// witnessed is the newest checkpoint that a quorum of witnesses cosigned and that is kept; zero before the first.
-	witnessed logproof.Witnessed
 }
 
 const (
 	checkpointFile = "checkpoint"
-	unsentFile     = "unsent"
+	// witnessedFile keeps the newest checkpoint that a quorum of the trusted witnesses cosigned, with their cosignatures: evidence,
+	// against whoever holds the log's key too.
+	witnessedFile = "witnessed"
+	unsentFile    = "unsent"
 	// lockPatience is how long a command waits for another to finish with the log.
 	lockPatience = 5 * time.Second
 	// maxUnsent bounds what waits for audit: as many records as one append takes.
 	maxUnsent = 512
 )
 
-func checkpointPath(stateDir string) string { return filepath.Join(stateDir, checkpointFile) }
+// store keeps the checkpoints in files of a folder.
+type store struct{ dir string }
 
-// store keeps the checkpoint in a file.
-type store struct{ path string }
-
-func (s store) LoadCheckpoint(context.Context) ([]byte, error) {
-	b, err := os.ReadFile(s.path)
+func (s store) load(name string) ([]byte, error) {
+	b, err := os.ReadFile(filepath.Join(s.dir, name))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	return b, err
 }
 
-func (s store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
-	return installdir.WriteFile(s.path, checkpoint, 0o600)
+func (s store) save(name string, checkpoint []byte) error {
+	return installdir.WriteFile(filepath.Join(s.dir, name), checkpoint, 0o600)
+}
+
+func (s store) LoadCheckpoint(context.Context) ([]byte, error) { return s.load(checkpointFile) }
+func (s store) SaveCheckpoint(_ context.Context, note []byte) error {
+	return s.save(checkpointFile, note)
+}
+func (s store) LoadWitnessed(context.Context) ([]byte, error) { return s.load(witnessedFile) }
+func (s store) SaveWitnessed(_ context.Context, note []byte) error {
+	return s.save(witnessedFile, note)
 }
 
 // Open prepares the log; it asks audit nothing yet.
@@ -87,18 +95,14 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	keeper, err := logproof.NewKeeper(ctx, logproof.KeeperConfig{
 		Origin: logproof.Origin(cfg.Audit),
 		Keys:   func() []note.Verifier { return cfg.Trust.Current().LogKeys },
-		Store:  store{checkpointPath(cfg.StateDir)},
+		Store:  store{cfg.StateDir},
 
 		Witnesses: func() logproof.Witnesses { return cfg.Trust.Current().Witnesses },
 	})
-	var witnessed logproof.Witnessed
-	if err == nil {
-		witnessed, err = loadWitnessed(cfg.StateDir, cfg.Trust.Current(), cfg.Now())
-	}
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &Log{cfg: cfg, keeper: keeper, lock: lock, before: keeper.Held(), witnessed: witnessed}, nil
+	return &Log{cfg: cfg, keeper: keeper, lock: lock, before: keeper.Held()}, nil
 }
 
 // Close gives the lock back.
@@ -134,37 +138,32 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 // Held is the newest checkpoint that was verified, zero before the first.
 func (l *Log) Held() logproof.Checkpoint { return l.keeper.Held() }
 
+// Witnessed is the newest checkpoint that a quorum of witnesses cosigned, zero before the first.
+func (l *Log) Witnessed() logproof.Witnessed {
+	newest, _ := l.keeper.Witnessed(l.cfg.Now())
+	return newest
+}
+
 // Verifier returns a verifier that holds a log against the checkpoint that was kept before this program started, against the
 // newest one that it kept since, and against what others have seen.
 func (l *Log) Verifier(seen ...Seen) *Verifier {
-	earlier := []logproof.Checkpoint{l.before, l.keeper.Held(), l.witnessed.Checkpoint}
+	witnessed := l.Witnessed()
+	earlier := []logproof.Checkpoint{l.before, l.keeper.Held(), witnessed.Checkpoint}
 	for _, s := range seen {
 		earlier = append(earlier, s.Checkpoint)
 	}
 	v := NewVerifier(l.cfg.Trust.Current(), earlier...)
-	v.report.WitnessedSize, v.report.WitnessedBy = l.witnessed.Size, l.witnessed.By
+	v.report.WitnessedSize, v.report.WitnessedBy = witnessed.Size, witnessed.By
 	return v
 }
 
 // Keep asks audit for its head and keeps it, if it extends what is held.
 func (l *Log) Keep(ctx context.Context) (lastSequence uint64, err error) {
-	if l.keeper.Held().IsZero() && !l.witnessed.IsZero() {
-		// The checkpoint was lost; what witnesses cosigned is held against the log all the same.
-		open := func(b []byte) (logproof.Checkpoint, error) {
-			return logproof.OpenCheckpoint(b, l.cfg.Trust.Current().LogKeys)
-		}
-		if err := Extends(ctx, l.cfg.Client, open, Seen{By: "this program, with its witnesses,", Checkpoint: l.witnessed.Checkpoint}); err != nil {
-			return 0, err
-		}
-	}
 	head, err := l.cfg.Client.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: l.keeper.Held().Size})
 	if err != nil {
 		return 0, err
 	}
 	if err := l.keeper.AcceptAnswer(ctx, head, l.cfg.Now()); err != nil {
-		return 0, err
-	}
-	if err := l.keepWitnessed(); err != nil {
 		return 0, err
 	}
 	return head.GetLastSequence(), nil
@@ -296,7 +295,7 @@ func (a *Altered) Unwrap() error { return a.cause }
 
 // Kept returns the signed checkpoint that the operator's commands keep in their state folder, nil for none.
 func Kept(ctx context.Context, stateDir string) ([]byte, error) {
-	return store{checkpointPath(stateDir)}.LoadCheckpoint(ctx)
+	return store{stateDir}.LoadCheckpoint(ctx)
 }
 
 // Extends asks audit for a proof that its log extends what was seen of it. An *Altered says, in one sentence with both sizes, that

@@ -2,7 +2,9 @@ package history
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -20,14 +22,17 @@ type Proved struct {
 	Checkpoint logproof.Checkpoint
 	// SignedBy is the log key, as NAME+HASH.
 	SignedBy string
+	// Witnessed is the checkpoint with a quorum's cosignatures; zero for one without.
+	Witnessed logproof.Witnessed
 	// Entry is the record itself, proved too; nil for a receipt that comes without it.
 	Entry *auditv1.Entry
 }
 
-// ProveReceipt proves the receipt in a file, offline. The file is one of: the receipt alone; a tool's result or a JSON-RPC answer with
+// ProveReceipt proves the receipt in a file, offline, with the log's keys and the witnesses whose word the caller takes; a receipt that
+// fewer than a quorum of them cosigned proves what the log's own signature does. The file is one of: the receipt alone; a tool's result or a JSON-RPC answer with
 // the receipt in _meta; what the operator's commands write with --json; and a record with its receipt, as "audit show INDEX
 // --json" writes it. Errors wrap logproof.ErrReceipt, ErrEntry, ErrInclusion, ErrSignature or ErrFormat.
-func ProveReceipt(file []byte, keys []note.Verifier) (Proved, error) {
+func ProveReceipt(file []byte, keys []note.Verifier, witnesses logproof.Witnesses, now time.Time) (Proved, error) {
 	receipt, entry, err := readReceipt(file)
 	if err != nil {
 		return Proved{}, err
@@ -48,7 +53,11 @@ func ProveReceipt(file []byte, keys []note.Verifier) (Proved, error) {
 	if err != nil {
 		return Proved{}, fmt.Errorf("checkpoint: %w", err)
 	}
-	return Proved{Receipt: receipt, Checkpoint: at, SignedBy: fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash), Entry: entry}, nil
+	witnessed, err := witnesses.OpenWitnessed(receipt.GetCheckpoint(), keys, now)
+	if err != nil && !errors.Is(err, logproof.ErrQuorum) {
+		return Proved{}, err
+	}
+	return Proved{Receipt: receipt, Checkpoint: at, SignedBy: fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash), Witnessed: witnessed, Entry: entry}, nil
 }
 
 func readReceipt(file []byte) (*callv1.Receipt, *auditv1.Entry, error) {

@@ -269,18 +269,28 @@ func tilePath(level string, n uint64, width int) string {
 	return filepath.FromSlash(path)
 }
 
-// ExportTiles brings a folder of tiles to the log's newest checkpoint, which must extend the one that this program kept and the one
-// in the folder. stream is the export from t.From() on, with the size of l.Held() as known.
+// ExportTiles brings a folder of tiles to the newest checkpoint that a quorum of witnesses cosigned, with their cosignatures; where there
+// is none, or the folder holds more than it already, to the log's newest. Both are proved to extend what this program kept, and what the
+// folder holds. stream is the export from t.From() on, with the size of l.Held() as known.
 func (l *Log) ExportTiles(ctx context.Context, stream exporter, t *Tiles) (logproof.Checkpoint, error) {
 	var raw []byte
+	var end, newest uint64
 	err := Each(stream, func(checkpoint []byte, consistency [][]byte) error {
-		raw = checkpoint
 		head, err := l.keeper.AcceptHead(ctx, checkpoint, consistency)
 		if err == nil && head.Size < t.had.Size {
 			err = fmt.Errorf("%w: %d entries, %d in the folder of tiles", logproof.ErrRollback, head.Size, t.had.Size)
 		}
+		raw, end, newest = checkpoint, head.Size, head.Size
+		if w := l.Witnessed(); !w.IsZero() && w.Size >= t.had.Size && w.Size <= end {
+			raw, end = w.Signed, w.Size
+		}
 		return err
-	}, t.Add)
+	}, func(e *auditv1.Entry) error {
+		if e.GetIndex() >= end && e.GetIndex() < newest {
+			return nil
+		}
+		return t.Add(e)
+	})
 	if err != nil {
 		return logproof.Checkpoint{}, err
 	}

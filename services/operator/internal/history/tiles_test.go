@@ -1,6 +1,7 @@
 package history
 
 import (
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -20,6 +22,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/trust"
 )
 
 // tileReader reads a folder of tiles as tlog wants them; tlog proves each tile that it reads against the tree.
@@ -237,6 +240,68 @@ func TestTilesRefuse(t *testing.T) {
 	}
 	if _, err := OpenTiles(l.kit.Dir, l.kit.Trust.Current().LogKeys); err == nil {
 		t.Error("a folder with other files in it was taken")
+	}
+}
+
+// TestTilesAreCosigned: a folder ends at the newest checkpoint that a quorum cosigned, with their cosignatures, and goes on from it;
+// where it holds more than that already, or nobody cosigns, it ends at the log's newest.
+func TestTilesAreCosigned(t *testing.T) {
+	l, dir := newLog(t), filepath.Join(t.TempDir(), "tiles")
+	signer, err := logproof.NewCosigner("witness.example/one", ed25519.NewKeyFromSeed(make([]byte, 32)), func() time.Time { return testNow })
+	l.must(err)
+	l.kit.WriteTrust(trust.FileWitnesses, fmt.Appendf(nil, "quorum: 1\nwitnesses: [%q]\n", signer.String()))
+	l.must(l.kit.Trust.Reload())
+	grow := func(n int) {
+		for range n {
+			l.add(&auditv1.Record{Sequence: uint64(len(l.entries)) + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("one")})
+		}
+	}
+	state := t.TempDir()
+	for _, tc := range []struct {
+		name     string
+		before   int // how much the log grows before it is cosigned
+		cosigned bool
+		after    int
+		size     uint64
+		quorum   bool
+	}{
+		{"never cosigned", 290, false, 0, 290, false},
+		{"the log grew on after that", 20, true, 10, 310, true},
+		{"as before", 0, false, 5, 310, true},
+		{"over the end of a tile", 200, true, 3, 525, true},
+	} {
+		grow(tc.before)
+		if tc.cosigned {
+			opened, err := note.Open(l.checkpoint(), note.VerifierList(l.kit.Trust.Current().LogKeys...))
+			l.must(err)
+			l.cosigned, err = note.Sign(opened, signer)
+			l.must(err)
+			l.cosignedAt = uint64(l.size())
+		}
+		grow(tc.after)
+		view := l.open(state)
+		_, err := view.Keep(t.Context())
+		l.must(err)
+		head, err := l.tiles(t, dir, view)
+		l.must(errors.Join(err, view.Close()))
+		raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
+		l.must(err)
+		_, err = l.kit.Trust.Current().Witnesses.OpenWitnessed(raw, l.kit.Trust.Current().LogKeys, testNow)
+		if head.Size != tc.size || (err == nil) != tc.quorum || uint64(len(leaves(t, dir, head.Size))) != tc.size {
+			t.Errorf("%s: %d entries of %d, a quorum: %v", tc.name, head.Size, l.size(), err)
+		}
+	}
+	// Who takes no witness's word has the whole of it, and with witnesses once more the folder does not shrink.
+	l.must(os.Remove(filepath.Join(l.kit.Dir, "trust", trust.FileWitnesses)))
+	l.must(l.kit.Trust.Reload())
+	view := l.open(t.TempDir())
+	if head, err := l.tiles(t, dir, view); err != nil || head.Size != uint64(l.size()) {
+		t.Errorf("without witnesses: %d of %d entries, %v", head.Size, l.size(), err)
+	}
+	l.kit.WriteTrust(trust.FileWitnesses, fmt.Appendf(nil, "quorum: 1\nwitnesses: [%q]\n", signer.String()))
+	l.must(l.kit.Trust.Reload())
+	if head, err := l.tiles(t, dir, l.open(state)); err != nil || head.Size != uint64(l.size()) {
+		t.Errorf("a folder that holds more than witnesses saw: %d of %d entries, %v", head.Size, l.size(), err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -24,14 +25,21 @@ const File = "spool.db"
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Store is a recorder.Store in an SQLite file of its own. A saved checkpoint is kept in memory until the next Commit, so that
-// remembering it costs no fsync of its own; the recorder commits within a second.
+// Store is a recorder.Store in an SQLite file of its own. Saved checkpoints are kept in memory until the next Commit, so that
+// remembering them costs no fsync of its own; the recorder commits within a second.
 type Store struct {
-	db      *sql.DB
-	place   database.Place
-	mu      sync.Mutex
-	pending []byte
+	db    *sql.DB
+	place database.Place
+	mu    sync.Mutex
+	// pending are the checkpoints that wait, by row of the table.
+	pending map[int][]byte
 }
+
+// Rows of the table of checkpoints.
+const (
+	rowSeen      = 1
+	rowWitnessed = 2
+)
 
 // Open opens or makes the spool in the state folder.
 func Open(ctx context.Context, stateDir string) (*Store, error) {
@@ -50,25 +58,40 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &Store{db: db, place: place}, nil
+	return &Store{db: db, place: place, pending: map[int][]byte{}}, nil
 }
 
 // LoadCheckpoint implements logproof.CheckpointStore.
-func (s *Store) LoadCheckpoint(ctx context.Context) ([]byte, error) {
+func (s *Store) LoadCheckpoint(ctx context.Context) ([]byte, error) { return s.load(ctx, rowSeen) }
+
+// SaveCheckpoint implements logproof.CheckpointStore; see Store for when it is durable.
+func (s *Store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
+	s.save(rowSeen, checkpoint)
+	return nil
+}
+
+// LoadWitnessed implements logproof.CheckpointStore.
+func (s *Store) LoadWitnessed(ctx context.Context) ([]byte, error) { return s.load(ctx, rowWitnessed) }
+
+// SaveWitnessed implements logproof.CheckpointStore; see Store for when it is durable.
+func (s *Store) SaveWitnessed(_ context.Context, checkpoint []byte) error {
+	s.save(rowWitnessed, checkpoint)
+	return nil
+}
+
+func (s *Store) load(ctx context.Context, row int) ([]byte, error) {
 	var note []byte
-	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = 1`).Scan(&note)
+	err := s.db.QueryRowContext(ctx, `SELECT note FROM checkpoint WHERE only = ?`, row).Scan(&note)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
 	return note, err
 }
 
-// SaveCheckpoint implements logproof.CheckpointStore; see Store for when it is durable.
-func (s *Store) SaveCheckpoint(_ context.Context, checkpoint []byte) error {
+func (s *Store) save(row int, checkpoint []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pending = slices.Clone(checkpoint)
-	return nil
+	s.pending[row] = slices.Clone(checkpoint)
 }
 
 // Load implements recorder.Store.
@@ -94,7 +117,7 @@ func (s *Store) Load(ctx context.Context) ([]recorder.Row, error) {
 // Commit implements recorder.Store.
 func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	s.mu.Lock()
-	checkpoint := s.pending
+	checkpoints := maps.Clone(s.pending)
 	s.mu.Unlock()
 	// What is written to a file that was removed is lost with the process.
 	if err := s.place.Check(); err != nil {
@@ -121,9 +144,9 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 			return fmt.Errorf("shorten the spool: %w", err)
 		}
 	}
-	if checkpoint != nil {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO checkpoint (only, note) VALUES (1, ?)
-			ON CONFLICT (only) DO UPDATE SET note = excluded.note`, checkpoint); err != nil {
+	for row, checkpoint := range checkpoints {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO checkpoint (only, note) VALUES (?, ?)
+			ON CONFLICT (only) DO UPDATE SET note = excluded.note`, row, checkpoint); err != nil {
 			return fmt.Errorf("keep the checkpoint: %w", err)
 		}
 	}
@@ -132,9 +155,7 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Equal(s.pending, checkpoint) {
-		s.pending = nil
-	}
+	maps.DeleteFunc(s.pending, func(row int, waits []byte) bool { return slices.Equal(waits, checkpoints[row]) })
 	return nil
 }
 

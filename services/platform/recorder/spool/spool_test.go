@@ -2,14 +2,17 @@ package spool_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
@@ -31,7 +34,7 @@ func TestStore(t *testing.T) {
 		t.Fatalf("%q, %v", b, err)
 	}
 	when := time.Unix(1_700_000_000, 5)
-	if err := s.SaveCheckpoint(t.Context(), []byte("one")); err != nil {
+	if err := errors.Join(s.SaveCheckpoint(t.Context(), []byte("one")), s.SaveWitnessed(t.Context(), []byte("two"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}); err != nil {
@@ -56,8 +59,43 @@ func TestStore(t *testing.T) {
 	if b, err := s.LoadCheckpoint(t.Context()); string(b) != "one" || err != nil {
 		t.Fatalf("checkpoint %q, %v", b, err)
 	}
+	if b, err := s.LoadWitnessed(t.Context()); string(b) != "two" || err != nil {
+		t.Fatalf("what witnesses cosigned %q, %v", b, err)
+	}
 	if _, err := spool.Open(t.Context(), filepath.Join("relative", "folder")); err == nil {
 		t.Error("a relative state folder was taken")
+	}
+}
+
+// TestEarlierFile: a spool that an earlier version wrote keeps its rows and its checkpoint.
+func TestEarlierFile(t *testing.T) {
+	dir := t.TempDir()
+	schema, err := os.ReadFile(filepath.Join("migrations", "00001_spool.sql"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := database.Open(t.Context(), database.Config{
+		Path: filepath.Join(dir, spool.File), StateDir: dir, Service: "audit spool", Migrations: fstest.MapFS{"00001_spool.sql": {Data: schema}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO checkpoint VALUES (1, CAST('one' AS BLOB)); INSERT INTO spool VALUES (3, 9, 1, CAST('c' AS BLOB))`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := spool.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	rows, err := s.Load(t.Context())
+	checkpoint, err2 := s.LoadCheckpoint(t.Context())
+	witnessed, err3 := s.LoadWitnessed(t.Context())
+	if err := errors.Join(err, err2, err3); err != nil || len(rows) != 1 || rows[0].Sequence != 9 || string(checkpoint) != "one" || witnessed != nil {
+		t.Errorf("%+v, %q, %q, %v", rows, checkpoint, witnessed, err)
 	}
 }
 

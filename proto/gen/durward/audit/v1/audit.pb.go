@@ -1302,9 +1302,11 @@ func (x *GetRecordRequest) GetIndex() uint64 {
 }
 
 type GetRecordResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entry         *Entry                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
-	Receipt       *v11.Receipt           `protobuf:"bytes,2,opt,name=receipt,proto3" json:"receipt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Entry *Entry                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// In the tree of the newest checkpoint that witnesses cosigned, with their cosignatures, if that tree holds the record; else in the
+	// newest tree.
+	Receipt       *v11.Receipt `protobuf:"bytes,2,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

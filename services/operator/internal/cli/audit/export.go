@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,8 @@ last column says what was denied, failed or destructive. No cell of it is taken 
 
 With --format tiles it writes the tree and the leaves to a folder, in the layout of C2SP's tlog-tiles, that any
 web server or bucket can serve and that other people's programs verify. The folder holds what happened when,
-and the commitments to what was said, never the bodies. Once more into the same folder adds what is new.`,
+and the commitments to what was said, never the bodies. Once more into the same folder adds what is new. Where
+witnesses cosign the log, the folder ends at the newest checkpoint that a quorum cosigned.`,
 		Example: "  durward audit export log.jsonl\n  durward audit export --format csv log.csv\n  durward audit export --format tiles /var/www/log",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,7 +103,19 @@ func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, d
 		return proofProblem(err)
 	}
 	root := hex.EncodeToString(head.Root[:])
-	return a.Show(map[string]any{"folder": dir, "records": head.Size, "new": head.Size - had, "root": root}, func() {
+	shown := map[string]any{"folder": dir, "records": head.Size, "new": head.Size - had, "root": root}
+	newest := l.Witnessed()
+	cosigned := newest.Checkpoint == head
+	if cosigned {
+		shown["witnessed_by"] = newest.By
+	}
+	return a.Show(shown, func() {
 		a.Out.Printf("%s %d records, root %s, in tiles under %s: %d are new\n", a.Out.Green("✓"), head.Size, root, clean.Visible(dir), head.Size-had)
+		switch {
+		case cosigned:
+			a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  cosigned by %s; %d newer records wait for witnesses", clean.Line(strings.Join(newest.By, ", "), 200), l.Held().Size-head.Size)))
+		case s.Trust.Current().Witnesses.Quorum > 0:
+			a.Out.Printf("%s\n", a.Out.Yellow("  cosigned by no quorum of witnesses"))
+		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,7 +23,7 @@ const maxReceipt = 4 << 20
 
 func (a *app) auditReceiptCommand() *cobra.Command {
 	var folder string
-	var ask bool
+	var ask, witnessed bool
 	cmd := &cobra.Command{
 		Use:   "receipt FILE",
 		Short: "Prove one record's receipt, offline",
@@ -29,7 +31,9 @@ func (a *app) auditReceiptCommand() *cobra.Command {
 receipt itself, a tool's answer that carries it in _meta, what a command here wrote with --json, or a record
 with its receipt ("durward audit show INDEX --json"), which is then proved to say what it says.
 
---trust names a folder with the log's public key in a file log_keys, for somebody who has no installation.
+--trust names a folder with the log's public key in a file log_keys, for somebody who has no installation. With a
+file witnesses.yaml in it, the receipt is also held against the witnesses that it names; --witnessed demands that
+a quorum of them cosigned it. A reply's receipt is older than any cosignature: that of "audit show" has them.
 --ask also asks audit whether its log still holds the record.
 
 The exit code is 1 for a receipt that does not hold, and 2 for a file that cannot be read.`,
@@ -43,7 +47,7 @@ The exit code is 1 for a receipt that does not hold, and 2 for a file that canno
 			}
 			if ask {
 				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
-					return a.proveReceipt(ctx, file, s.Config.TrustDir, s)
+					return a.proveReceipt(ctx, file, s.Config.TrustDir, witnessed, s)
 				})
 			}
 			if folder == "" {
@@ -53,11 +57,12 @@ The exit code is 1 for a receipt that does not hold, and 2 for a file that canno
 				}
 				folder = cfg.TrustDir
 			}
-			return a.proveReceipt(cmd.Context(), file, folder, nil)
+			return a.proveReceipt(cmd.Context(), file, folder, witnessed, nil)
 		},
 	}
 	cmd.Flags().StringVar(&folder, "trust", "", "folder with the log's public key (default: this installation's)")
 	cmd.Flags().BoolVar(&ask, "ask", false, "also ask audit whether its log still holds the record")
+	cmd.Flags().BoolVar(&witnessed, "witnessed", false, "demand that a quorum of witnesses cosigned it")
 	cmd.MarkFlagsMutuallyExclusive("trust", "ask")
 	return cmd
 }
@@ -77,29 +82,43 @@ func readBounded(path string) ([]byte, error) {
 	return b, nil
 }
 
-// proveReceipt proves the receipt with the keys in the folder; with a session it also asks audit.
-func (a *app) proveReceipt(ctx context.Context, file []byte, folder string, s *cli.Session) error {
+// proveReceipt proves the receipt with the keys and the witnesses in the folder; with a session it also asks audit.
+func (a *app) proveReceipt(ctx context.Context, file []byte, folder string, demand bool, s *cli.Session) error {
 	keys, err := trust.ReadLogKeys(folder)
 	if err != nil {
 		return cli.Usage("Name the folder that holds log_keys: --trust FOLDER", "the log's public key cannot be read: %v", err)
 	}
-	p, err := history.ProveReceipt(file, keys)
+	witnesses, err := trust.ReadWitnesses(folder)
+	if err != nil {
+		return cli.Usage("Mend the file, or name another folder: --trust FOLDER", "the log's witnesses cannot be read: %v", err)
+	}
+	if demand && witnesses.Quorum == 0 {
+		return cli.Usage("Write their keys and the quorum there, as deploy/docs/audit.md has it.", "the folder %s names no witnesses: it has no %s", clean.Visible(folder), trust.FileWitnesses)
+	}
+	p, err := history.ProveReceipt(file, keys, witnesses, a.Now())
 	if err != nil {
 		return receiptProblem(err)
+	}
+	if demand && p.Witnessed.IsZero() {
+		return cli.Failed(fmt.Sprintf("Once witnesses have seen the record, this has their cosignatures: durward audit show %d --json", p.Receipt.GetIndex()),
+			"the receipt holds, and no quorum of witnesses cosigned its checkpoint: whoever holds the log's key could have made it alone")
 	}
 	if s != nil {
 		if err := s.LogExtends(ctx, []history.Seen{{By: "this receipt", Checkpoint: p.Checkpoint}}); err != nil {
 			return proofProblem(err)
 		}
 	}
-	return a.showProved(p, s != nil)
+	return a.showProved(p, witnesses, s != nil)
 }
 
-func (a *app) showProved(p history.Proved, asked bool) error {
+func (a *app) showProved(p history.Proved, witnesses logproof.Witnesses, asked bool) error {
 	shown := map[string]any{
 		"index": p.Receipt.GetIndex(), "leaf_hash": hex.EncodeToString(p.Receipt.GetLeafHash()), "log": p.Checkpoint.Origin,
 		"log_size": p.Checkpoint.Size, "root": hex.EncodeToString(p.Checkpoint.Root[:]), "signed_by": p.SignedBy,
 		"record_proved": p.Entry != nil, "asked_audit": asked,
+	}
+	if !p.Witnessed.IsZero() {
+		shown["witnessed_by"], shown["witnessed_at"] = p.Witnessed.By, p.Witnessed.At
 	}
 	return a.Show(shown, func() {
 		a.Out.Printf("%s record %d is in the log %s\n", a.Out.Green("✓"), p.Receipt.GetIndex(), clean.Visible(p.Checkpoint.Origin))
@@ -108,6 +127,13 @@ func (a *app) showProved(p history.Proved, asked bool) error {
 		}
 		say("The key %s signed the log when it had %s, and the path in the receipt leads from the record with the leaf hash %x to the root of that log, %x.",
 			clean.Visible(p.SignedBy), cli.Count(int(min(p.Checkpoint.Size, 1<<62)), "record"), p.Receipt.GetLeafHash(), p.Checkpoint.Root)
+		switch {
+		case !p.Witnessed.IsZero():
+			say("%s cosigned it at %s. Who only stole the log's key cannot have made it.", clean.Line(strings.Join(p.Witnessed.By, ", "), 500), p.Witnessed.At.Local().Format(time.DateTime))
+		case witnesses.Quorum > 0:
+			say("Fewer witnesses cosigned it than the %d that %s wants: whoever holds the log's key could have made it alone. Once witnesses have seen the record, durward audit show %d --json has their cosignatures.",
+				witnesses.Quorum, trust.FileWitnesses, p.Receipt.GetIndex())
+		}
 		if p.Entry != nil {
 			say("The record is proved to say:")
 			a.Out.Printf("%s\n", a.storyLine(p.Entry))

@@ -2,8 +2,10 @@ package audit
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,13 +93,13 @@ func (r *receipts) json(receipt any) []byte {
 }
 
 // prove runs the command on a file and returns what it printed and its exit code.
-func (r *receipts) prove(file []byte, asJSON bool) (string, int, error) {
+func (r *receipts) prove(file []byte, asJSON bool, args ...string) (string, int, error) {
 	r.t.Helper()
 	path := filepath.Join(r.t.TempDir(), "receipt.json")
 	r.must(os.WriteFile(path, file, 0o600))
 	core, out, _ := clitest.Printing(asJSON)
 	cmd := (&app{core}).auditReceiptCommand()
-	cmd.SetArgs([]string{"--trust", r.folder, path})
+	cmd.SetArgs(append(args, "--trust", r.folder, path))
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.ExecuteContext(r.t.Context())
 	if err == nil {
@@ -179,6 +181,74 @@ func TestReceiptRefusesWhatWasChanged(t *testing.T) {
 	}
 	if out, code, _ := r.prove(r.json(good), true); code != cli.ExitOK || !strings.Contains(out, `"log_size": 5`) || !strings.Contains(out, `"record_proved": false`) {
 		t.Errorf("--json: exit code %d, %s", code, out)
+	}
+}
+
+// TestReceiptAndWitnesses: a stranger with the witnesses' keys sees from a receipt alone whether a quorum of them cosigned it, and that
+// one whose cosignature was changed or is of another log proves nothing.
+func TestReceiptAndWitnesses(t *testing.T) {
+	r := newReceipts(t)
+	var keys []string
+	var signers []note.Signer
+	for i, name := range []string{"witness.example/one", "witness.example/two"} {
+		w, err := logproof.NewCosigner(name, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, 32)), func() time.Time { return clitest.Now })
+		r.must(err)
+		keys, signers = append(keys, w.String()), append(signers, w)
+	}
+	of := func(by ...note.Signer) logproof.Receipt {
+		receipt := r.of(2)
+		public, err := trust.ReadLogKeys(r.folder)
+		r.must(err)
+		n, err := note.Open(receipt.GetCheckpoint(), note.VerifierList(public...))
+		r.must(err)
+		receipt.Checkpoint, err = note.Sign(n, by...)
+		r.must(err)
+		return logproof.NewReceipt(receipt)
+	}
+	if out, code, err := r.prove(r.json(of(signers...)), false); code != cli.ExitOK || strings.Contains(out, "cosigned") {
+		t.Errorf("who names no witnesses: exit code %d, %v, %s", code, err, out)
+	}
+	if _, code, err := r.prove(r.json(of(signers...)), false, "--witnessed"); code != cli.ExitUsage || !strings.Contains(err.Error(), "names no witnesses") {
+		t.Errorf("who names no witnesses and demands them: exit code %d, %v", code, err)
+	}
+	file := filepath.Join(r.folder, trust.FileWitnesses)
+	r.must(os.WriteFile(file, fmt.Appendf(nil, "quorum: 2\nwitnesses: [%q, %q]\n", keys[0], keys[1]), 0o600))
+	spoilt := of(signers...)
+	at := strings.LastIndex(spoilt.Checkpoint, "=")
+	spoilt.Checkpoint = spoilt.Checkpoint[:at-8] + strings.Map(func(c rune) rune { return 'A' + 'Z' - min(max(c, 'A'), 'Z') }, spoilt.Checkpoint[at-8:at-4]) + spoilt.Checkpoint[at-4:]
+	for _, tc := range []struct {
+		name    string
+		receipt logproof.Receipt
+		demand  bool
+		code    int
+		want    string
+	}{
+		{"nobody's, demanded", of(), true, cli.ExitFailed, "no quorum of witnesses"},
+		{"one of two, demanded", of(signers[1]), true, cli.ExitFailed, "no quorum of witnesses"},
+		{"a changed cosignature", spoilt, false, cli.ExitFailed, "nothing is proved"},
+		{"nobody's", of(), false, cli.ExitOK, "Fewer witnesses cosigned it than the 2"},
+		{"one of two", of(signers[0]), false, cli.ExitOK, "Fewer witnesses cosigned it than the 2"},
+		{"both", of(signers...), false, cli.ExitOK, "witness.example/one, witness.example/two cosigned it at"},
+		{"both, demanded", of(signers...), true, cli.ExitOK, "cosigned it at"},
+	} {
+		var args []string
+		if tc.demand {
+			args = []string{"--witnessed"}
+		}
+		out, code, err := r.prove(r.json(tc.receipt), false, args...)
+		if err != nil {
+			out += err.Error()
+		}
+		if code != tc.code || !strings.Contains(strings.Join(strings.Fields(out), " "), tc.want) {
+			t.Errorf("%s: exit code %d, want %d; %s", tc.name, code, tc.code, out)
+		}
+	}
+	if out, code, _ := r.prove(r.json(of(signers...)), true); code != cli.ExitOK || !strings.Contains(out, `"witnessed_by"`) {
+		t.Errorf("--json: exit code %d, %s", code, out)
+	}
+	r.must(os.WriteFile(file, []byte("quorum: 3\nwitnesses: []\n"), 0o600))
+	if _, code, err := r.prove(r.json(of()), false); code != cli.ExitUsage {
+		t.Errorf("a broken %s: exit code %d, %v", trust.FileWitnesses, code, err)
 	}
 }
 
