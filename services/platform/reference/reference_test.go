@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s is no type", want.Type)
 		}
 	}
-	if NewID() == NewID() {
+	if a, b := NewID(), NewID(); a == b {
 		t.Error("two IDs are one")
 	}
 }

@@ -16,17 +16,17 @@ const (
 const arrow = "⏎"
 
 // keys finds private keys, of which a window on a log may show one end or the middle. It goes through the text once.
-func keys(text, lower string) []Span {
+func keys(text string) []Span {
 	var out []Span
 	add := func(from, to int) { out = append(out, Span{From: from, To: to, Kind: "PRIVATE_KEY"}) }
 	open, body := -1, 0 // where a key began, and where its label ended
 	for at := 0; ; {
-		i := strings.Index(lower[at:], "-----")
+		i := strings.Index(text[at:], "-----")
 		if i < 0 {
 			break
 		}
 		at += i
-		end, begins := label(lower, at)
+		end, begins := label(text, at)
 		if end < 0 {
 			at++
 			continue
@@ -52,8 +52,8 @@ func keys(text, lower string) []Span {
 }
 
 // label returns where the line ends that begins or ends a private key and begins at a place, or -1.
-func label(lower string, at int) (end int, begins bool) {
-	rest := lower[at+5 : min(at+5+maxLabel, len(lower))]
+func label(text string, at int) (end int, begins bool) {
+	rest := asciiLower(text[at+5 : min(at+5+maxLabel, len(text))])
 	rest, begins = strings.CutPrefix(rest, "begin ")
 	if !begins && !strings.HasPrefix(rest, "end ") {
 		return -1, false
@@ -62,7 +62,7 @@ func label(lower string, at int) (end int, begins bool) {
 	if n < 0 || !strings.Contains(rest[:n], "private key") {
 		return -1, false
 	}
-	return min(at+5+maxLabel, len(lower)) - len(rest) + n + 5, begins
+	return min(at+5+maxLabel, len(text)) - len(rest) + n + 5, begins
 }
 
 // keyEnd returns where the words of a key end that begin at a place.
@@ -135,6 +135,9 @@ func betweenBefore(text string) int {
 // keyLines finds two or more lines of a key after one another, and what follows the last of them; programs may have put a word
 // before each.
 func keyLines(text string) []Span {
+	if !hasRun(text) {
+		return nil
+	}
 	var out []Span
 	run := 0
 	for from, to := range Lines(text) {
@@ -149,6 +152,28 @@ func keyLines(text string) []Span {
 		}
 	}
 	return pairs(out, text)
+}
+
+// hasRun reports whether a text has so many of base64's characters in a row as a key's line has.
+func hasRun(text string) bool {
+	for at := minKeyLine - 1; at < len(text); {
+		if !isBase64(text[at]) {
+			at += minKeyLine
+			continue
+		}
+		from, to := at, at+1
+		for from > 0 && at-from < minKeyLine && isBase64(text[from-1]) {
+			from--
+		}
+		for to < len(text) && to-from < minKeyLine && isBase64(text[to]) {
+			to++
+		}
+		if to-from >= minKeyLine {
+			return true
+		}
+		at = to + minKeyLine - 1
+	}
+	return false
 }
 
 // pairs leaves out lines that stand alone: what looks like one line of a key may be anything.

@@ -43,26 +43,6 @@ func nothing(value string) bool {
 	return len(value) < minValue || len(value) <= 128 && none.MatchString(value)
 }
 
-// settings finds what is set to a secret: NAME=value, "name": "value", --name value, and as Python, JSON, YAML and people write it.
-// It goes through the text once, and over no value twice. lower is the text in lower case.
-func settings(text, lower string) []Span {
-	var out []Span
-	for i := 0; i < len(lower); i++ {
-		name := settingName(lower[i:])
-		if name == "" {
-			continue
-		}
-		s, ok := setting(text, lower, i, i+len(name))
-		if ok {
-			out = append(out, s)
-			i = s.To - 1
-		} else {
-			i += len(name) - 1
-		}
-	}
-	return out
-}
-
 // settingName returns the name that a text begins with, or "".
 func settingName(lower string) string {
 	switch lower[0] {

@@ -225,8 +225,9 @@ func plainValue(value string) bool {
 func Redact(text string) string {
 	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
 	text = secretShape.ReplaceAllString(text, "…")
-	if found, err := shapes(context.Background(), text, asciiLower(text), len(text)); err == nil {
-		for _, s := range slices.Backward(Merge(found)) {
+	shapes := scan{text: text, noSettings: true}
+	if err := shapes.run(context.Background()); err == nil {
+		for _, s := range slices.Backward(Merge(shapes.spans)) {
 			text = text[:s.From] + "…" + text[s.To:]
 		}
 	}

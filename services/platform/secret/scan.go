@@ -1,0 +1,381 @@
+package secret
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// trigger is three bytes, without the case of letters, at which a setting's name or a match of a rule may be.
+type trigger struct {
+	// rule is the rule's place in the list, or settingRule.
+	rule int
+	// at is how many bytes of the match stand before.
+	at int
+	// begin is what the match begins with.
+	begin beginning
+}
+
+const settingRule = -1
+
+// prepared is a rule and what is computed from its expression.
+type prepared struct {
+	rule
+	longest int
+	// word: a match begins where a word begins or ends; assigned: what follows its beginning is as assignedTail says.
+	word, assigned bool
+	// inside is the expression where a match does not begin the text.
+	inside func() *regexp.Regexp
+	// chunks: its expression is tried on all that follows, not at one place.
+	chunks func() *regexp.Regexp
+	// begins is what matches begin with, where no three bytes tell that one is there.
+	begins []beginning
+}
+
+// index finds the rules that are to be tried, and where.
+type index struct {
+	rules []prepared
+	// seen has a bit for each three bytes that are a trigger's.
+	seen     [1 << 18 / 64]uint64
+	triggers map[uint32][]trigger
+	// slow are the rules that are looked for one by one, where one of their keywords is in the text.
+	slow []int
+}
+
+// class maps bytes to 6 bits: letters without case, digits, and signs that shapes begin with.
+var class = func() (t [256]uint32) {
+	next := uint32(1)
+	for _, c := range []byte("abcdefghijklmnopqrstuvwxyz0123456789-_.:/<?&=~+@$%^*({[ \"") {
+		t[c] = next
+		if isLetter(c) {
+			t[c-'a'+'A'] = next
+		}
+		next++
+	}
+	return t
+}()
+
+const keyMask = 1<<18 - 1
+
+func keyOfBytes(a, b, c byte) uint32 { return class[a]<<12 | class[b]<<6 | class[c] }
+
+// maxSpellings is how many triggers one beginning may have.
+const maxSpellings = 64
+
+// indexed is made once from the rules.
+var indexed = sync.OnceValue(func() *index {
+	x := &index{triggers: map[uint32][]trigger{}}
+	for _, name := range settingNames {
+		x.add(name[0], name[1], name[2], trigger{rule: settingRule})
+	}
+	for i, r := range rules() {
+		re, err := syntax.Parse(r.source, syntax.Perl)
+		if err != nil {
+			panic(fmt.Sprintf("secret: %s: %v", r.kind, err))
+		}
+		p := prepared{rule: r, word: beginsWord(re), longest: longest(re), inside: r.expression}
+		begins, _ := beginningsOf(re)
+		if head, _, ok := strings.Cut(r.source, assignedTail); ok && re.Op == syntax.OpConcat {
+			if re, err := syntax.Parse(closed(head), syntax.Perl); err == nil {
+				if list, whole := beginningsOf(re); whole {
+					begins, p.assigned = list, true
+				}
+			}
+		}
+		if runsOn(re) {
+			p.chunks = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(r.source) })
+		}
+		if within(re) {
+			p.inside = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + re.String() + `)`) })
+		}
+		if !x.addAll(i, begins) {
+			p.begins = begins
+			x.slow = append(x.slow, i)
+		}
+		x.rules = append(x.rules, p)
+	}
+	return x
+})
+
+// closed closes the group that a cut left open.
+func closed(source string) string {
+	if strings.HasPrefix(source, "(?i:") {
+		return source + ")"
+	}
+	return source
+}
+
+// addAll takes the triggers of a rule, or none where one of its beginnings has none.
+func (x *index) addAll(rule int, begins []beginning) bool {
+	type spelled struct {
+		spellings [][3]byte
+		trigger   trigger
+	}
+	var all []spelled
+	for _, b := range begins {
+		best := spelled{}
+		for at := 0; at+3 <= len(b); at++ {
+			s := spellings(b[at : at+3])
+			if len(s) > 0 && len(s) <= maxSpellings && (best.spellings == nil || len(s) < len(best.spellings)) {
+				best = spelled{s, trigger{rule: rule, at: at, begin: b}}
+			}
+		}
+		if best.spellings == nil {
+			return false
+		}
+		all = append(all, best)
+	}
+	for _, one := range all {
+		for _, s := range one.spellings {
+			x.add(s[0], s[1], s[2], one.trigger)
+		}
+	}
+	return true
+}
+
+// spellings are the different three bytes, in lower case, of three sets; nil where they are too many.
+func spellings(sets beginning) [][3]byte {
+	var lists [3][]byte
+	n := 1
+	for i := range sets {
+		for c := range 256 {
+			if !sets[i].has(byte(c)) {
+				continue
+			}
+			if class[c] == 0 {
+				return nil
+			}
+			if low := lowerByte(byte(c)); !slices.Contains(lists[i], low) {
+				lists[i] = append(lists[i], low)
+			}
+		}
+		if n *= len(lists[i]); n == 0 || n > maxSpellings {
+			return nil
+		}
+	}
+	var out [][3]byte
+	for _, a := range lists[0] {
+		for _, b := range lists[1] {
+			for _, c := range lists[2] {
+				out = append(out, [3]byte{a, b, c})
+			}
+		}
+	}
+	return out
+}
+
+func (x *index) add(a, b, c byte, t trigger) {
+	key := keyOfBytes(a, b, c)
+	same := func(other trigger) bool {
+		return other.rule == t.rule && other.at == t.at && slices.Equal(other.begin, t.begin)
+	}
+	if !slices.ContainsFunc(x.triggers[key], same) {
+		x.triggers[key] = append(x.triggers[key], t)
+	}
+	x.seen[key>>6] |= 1 << (key & 63)
+}
+
+// scan goes through one text.
+type scan struct {
+	text  string
+	spans []Span
+	// noSettings: only rules are looked for.
+	noSettings bool
+	// lower is the text in lower case, once it is needed.
+	lower string
+	// settingsTo is where the last setting ended, and ends where the last match of each rule did.
+	settingsTo int
+	ends       []int
+}
+
+// run finds settings and matches of rules. It looks at ctx before each expression that it tries, and every 64 KiB.
+func (s *scan) run(ctx context.Context) error {
+	x := indexed()
+	s.ends = make([]int, len(x.rules))
+	const every = 64 << 10
+	key := uint32(0)
+	for from := 0; from < len(s.text); from += every {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		part := s.text[from:min(from+every, len(s.text))]
+		for i := range len(part) {
+			key = (key<<6 | class[part[i]]) & keyMask
+			if x.seen[key>>6]>>(key&63)&1 == 0 {
+				continue
+			}
+			for _, t := range x.triggers[key] {
+				if err := s.pull(ctx, x, t, from+i-2); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, i := range x.slow {
+		if err := s.slowly(ctx, x, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull tries what a trigger at a place stands for.
+func (s *scan) pull(ctx context.Context, x *index, t trigger, at int) error {
+	if t.rule == settingRule {
+		if !s.noSettings && at >= s.settingsTo {
+			s.setting(at)
+		}
+		return nil
+	}
+	from := at - t.at
+	if from < s.ends[t.rule] || !t.begin.of(s.text[from:]) {
+		return nil
+	}
+	r := &x.rules[t.rule]
+	switch {
+	case r.assigned && !isAssigned(s.text[from+len(t.begin):]):
+		return nil
+	case r.needs != 0 && strings.IndexByte(s.text[from:min(from+r.longest, len(s.text))], r.needs) < 0:
+		return nil
+	case r.chunks != nil:
+		return s.chunk(ctx, t.rule, r, from)
+	}
+	return s.try(ctx, t.rule, r, from)
+}
+
+// setting reads the setting whose name's last word begins at a place.
+func (s *scan) setting(at int) {
+	if s.lower == "" {
+		s.lower = asciiLower(s.text)
+	}
+	name := settingName(s.lower[at:])
+	if name == "" {
+		return
+	}
+	s.settingsTo = at + len(name)
+	if span, ok := setting(s.text, s.lower, at, at+len(name)); ok {
+		s.spans = append(s.spans, span)
+		s.settingsTo = span.To
+	}
+}
+
+// try looks for the match of a rule that begins at a place.
+func (s *scan) try(ctx context.Context, rule int, r *prepared, from int) error {
+	if r.word && from > 0 && wordChar(s.text[from-1]) == wordChar(s.text[from]) {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	to := min(from+r.longest+utf8.UTFMax, len(s.text))
+	expression := r.expression
+	if from > 0 {
+		expression = r.inside
+	}
+	if m := expression().FindStringSubmatchIndex(s.text[from:to]); m != nil {
+		s.take(rule, r, m, from, to)
+	}
+	return nil
+}
+
+// Expressions that run on are tried on so much of a text at a time, at least one on the beginning of which the next begins, so that
+// time is linear in the text.
+const step, overlap = 8 << 10, 4 << 10
+
+// chunk looks for all matches of a rule in what follows a place.
+func (s *scan) chunk(ctx context.Context, rule int, r *prepared, from int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	to := min(from+step+overlap, len(s.text))
+	next := min(from+step, len(s.text))
+	for _, m := range r.chunks().FindAllStringSubmatchIndex(s.text[from:to], -1) {
+		if m[0] >= step {
+			break
+		}
+		s.take(rule, r, m, from, to)
+	}
+	s.ends[rule] = max(s.ends[rule], next)
+	return nil
+}
+
+// slowly looks for a rule whose matches no three bytes announce, near its keywords.
+func (s *scan) slowly(ctx context.Context, x *index, rule int) error {
+	r := &x.rules[rule]
+	looked := 0
+	for _, k := range r.keywords {
+		// Far enough on both sides that a keyword in another part of a request's lines counts.
+		for at := indexFold(s.text, k, 0); at >= 0; at = indexFold(s.text, k, max(at+1, looked)) {
+			from, to := max(at-step, looked), min(at+step, len(s.text))
+			for i := from; i < to; i++ {
+				if i < s.ends[rule] || !slices.ContainsFunc(r.begins, func(b beginning) bool { return b.of(s.text[i:]) }) {
+					continue
+				}
+				if err := s.try(ctx, rule, r, i); err != nil {
+					return err
+				}
+			}
+			if looked = to; looked == len(s.text) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// indexFold is where a keyword in lower case is in a text, from a place on, whatever its case; -1 where it is not.
+func indexFold(text, keyword string, from int) int {
+	first := keyword[:1]
+	if isLetter(keyword[0]) {
+		first += string(keyword[0] - 'a' + 'A')
+	}
+	for from+len(keyword) <= len(text) {
+		i := 0
+		if len(first) == 1 {
+			i = strings.IndexByte(text[from:], first[0])
+		} else {
+			i = strings.IndexAny(text[from:], first)
+		}
+		if i < 0 || from+i+len(keyword) > len(text) {
+			return -1
+		}
+		from += i
+		if strings.EqualFold(text[from:from+len(keyword)], keyword) {
+			return from
+		}
+		from++
+	}
+	return -1
+}
+
+// take notes the secret of a match in text[from:to].
+func (s *scan) take(rule int, r *prepared, m []int, from, to int) {
+	value := secretOf(m, r.group)
+	value[0], value[1] = value[0]+from, value[1]+from
+	match := [2]int{m[0] + from, m[1] + from}
+	s.ends[rule] = max(match[1], match[0]+1)
+	if value[0] == value[1] || r.entropy > 0 && entropy(s.text[value[0]:value[1]]) <= r.entropy {
+		return
+	}
+	for least := max(match[0]-maxWordBefore, 0); r.before && match[0] > least && nameByte(s.text[match[0]-1]); {
+		match[0]--
+	}
+	if r.plausible != nil && !r.plausible(s.text, match, value) {
+		return
+	}
+	if value[1] == to && to < len(s.text) {
+		// It goes on beyond what was looked at; so does what is hidden, to the end of the line.
+		if value[1] = len(s.text); strings.IndexByte(s.text[to:], '\n') >= 0 {
+			value[1] = to + strings.IndexByte(s.text[to:], '\n')
+		}
+	}
+	s.spans = append(s.spans, Span{From: value[0], To: value[1], Kind: r.kind})
+}
+
+// wordChar is what \b takes for a character of a word.
+func wordChar(c byte) bool { return nameByte(c) && c != '.' && c != '-' }
