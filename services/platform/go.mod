@@ -18,6 +18,9 @@ require (
 
 require (
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	go.opentelemetry.io/otel/log v1.47.0 // indirect
 )
@@ -53,6 +56,7 @@ require (
 	durward.internal/proto v0.0.0-00010101000000-000000000000
 	github.com/google/go-cmp v0.7.0
 	github.com/hiddeco/sshsig v0.2.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/pressly/goose/v3 v3.28.0
 	github.com/spiffe/go-spiffe/v2 v2.9.0
 	golang.org/x/sys v0.49.0

@@ -2,19 +2,11 @@ package database
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io/fs"
-	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,8 +14,6 @@ import (
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
-
-	"durward.internal/services/platform/clean"
 )
 
 // KeyFile is the name, in the state folder, of the key that rows are sealed with. It is a file of its own: a process's TLS key and the
@@ -31,23 +21,14 @@ import (
 // against copies and edits of the database alone.
 const KeyFile = "seal.key"
 
-// pending is appended to the name of a key by which nothing is sealed yet.
-const pending = ".new"
-
-// keySize is HMAC-SHA256's.
-const keySize = 32
-
-// maxNamed bounds how many damaged rows are named.
-const maxNamed = 5
-
 // Seals are keyed digests, one for each row of the tables that carry authority, and for each table the number of its rows, the sum of
 // their digests, and how often it was changed. They are written in the transaction that writes the row, by triggers that each
 // connection makes for itself, so that no statement can forget them. The schema has a column "seal" in each of these tables, and the
 // table seals. Safe for concurrent use.
 type Seals struct {
-	db     *sql.DB
-	dir    string
-	key    []byte
+	db  *sql.DB
+	dir string
+	SealKey
 	tables []sealed
 	// setup makes a connection's triggers.
 	setup  []string
@@ -87,10 +68,10 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 		}
 	}
 	path := filepath.Join(s.dir, KeyFile)
-	if s.key, err = readKey(path); errors.Is(err, fs.ErrNotExist) && known > 0 {
+	if s.SealKey, err = ReadSealKey(path); errors.Is(err, fs.ErrNotExist) && known > 0 {
 		// The process may have ended between the first seals and their key's last name.
-		if s.key, err = readKey(path + pending); err == nil {
-			err = os.Rename(path+pending, path)
+		if s.SealKey, err = ReadSealKey(path + PendingKey); err == nil {
+			err = os.Rename(path+PendingKey, path)
 		}
 	}
 	switch missing := errors.Is(err, fs.ErrNotExist); {
@@ -105,8 +86,8 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 			return err
 		}
 	}
-	if s.key == nil {
-		if s.key, err = makeKey(path + pending); err != nil {
+	if s.SealKey == nil {
+		if s.SealKey, err = MakeSealKey(path + PendingKey); err != nil {
 			return err
 		}
 	}
@@ -173,7 +154,7 @@ func (s *Seals) Accept(ctx context.Context) error {
 	}
 	s.damage = nil
 	path := filepath.Join(s.dir, KeyFile)
-	err = os.Rename(path+pending, path)
+	err = os.Rename(path+PendingKey, path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has its name
 	}
@@ -210,31 +191,17 @@ func (s *Seals) State(ctx context.Context) (State, error) {
 		return State{}, err
 	}
 	defer rows.Close()
-	out, over := State{Rows: map[string]uint64{}}, s.begin("state")
+	var totals []Totals
 	for rows.Next() {
-		var name string
-		var n, revision int64
+		var t Totals
 		var sum []byte
-		if err := rows.Scan(&name, &n, &revision, &sum); err != nil {
+		if err := rows.Scan(&t.Table, &t.Rows, &t.Revision, &sum); err != nil {
 			return State{}, err
 		}
-		writeValues(over, []driver.Value{name, n, revision, sum})
-		out.Revision += uint64(max(revision, 0))
-		out.Rows[name] = uint64(max(n, 0))
+		copy(t.Sum[:], sum)
+		totals = append(totals, t)
 	}
-	out.Digest = hex.EncodeToString(over.Sum(nil))
-	return out, rows.Err()
-}
-
-// Digest is a keyed digest of values, 128 bits in hex, for what is told apart and not told: the same for as long as the state folder keeps
-// its key, and of no use to anybody without it. No two purposes, and no two lists of values, are alike. A row's seal is none of them.
-func (s *Seals) Digest(purpose string, values ...string) string {
-	over := s.begin("digest")
-	writeValues(over, []driver.Value{purpose, int64(len(values))})
-	for _, v := range values {
-		writeValues(over, []driver.Value{v})
-	}
-	return hex.EncodeToString(over.Sum(nil)[:16])
+	return s.SealKey.State(totals), rows.Err()
 }
 
 // connect returns a driver whose connections know the seals' functions, and make their triggers once these are known.
@@ -246,10 +213,10 @@ func (s *Seals) connect() *sqlite.Driver {
 		return over.Sum(nil), nil
 	})
 	d.MustRegisterDeterministicScalarFunction("durward_sum", 3, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
-		var sum total
-		sum.add(args[0], false)
-		sum.add(args[1], false)
-		sum.add(args[2], true)
+		var sum Sum
+		sum.Add(args[0], false)
+		sum.Add(args[1], false)
+		sum.Add(args[2], true)
 		return sum[:], nil
 	})
 	d.RegisterConnectionHook(func(conn sqlite.ExecQuerierContext, _ string) error {
@@ -263,66 +230,10 @@ func (s *Seals) connect() *sqlite.Driver {
 	return d
 }
 
-// begin begins a keyed digest of that purpose.
-func (s *Seals) begin(purpose string) hash.Hash {
-	h := hmac.New(sha256.New, s.key)
-	writeValues(h, []driver.Value{purpose})
-	return h
-}
-
-// writeValues writes values so that no two lists are written alike.
-func writeValues(h hash.Hash, values []driver.Value) {
-	var head [9]byte
-	put := func(kind byte, n uint64) {
-		head[0] = kind
-		binary.BigEndian.PutUint64(head[1:], n)
-		h.Write(head[:])
-	}
-	for _, v := range values {
-		switch v := v.(type) {
-		case nil:
-			put('n', 0)
-		case int64:
-			put('i', uint64(v))
-		case float64:
-			put('f', math.Float64bits(v))
-		case string:
-			put('t', uint64(len(v)))
-			h.Write([]byte(v))
-		case []byte:
-			put('b', uint64(len(v)))
-			h.Write(v)
-		default:
-			put('?', 0)
-		}
-	}
-}
-
-// total is a sum of digests modulo 2^256, the same in every order.
-type total [sha256.Size]byte
-
-// add adds a digest, or takes it away; what is none counts as zero.
-func (t *total) add(v driver.Value, away bool) {
-	digest, _ := v.([]byte)
-	if len(digest) != len(t) {
-		return
-	}
-	var carry uint64
-	for at := len(t) - 8; at >= 0; at -= 8 {
-		word, other := binary.BigEndian.Uint64(t[at:]), binary.BigEndian.Uint64(digest[at:])
-		if away {
-			word, carry = bits.Sub64(word, other, carry)
-		} else {
-			word, carry = bits.Add64(word, other, carry)
-		}
-		binary.BigEndian.PutUint64(t[at:], word)
-	}
-}
-
 // sums are what a table's rows amount to.
 type sums struct {
 	rows int64
-	sum  total
+	sum  Sum
 }
 
 // queryer is a database or a transaction.
@@ -349,7 +260,7 @@ func (o *sums) read(ctx context.Context, on queryer, t sealed, tell func(row str
 			return err
 		}
 		o.rows++
-		o.sum.add(seal, false)
+		o.sum.Add(seal, false)
 		tell(name.String, sound)
 	}
 	return rows.Err()
@@ -360,34 +271,26 @@ func (s *Seals) verify(ctx context.Context, tables []sealed) ([]string, error) {
 	var found []string
 	for _, t := range tables {
 		var of sums
-		before := len(found)
+		var unsound []string
 		if err := of.read(ctx, s.db, t, func(row string, sound bool) {
 			if !sound {
-				found = append(found, t.name+": the row "+clean.Line(row, 100)+" was changed")
+				unsound = append(unsound, row)
 			}
 		}); err != nil {
 			return nil, err
 		}
-		var rows int64
+		var said Totals
 		var sum []byte
 		var sound bool
 		err := s.db.QueryRowContext(ctx, `SELECT rows, sum, seal IS durward_seal('seals', name, rows, revision, sum) FROM seals WHERE name = ?`, t.name).
-			Scan(&rows, &sum, &sound)
-		switch {
-		case errors.Is(err, sql.ErrNoRows) || err == nil && !sound:
-			found = append(found, "seals: the row "+t.name+" was changed or is missing")
-		case err != nil:
+			Scan(&said.Rows, &sum, &sound)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, err
-		case rows != of.rows:
-			found = append(found, fmt.Sprintf("%s: it has %d rows of %d", t.name, of.rows, rows))
-		case len(found) == before && string(sum) != string(of.sum[:]):
-			found = append(found, t.name+": a row of it is an older copy")
 		}
+		sound = sound && copy(said.Sum[:], sum) == len(said.Sum)
+		found = append(found, Damage(Totals{Table: t.name, Rows: of.rows, Sum: of.sum}, said, sound, unsound)...)
 	}
-	if more := len(found) - maxNamed; more > 0 {
-		found = append(found[:maxNamed], fmt.Sprintf("and %d more", more))
-	}
-	return found, nil
+	return Named(found), nil
 }
 
 // schema returns those of the tables that are there and have a column for their seals, with their columns.
@@ -454,33 +357,4 @@ func (t sealed) triggers() []string {
 			" THEN "+t.digest("new.")+" ELSE x'' END WHERE "+t.row("new")+";", 0, written, "old.seal"),
 		trigger("delete", "DELETE", "", -1, "NULL", "old.seal"),
 	}
-}
-
-// readKey reads a key that only its owner may read.
-func readKey(path string) ([]byte, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s: it is not a file that its owner alone may read: chmod 600", path)
-	}
-	key, err := os.ReadFile(path) // #nosec G304 -- in the state folder
-	if err == nil && len(key) != keySize {
-		// As good as none; its name stays for whoever finds out why.
-		return nil, fmt.Errorf("%s: it has %d bytes of %d. Put back a backup, or move it away to begin without it; then run durward resume", path, len(key), keySize)
-	}
-	return key, err
-}
-
-// makeKey makes a key, durably.
-func makeKey(path string) ([]byte, error) {
-	key := make([]byte, keySize)
-	rand.Read(key)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // #nosec G304 -- in the state folder
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(key)
-	return key, errors.Join(err, f.Sync(), f.Close())
 }

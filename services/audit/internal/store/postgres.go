@@ -7,132 +7,60 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3"
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
 
-	"durward.internal/services/audit/internal/postgres"
-	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/postgres"
 )
 
 //go:embed migrations/postgres/*.sql
 var postgresMigrations embed.FS
 
-const (
-	// leaseTime is how long the server waits for a word of the leading process before it ends its session, and with it its lead.
-	leaseTime = 3 * time.Second
-	// answerTime bounds a statement of the log's own; what became of one that took longer is unknown until the next Lead.
-	answerTime = 1500 * time.Millisecond
-	// The advisory locks, which are the database's: "durward" and a number.
-	leadLock, schemaLock = 0x6475727761726401, 0x6475727761726402
-)
+// answerTime bounds a statement of the log's own; what became of one that took longer is unknown until the next Lead.
+const answerTime = postgres.AnswerTime
 
 // server is the engine of several processes with a PostgreSQL server.
 type server struct {
 	*postgres.Database
-	// These belong to the goroutine that leads. lease holds the lock, or waits for it; nil: not connected.
-	lease *pgx.Conn
-	// epoch is the one that this process gave itself; 0: it does not lead.
-	epoch int64
+	lease *postgres.Lease
 	// filling is the one reason for which a closed log is written all the same.
 	filling string
 }
 
 // OpenPostgres opens the database of a PostgreSQL server, and brings its schema up to date.
 func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger) (*Store, error) {
-	db, err := postgres.Open(ctx, s, logger)
+	schema, err := fs.Sub(postgresMigrations, "migrations/postgres")
 	if err != nil {
 		return nil, err
 	}
-	p := &server{Database: db}
-	p.Lease.RuntimeParams["idle_session_timeout"] = strconv.FormatInt(leaseTime.Milliseconds(), 10)
-	if err := p.migrate(ctx); err != nil {
-		p.Pool.Close()
+	db, err := postgres.Open(ctx, s, "audit", logger)
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Migrate(ctx, schema); err != nil {
+		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}
-	return &Store{p}, nil
-}
-
-// migrate lets one process at a time migrate, for as long as it takes.
-func (p *server) migrate(ctx context.Context) error {
-	schema, err := fs.Sub(postgresMigrations, "migrations/postgres")
-	if err != nil {
-		return err
-	}
-	cfg := p.Lease.Copy()
-	for _, limit := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout"} {
-		cfg.RuntimeParams[limit] = "0"
-	}
-	alone, err := pgx.ConnectConfig(ctx, cfg.Copy())
-	if err != nil {
-		return err
-	}
-	defer alone.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the lock goes with the session
-	if _, err := alone.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(schemaLock)); err != nil {
-		return err
-	}
-	db := stdlib.OpenDB(*cfg)
-	return errors.Join(database.Migrate(ctx, goose.DialectPostgres, db, schema, "audit"), db.Close())
+	return &Store{&server{Database: db, lease: db.Lease()}}, nil
 }
 
 func (p *server) Close() error {
-	p.leave()
+	p.lease.Leave()
 	p.Pool.Close()
 	return nil
 }
 
-// leave gives the lead up.
-func (p *server) leave() {
-	if p.lease != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-		defer cancel()
-		_ = p.lease.Close(ctx) // the server ends the session in any case
-	}
-	p.lease, p.epoch = nil, 0
-}
-
 func (p *server) Lead(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	err := p.lead(ctx)
-	if err != nil && !errors.Is(err, ErrFollows) {
-		p.leave()
+	closed, err := p.lease.Lead(ctx)
+	if err == nil {
+		if err = refuseClosed(closed, p.filling); err != nil {
+			p.lease.Leave()
+		}
 	}
 	return err
-}
-
-func (p *server) lead(ctx context.Context) (err error) {
-	held := p.epoch != 0
-	p.epoch = 0
-	if p.lease == nil {
-		if p.lease, err = pgx.ConnectConfig(ctx, p.Lease.Copy()); err != nil {
-			return fmt.Errorf("PostgreSQL cannot be reached: %w", err)
-		}
-		held = false
-	}
-	if !held {
-		var locked bool
-		if err := p.lease.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(leadLock)).Scan(&locked); err != nil {
-			return err
-		}
-		if !locked {
-			return ErrFollows
-		}
-	}
-	// This waits for a Commit that is under way, of whichever process: each holds the row. After it none of an earlier epoch does
-	// anything, and everything that was committed before it is where this commit is, on the synchronous standby too.
-	var closed string
-	if err := p.lease.QueryRow(ctx, `UPDATE sequencer SET epoch = epoch + 1 RETURNING epoch, closed`).Scan(&p.epoch, &closed); err != nil {
-		return err
-	}
-	return refuseClosed(closed, p.filling)
 }
 
 func (p *server) Closed(ctx context.Context) (closed string, err error) {
@@ -141,7 +69,7 @@ func (p *server) Closed(ctx context.Context) (closed string, err error) {
 }
 
 func (p *server) SetClosed(ctx context.Context, why string) error {
-	done, err := p.Pool.Exec(ctx, `UPDATE sequencer SET closed = $1 WHERE epoch = $2`, why, p.epoch)
+	done, err := p.Pool.Exec(ctx, `UPDATE sequencer SET closed = $1 WHERE epoch = $2`, why, p.lease.Epoch())
 	if err == nil && done.RowsAffected() == 0 {
 		err = ErrFollows
 	}
@@ -150,26 +78,10 @@ func (p *server) SetClosed(ctx context.Context, why string) error {
 
 func (p *server) Fill(why string) { p.filling = why }
 
-// Hold is a word to the server in the session that has the lock, which asks whether this process still leads.
-func (p *server) Hold(ctx context.Context) error {
-	if p.lease == nil || p.epoch == 0 {
-		return ErrFollows
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	var epoch int64
-	if err := p.lease.QueryRow(ctx, `SELECT epoch FROM sequencer`).Scan(&epoch); err != nil {
-		p.leave()
-		return fmt.Errorf("the session that holds the lead ended: %w", err)
-	}
-	if epoch != p.epoch {
-		return ErrFollows
-	}
-	return nil
-}
+func (p *server) Hold(ctx context.Context) error { return p.lease.Hold(ctx) }
 
 // add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
-// none. It adds nothing, and returns 0, when fence says so.
+// none. It adds nothing, and returns 0, when postgres.Fence says so.
 const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $28 FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
@@ -190,7 +102,8 @@ const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE
 	SELECT count(*) FROM e`
 
 func (p *server) Commit(ctx context.Context, batch Batch) error {
-	if p.epoch == 0 {
+	epoch := p.lease.Epoch()
+	if epoch == 0 {
 		return ErrFollows
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -200,7 +113,7 @@ func (p *server) Commit(ctx context.Context, batch Batch) error {
 		return err
 	}
 	var added int
-	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", fence(), 1), append(append([]any{p.epoch}, args...), p.filling)...).Scan(&added)
+	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", postgres.Fence(), 1), append(append([]any{epoch}, args...), p.filling)...).Scan(&added)
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said):
@@ -301,7 +214,7 @@ func (p *server) each(ctx context.Context, query string, args []any, row func(sc
 		ctx, cancel = context.WithTimeout(ctx, answerTime)
 		defer cancel()
 	}
-	rows, err := p.Pool.Query(ctx, dollars(query), args...)
+	rows, err := p.Pool.Query(ctx, postgres.Dollars(query), args...)
 	if err != nil {
 		return err
 	}
@@ -314,32 +227,6 @@ func (p *server) each(ctx context.Context, query string, args []any, row func(sc
 	return rows.Err()
 }
 
-// dollars numbers a query's parameters. No text of ours holds a question mark otherwise.
-func dollars(query string) string {
-	var out strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		out.WriteString(before)
-		if !found {
-			return out.String()
-		}
-		out.WriteString("$" + strconv.Itoa(n))
-		query = after
-	}
-}
-
-// Probe looks whether the server takes writes: Hold and the heartbeat of the lead write nothing.
-func (p *server) Probe(ctx context.Context) error {
-	var readOnly string
-	if err := p.Pool.QueryRow(ctx, `SHOW transaction_read_only`).Scan(&readOnly); err != nil {
-		return fmt.Errorf("ask the database: %w", err)
-	}
-	if readOnly != "off" {
-		return errors.New("the database takes no writes: another server leads its cluster")
-	}
-	return nil
-}
-
 func (p *server) InPlace() error { return nil }
 
 // text asks for lexemes as they are: letters and digits have no meaning in a tsquery, within its quotes.
@@ -348,15 +235,5 @@ func (p *server) text(words []string) (condition string, match any) {
 }
 
 func (p *server) plan(Query) (from, index, order string) { return selectEntries, "e.idx", "e.idx" }
-
-func (p *server) Bytes() uint64 {
-	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-	defer cancel()
-	var size int64
-	if p.Pool.QueryRow(ctx, `SELECT pg_database_size(current_database())`).Scan(&size) != nil {
-		return 0
-	}
-	return uint64(max(size, 0))
-}
 
 func (p *server) Folder() string { return "" }

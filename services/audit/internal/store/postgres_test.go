@@ -15,10 +15,10 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 
-	"durward.internal/services/audit/internal/postgres"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/database"
 	server "durward.internal/services/platform/platformtest/postgres"
+	"durward.internal/services/platform/postgres"
 )
 
 // settings are those of a client of the server.

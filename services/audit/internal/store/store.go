@@ -3,10 +3,8 @@
 // far as the log's own verification at the start goes.
 //
 // There are two engines with one Store over them: an SQLite file, which one process has to itself, and PostgreSQL, which several
-// processes share. There one of them writes, the one that holds an advisory lock. Its sessions end when it is silent for
-// leaseTime, so that a process that is stopped, or cut off, loses the lock; and each Commit is one statement that does nothing
-// unless the row of sequencer still has the epoch that this process gave it, so that a process that wakes after it lost the lock
-// commits nothing.
+// processes share. There one of them writes, the one that has the lease of package postgres; each Commit is one statement that does
+// nothing without it, so that a process that wakes after it lost the lead commits nothing.
 package store
 
 import (
@@ -25,13 +23,14 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/postgres"
 )
 
 // ErrNotFound means that the log has no such entry.
 var ErrNotFound = errors.New("no such entry")
 
 // ErrFollows means that another process writes the log.
-var ErrFollows = errors.New("another audit process writes this log")
+var ErrFollows = postgres.ErrFollows
 
 // ErrClosed means that the log was moved to another database, or that it is still being moved to this one.
 var ErrClosed = errors.New("this database's log is not to be written")

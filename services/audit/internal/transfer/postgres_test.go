@@ -6,9 +6,9 @@ import (
 	"log/slog"
 	"testing"
 
-	"durward.internal/services/audit/internal/postgres"
 	"durward.internal/services/audit/internal/store"
 	server "durward.internal/services/platform/platformtest/postgres"
+	"durward.internal/services/platform/postgres"
 )
 
 // TestPostgresCopy moves a log from SQLite to PostgreSQL and back.

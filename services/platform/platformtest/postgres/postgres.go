@@ -25,10 +25,13 @@ import (
 	"time"
 )
 
-// Password is the role's.
+// Password is each role's.
 const Password = "a-password-of-tests"
 
-// Server is a running server with the role and the database "durward_audit".
+// Databases are the databases of a Server, each with a role of its name.
+var Databases = []string{"durward_audit", "durward_vault"}
+
+// Server is a running server with the databases.
 type Server struct {
 	// Dir holds everything of it; its socket too.
 	Dir string
@@ -88,15 +91,17 @@ func Start(t testing.TB, settings ...string) *Server {
 	}
 	s.must(t, "initdb", "--no-sync", "--auth=trust", "--username=postgres", "--pgdata="+s.data())
 	s.certify(t)
-	s.write(t, "data/pg_hba.conf", "local all postgres trust\nlocal all all scram-sha-256\nhostssl all durward_audit 127.0.0.1/32 scram-sha-256\n", 0o600)
+	s.write(t, "data/pg_hba.conf", "local all postgres trust\nlocal all all scram-sha-256\nhostssl all all 127.0.0.1/32 scram-sha-256\n", 0o600)
 	conf := append([]string{
 		"listen_addresses = '127.0.0.1'", fmt.Sprintf("port = %d", s.Port), "unix_socket_directories = '" + dir + "'", "ssl = on",
 		"password_encryption = 'scram-sha-256'", "shared_buffers = 32MB", "restart_after_crash = on",
 	}, settings...)
 	s.write(t, "data/postgresql.conf", strings.Join(conf, "\n")+"\n", 0o600)
 	s.Run(t)
-	s.SQL(t, "postgres", "CREATE ROLE durward_audit LOGIN PASSWORD '"+Password+"'")
-	s.SQL(t, "postgres", "CREATE DATABASE durward_audit OWNER durward_audit")
+	for _, name := range Databases {
+		s.SQL(t, "postgres", "CREATE ROLE "+name+" LOGIN PASSWORD '"+Password+"'")
+		s.SQL(t, "postgres", "CREATE DATABASE "+name+" OWNER "+name)
+	}
 	return s
 }
 

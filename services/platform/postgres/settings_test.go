@@ -50,7 +50,7 @@ func TestEnvironment(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	cfg, err := configure(Settings{Engine: Postgres, Addresses: []string{socket}, Name: "durward_audit", User: "audit"})
+	cfg, err := configure(Settings{Engine: Postgres, Addresses: []string{socket}, Name: "durward_audit", User: "audit"}, "audit")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,12 +42,12 @@ func Check(s Settings) error {
 	if !s.Shared() {
 		return nil
 	}
-	_, err := configure(s)
+	_, err := configure(s, "check")
 	return err
 }
 
 // configure makes what pgx needs of the settings alone.
-func configure(s Settings) (*pgxpool.Config, error) {
+func configure(s Settings, service string) (*pgxpool.Config, error) {
 	if err := s.Validate(); err != nil {
 		return nil, err
 	}
@@ -57,9 +59,9 @@ func configure(s Settings) (*pgxpool.Config, error) {
 	c := &cfg.ConnConfig.Config
 	c.Database, c.User, c.Password = s.Name, s.User, ""
 	c.RuntimeParams = map[string]string{
-		"application_name": "durward-audit", "client_encoding": "UTF8", "search_path": "public",
+		"application_name": "durward-" + service, "client_encoding": "UTF8", "search_path": "public",
 		// A statement whose client is gone, or hangs, ends.
-		"client_connection_check_interval": "1s", "statement_timeout": "4s", "lock_timeout": "1s", "idle_in_transaction_session_timeout": "3s",
+		"client_connection_check_interval": "1s", "statement_timeout": "4s", "lock_timeout": "1s", "idle_in_transaction_session_timeout": "2s",
 	}
 	c.TLSConfig, c.Fallbacks, c.SSLNegotiation, c.SSLCertMode, c.KerberosSrvName, c.KerberosSpn = nil, nil, "", "disable", "", ""
 	c.MinProtocolVersion, c.MaxProtocolVersion, c.ChannelBinding = "3.0", "3.0", "prefer"
@@ -127,13 +129,16 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 // Database is a server's database. The caller closes the pool.
 type Database struct {
 	Pool *pgxpool.Pool
-	// Lease is for connections beside the pool's.
-	Lease *pgx.ConnConfig
+
+	// session is for connections beside the pool's.
+	session *pgx.ConnConfig
+	service string
 }
 
-// Open connects, and refuses a server on which an acknowledged record may not be on a disk. What a fail-over may lose is logged.
-func Open(ctx context.Context, s Settings, logger *slog.Logger) (*Database, error) {
-	cfg, err := configure(s)
+// Open connects for a service ("audit"), and refuses a server on which an acknowledged record may not be on a disk. What a fail-over may
+// lose is logged.
+func Open(ctx context.Context, s Settings, service string, logger *slog.Logger) (*Database, error) {
+	cfg, err := configure(s, service)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +156,7 @@ func Open(ctx context.Context, s Settings, logger *slog.Logger) (*Database, erro
 	// A change of the server's default does not reach this process's sessions.
 	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = level
 	cfg.ConnConfig.AfterConnect = flushes
-	d := &Database{Lease: cfg.ConnConfig.Copy()}
+	d := &Database{session: cfg.ConnConfig.Copy(), service: service}
 	if d.Pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -168,7 +173,7 @@ func judge(ctx context.Context, conn *pgx.Conn) (level, warning string, err erro
 	}
 	switch {
 	case version < oldest:
-		return "", "", fmt.Errorf("the PostgreSQL server is older than version %d: audit needs its idle_session_timeout", oldest/10000)
+		return "", "", fmt.Errorf("the PostgreSQL server is older than version %d, which has the idle_session_timeout that a lead needs", oldest/10000)
 	case fsync != "on":
 		return "", "", fmt.Errorf("%w: fsync is %s there; switch it on", ErrUnsafe, fsync)
 	case level == "off":
@@ -193,4 +198,18 @@ func flushes(ctx context.Context, conn *pgconn.PgConn) error {
 		return fmt.Errorf("%w: fsync is off there; switch it on", ErrUnsafe)
 	}
 	return nil
+}
+
+// Transient reports whether what failed may succeed later: the server cannot be reached, is starting, stopping, full or taken over. What
+// a human has to put right is not.
+func Transient(err error) bool {
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
+		// Connections, resources, locks, and what the server's operator does.
+		return slices.Contains([]string{"08", "53", "55", "57"}, said.Code[:min(2, len(said.Code))])
+	}
+	var connecting *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &connecting) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF)
 }

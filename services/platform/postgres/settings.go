@@ -1,8 +1,10 @@
-// Package postgres connects audit to a PostgreSQL server that a human configured: through a Unix socket, where the kernel says
-// which user listens, or through TCP, where TLS 1.3 proves the server's name. It refuses a server that acknowledges what is not
-// on a disk, and takes nothing from the environment or from files that libpq would read.
+// Package postgres connects audit and the vault to a PostgreSQL server that a human configured: through a Unix socket, where the kernel
+// says which user listens, or through TCP, where TLS 1.3 proves the server's name. It refuses a server that acknowledges what is not
+// on a disk, and takes nothing from the environment or from files that libpq would read. Several processes may share a database, of
+// which one leads: Lease.
 //
-// It is the only part of audit that opens a connection.
+// It trusts the server to keep what it acknowledged and to hold locks. That what it returns is what was written is for the users to
+// prove: audit's log has signed checkpoints, the vault's rows have seals.
 package postgres
 
 import (
@@ -26,14 +28,14 @@ const (
 // maxAddresses bounds Settings.Addresses.
 const maxAddresses = 5
 
-// Settings is the part of audit.yaml that says where the log is kept.
+// Settings is the part of a configuration that says where a process keeps what others of its kind share.
 type Settings struct {
 	// Engine is sqlite, a file in the state folder, or postgres. Optional; sqlite.
 	Engine string `yaml:"engine"`
 	// Addresses are where the server is: one Unix socket, "unix:/run/postgresql/.s.PGSQL.5432,user=postgres", with the user who
 	// must be listening there; or host:port, one for each server of a cluster, of which the one that takes writes is used.
 	Addresses []string `yaml:"addresses"`
-	// Name is the database's, User the role's. Both are audit's alone.
+	// Name is the database's, User the role's. Both are this kind of process's alone.
 	Name string `yaml:"name"`
 	User string `yaml:"user"`
 	// PasswordFile holds the role's password on one line, mode 0600. Optional: through a socket, PostgreSQL can take the kernel's
@@ -43,7 +45,7 @@ type Settings struct {
 	CA string `yaml:"ca"`
 }
 
-// Shared reports whether the log is kept where several processes may write it.
+// Shared reports whether the database is a server's, which several processes may use.
 func (s Settings) Shared() bool { return s.Engine == Postgres }
 
 // roleName is what needs no quotes, and the hyphen that names of Unix users have.
