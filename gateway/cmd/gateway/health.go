@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
-
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/telemetry"
 )
@@ -31,22 +28,6 @@ func tellHealth(ctx context.Context, vault vaultv1.SessionServiceClient, look fu
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-		}
-	}
-}
-
-// reachable reports whether a connection is there, or is within a second. One that went idle is woken.
-func reachable(ctx context.Context, conn *grpc.ClientConn) bool {
-	ctx, cancel := context.WithTimeout(ctx, reachPatience)
-	defer cancel()
-	for {
-		state := conn.GetState()
-		if state == connectivity.Ready {
-			return true
-		}
-		conn.Connect()
-		if !conn.WaitForStateChange(ctx, state) {
-			return false
 		}
 	}
 }

@@ -176,7 +176,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	defer executor.Close()
-	audit, err := process.DialLog(self, s.Audit, logger)
+	audit, err := process.Dial(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group.Go(func() error {
 		tellHealth(serving, vaultv1.NewSessionServiceClient(vault), func(ctx context.Context) *vaultv1.GatewayHealth {
 			return &vaultv1.GatewayHealth{
-				ExecutorReachable: reachable(ctx, executor), AuditReachable: recording(ctx, records.Reachable),
+				ExecutorReachable: executor.Reach(ctx, reachPatience), AuditReachable: recording(ctx, records.Reachable),
 				OpenSessions: uint32(max(edge.Sessions(), 0)), SpooledRecords: uint32(max(records.Depth(), 0)),
 			}
 		})

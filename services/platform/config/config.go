@@ -78,8 +78,8 @@ type Peer struct {
 	Address string `yaml:"address"`
 	// Identity is the whole SPIFFE ID that its certificate must carry, "spiffe://durward.local/audit/main".
 	Identity string `yaml:"identity"`
-	// Standbys are the addresses of further processes with that identity, of which one does the work. Optional; audit's alone, which
-	// several processes may write where their database is a server's.
+	// Standbys are the addresses of further processes with that identity, of which one does the work. Optional; audit's and the
+	// vault's alone, of which several processes may share a database that is a server's.
 	Standbys []string `yaml:"standbys"`
 }
 
@@ -131,8 +131,8 @@ func (p Peer) Validate() error {
 	if !strings.HasPrefix(p.Identity, "spiffe://") {
 		problems = append(problems, errors.New("identity: must be a SPIFFE ID, spiffe://TRUST_DOMAIN/ROLE/INSTANCE"))
 	}
-	if len(p.Standbys) > 0 && !strings.Contains(p.Identity, "/audit/") {
-		problems = append(problems, errors.New("standbys: audit alone has any"))
+	if len(p.Standbys) > 0 && !strings.Contains(p.Identity, "/audit/") && !strings.Contains(p.Identity, "/vault/") {
+		problems = append(problems, errors.New("standbys: audit and the vault alone have any"))
 	}
 	if len(p.Standbys) > maxStandbys {
 		problems = append(problems, fmt.Errorf("standbys: are at most %d", maxStandbys))

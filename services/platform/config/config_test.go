@@ -99,7 +99,8 @@ func TestStandbys(t *testing.T) {
 		standbys []string
 		want     string
 	}{
-		"of the vault": {"spiffe://durward.local/vault/main", []string{"127.0.0.1:2"}, "audit alone"},
+		"of a sink":    {"spiffe://durward.local/executor/local", []string{"127.0.0.1:2"}, "audit and the vault alone"},
+		"of the vault": {"spiffe://durward.local/vault/main", []string{"127.0.0.1:2"}, ""},
 		"no address":   {audit, []string{"127.0.0.1"}, "host:port"},
 		"twice":        {audit, []string{"127.0.0.1:1"}, "twice"},
 		"many":         {audit, []string{"127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4", "127.0.0.1:5", "127.0.0.1:6"}, "at most"},

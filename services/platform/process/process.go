@@ -17,7 +17,6 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -217,22 +216,8 @@ func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (r
 	return roots, self, roots.Close, nil
 }
 
-// Dial begins to connect to a peer that a configuration names, and does not wait until that is done.
-func Dial(self *identity.Source, peer config.Peer, logger *slog.Logger) (*grpc.ClientConn, error) {
-	id, err := identity.Parse(peer.Identity)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := rpc.Dial(rpc.ClientConfig{Identity: self, Address: peer.Address, Server: id, Logger: logger})
-	if err != nil {
-		return nil, err
-	}
-	conn.Connect()
-	return conn, nil
-}
-
-// DialLog is Dial to audit, which may be several processes.
-func DialLog(self *identity.Source, peer config.Peer, logger *slog.Logger) (*rpc.Any, error) {
+// Dial begins to connect to a peer that a configuration names, which may be several processes, and does not wait until that is done.
+func Dial(self *identity.Source, peer config.Peer, logger *slog.Logger) (*rpc.Any, error) {
 	id, err := identity.Parse(peer.Identity)
 	if err != nil {
 		return nil, err

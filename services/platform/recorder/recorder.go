@@ -101,6 +101,8 @@ type Config struct {
 	Logger     *slog.Logger
 	// Timeout is how long Record and Report wait for audit; 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Shared: other processes have written, or stood by to write, under this identity, so that an empty spool is none that was lost.
+	Shared bool
 	// OnAppend is told how long audit took for each batch, whatever it answered. It must be quick. Nil: nobody.
 	OnAppend func(took time.Duration)
 }
@@ -117,6 +119,8 @@ type OpenConfig struct {
 	Store      Store
 	MaxSpooled int
 	Logger     *slog.Logger
+	// Shared is as in Config.
+	Shared bool
 	// OnAppend is as in Config.
 	OnAppend func(took time.Duration)
 }
@@ -135,7 +139,7 @@ func Open(ctx context.Context, cfg OpenConfig) (*Recorder, error) {
 		var r *Recorder
 		r, err = New(Config{
 			Client: auditv1.NewLogServiceClient(cfg.Conn), Keeper: keeper, Writer: cfg.Writer,
-			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger, OnAppend: cfg.OnAppend,
+			Store: store, MaxSpooled: cfg.MaxSpooled, Logger: cfg.Logger, Shared: cfg.Shared, OnAppend: cfg.OnAppend,
 		})
 		if err == nil {
 			return r, nil
@@ -253,7 +257,7 @@ func New(cfg Config) (*Recorder, error) {
 		r.bytes += len(row.Record)
 	}
 	_, memory := cfg.Store.(*MemoryStore)
-	r.fresh = !memory && len(rows) == 0 && cfg.Keeper.Held().IsZero()
+	r.fresh = !memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero()
 	r.running.Add(2)
 	go r.forward()
 	go r.flush()

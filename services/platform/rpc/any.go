@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -13,11 +15,17 @@ import (
 
 // Any is a connection to several processes of one identity, of which one does the work and the others stand by. It keeps to one
 // until that one cannot be reached, does not answer in time, or says that it cannot do its work; the next call then goes to the
-// next. It repeats no call. It is safe for concurrent use.
+// next, as does one that finds nobody there. It repeats no call that was sent. It is safe for concurrent use.
 type Any struct {
 	conns []*grpc.ClientConn
 	at    atomic.Uint64
 }
+
+// thereWait is how long a process may take to be connected to before the next is tried.
+const thereWait = time.Second
+
+// readyWait is how long a connection that was made may take to say so.
+const readyWait = 50 * time.Millisecond
 
 // DialAny is Dial to the address of the configuration and to these further ones. The caller closes it.
 func DialAny(cfg ClientConfig, more []string) (*Any, error) {
@@ -40,6 +48,39 @@ func (a *Any) Connect() {
 	}
 }
 
+// Reach connects, and reports whether the process that calls go to now is reached in that time.
+func (a *Any) Reach(ctx context.Context, patience time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn := a.conn(a.at.Load())
+	for {
+		state := conn.GetState()
+		if state == connectivity.Ready {
+			return true
+		}
+		conn.Connect()
+		if !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
+}
+
+// Spoken reports whether one of the processes was talked to over its connection and can be still.
+func (a *Any) Spoken() bool {
+	for _, conn := range a.conns {
+		if state := conn.GetState(); state == connectivity.Connecting {
+			// A connection carries its first call a moment before it says that it is ready.
+			ctx, cancel := context.WithTimeout(context.Background(), readyWait)
+			conn.WaitForStateChange(ctx, state)
+			cancel()
+		}
+		if conn.GetState() == connectivity.Ready {
+			return true
+		}
+	}
+	return false
+}
+
 // Close closes each connection.
 func (a *Any) Close() error {
 	var problems []error
@@ -51,13 +92,13 @@ func (a *Any) Close() error {
 
 // Invoke implements grpc.ClientConnInterface.
 func (a *Any) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	at := a.at.Load()
+	at := a.reached(ctx)
 	return a.moved(at, a.conn(at).Invoke(ctx, method, args, reply, opts...))
 }
 
 // NewStream implements grpc.ClientConnInterface.
 func (a *Any) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	at := a.at.Load()
+	at := a.reached(ctx)
 	s, err := a.conn(at).NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, a.moved(at, err)
@@ -72,6 +113,44 @@ type anyStream struct {
 }
 
 func (s *anyStream) RecvMsg(m any) error { return s.any.moved(s.at, s.ClientStream.RecvMsg(m)) }
+
+// reached is the place of the process that calls go to, or of the next one that is there, so that a call is sent to somebody. Where
+// nobody is, it is the place that it was.
+func (a *Any) reached(ctx context.Context) uint64 {
+	first := a.at.Load()
+	if len(a.conns) == 1 {
+		return first
+	}
+	for at := first; at < first+uint64(len(a.conns)); at++ {
+		if there(ctx, a.conn(at)) {
+			a.at.CompareAndSwap(first, at)
+			return at
+		}
+	}
+	return first
+}
+
+// there reports whether a process can be reached, which is tried once.
+func there(ctx context.Context, conn *grpc.ClientConn) bool {
+	ctx, cancel := context.WithTimeout(ctx, thereWait)
+	defer cancel()
+	for tried := false; ; tried = true {
+		state := conn.GetState()
+		switch {
+		case state == connectivity.Ready:
+			return true
+		case state == connectivity.TransientFailure && !tried:
+			conn.ResetConnectBackoff()
+		case state == connectivity.TransientFailure || state == connectivity.Shutdown:
+			return false
+		case state == connectivity.Idle:
+			conn.Connect()
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return false
+		}
+	}
+}
 
 func (a *Any) conn(at uint64) *grpc.ClientConn { return a.conns[at%uint64(len(a.conns))] }
 

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -62,6 +63,17 @@ func (s *standby) TailRecords(_ *auditv1.TailRecordsRequest, stream grpc.ServerS
 	return stream.Send(&auditv1.TailRecordsResponse{})
 }
 
+// nobody is an address at which nobody listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().String()
+}
+
 // TestAny: calls go to the next process once one cannot do its work, and no call is repeated.
 func TestAny(t *testing.T) {
 	kit := platformtest.New(t)
@@ -101,6 +113,21 @@ func TestAny(t *testing.T) {
 				t.Errorf("%d calls of the first, %d of the second, %v", first.count(), second.count(), err)
 			}
 		})
+	}
+	for name, addresses := range map[string][]string{"nobody is there": {nobody(t), addresses[1]}, "of three the last": {nobody(t), nobody(t), addresses[1]}} {
+		any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		second.becomes(nil)
+		for n := 1; n <= 2; n++ {
+			if _, err := auditv1.NewLogServiceClient(any).GetHead(t.Context(), &auditv1.GetHeadRequest{}); err != nil || second.count() != n || !any.Spoken() {
+				t.Errorf("%s: call %d: %v after %d calls", name, n, err, second.count())
+			}
+		}
+		if err := any.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(operator, "ada"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
 	if err != nil {

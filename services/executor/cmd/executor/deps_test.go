@@ -9,7 +9,7 @@ import (
 // forbidden are packages that the executor must never link, with the reason. It may touch the host; all the more it must not
 // talk to strangers, decide, or hold secrets.
 var forbidden = map[string]string{
-	"github.com/jackc/pgx":                   "audit alone keeps its state on a database server",
+	"github.com/jackc/pgx":                   "audit and the vault alone keep their state on a database server",
 	"durward.internal/gateway":               "the edge is another zone",
 	"durward.internal/services/vault":        "deciding is the vault's",
 	"durward.internal/services/audit":        "history is audit's",

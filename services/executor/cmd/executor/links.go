@@ -6,13 +6,12 @@ import (
 	"log/slog"
 	"slices"
 
-	"google.golang.org/grpc"
-
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
 )
@@ -37,7 +36,7 @@ type links struct {
 	trust     *trust.Folder
 	self      *identity.Source
 	telemetry *telemetry.Telemetry
-	vault     *grpc.ClientConn
+	vault     *rpc.Any
 	log       *recorder.Recorder
 	// diskReserve is what is left to write on a full disk.
 	diskReserve *reserve.Reserve
@@ -56,7 +55,7 @@ func openLinks(ctx context.Context, cfg *settings, logger *slog.Logger) (l *link
 		return l, err
 	}
 	l.add(func() error { l.telemetry.Close(); return nil })
-	audit, err := process.DialLog(l.self, cfg.Audit, logger)
+	audit, err := process.Dial(l.self, cfg.Audit, logger)
 	if err != nil {
 		return l, err
 	}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -136,7 +135,7 @@ func newServer(l *links, h *host, logger *slog.Logger) *rpc.Server {
 		Refused: h.catalog.Refused,
 		VaultReachable: func() bool {
 			l.vault.Connect() // wakes a connection that went idle
-			return l.vault.GetState() == connectivity.Ready
+			return l.vault.Spoken()
 		},
 	}))
 	return srv

@@ -11,7 +11,7 @@ import (
 // What the inspector must never link, with the reason. net/http comes with gguf-parser-go, whose package also fetches remote
 // files: nothing here calls it, and the process has no sockets when it reads.
 var forbidden = map[string]string{
-	"github.com/jackc/pgx":                      "audit alone keeps its state on a database server",
+	"github.com/jackc/pgx":                      "audit and the vault alone keep their state on a database server",
 	"github.com/moby":                           "the inspector never touches the host",
 	"github.com/coreos/go-systemd":              "the inspector never touches the host",
 	"github.com/godbus/dbus":                    "the inspector never touches the host",

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/pki"
@@ -32,7 +33,7 @@ func (v notifyValues) Keys(name string) string { return v.home.Key(name) }
 func (v notifyValues) Own() []string {
 	c, own := v.Config, []string{}
 	addresses := []string{c.Vault.Address, c.Executor.Address, c.Audit.Address, c.Health.Gateway, c.Health.Vault, c.Health.Executor, c.Health.Audit}
-	addresses = append(addresses, c.Audit.Standbys...)
+	addresses = slices.Concat(addresses, c.Vault.Standbys, c.Audit.Standbys)
 	if u, err := url.Parse(c.MCPURL); err == nil {
 		addresses = append(addresses, net.JoinHostPort(u.Hostname(), u.Port()))
 	}

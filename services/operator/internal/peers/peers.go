@@ -3,15 +3,12 @@
 package peers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -29,23 +26,11 @@ type Vault struct {
 	Control  vaultv1.ControlServiceClient
 	Standing vaultv1.StandingServiceClient
 	Policy   vaultv1.PolicyServiceClient
-	conn     grpc.ClientConnInterface
+	conn     *rpc.Any
 }
 
 // Spoken reports whether the vault was talked to over this connection and can be still.
-func (v Vault) Spoken() bool {
-	conn, ok := v.conn.(*grpc.ClientConn)
-	if !ok {
-		return false
-	}
-	if state := conn.GetState(); state == connectivity.Connecting {
-		// A connection carries its first call a moment before it says that it is ready.
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer cancel()
-		conn.WaitForStateChange(ctx, state)
-	}
-	return conn.GetState() == connectivity.Ready
-}
+func (v Vault) Spoken() bool { return v.conn.Spoken() }
 
 // Executor is the executor's side that faces the operator.
 type Executor struct {
@@ -86,7 +71,7 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		folder.Close()
 		return nil, err
 	}
-	dial := func(peer config.Peer) grpc.ClientConnInterface {
+	dial := func(peer config.Peer) *rpc.Any {
 		if err != nil {
 			return nil
 		}
@@ -94,17 +79,10 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		if server, err = identity.Parse(peer.Identity); err != nil {
 			return nil
 		}
-		to := rpc.ClientConfig{Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler)}
-		if len(peer.Standbys) > 0 {
-			var several *rpc.Any
-			if several, err = rpc.DialAny(to, peer.Standbys); err != nil {
-				return nil
-			}
-			p.conns = append(p.conns, several)
-			return several
-		}
-		var conn *grpc.ClientConn
-		if conn, err = rpc.Dial(to); err != nil {
+		var conn *rpc.Any
+		if conn, err = rpc.DialAny(rpc.ClientConfig{
+			Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler),
+		}, peer.Standbys); err != nil {
 			return nil
 		}
 		p.conns = append(p.conns, conn)
