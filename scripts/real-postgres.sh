@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Audit on Debian's PostgreSQL, which runs as a user who is not root, with TLS: the suite of its store, a log that moves there and
-# back, two audits of which one is killed and one stopped past its lock, PostgreSQL killed among appends, and the negative control
-# of the fence. Installs postgresql-15 if it is missing. Arguments go to `go test`.
+# Audit and the vault on Debian's PostgreSQL, which runs as a user who is not root, with TLS: the suites of their stores, a log that
+# moves there and back, two audits and two vaults of which one is killed and one stopped past its lock, PostgreSQL killed among appends
+# and between an approval and its use, and the negative controls of the fence. Installs postgresql-15 if it is missing. Arguments go to
+# `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-real.sh postgres
 export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath"
 go test -tags real -count=1 -run 'Postgres|TestLead' "$@" ./services/audit/internal/store ./services/audit/internal/transfer
+go test -tags real -count=1 "$@" ./services/vault/internal/store
 go run ./deploy/e2e/cmd/programs -overlay .cache/weak.overlay weak >/dev/null
-go test -tags real -count=1 -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store
+go test -tags real -count=1 -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store ./services/vault/internal/store
 go test -tags real -count=1 -v "$@" ./deploy/e2e/postgres/...

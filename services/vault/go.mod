@@ -1,4 +1,4 @@
-// Module vault authenticates clients, decides, queues approvals and signs grants. It dials audit alone and never touches the host.
+// Module vault authenticates clients, decides, queues approvals and signs grants. It dials audit and its database alone, and never touches the host.
 module durward.internal/services/vault
 
 go 1.26.0
@@ -13,6 +13,7 @@ require (
 	durward.internal/proto v0.0.0-00010101000000-000000000000
 	durward.internal/services/platform v0.0.0-00010101000000-000000000000
 	github.com/google/go-cmp v0.7.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/pressly/goose/v3 v3.28.0
 	github.com/prometheus/client_golang v1.25.0
 	golang.org/x/crypto v0.58.0
@@ -38,6 +39,9 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4 // indirect
 	github.com/hiddeco/sshsig v0.2.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect

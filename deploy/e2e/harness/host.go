@@ -29,8 +29,12 @@ const (
 	Gateway  = "gateway"
 )
 
-// Standby is a second audit, of which config/standby.yaml is the configuration. Its addresses are the block's last ports.
-const Standby = "standby"
+// Standby is a second audit, of which config/standby.yaml is the configuration, and SecondVault a vault with config/second.yaml. Their
+// addresses are the block's last ports.
+const (
+	Standby     = "standby"
+	SecondVault = "second"
+)
 
 // up is the name of `durward up` among the processes.
 const up = "up"
@@ -154,12 +158,12 @@ func (h *Host) Port(n int) int { return h.base + serviceOffset + n }
 
 // Address is where a process serves: gRPC, and MCP at the gateway.
 func (h *Host) Address(role string) string {
-	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3, Standby: serviceOffset + 6}[role])
+	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3, Standby: serviceOffset + 6, SecondVault: serviceOffset + 4}[role])
 }
 
 // HealthAddress is where a process's health listener is.
 func (h *Host) HealthAddress(role string) string {
-	return h.at(map[string]int{Gateway: 10, Vault: 11, Executor: 12, Audit: 13, Standby: serviceOffset + 7}[role])
+	return h.at(map[string]int{Gateway: 10, Vault: 11, Executor: 12, Audit: 13, Standby: serviceOffset + 7, SecondVault: serviceOffset + 5}[role])
 }
 
 func (h *Host) at(offset int) string {
@@ -223,8 +227,11 @@ func (h *Host) LaunchUnder(wrapper []string, role string) *Process {
 		h.t.Fatalf("%s is running already", role)
 	}
 	program := role
-	if role == Standby {
+	switch role {
+	case Standby:
 		program = Audit
+	case SecondVault:
+		program = Vault
 	}
 	args := append(append([]string{}, wrapper...), filepath.Join(h.Bin, program), "-config", h.Path("config", role+".yaml"))
 	if role == Executor {

@@ -14,7 +14,6 @@ import (
 
 // What the vault must never link, with the reason.
 var forbidden = map[string]string{
-	"github.com/jackc/pgx":                    "audit alone keeps its state on a database server",
 	"github.com/moby":                         "the vault never touches the host",
 	"github.com/docker":                       "the vault never touches the host",
 	"github.com/coreos/go-systemd":            "the vault never touches the host",
@@ -23,9 +22,9 @@ var forbidden = map[string]string{
 	"github.com/modelcontextprotocol":         "agents' protocols end at the gateway",
 	"github.com/spf13/cobra":                  "no command line beyond flags",
 	"charm.land":                              "people see the vault through their own program",
-	"code.dny.dev/ssrf":                       "the vault dials audit alone",
-	"github.com/anthropics":                   "the vault dials audit alone",
-	"github.com/openai":                       "the vault dials audit alone",
+	"code.dny.dev/ssrf":                       "the vault dials audit and its database alone",
+	"github.com/anthropics":                   "the vault dials audit and its database alone",
+	"github.com/openai":                       "the vault dials audit and its database alone",
 	"durward.internal/gateway":                "another trust zone",
 	"durward.internal/services/executor":      "another trust zone",
 	"durward.internal/services/audit":         "another trust zone",

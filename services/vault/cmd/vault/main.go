@@ -1,6 +1,6 @@
 // Command vault authenticates clients, decides, queues approvals and signs grants. It listens for the gateway, the sinks
 // and operators' programs, and dials audit alone, and a collector of traces where a human configured one. It never touches
-// the host.
+// the host. Where the state is kept by a PostgreSQL server it dials that too, and stands by while another vault leads.
 package main
 
 import (
@@ -70,7 +70,15 @@ func program(s *settings.Settings) process.Program {
 			f.BoolVar(&s.Development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			guardFlags(f)
 		},
-		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
+		Run: func(ctx context.Context, logger *slog.Logger) error {
+			for {
+				err := run(ctx, s, logger)
+				if !errors.Is(err, store.ErrFollows) || ctx.Err() != nil {
+					return err
+				}
+				logger.Warn("this vault leads no more: everything that it knew is forgotten, and it stands by", "cause", err.Error())
+			}
+		},
 	}
 }
 
@@ -119,17 +127,25 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	state, err := store.Open(ctx, s.StateDir, diskReserve)
+	state, err := openState(ctx, s, diskReserve, tel, logger)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, state.Close()) }()
+	ctx, lose := context.WithCancelCause(ctx)
+	go func() { lose(state.Hold(ctx)) }()
+	defer func() {
+		lost := context.Cause(ctx)
+		lose(nil)
+		if err = errors.Join(err, state.Close()); errors.Is(lost, store.ErrFollows) {
+			err = lost // whatever else failed failed for that
+		}
+	}()
 
 	audit, err := s.AuditID()
 	if err != nil {
 		return err
 	}
-	conn, err := process.DialLog(self, s.Audit, logger)
+	conn, err := process.Dial(self, s.Audit, logger)
 	if err != nil {
 		return err
 	}
@@ -140,6 +156,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
 		Conn: conn, Audit: audit.String(), Writer: self.ID().String(), Trust: roots, Store: recorder.Reserved(pending, diskReserve), Logger: logger,
+		Shared:   s.Database.Shared(),
 		OnAppend: tel.ObserveAppend,
 	})
 	if err != nil {
@@ -215,7 +232,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	services := rpc.NewServer(rpc.ServerConfig{
 		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: tel.Tracer(),
-		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Rules: rules}).Unary()},
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Rules: rules}).Unary(), vault.WhileItLeads(state.Leads)},
 	})
 	vault.Register(services)
 	if err := vault.Compare(ctx); err != nil {

@@ -66,7 +66,28 @@ func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, erro
 	if _, err := s.Queue.Store.Operation(ctx, e.GetRecord().GetOperationId()); !errors.Is(err, store.ErrNotFound) {
 		return "", err
 	}
+	if known, err := s.knowsLastSpend(ctx); known || err != nil {
+		return "", err
+	}
 	return fmt.Sprintf("the log has an approval of %s, and the state no operation of it", at.UTC().Format(time.RFC3339)), nil
+}
+
+// knowsLastSpend reports whether the state has the newest redemption that the log has. Then it is no older copy: a vault that ended, or
+// lost its database, between the record of an approval and the operation itself leaves as much, and nothing can be redeemed by it.
+func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
+	e, err := s.History.Last(ctx, auditv1.Kind_KIND_REDEEMED, "")
+	if err != nil || e == nil {
+		return false, err
+	}
+	use, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["use"], 10, 32)
+	if err != nil {
+		return false, nil //nolint:nilerr // the log does not say which it was
+	}
+	_, err = s.Queue.Store.Spent(ctx, e.GetRecord().GetOperationId(), uint32(use))
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // noteHalt records a halt; what the state is then follows.

@@ -23,13 +23,17 @@ type chronicle struct {
 	control  recorder.Control
 	told     recorder.State
 	approved *auditv1.Entry
+	redeemed *auditv1.Entry
 }
 
 func (c chronicle) LastControl(context.Context) (recorder.Control, error) { return c.control, nil }
 
 func (c chronicle) LastState(context.Context) (recorder.State, uint64, error) { return c.told, 9, nil }
 
-func (c chronicle) Last(context.Context, auditv1.Kind, string) (*auditv1.Entry, error) {
+func (c chronicle) Last(_ context.Context, kind auditv1.Kind, _ string) (*auditv1.Entry, error) {
+	if kind == auditv1.Kind_KIND_REDEEMED {
+		return c.redeemed, nil
+	}
 	return c.approved, nil
 }
 
@@ -51,7 +55,16 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			return chronicle{control: recorder.Control{Index: 3, Epoch: 1, Halted: true}}
 		}, 2},
 		"an operation is gone": {func(now time.Time) chronicle { return chronicle{approved: approval(now, time.Hour)} }, 2},
-		"an older state":       {func(time.Time) chronicle { return chronicle{told: recorder.State{Revision: 1 << 40}} }, 2},
+		"an operation and a spend key are gone": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("2")}
+		}, 2},
+		"an operation is gone, and who knows what was spent": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("one")}
+		}, 2},
+		"the operation was never there, and what was spent is": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("1")}
+		}, 1},
+		"an older state": {func(time.Time) chronicle { return chronicle{told: recorder.State{Revision: 1 << 40}} }, 2},
 		"a human resumed since": {func(now time.Time) chronicle {
 			return chronicle{control: recorder.Control{Index: 12, Epoch: 1}, told: recorder.State{Revision: 1 << 40}, approved: approval(now, time.Hour)}
 		}, 1},
@@ -59,6 +72,7 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newVault(t)
+			f.must(f.store.Spend(t.Context(), store.Spend{OperationID: "spent", Use: 1, At: f.clock.Now()}))
 			f.knows(c.log(f.clock.Now()))
 			if err := f.server.Compare(t.Context()); err != nil {
 				t.Fatal(err)
@@ -88,6 +102,10 @@ func TestAnApprovalThatIsKnownIsNotLost(t *testing.T) {
 
 func approval(now time.Time, ago time.Duration) *auditv1.Entry {
 	return &auditv1.Entry{Index: 9, LoggedAt: timestamppb.New(now.Add(-ago)), Record: &auditv1.Record{OperationId: "0123456789abcdef0123456789abcdef"}}
+}
+
+func redemption(use string) *auditv1.Entry {
+	return &auditv1.Entry{Record: &auditv1.Record{OperationId: "spent", Body: &auditv1.Body{Details: map[string]string{"use": use}}}}
 }
 
 // A vault whose database was edited is halted before it acts by it, says which rows, and takes them as they are once it is: a

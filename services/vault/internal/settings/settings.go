@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/postgres"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
@@ -37,6 +38,8 @@ type Settings struct {
 	// SecurityDir is the folder of the security configuration: settings, short cuts, policies, in layers. Optional, absolute; without
 	// it what is built in binds. Humans own it; it is read again when it changes.
 	SecurityDir string `yaml:"security_dir"`
+	// Database is where the state is kept. Optional; vault.db in the state folder.
+	Database postgres.Settings `yaml:"database"`
 	// Limits bound what clients have open and waiting, all together.
 	Limits Limits `yaml:"limits"`
 
@@ -65,7 +68,7 @@ type Limits struct {
 
 // Validate checks everything that can be checked without opening other files. Every problem is reported, by its key.
 func (s *Settings) Validate() error {
-	problems := []error{s.Common.Validate()}
+	problems := []error{s.Common.Validate(), s.Database.Validate()}
 	for key, path := range map[string]string{"clients_file": s.ClientsFile, "grant_key": s.GrantKey} {
 		if !filepath.IsAbs(path) {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", key))
@@ -109,6 +112,9 @@ func (s *Settings) Security() (security.Options, error) {
 func (s *Settings) Check() error {
 	if err := keyfile.Check(s.GrantKey); err != nil {
 		return fmt.Errorf("grant_key: %w", err)
+	}
+	if err := postgres.Check(s.Database); err != nil {
+		return err
 	}
 	if missing(s.ClientsFile) && (s.SecurityDir == "" || missing(s.SecurityDir)) {
 		return nil

@@ -20,6 +20,10 @@ type engine interface {
 	state(ctx context.Context) (recorder.State, error)
 	digest(purpose string, values ...string) string
 
+	// hold keeps the lead until it is lost, or ctx ends: then nil. ErrFollows: what this process knows may be old.
+	hold(ctx context.Context) error
+	// lasts reports whether no other process can lead now.
+	lasts() bool
 	// probe returns an error while the database cannot be written.
 	probe(ctx context.Context) error
 	close() error

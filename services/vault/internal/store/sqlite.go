@@ -111,6 +111,10 @@ func (e *sqlite) close() error {
 	return nil
 }
 
+// hold and lasts: no other process leads, since each has its state folder to itself.
+func (e *sqlite) hold(ctx context.Context) error { <-ctx.Done(); return nil }
+func (e *sqlite) lasts() bool                    { return true }
+
 func (e *sqlite) probe(ctx context.Context) error { return database.Probe(ctx, e.db) }
 
 func (e *sqlite) damage() []string {

@@ -135,6 +135,12 @@ type Store struct {
 // Close closes the database, where the store opened it.
 func (s *Store) Close() error { return s.engine.close() }
 
+// Hold keeps this process's lead until it is lost (ErrFollows: what the process keeps in memory may be old) or ctx ends.
+func (s *Store) Hold(ctx context.Context) error { return s.engine.hold(ctx) }
+
+// Leads reports whether no other vault can lead now.
+func (s *Store) Leads() bool { return s.engine.lasts() }
+
 // Probe returns an error while the database cannot be written. It changes nothing.
 func (s *Store) Probe(ctx context.Context) error { return s.engine.probe(ctx) }
 

@@ -1,21 +1,21 @@
 package store
 
 import (
-	"context"
-	"database/sql"
 	"errors"
-	"path/filepath"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
-	"testing/fstest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/database"
-	"github.com/pressly/goose/v3"
 )
 
 const (
@@ -26,21 +26,15 @@ const (
 	denied   = vaultv1.OperationState_OPERATION_STATE_DENIED
 )
 
-func open(t *testing.T) (*Store, *sql.DB) {
-	t.Helper()
-	dir := t.TempDir()
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: Migrations(), Service: "the vault",
-	})
-	if err != nil {
-		t.Fatal(err)
+// suite is what every engine does alike. open opens an empty database, which this process leads.
+func suite(t *testing.T, open func(t *testing.T) *Store) {
+	for name, test := range map[string]func(*testing.T, *Store){
+		"life of an operation": testLifeOfAnOperation, "a statement works once": testStatementWorksOnce, "end moves all or none": testEndMovesAllOrNone,
+		"the epoch never falls": testEpochNeverFalls, "prune": testPrune, "newest first": testOperationsAreNewestFirst, "standing": testStanding,
+		"uses": testUses, "in force": testInForce, "state": testState, "one of many spends": testOneSpends, "any text": testAnyText,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	s, err := New(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, db
 }
 
 func full(id string) *Operation {
@@ -61,8 +55,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestLifeOfAnOperation(t *testing.T) {
-	s, _ := open(t)
+func testLifeOfAnOperation(t *testing.T, s *Store) {
 	ctx := t.Context()
 	o := full("one")
 	must(t, s.Insert(ctx, o))
@@ -112,8 +105,7 @@ func TestLifeOfAnOperation(t *testing.T) {
 }
 
 // A statement works once, over every operation and kind, and what fails with it changes nothing.
-func TestStatementWorksOnce(t *testing.T) {
-	s, _ := open(t)
+func testStatementWorksOnce(t *testing.T, s *Store) {
 	ctx := t.Context()
 	must(t, s.Insert(ctx, full("one")))
 	must(t, s.Insert(ctx, full("two")))
@@ -139,8 +131,7 @@ func TestStatementWorksOnce(t *testing.T) {
 	}
 }
 
-func TestEndMovesAllOrNone(t *testing.T) {
-	s, _ := open(t)
+func testEndMovesAllOrNone(t *testing.T, s *Store) {
 	ctx := t.Context()
 	must(t, s.Insert(ctx, full("one")))
 	one, two := full("one"), full("two")
@@ -157,8 +148,7 @@ func TestEndMovesAllOrNone(t *testing.T) {
 	}
 }
 
-func TestEpochNeverFalls(t *testing.T) {
-	s, _ := open(t)
+func testEpochNeverFalls(t *testing.T, s *Store) {
 	ctx := t.Context()
 	want := Control{Epoch: 5, Halted: true, Reason: "why", ChangedBy: "alice", ChangedAt: time.Unix(9, 0).UTC()}
 	must(t, s.SetControl(ctx, want, nil))
@@ -174,8 +164,7 @@ func TestEpochNeverFalls(t *testing.T) {
 	}
 }
 
-func TestPrune(t *testing.T) {
-	s, db := open(t)
+func testPrune(t *testing.T, s *Store) {
 	ctx := t.Context()
 	old, young := full("old"), full("young")
 	young.AskedAt = old.AskedAt.Add(time.Hour)
@@ -184,17 +173,21 @@ func TestPrune(t *testing.T) {
 		must(t, s.Spend(ctx, Spend{OperationID: o.ID, Use: 1, At: o.AskedAt}))
 	}
 	must(t, s.Prune(ctx, old.AskedAt.Add(time.Minute)))
-	for _, table := range []string{"operations", "spent", "statements"} {
-		var left string
-		must(t, db.QueryRowContext(ctx, "SELECT group_concat(operation_id) FROM "+table).Scan(&left))
-		if left != "young" {
-			t.Errorf("%s holds %q", table, left)
+	for _, o := range []*Operation{old, young} {
+		kept := o == young
+		if _, err := s.Operation(ctx, o.ID); errors.Is(err, ErrNotFound) == kept {
+			t.Errorf("the operation %s: %v", o.ID, err)
+		}
+		if _, err := s.Spent(ctx, o.ID, 1); errors.Is(err, ErrNotFound) == kept {
+			t.Errorf("the spend key of %s: %v", o.ID, err)
+		}
+		if used, err := s.StatementUsed(ctx, []byte(o.ID)); err != nil || used != kept {
+			t.Errorf("the statement of %s: %v, %v", o.ID, used, err)
 		}
 	}
 }
 
-func TestOperationsAreNewestFirst(t *testing.T) {
-	s, _ := open(t)
+func testOperationsAreNewestFirst(t *testing.T, s *Store) {
 	ctx := t.Context()
 	for i, id := range []string{"a", "b", "c"} {
 		o := full(id)
@@ -211,52 +204,98 @@ func TestOperationsAreNewestFirst(t *testing.T) {
 	}
 }
 
-// Each migration can be taken back, and taken again, without a trace.
-func TestMigrationsDownAndUp(t *testing.T) {
-	_, db := open(t)
+// What is counted of a day is changed as a whole, and other days stay as they are.
+func testUses(t *testing.T, s *Store) {
 	ctx := t.Context()
-	before := schema(t, db)
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, Migrations(), goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
+	for _, day := range []string{"2026-01-31", "2026-02-01", "2026-02-01"} {
+		must(t, s.ChangeUse(ctx, "claude", "switch_mode", day, func(u *Use) { u.Calls, u.Last = u.Calls+1, u.Last+10 }))
+	}
+	must(t, s.ChangeUse(ctx, "other", "switch_mode", "2026-02-01", func(u *Use) { u.Calls = 9 }))
+	want := []Use{{"2026-01-31", 1, 10}, {"2026-02-01", 2, 20}}
+	got, err := s.Uses(ctx, "claude", "switch_mode")
 	must(t, err)
-	if _, err := provider.DownTo(ctx, 0); err != nil {
-		t.Fatal(err)
+	slices.SortFunc(got, func(a, b Use) int { return strings.Compare(a.Day, b.Day) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if left := schema(t, db); len(left) != 0 {
-		t.Errorf("left after going down: %v", left)
-	}
-	if _, err := provider.Up(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(before, schema(t, db)); diff != "" {
-		t.Errorf("after down and up (-want +got):\n%s", diff)
+	must(t, s.PruneUses(ctx, "2026-02-01"))
+	if got, err := s.Uses(ctx, "claude", "switch_mode"); err != nil || len(got) != 1 {
+		t.Errorf("after a prune: %v, %v", got, err)
 	}
 }
 
-func schema(t *testing.T, db *sql.DB) map[string]string {
-	t.Helper()
-	rows, err := db.QueryContext(context.Background(), `SELECT name, coalesce(sql, '') FROM sqlite_master
-		WHERE name NOT LIKE 'goose%' AND name NOT LIKE 'sqlite_%'`)
-	must(t, err)
-	defer rows.Close()
-	out := map[string]string{}
-	for rows.Next() {
-		var name, text string
-		must(t, rows.Scan(&name, &text))
-		out[name] = text
+func testInForce(t *testing.T, s *Store) {
+	ctx, now := t.Context(), time.Unix(9, 0)
+	for _, digest := range []string{"one", "two"} {
+		must(t, s.SetInForce(ctx, "security.yaml", "system", digest, now))
 	}
-	must(t, rows.Err())
-	return out
+	must(t, s.SetInForce(ctx, "tools.yaml", "system", "one", now))
+	must(t, s.SetInForce(ctx, "tools.yaml", "", "", now))
+	got, err := s.InForce(ctx)
+	must(t, err)
+	if diff := cmp.Diff(map[string]string{"security.yaml": "two"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
-func TestNewerStateIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "vault.db")
-	newer := fstest.MapFS{"00001_vault.sql": &fstest.MapFile{Data: []byte("-- +goose Up\nSELECT 1;\n")}, "00999_future.sql": &fstest.MapFile{Data: []byte("-- +goose Up\nSELECT 1;\n")}}
-	db, err := database.Open(t.Context(), database.Config{Path: path, StateDir: dir, Migrations: newer, Service: "the vault"})
+// Each change of what carries authority is counted, and what is refused is not.
+func testState(t *testing.T, s *Store) {
+	ctx := t.Context()
+	before, err := s.State(ctx)
 	must(t, err)
-	must(t, db.Close())
-	_, err = database.Open(t.Context(), database.Config{Path: path, StateDir: dir, Migrations: Migrations(), Service: "the vault"})
-	if !errors.Is(err, database.ErrNewerSchema) {
-		t.Errorf("error %v", err)
+	must(t, s.Insert(ctx, full("one")))
+	must(t, s.Spend(ctx, Spend{OperationID: "read", Use: 1}))
+	after, err := s.State(ctx)
+	must(t, err)
+	if after.Revision != before.Revision+2 || after.Digest == before.Digest || after.Rows["operations"] != 1 || after.Rows["spent"] != 1 {
+		t.Errorf("%+v after %+v", after, before)
+	}
+	if err := s.Spend(ctx, Spend{OperationID: "read", Use: 1}); !errors.Is(err, ErrSpent) {
+		t.Error(err)
+	}
+	if err := s.Settle(ctx, "one", true, time.Now()); !errors.Is(err, ErrState) {
+		t.Error(err)
+	}
+	if again, err := s.State(ctx); err != nil || !cmp.Equal(after, again) {
+		t.Errorf("after what was refused: %v, %s", err, cmp.Diff(after, again))
+	}
+	if s.Digest("user", "a") == s.Digest("room", "a") || len(s.Digest("user", "a")) != 32 {
+		t.Error("digests of two purposes are alike")
+	}
+}
+
+// Of any number that redeem one key at once, one does.
+func testOneSpends(t *testing.T, s *Store) {
+	var spent, refused atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			switch err := s.Spend(t.Context(), Spend{OperationID: "one", Use: 1, GrantID: "g", At: time.Now()}); {
+			case err == nil:
+				spent.Add(1)
+			case errors.Is(err, ErrSpent):
+				refused.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if spent.Load() != 1 || refused.Load() != 19 {
+		t.Errorf("%d spent it, %d were refused", spent.Load(), refused.Load())
+	}
+}
+
+// What strangers call themselves is kept, whatever it is, and the row stays sound.
+func testAnyText(t *testing.T, s *Store) {
+	for i, name := range []string{"", "'; DROP TABLE operations; --", "a\x00b", "\xff\xfe", "?", "$1", "\U0001F600"} {
+		o := full(fmt.Sprint(i))
+		o.ClientName, o.Arguments = name, []byte(name)
+		must(t, s.Insert(t.Context(), o))
+		got, err := s.Operation(t.Context(), o.ID)
+		must(t, err)
+		if string(got.Arguments) != name || name != got.ClientName && utf8.ValidString(name) && !strings.Contains(name, "\x00") {
+			t.Errorf("%q is %q", name, got.ClientName)
+		}
 	}
 }

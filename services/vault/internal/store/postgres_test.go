@@ -1,0 +1,262 @@
+//go:build real
+
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/fault"
+	installed "durward.internal/services/platform/platformtest/postgres"
+	"durward.internal/services/platform/postgres"
+)
+
+const vaultDB = "durward_vault"
+
+// settings are those of a vault on the server.
+func settings(s *installed.Server) postgres.Settings {
+	return postgres.Settings{Engine: postgres.Postgres, Addresses: []string{s.Socket()}, Name: vaultDB, User: vaultDB, PasswordFile: s.PasswordFile}
+}
+
+// empty makes the database an empty one.
+func empty(t *testing.T, s *installed.Server) {
+	t.Helper()
+	s.SQL(t, vaultDB, "DROP SCHEMA public CASCADE")
+	s.SQL(t, vaultDB, "CREATE SCHEMA public AUTHORIZATION "+vaultDB)
+}
+
+func standby(t *testing.T, s postgres.Settings, dir string) *Standby {
+	t.Helper()
+	b, err := OpenPostgres(t.Context(), s, dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// takeOver leads when the server finds that the one before has ended, or is silent: within 5 s.
+func takeOver(t *testing.T, b *Standby) *Store {
+	t.Helper()
+	for began := time.Now(); ; {
+		s, err := b.Lead(t.Context())
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, ErrFollows) && !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		time.Sleep(50 * time.Millisecond) // the server's clock is what is waited for
+	}
+}
+
+// TestPostgres runs the suite through the socket and through TLS.
+func TestPostgres(t *testing.T) {
+	s := installed.Start(t)
+	remote := settings(s)
+	remote.Addresses, remote.CA = []string{fmt.Sprintf("localhost:%d", s.Port)}, s.CA
+	for name, how := range map[string]postgres.Settings{"socket": settings(s), "tls": remote} {
+		t.Run(name, func(t *testing.T) {
+			suite(t, func(t *testing.T) *Store {
+				empty(t, s)
+				return takeOver(t, standby(t, how, t.TempDir()))
+			})
+		})
+	}
+}
+
+// leaders are a vault that led and says nothing, and the one that took over.
+func leaders(t *testing.T, s *installed.Server) (stale, leader *Store) {
+	t.Helper()
+	dir := t.TempDir()
+	first, second := standby(t, settings(s), dir), standby(t, settings(s), dir)
+	stale = takeOver(t, first)
+	if _, err := second.Lead(t.Context()); !errors.Is(err, ErrFollows) {
+		t.Fatalf("two lead: %v", err)
+	}
+	if !stale.Leads() {
+		t.Error("the one that leads does not know")
+	}
+	must(t, stale.Insert(t.Context(), full("one")))
+	approved := full("two")
+	must(t, stale.Insert(t.Context(), approved))
+	must(t, stale.Approve(t.Context(), approved, nil))
+	return stale, takeOver(t, second)
+}
+
+// TestLead: one vault leads. One that was silent, and does not know that it leads no more, writes nothing: it spends nothing after a halt
+// that it did not see, and nothing that was spent.
+func TestLead(t *testing.T) {
+	s := installed.Start(t)
+	stale, leader := leaders(t, s)
+	ctx := t.Context()
+	if stale.Leads() {
+		t.Error("one that was silent for the time of its lease believes that it leads")
+	}
+	must(t, leader.SetControl(ctx, Control{Epoch: 2, Halted: true}, nil))
+	before, err := leader.State(ctx)
+	must(t, err)
+	for name, write := range map[string]func() error{
+		"a redemption":  func() error { return stale.Spend(ctx, Spend{OperationID: "two", Use: 1, GrantID: "g"}) },
+		"an approval":   func() error { return stale.Approve(ctx, full("one"), nil) },
+		"a new request": func() error { return stale.Insert(ctx, full("three")) },
+		"a resume": func() error {
+			return stale.SetControl(ctx, Control{Epoch: 3}, &UsedStatement{Digest: []byte{1}})
+		},
+		"a count":          func() error { return stale.ChangeUse(ctx, "c", "t", "d", func(u *Use) { u.Calls++ }) },
+		"what is in force": func() error { return stale.SetInForce(ctx, "f", "l", "d", time.Now()) },
+		"seals":            func() error { return stale.Accept(ctx) },
+	} {
+		err := write()
+		if !errors.Is(err, ErrFollows) || !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || fault.From(err).RetryAfter == 0 {
+			t.Errorf("%s of one that lost its lead: %v", name, err)
+		}
+	}
+	if after, err := leader.State(ctx); err != nil || after.Revision != before.Revision {
+		t.Errorf("it left something: %v, %v, %v", before, after, err)
+	}
+	if err := stale.Hold(ctx); !errors.Is(err, ErrFollows) {
+		t.Errorf("it holds its lead: %v", err)
+	}
+	must(t, leader.Close())
+	again := standby(t, settings(s), filepath.Dir(sealKey(t, leader)))
+	if s := takeOver(t, again); len(s.Damage()) != 0 {
+		t.Errorf("damage: %q", s.Damage())
+	}
+	s.SQL(t, vaultDB, "UPDATE sequencer SET closed = 'it was moved'")
+	must(t, again.Close())
+	if _, err := standby(t, settings(s), t.TempDir()).Lead(ctx); !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), "it was moved") {
+		t.Errorf("a database that is closed: %v", err)
+	}
+}
+
+func sealKey(t *testing.T, s *Store) string {
+	t.Helper()
+	e, ok := s.engine.(*server)
+	if !ok {
+		t.Fatal("not on a server")
+	}
+	return filepath.Join(e.dir, database.KeyFile)
+}
+
+// TestHold: a vault keeps its lead for as long as it speaks, and learns that it lost it.
+func TestHold(t *testing.T) {
+	s := installed.Start(t)
+	first := takeOver(t, standby(t, settings(s), t.TempDir()))
+	held := make(chan error, 1)
+	go func() { held <- first.Hold(context.WithoutCancel(t.Context())) }()
+	second := standby(t, settings(s), t.TempDir())
+	for began := time.Now(); time.Since(began) < postgres.LeaseTime+time.Second; time.Sleep(100 * time.Millisecond) { // a lease's time has to pass
+		if _, err := second.Lead(t.Context()); !errors.Is(err, ErrFollows) {
+			t.Fatalf("it leads beside one that speaks: %v", err)
+		}
+		if !first.Leads() {
+			t.Fatal("one that speaks believes that it does not lead")
+		}
+	}
+	s.Kill(t)
+	if err := <-held; !errors.Is(err, ErrFollows) {
+		t.Errorf("when the server ends: %v", err)
+	}
+	if err := first.Insert(t.Context(), full("x")); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("a request meanwhile: %v", err)
+	}
+	s.Run(t)
+	if err := first.Insert(t.Context(), full("x")); !errors.Is(err, ErrFollows) {
+		t.Errorf("a request of one that lost its lead, on the server that is back: %v", err)
+	}
+}
+
+// TestSealsOnPostgres: what was changed behind the vault's back is found when a vault takes over, and not served while one leads.
+func TestSealsOnPostgres(t *testing.T) {
+	s := installed.Start(t)
+	for name, tc := range map[string]struct{ spoil, want string }{
+		"nothing":             {"SELECT 1", ""},
+		"a principal":         {"UPDATE operations SET principal = 'other' WHERE operation_id = 'one'", "operations: the row one was changed"},
+		"a row that is new":   {"INSERT INTO spent VALUES ('x', 1, 'g', 'a', 0, '')", "spent: the row x/1 was changed"},
+		"a row that is gone":  {"DELETE FROM spent", "spent: it has 0 rows of 1"},
+		"an older copy":       {"UPDATE operations o SET (state, seal) = (SELECT state, seal FROM old) WHERE operation_id = 'one'", "operations: a row of it is an older copy"},
+		"a statement":         {"UPDATE statements SET digest = '\\x06'", "statements: the row 06 was changed"},
+		"the switch":          {"UPDATE control SET halted = false, epoch = 1", "control: the row 1 was changed"},
+		"no switch":           {"DELETE FROM control", "control: it has 0 rows of 1"},
+		"totals":              {"UPDATE seals SET rows = 0 WHERE name = 'spent'", "seals: the row spent was changed or is missing"},
+		"no totals":           {"DELETE FROM seals WHERE name = 'spent'", "seals: the row spent was changed or is missing"},
+		"the columns of them": {"UPDATE seals SET columns = 'digest' WHERE name = 'statements'", "seals: the row statements was changed or is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, dir := t.Context(), t.TempDir()
+			empty(t, s)
+			first := takeOver(t, standby(t, settings(s), dir))
+			must(t, first.Insert(ctx, full("one")))
+			s.SQL(t, vaultDB, "CREATE TABLE old AS SELECT state, seal FROM operations")
+			must(t, first.Approve(ctx, full("one"), &UsedStatement{Digest: []byte{5}}))
+			must(t, first.Spend(ctx, Spend{OperationID: "one", Use: 1}))
+			must(t, first.SetControl(ctx, Control{Epoch: 7, Halted: true}, nil))
+			s.SQL(t, vaultDB, tc.spoil)
+			if name == "a principal" {
+				if _, err := first.Operation(ctx, "one"); !errors.Is(err, database.ErrDamaged) {
+					t.Errorf("it is served: %v", err)
+				}
+				if err := first.Settle(ctx, "one", true, time.Now()); err != nil {
+					t.Error(err) // and stays without a seal
+				}
+			}
+			must(t, first.Close())
+			second := takeOver(t, standby(t, settings(s), dir))
+			if got := strings.Join(second.Damage(), "; "); !strings.Contains(got, tc.want) || (tc.want == "") != (got == "") {
+				t.Fatalf("found %q, want %q", got, tc.want)
+			}
+			if c, err := second.Control(ctx); err != nil || tc.want != "" && !c.Halted && name != "the switch" {
+				t.Errorf("%+v, %v", c, err)
+			}
+			must(t, second.Accept(ctx))
+			must(t, second.Insert(ctx, full("after")))
+			must(t, second.Close())
+			if third := takeOver(t, standby(t, settings(s), dir)); len(third.Damage()) != 0 {
+				t.Errorf("after it was accepted: %q", third.Damage())
+			}
+		})
+	}
+}
+
+// TestSealKeyOfTheDatabase: a vault without the key of the rows' seals, or with another, takes nothing over and seals nothing anew.
+func TestSealKeyOfTheDatabase(t *testing.T) {
+	s := installed.Start(t)
+	dir := t.TempDir()
+	first := takeOver(t, standby(t, settings(s), dir))
+	must(t, first.Insert(t.Context(), full("one")))
+	must(t, first.Close())
+	other := t.TempDir()
+	for _, want := range []string{"copy it from the state folder", "sealed with another key"} {
+		b := standby(t, settings(s), other)
+		if _, err := b.Lead(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		must(t, b.Close())
+		must(t, os.WriteFile(filepath.Join(other, database.KeyFile), make([]byte, 32), 0o600))
+	}
+	key, err := os.ReadFile(filepath.Join(dir, database.KeyFile))
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(other, database.KeyFile), key, 0o600))
+	if b := takeOver(t, standby(t, settings(s), other)); len(b.Damage()) != 0 {
+		t.Errorf("with the key: %q", b.Damage())
+	}
+}
+
+// TestUnsafeServerIsRefused: the vault keeps nothing on a server that forgets what it acknowledged.
+func TestUnsafeServerIsRefused(t *testing.T) {
+	s := installed.Start(t)
+	s.SQL(t, "postgres", "ALTER ROLE "+vaultDB+" SET synchronous_commit = off")
+	if _, err := OpenPostgres(t.Context(), settings(s), t.TempDir(), slog.New(slog.DiscardHandler)); !errors.Is(err, postgres.ErrUnsafe) {
+		t.Errorf("%v", err)
+	}
+}
