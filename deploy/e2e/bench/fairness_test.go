@@ -100,7 +100,7 @@ func (s *suite) steady(c *client) []time.Duration {
 		due := began.Add(time.Duration(n) * time.Second / besideRate)
 		time.Sleep(time.Until(due)) // calls come at a steady rate
 		all.Go(func() {
-			if _, err := c.call(s.Context(), readTool, "{}"); err != nil {
+			if _, err := c.call(s.Context(), *tool, "{}"); err != nil {
 				s.Errorf("a call at %d a second: %v", besideRate, err)
 				return
 			}
@@ -142,7 +142,7 @@ func (s *suite) fairness(beside, flood string) {
 			return false, err
 		}
 	}
-	read := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"` + readTool + `","arguments":{}}}`
+	read := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"` + *tool + `","arguments":{}}}`
 	hello := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
 	var guess atomic.Int64
 	kinds := []struct {
@@ -207,7 +207,7 @@ func (s *suite) crowd(tokens []string) {
 		running.Go(func() {
 			for time.Since(began) < crowdFor {
 				at := time.Now()
-				a, err := c.post(s.Context(), "", []byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+readTool+`","arguments":{}}}`))
+				a, err := c.post(s.Context(), "", []byte(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+*tool+`","arguments":{}}}`))
 				switch {
 				case isLimited(a, err):
 					limited.Add(1)
@@ -263,7 +263,7 @@ func (s *suite) manyPrincipals(tokens []string) {
 	s.Cleanup(transport.CloseIdleConnections)
 	begin := s.connectMany(transport, tokens[0])
 	for range 20 {
-		_, err := begin.call(s.Context(), readTool, "{}")
+		_, err := begin.call(s.Context(), *tool, "{}")
 		s.must(err)
 		time.Sleep(100 * time.Millisecond) // calls come at a steady rate
 	}
@@ -274,12 +274,12 @@ func (s *suite) manyPrincipals(tokens []string) {
 		all.Go(func() {
 			for token := range work {
 				c := s.connectMany(transport, token)
-				if _, err := c.call(s.Context(), readTool, "{}"); err != nil {
+				if _, err := c.call(s.Context(), *tool, "{}"); err != nil {
 					s.Error(err)
 				}
 				modern, err := newClient(s.Context(), transport, stateless, s.h.MCPURL(), token)
 				if err == nil {
-					_, err = modern.call(s.Context(), readTool, "{}")
+					_, err = modern.call(s.Context(), *tool, "{}")
 				}
 				if err != nil {
 					s.Error(err)

@@ -48,6 +48,8 @@ const Patience = 20 * time.Second
 // Options say how a Host is made.
 type Options struct {
 	Build Build
+	// Bin is a folder of programs that were built from another commit, to be measured beside this one's; empty means Build's.
+	Bin string
 	// Catalog returns the executor's catalog; nil means DemoCatalog.
 	Catalog func(h *Host) string
 	// Limits is the gateway's `limits:` section, in YAML; empty means limits that no test reaches, and DefaultLimits those that
@@ -83,8 +85,12 @@ type Host struct {
 func New(t testing.TB, opts Options) *Host {
 	t.Helper()
 	root := t.TempDir()
+	bin := opts.Bin
+	if bin == "" {
+		bin = Binaries(t, opts.Build)
+	}
 	h := &Host{
-		Dir: filepath.Join(root, "home"), Bin: Binaries(t, opts.Build), Operator: cmp.Or(opts.Operator, "ada"),
+		Dir: filepath.Join(root, "home"), Bin: bin, Operator: cmp.Or(opts.Operator, "ada"),
 		root: root, t: t, opts: opts, base: ClaimPorts(t), processes: map[string]*Process{},
 	}
 	t.Cleanup(h.close)
