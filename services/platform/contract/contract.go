@@ -42,6 +42,8 @@ type Tool struct {
 	Relieves bool
 	// Acts: a READ tool, since it asks nobody, that changes something all the same.
 	Acts bool
+	// Snapshot: a READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone.
+	Snapshot bool
 	// Resource is the kind of thing that a call is about, and ResourceArgument the argument that names it: "Service", "service_id".
 	// Both are empty where a call is about the host.
 	Resource, ResourceArgument string
@@ -272,6 +274,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		Tags:        slices.Sorted(slices.Values(option.GetTags())),
 		Relieves:    option.GetRelieves(),
 		Acts:        option.GetActs(),
+		Snapshot:    option.GetSnapshot(),
 		Method:      m,
 		FullMethod:  fullMethod(m),
 		Sink:        sink,
@@ -394,6 +397,21 @@ func (t Tool) OutsideFields() []string { return outsideFields(t.Method) }
 
 // OutsideFields is Tool.OutsideFields for an RPC under a tool's permit.
 func (p Permitted) OutsideFields() []string { return outsideFields(p.Method) }
+
+// AllCatalogue reports whether no text of the RPC's response is from outside, however deep: not in messages of other packages either,
+// whose fields have no origin.
+func (p Permitted) AllCatalogue() bool {
+	all := len(outsideFields(p.Method)) == 0
+	walkFields(p.Method.Output(), func(_ string, fd protoreflect.FieldDescriptor) {
+		if fd.IsMap() {
+			fd = fd.MapValue()
+		}
+		if m := fd.Message(); m != nil && m.ParentFile().Package() != p.Method.ParentFile().Package() && holdsText(m) {
+			all = false
+		}
+	})
+	return all
+}
 
 // Opaque returns the fields of a message, however deep, whose content from outside is neither text nor a number: bytes, and
 // messages of other packages that hold text. Nothing could look through them.

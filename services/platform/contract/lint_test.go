@@ -23,6 +23,12 @@ func lint() []string {
 		if t.OneCall && t.Tier != optionsv1.Tier_TIER_READ {
 			complain("takes a grant for each call as every tool beyond READ does, and says so")
 		}
+		if t.Snapshot && (!t.ByPermit() || t.OpenResult || t.Acts) {
+			complain("is answered from a snapshot, and is no plain READ tool under a permit")
+		}
+		if t.Snapshot && !(Permitted{Method: t.Method}).AllCatalogue() {
+			complain("is answered from a snapshot, and returns what is not the catalogue's")
+		}
 		if t.Title == "" {
 			complain("has no title")
 		}

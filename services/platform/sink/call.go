@@ -60,6 +60,14 @@ type call struct {
 	subject [sha256.Size]byte
 }
 
+// rpc is the gRPC name of what was called.
+func (c *call) rpc() string {
+	if c.method != "" {
+		return c.method
+	}
+	return c.tool.FullMethod
+}
+
 // who is for whom a call is made, by a verified grant or permit.
 type who struct {
 	principal, session string

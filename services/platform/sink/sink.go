@@ -134,6 +134,8 @@ type Authority struct {
 	cfg   Config
 	self  string
 	tools map[string]contract.Tool
+	// catalogue holds the tools, and the RPCs under a permit, whose whole answer is the catalogue's: there is nothing to look through.
+	catalogue map[string]bool
 	// under are the RPCs that are no tools and take a tool's permit, by gRPC name.
 	under map[string]contract.Permitted
 	// operators are the streams that take no permit and that operators alone may call.
@@ -188,6 +190,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		streams:    streams{open: map[string]int{}, moved: make(chan struct{})},
 		self:       cfg.Self.String(),
 		tools:      map[string]contract.Tool{},
+		catalogue:  map[string]bool{},
 		executions: map[string]*execution{},
 		ended:      map[[32]byte]time.Time{},
 		desktop:    desktop.New(cfg.Now),
@@ -203,11 +206,13 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 			return nil, err
 		}
 		a.tools[t.FullMethod] = t
+		a.catalogue[t.FullMethod] = contract.Permitted{Method: t.Method}.AllCatalogue()
 	}
 	for method, p := range under {
 		if err := a.checkOrigins(method, p.Method, p.Stream()); err != nil {
 			return nil, err
 		}
+		a.catalogue[method] = p.AllCatalogue()
 	}
 	if err := a.SetUnattended(cfg.Unattended); err != nil {
 		return nil, err

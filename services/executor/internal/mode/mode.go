@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -317,9 +318,13 @@ func OutcomeName(o executorv1.SwitchOutcome) string {
 	}
 }
 
-// history is a Journal that remembers how long steps took until a switch notes a new one: a plan asks that for every service.
+// history is a Journal that remembers what is asked for often until that changes: the current mode, for every list of modes, and
+// how long steps took, for every service of a plan. This process alone writes the journal.
 type history struct {
 	Journal
+	// current is nil where it has to be read.
+	current atomic.Pointer[string]
+
 	mu sync.Mutex
 	// round counts what was noted: an answer from before says nothing of the time after it.
 	round int
@@ -357,11 +362,38 @@ func (h *history) Took(ctx context.Context, action executorv1.PlanAction, servic
 	return took, nil
 }
 
+// CurrentMode implements Journal.
+func (h *history) CurrentMode(ctx context.Context) (string, error) {
+	if known := h.current.Load(); known != nil {
+		return *known, nil
+	}
+	h.mu.Lock()
+	round := h.round
+	h.mu.Unlock()
+	mode, err := h.Journal.CurrentMode(ctx)
+	if err != nil {
+		return "", err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.round == round {
+		h.current.Store(&mode)
+	}
+	return mode, nil
+}
+
+// SetCurrentMode implements Journal.
+func (h *history) SetCurrentMode(ctx context.Context, mode string) error {
+	defer h.forget() // also where it failed: what is on the disk then is for the disk to say
+	return h.Journal.SetCurrentMode(ctx, mode)
+}
+
 func (h *history) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.round++
 	h.took = map[pastStep][]time.Duration{}
+	h.current.Store(nil)
 }
 
 // NoteSteps implements Journal.

@@ -230,7 +230,10 @@ type Tool struct {
 	Relieves bool `protobuf:"varint,9,opt,name=relieves,proto3" json:"relieves,omitempty"`
 	// A READ tool, since it asks nobody, that changes something all the same: clients are not told that it only reads (an MCP hint,
 	// never enforcement).
-	Acts          bool `protobuf:"varint,10,opt,name=acts,proto3" json:"acts,omitempty"`
+	Acts bool `protobuf:"varint,10,opt,name=acts,proto3" json:"acts,omitempty"`
+	// A READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone: the edge answers a
+	// call of it where it was understood. It says nothing of who may call the tool.
+	Snapshot      bool `protobuf:"varint,11,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -331,6 +334,13 @@ func (x *Tool) GetRelieves() bool {
 func (x *Tool) GetActs() bool {
 	if x != nil {
 		return x.Acts
+	}
+	return false
+}
+
+func (x *Tool) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
 	}
 	return false
 }
@@ -436,7 +446,7 @@ var File_durward_options_v1_options_proto protoreflect.FileDescriptor
 
 const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
-	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xa0\x02\n" +
+	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xbc\x02\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
@@ -451,7 +461,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\x04tags\x18\b \x03(\tR\x04tags\x12\x1a\n" +
 	"\brelieves\x18\t \x01(\bR\brelieves\x12\x12\n" +
 	"\x04acts\x18\n" +
-	" \x01(\bR\x04acts*\xa8\x01\n" +
+	" \x01(\bR\x04acts\x12\x1a\n" +
+	"\bsnapshot\x18\v \x01(\bR\bsnapshot*\xa8\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +
