@@ -67,6 +67,9 @@ type settings struct {
 	// SessionsPerPrincipal is how many sessions a client keeps, 1 to 1024; a further one ends the one that has been idle
 	// longest. Default 32.
 	SessionsPerPrincipal int `yaml:"sessions_per_principal"`
+	// ThroughSDK has the MCP SDK serve every message: without it, reads of the host's state are answered where they were understood,
+	// at a fraction of the cost. The answers are the same. Default false.
+	ThroughSDK bool `yaml:"through_sdk"`
 	// Limits are how often a client may ask, and how much it may have open. Default: those of SEC-R2.
 	Limits limit.Config `yaml:"limits"`
 }
@@ -214,8 +217,12 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
+	var direct httpfront.Direct
+	if !s.ThroughSDK {
+		direct = server.Direct
+	}
 	edge, err := httpfront.New(httpfront.Config{
-		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
+		Direct: direct, Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
 		Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
 		SessionsPerPrincipal: s.SessionsPerPrincipal, SessionIdle: time.Duration(s.SessionIdleS) * time.Second,
 		Limits: s.Limits,

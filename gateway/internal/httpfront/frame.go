@@ -38,8 +38,11 @@ type Frame struct {
 	Body []byte
 	// Name is what the message is about, as the Mcp-Name header repeats it: a tool's name, a resource's URI, a task's id.
 	Name string
-	// Tool is the tool's name, for tools/call.
-	Tool string
+	// Tool is the tool's name, and Arguments are its arguments as they were sent, for tools/call.
+	Tool      string
+	Arguments jsontext.Value
+	// Cancels is the id of the request that a notifications/cancelled is about, as requestKey spells it.
+	Cancels string
 	// Resources is how many resources a subscriptions/listen names.
 	Resources int
 	meta

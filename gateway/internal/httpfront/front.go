@@ -55,7 +55,9 @@ type Config struct {
 	Sessions Sessions
 	// Stateful and Stateless serve the messages of their era that passed; Of gives them the call that a request belongs to.
 	Stateful, Stateless http.Handler
-	Refusals            *refusal.Recorder
+	// Direct answers calls that need nothing of the SDK; nil: the SDK gets them all.
+	Direct   Direct
+	Refusals *refusal.Recorder
 	Logger              *slog.Logger
 	// Metrics counts and traces what passes; nil: nothing.
 	Metrics *metrics.Metrics
@@ -363,8 +365,12 @@ func (f *Front) forward(w http.ResponseWriter, r *http.Request, call *Call, fram
 	if f.over(w, r, call, frame) {
 		return
 	}
+	ctx := call.Seen.Trace(r.Context())
+	if f.direct(ctx, w, call, frame) {
+		return
+	}
 	header := forwarded(r, frame)
-	r = r.WithContext(context.WithValue(call.Seen.Trace(r.Context()), callKey{}, call))
+	r = r.WithContext(context.WithValue(ctx, callKey{}, call))
 	r.Header = header
 	r.Body = io.NopCloser(bytes.NewReader(frame.Body))
 	r.ContentLength = int64(len(frame.Body))

@@ -137,6 +137,7 @@ func decodeCall(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 	if p.Arguments == nil {
 		p.Arguments = jsontext.Value("{}")
 	}
+	f.Arguments = p.Arguments
 	b := member(make([]byte, 0, len(p.Arguments)+len(f.Name)+32), "name", f.Name)
 	return append(append(b, `,"arguments":`...), p.Arguments...), nil
 }
@@ -207,7 +208,7 @@ func decodeList(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
 	return nil, nil
 }
 
-func decodeCancelled(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
+func decodeCancelled(f *Frame, params jsontext.Value) ([]byte, *frameError) {
 	var p struct {
 		RequestID jsontext.Value `json:"requestId"`
 		Reason    *string        `json:"reason"`
@@ -220,6 +221,7 @@ func decodeCancelled(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
 	if lookalike(p.More, "requestId", "reason", "_meta") {
 		return nil, invalidParams(sentenceLookalike)
 	}
+	f.Cancels = requestKey(p.RequestID)
 	return append([]byte(`"requestId":`), p.RequestID...), nil
 }
 

@@ -52,6 +52,9 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 		}
 		defer f.table.answered(e, id)
 	}
+	if frame.Cancels != "" {
+		f.table.cancel(e, frame.Cancels)
+	}
 	f.forward(w, r, call, frame)
 	return nil
 }

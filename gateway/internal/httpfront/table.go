@@ -1,6 +1,7 @@
 package httpfront
 
 import (
+	"context"
 	"crypto/sha256"
 	"sync"
 	"time"
@@ -44,11 +45,19 @@ type entry struct {
 	admitted bool
 	dead     bool
 	// asked are the ids of the requests under way, as requestKey spells them.
-	asked map[string]chan struct{}
+	asked map[string]*asked
 	// streaming: the one standalone stream of the session is open.
 	streaming bool
 	// idle ends a session that nobody used for long.
 	idle *time.Timer
+}
+
+// asked is a request under way.
+type asked struct {
+	// ended is closed when it is answered.
+	ended chan struct{}
+	// cancel ends one that is answered here; nil for those that are the SDK's.
+	cancel context.CancelFunc
 }
 
 // maxSenders is how many sessions for senders a principal keeps, apart from its others: as many as a vault holds at most. A
@@ -184,9 +193,9 @@ func (t *table) ask(e *entry, id string) bool {
 		before, twice := e.asked[id]
 		if !twice {
 			if e.asked == nil {
-				e.asked = map[string]chan struct{}{}
+				e.asked = map[string]*asked{}
 			}
-			e.asked[id] = make(chan struct{})
+			e.asked[id] = &asked{ended: make(chan struct{})}
 		}
 		t.mu.Unlock()
 		if !twice {
@@ -196,7 +205,7 @@ func (t *table) ask(e *entry, id string) bool {
 			patience = time.After(justAnswered)
 		}
 		select {
-		case <-before:
+		case <-before.ended:
 		case <-patience:
 			return false
 		}
@@ -206,8 +215,26 @@ func (t *table) ask(e *entry, id string) bool {
 func (t *table) answered(e *entry, id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	close(e.asked[id])
+	close(e.asked[id].ended)
 	delete(e.asked, id)
+}
+
+// cancellable notes how a request under way is cancelled.
+func (t *table) cancellable(e *entry, id string, cancel context.CancelFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := e.asked[id]; a != nil {
+		a.cancel = cancel
+	}
+}
+
+// cancel cancels a request of the session that is answered here, if that is under way.
+func (t *table) cancel(e *entry, id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := e.asked[id]; a != nil && a.cancel != nil {
+		a.cancel()
+	}
 }
 
 // restsFor is how long a session may be idle: one for a sender as long as the vault says, which a human set for messaging

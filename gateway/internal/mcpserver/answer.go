@@ -33,6 +33,8 @@ type answer struct {
 	dangerous time.Time
 	// fault is for the log.
 	fault *fault.Error
+	// form is how the envelope is written but for its request id; nil where nobody remembers.
+	form *form
 }
 
 // done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
@@ -121,18 +123,23 @@ func (s *Server) banner(call *httpfront.Call, out answer) answer {
 	if !ok {
 		return out
 	}
-	out.Envelope, out.dangerous = out.Dangerous(until), until
+	out.Envelope, out.dangerous, out.form = out.Dangerous(until), until, nil
 	return out
 }
 
-// result writes an envelope as text and as structured content, byte for byte the same JSON.
-func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (*mcp.CallToolResult, error) {
+// final returns an answer as this client gets it: without a call that is not for it, and with the banner of dangerous mode.
+func (s *Server) final(call *httpfront.Call, out answer) answer {
 	if out.Next != nil && !call.Session.May(out.Next.Tool) {
 		without := *out.Envelope
 		without.Next = nil
 		out.Envelope = &without
 	}
-	out = s.banner(call, out)
+	return s.banner(call, out)
+}
+
+// result writes an envelope as text and as structured content, byte for byte the same JSON.
+func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (*mcp.CallToolResult, error) {
+	out = s.final(call, out)
 	raw, err := out.JSON()
 	if err != nil {
 		s.conf.Logger.ErrorContext(ctx, "encode an answer", "error", err)

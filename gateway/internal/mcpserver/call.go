@@ -48,14 +48,21 @@ func (s *Server) held(began time.Time) bounds {
 
 // call serves one tools/call of a tool that exists. It never returns an error: whatever happens is an envelope.
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*mcp.CallToolResult, error) {
-	began := time.Now()
 	call := callOf(req)
+	out := s.answer(ctx, call, t, func(until bounds) (answer, error) { return s.limited(ctx, req, call, t, until) })
+	s.leaveTask(ctx, call, t, out)
+	return s.result(ctx, call, out)
+}
+
+// answer carries one call out, and counts and logs it.
+func (s *Server) answer(ctx context.Context, call *httpfront.Call, t tool, carryOut func(until bounds) (answer, error)) answer {
+	began := time.Now()
 	answered := call.Seen.Call(t.Name)
 	until := s.held(began)
 	if takesTasks(call, t) {
 		until = s.heldAsTask(began)
 	}
-	out, err := s.limited(ctx, req, call, t, until)
+	out, err := carryOut(until)
 	if err != nil {
 		out = failed(call, t, err)
 	}
@@ -66,8 +73,7 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, t tool) (*m
 	}
 	s.conf.Logger.InfoContext(ctx, "tool call", attributes...)
 	answered(string(out.Status))
-	s.leaveTask(ctx, call, t, out)
-	return s.result(ctx, call, out)
+	return out
 }
 
 // unknownTool answers like a denial of policy (ACL-3).
@@ -86,13 +92,22 @@ func (s *Server) unknownTool(ctx context.Context, call *httpfront.Call) (mcp.Res
 	return completed{result}, nil
 }
 
-// limited holds one of the principal's slots for the call.
-func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool, until bounds) (answer, error) {
+// enter takes one of the principal's slots for the call; leave gives it back.
+func (s *Server) enter(call *httpfront.Call) (leave func(), err error) {
 	if !call.Enter() {
 		s.conf.Metrics.Refused("limit: calls")
-		return answer{}, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
+		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second))
 	}
-	defer call.Leave()
+	return call.Leave, nil
+}
+
+// limited holds one of the principal's slots for the call.
+func (s *Server) limited(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool, until bounds) (answer, error) {
+	leave, err := s.enter(call)
+	if err != nil {
+		return answer{}, err
+	}
+	defer leave()
 	request, reason, err := t.decode(req.Params.Arguments, fromMessages(call))
 	if err != nil {
 		s.recordRefused(ctx, call, t, err)
@@ -133,6 +148,9 @@ func (s *Server) read(ctx context.Context, req *mcp.CallToolRequest, call *httpf
 	}
 	if err != nil {
 		return answer{}, err
+	}
+	if t.Snapshot {
+		return s.written.done(call, t.Tool, reply)
 	}
 	return done(call, t.Tool, reply, "")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/gowebpki/jcs"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -35,6 +36,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/rpc"
 )
 
 // This file shows that the edge's reading of a call is the sink's. Three readers see the same bytes: the gateway, whole; the
@@ -44,6 +46,9 @@ import (
 
 // wire is both peers of a gateway as far as gRPC goes: it keeps the bytes that would be sent.
 type wire struct {
+	// answers are what reads are answered with, and how they went, by gRPC name; nil: nothing.
+	answers func(method string, request proto.Message) (proto.Message, *callv1.Outcome, error)
+
 	mu   sync.Mutex
 	sent []sent
 }
@@ -53,7 +58,7 @@ type sent struct {
 	body   []byte
 }
 
-func (w *wire) Invoke(_ context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
+func (w *wire) Invoke(_ context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	request, ok := args.(proto.Message)
 	if !ok {
 		return errors.New("not a message")
@@ -64,16 +69,23 @@ func (w *wire) Invoke(_ context.Context, method string, args, reply any, _ ...gr
 	}
 	switch method {
 	case vaultv1.SessionService_OpenSession_FullMethodName:
-		permits := []*vaultv1.AddressedPermit{}
-		for _, role := range []optionsv1.Role{optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_VAULT} {
-			permits = append(permits, &vaultv1.AddressedPermit{Role: role, Permit: &callv1.SignedPermit{Kid: "test"}, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))})
+		permits, err := w.permits()
+		if err != nil {
+			return err
 		}
 		proto.Merge(reply.(proto.Message), &vaultv1.OpenSessionResponse{
 			SessionId: strings.Repeat("0", 32), Session: "s-differential", Principal: "differential", Permits: permits, IdleTimeoutS: 1800,
 			ExpiresAt: timestamppb.New(time.Now().Add(8 * time.Hour)),
 		})
 		return nil
-	case vaultv1.SessionService_CloseSession_FullMethodName, vaultv1.SessionService_RenewPermits_FullMethodName:
+	case vaultv1.SessionService_RenewPermits_FullMethodName:
+		permits, err := w.permits()
+		if err != nil {
+			return err
+		}
+		proto.Merge(reply.(proto.Message), &vaultv1.RenewPermitsResponse{Permits: permits})
+		return nil
+	case vaultv1.SessionService_CloseSession_FullMethodName:
 		return nil
 	case vaultv1.AuthorityService_Authorise_FullMethodName:
 		proto.Merge(reply.(proto.Message), &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED})
@@ -81,9 +93,50 @@ func (w *wire) Invoke(_ context.Context, method string, args, reply any, _ ...gr
 		proto.Merge(reply.(proto.Message), &vaultv1.WaitOperationResponse{State: vaultv1.OperationState_OPERATION_STATE_DENIED})
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.sent = append(w.sent, sent{method, raw})
+	w.mu.Unlock()
+	if w.answers == nil || !strings.HasPrefix(method, "/durward.executor.") {
+		return nil
+	}
+	response, outcome, err := w.answers(method, request)
+	if err != nil || response == nil {
+		return err
+	}
+	proto.Merge(reply.(proto.Message), response)
+	for _, o := range opts {
+		if trailer, ok := o.(grpc.TrailerCallOption); ok && outcome != nil {
+			said, err := proto.Marshal(outcome)
+			if err != nil {
+				return err
+			}
+			*trailer.TrailerAddr = metadata.Pairs(rpc.TrailerOutcome, string(said))
+		}
+	}
 	return nil
+}
+
+// permits are for nothing that reads, unless reads are answered.
+func (w *wire) permits() (out []*vaultv1.AddressedPermit, err error) {
+	for _, role := range []optionsv1.Role{optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_VAULT} {
+		signed := &callv1.SignedPermit{Kid: "test"}
+		if w.answers != nil {
+			if signed.Payload, err = proto.Marshal(&callv1.Permit{Tools: byPermit()}); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, &vaultv1.AddressedPermit{Role: role, Permit: signed, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))})
+	}
+	return out, nil
+}
+
+// byPermit are the tools that permits are for.
+func byPermit() (names []string) {
+	for _, t := range contract.Tools() {
+		if t.ByPermit() {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
 
 func (w *wire) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -102,7 +155,10 @@ func (w *wire) take() []sent {
 type readers struct {
 	wire    *wire
 	gateway http.Handler
-	session string
+	// spool and refusals are what it records.
+	spool    *fakeSpool
+	refusals *refusal.Recorder
+	session  string
 	// said is the last answer.
 	said string
 }
@@ -110,23 +166,30 @@ type readers struct {
 func newReaders(t testing.TB) *readers {
 	t.Helper()
 	r := &readers{wire: new(wire)}
-	r.gateway = newGateway(t, r.wire, r.wire)
+	r.serve(t, false)
+	r.open(t)
+	return r
+}
+
+// open opens a session.
+func (r *readers) open(t testing.TB) {
+	t.Helper()
 	opened := r.post([]byte(initialize), nil)
 	if r.session = opened.Header().Get("Mcp-Session-Id"); r.session == "" {
 		t.Fatalf("no session: %d %s", opened.Code, opened.Body)
 	}
 	r.post([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`), map[string]string{"Mcp-Session-Id": r.session, "Mcp-Protocol-Version": "2025-11-25"})
 	r.wire.take()
-	return r
 }
 
-// newGateway is the gateway's handler over connections to its peers.
-func newGateway(t testing.TB, vault, executor grpc.ClientConnInterface) http.Handler {
+// serve makes the gateway's handler over the wire to its peers.
+func (r *readers) serve(t testing.TB, throughSDK bool) {
 	t.Helper()
 	logger := slog.New(slog.DiscardHandler) // a line for each of so many calls would tell nobody anything
-	refusals, err := refusal.New(new(fakeSpool), logger)
+	r.spool = new(fakeSpool)
+	refusals, err := refusal.New(r.spool, logger)
 	must(t, err)
-	peers, err := relay.New(relay.Config{Vault: vault, Waits: vault, Executor: executor, Logger: logger})
+	peers, err := relay.New(relay.Config{Vault: r.wire, Waits: r.wire, Executor: r.wire, Logger: logger})
 	must(t, err)
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: time.Second, SessionTimeout: time.Hour,
@@ -135,12 +198,12 @@ func newGateway(t testing.TB, vault, executor grpc.ClientConnInterface) http.Han
 	must(t, err)
 	edge, err := httpfront.New(httpfront.Config{
 		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
-		Refusals: refusals, Logger: logger, SessionsPerPrincipal: 8, SessionIdle: time.Hour,
+		Direct: direct(server, throughSDK), Refusals: refusals, Logger: logger, SessionsPerPrincipal: 8, SessionIdle: time.Hour,
 		Limits: lifted(),
 	})
 	must(t, err)
 	t.Cleanup(func() { edge.Close(context.Background()) })
-	return edge
+	r.gateway, r.refusals = edge, refusals
 }
 
 func (r *readers) post(body []byte, header map[string]string) *httptest.ResponseRecorder {

@@ -25,6 +25,7 @@ import (
 
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/mcpserver"
+	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -683,8 +684,20 @@ type edgeOptions struct {
 	fresh        time.Duration
 	// permits is how long permits last; 0: a minute.
 	permits time.Duration
+	// throughSDK has the SDK serve every message.
+	throughSDK bool
+	// metrics counts; nil: nobody does.
+	metrics *metrics.Metrics
 	// wrap is around the connections to the peers; nil leaves them as they are.
 	wrap func(grpc.ClientConnInterface) grpc.ClientConnInterface
+}
+
+// direct is the front's Direct, as the program's configuration has it.
+func direct(s *mcpserver.Server, throughSDK bool) httpfront.Direct {
+	if throughSDK {
+		return nil
+	}
+	return s.Direct
 }
 
 func newEdge(t testing.TB, opts edgeOptions) *edge {
@@ -734,7 +747,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	draining := make(chan struct{})
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
-		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
+		Relay: peers, Refusals: refusals, Metrics: opts.metrics, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
 		SessionTimeout: orDefault(opts.idle, time.Minute), Draining: draining,
 	}.TellingEvery(opts.telling))
 	must(t, err)
@@ -743,7 +756,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := httpfront.New(httpfront.Config{
 		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
-		Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
+		Direct: direct(server, opts.throughSDK), Metrics: opts.metrics, Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
 		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
 		Limits: limits,
 	})

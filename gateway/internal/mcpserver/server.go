@@ -100,6 +100,8 @@ type Server struct {
 	resources *resources
 	// screen is for what comes from messaging channels.
 	screen *messaging.Screen
+	// written are answers that were written before.
+	written *written
 	// diagnostics is empty in every shipped build.
 	diagnostics diagnostics
 }
@@ -128,7 +130,7 @@ func New(conf Config) (*Server, error) {
 		return nil, fmt.Errorf("mcpserver: a call is held for %v at most", LongestHold)
 	}
 	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
-	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New()}
+	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New(), written: &written{}}
 	for _, t := range contract.Tools() {
 		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
 	}
@@ -142,6 +144,11 @@ func New(conf Config) (*Server, error) {
 		}
 	}
 	return s, nil
+}
+
+// about is what clients learn of the server.
+func (s *Server) about() *mcp.Implementation {
+	return &mcp.Implementation{Name: "durward", Title: "Durward", Version: s.conf.Version}
 }
 
 // serve makes the SDK's server of one era and puts everything on it that is served.
@@ -159,7 +166,7 @@ func (s *Server) serve(era httpfront.Era) error {
 	}
 	s.resources.options(options)
 	s.diagnostics.prepare(options)
-	sdk := mcp.NewServer(&mcp.Implementation{Name: "durward", Title: "Durward", Version: s.conf.Version}, options)
+	sdk := mcp.NewServer(s.about(), options)
 	for _, t := range contract.Tools() {
 		if err := add(sdk, s, s.tools[t.Name]); err != nil {
 			return err

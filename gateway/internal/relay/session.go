@@ -188,6 +188,12 @@ func (s *Session) May(tool string) bool { return slices.Contains(s.Tools(), tool
 // Done is closed when the session ends at the gateway.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
+// OnEnd has f called when the session ends at the gateway, unless stop is called before.
+func (s *Session) OnEnd(f func()) (stop func()) {
+	unlink := context.AfterFunc(s.ctx, f)
+	return func() { unlink() }
+}
+
 // Open asks the vault for a session. A wrong credential is CODE_UNAUTHENTICATED.
 func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 	by.ClientName, by.ClientVersion = clean.Line(by.ClientName, 128), clean.Line(by.ClientVersion, 64)
