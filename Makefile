@@ -30,6 +30,8 @@ vram-report: ## published figures of GPU memory beside the estimates, with sourc
 	@scripts/vram-report.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
+bench-compare: ## reads of this checkout beside those of the commit BASE, in the same rounds, by benchstat
+	@BASE="$(BASE)" scripts/bench-compare.sh
 fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
 	@scripts/fuzz.sh $(FUZZ)
 full: ## every step at full size, with its times beside its budget; hours
@@ -45,4 +47,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report bench fuzz full lint generate hooks build clean golden-diff golden-accept
+.PHONY: help run test real conformance race drill soak hostile vram-report bench bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept

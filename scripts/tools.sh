@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate" or "lint".
+# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint" or "bench".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/tools
@@ -14,5 +14,6 @@ install() { # MODULE_DIR: rebuilds only when its pins, or the tools that it hold
 case "${1:-generate}" in
   generate) install scripts/tools ;;
   lint) install scripts/tools/lint ;;
+  bench) install scripts/tools/bench ;;
 esac
 echo "$bin"

@@ -58,7 +58,7 @@ type Config struct {
 	// Direct answers calls that need nothing of the SDK; nil: the SDK gets them all.
 	Direct   Direct
 	Refusals *refusal.Recorder
-	Logger              *slog.Logger
+	Logger   *slog.Logger
 	// Metrics counts and traces what passes; nil: nothing.
 	Metrics *metrics.Metrics
 	// Hosts are further names that a request may be addressed to, beside the loopback names, without ports.
