@@ -48,6 +48,9 @@ func auditWithholds(w *world) (trials, effects int) {
 		w.h.StartProcess(harness.Audit)
 		w.awaitAll()
 		count("online, "+which, withheld, "audit", "verify")
+		w.claim(`idx + 1`)
+		count("said to be pruned, "+which, withheld, "audit", "verify")
+		w.claim(`NULL`)
 		count("an export of a hostile audit, "+which, withheld, "audit", "verify", "--offline", export("withheld"))
 
 		w.h.Process(harness.Audit).Stop()
@@ -94,6 +97,15 @@ func (w *world) withhold(which string) (withheld []int) {
 		w.t.Fatalf("no body is withheld: %s", which)
 	}
 	return withheld
+}
+
+// claim has audit say of each record without its body which record let it go, in SQL.
+func (w *world) claim(by string) {
+	w.t.Helper()
+	db, err := sql.Open("sqlite", "file:"+w.stateFiles(harness.Audit)[0]+"?_pragma=busy_timeout(5000)")
+	w.must(err)
+	_, err = db.ExecContext(w.t.Context(), `UPDATE entries SET pruned_by = `+by+` WHERE idx NOT IN (SELECT idx FROM bodies)`)
+	w.must(errors.Join(err, db.Close()))
 }
 
 // strip takes parts of records out of an exported file.

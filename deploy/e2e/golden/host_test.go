@@ -31,7 +31,8 @@ var reads = []struct {
 	{"policy", []string{"policy", "explain", "--as", "cursor", "start_service", "service_id=demo-chat"}},
 	{"catalog", []string{"catalog", "check"}}, {"catalog", []string{"catalog", "show"}}, {"catalog", []string{"catalog", "show", "demo-chat"}},
 	{"cert", []string{"cert", "status"}},
-	{"audit", []string{"audit", "search", "--kind", "approved"}}, {"audit", []string{"audit", "verify"}},
+	{"audit", []string{"audit", "search", "--kind", "approved"}}, {"audit", []string{"audit", "verify"}}, {"audit", []string{"audit", "hold", "list"}},
+	{"audit", []string{"audit", "prune", "--older-than", "90d", "--dry-run"}},
 }
 
 // agent is a key-bound client at the stdio bridge that sends plain messages.
@@ -197,6 +198,12 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	w.recorded(asked.OperationID, auditv1.Kind_KIND_DENIED)
 	f.both("audit", "search", "--operation", asked.OperationID, "--kind", "denied")
 	// What there is to count differs from run to run; of a time to come there is nothing.
+	f.durward("audit", "hold", "add", asked.OperationID)
+	f.durward("audit", "hold", "add", asked.OperationID, "--reason", "case 7")
+	f.durward("audit", "hold", "add", asked.OperationID, "--reason", "case 7", "--yes")
+	f.durward("audit", "hold", "list")
+	f.durward("audit", "hold", "release", "0", "--yes")
+	f.durward("audit", "prune", "--older-than", "a while")
 	f.both("audit", "stats", "--since", "2099-01-01T00:00:00Z")
 	f.durward("audit", "report", "--since", "2099-01-01T00:00:00Z")
 

@@ -398,6 +398,7 @@ var amounts = []struct{ name, pattern string }{
 	{"N", `"new": (\d+)`},
 	{"N", `\brecord (\d+) is in the log\b`},
 	{"N", `durward audit show (\d+) --json`},
+	{"N", `release it with: durward audit hold release (\d+)`},
 	{"N", `"asked_audit": \w+,\n +"index": (\d+)`},
 	{"N", `"log_size": (\d+)`},
 	{"N", `"checkpoint": "durward\.local/audit/main\\n\n(\d+)\\n`},

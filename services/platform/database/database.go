@@ -40,6 +40,9 @@ type Config struct {
 	// Proved says that the database's owner proves what is in it, and that it may be large: Open looks at its length alone, and does
 	// not read all of it (2.5 s for each GB).
 	Proved bool
+	// Wiped has SQLite overwrite what is deleted, in pages that are freed too. What the write-ahead log holds of it stays there until that
+	// begins anew.
+	Wiped bool
 }
 
 // Open opens the database for reading and writing, making and migrating it as needed, and checks it first: ErrDamaged. Every commit is on disk when it
@@ -62,10 +65,11 @@ func open(ctx context.Context, cfg Config, by *sqlite.Driver) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
-	db := sql.OpenDB(connector{by, dsn(path, url.Values{
-		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"},
-	})})
+	pragmas := []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}
+	if cfg.Wiped {
+		pragmas = append(pragmas, "secure_delete(1)")
+	}
+	db := sql.OpenDB(connector{by, dsn(path, url.Values{"_txlock": {"immediate"}, "_pragma": pragmas})})
 	db.SetMaxOpenConns(1)
 	if !soundnessRequired() {
 		return db, nil

@@ -147,11 +147,7 @@ func (l *Lease) Lasts() bool {
 
 // Migrate brings the schema up to date: one process at a time, for as long as it takes.
 func (d *Database) Migrate(ctx context.Context, migrations fs.FS) error {
-	cfg := d.session.Copy()
-	for _, limit := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout"} {
-		cfg.RuntimeParams[limit] = "0"
-	}
-	alone, err := pgx.ConnectConfig(ctx, cfg.Copy())
+	alone, err := d.Alone(ctx)
 	if err != nil {
 		return err
 	}
@@ -159,8 +155,17 @@ func (d *Database) Migrate(ctx context.Context, migrations fs.FS) error {
 	if _, err := alone.Exec(ctx, `SELECT pg_advisory_lock($1)`, int64(schemaLock)); err != nil {
 		return err
 	}
-	db := stdlib.OpenDB(*cfg)
+	db := stdlib.OpenDB(*alone.Config())
 	return errors.Join(database.Migrate(ctx, goose.DialectPostgres, db, migrations, d.service), db.Close())
+}
+
+// Alone connects for what may take long: nothing limits its time. The caller closes it.
+func (d *Database) Alone(ctx context.Context) (*pgx.Conn, error) {
+	cfg := d.session.Copy()
+	for _, limit := range []string{"statement_timeout", "lock_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout"} {
+		cfg.RuntimeParams[limit] = "0"
+	}
+	return pgx.ConnectConfig(ctx, cfg)
 }
 
 // Probe looks whether the server takes writes: Hold and the heartbeat of the lead write nothing.

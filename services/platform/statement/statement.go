@@ -58,6 +58,12 @@ const (
 	KindResume Kind = "resume"
 	// KindConfig: a change of one file of the security configuration, by its digests before and after.
 	KindConfig Kind = "config"
+	// KindPrune: the bodies of old records of the audit log go (AUD-5).
+	KindPrune Kind = "prune"
+	// KindHold: a legal hold on records, which no pruning reaches.
+	KindHold Kind = "hold"
+	// KindRelease: an end to a hold.
+	KindRelease Kind = "release"
 )
 
 // maxLife bounds how long each kind may stand.
@@ -69,6 +75,9 @@ var maxLife = map[Kind]time.Duration{
 	KindConfirm:   8 * time.Hour,
 	KindResume:    10 * time.Minute,
 	KindConfig:    10 * time.Minute,
+	KindPrune:     10 * time.Minute,
+	KindHold:      10 * time.Minute,
+	KindRelease:   10 * time.Minute,
 }
 
 // Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
@@ -119,10 +128,15 @@ type Statement struct {
 	// Change is for config.
 	Change *Change `json:"change,omitempty"`
 
+	// Prune is for prune, Hold for hold; Releases is for release: the digest of the statement of kind hold.
+	Prune    *Prune `json:"prune,omitempty"`
+	Hold     *Hold  `json:"hold,omitempty"`
+	Releases string `json:"releases,omitempty"`
+
 	// Confirms is for confirm: the digest of the statement of kind dangerous.
 	Confirms string `json:"confirms,omitempty"`
 
-	// Uses is how often it may be used: 1 for approve and command. Absent for confirm, resume and config.
+	// Uses is how often it may be used: 1 for approve and command. Absent for confirm, and where no call is meant.
 	Uses int `json:"uses,omitempty"`
 }
 
@@ -243,6 +257,9 @@ func (s *Statement) check() error {
 	if (s.Confirms != "") != (s.Kind == KindConfirm) {
 		return bad("another statement is what one of kind confirm is about, and nothing else is")
 	}
+	if (s.Prune != nil) != (s.Kind == KindPrune) || (s.Hold != nil) != (s.Kind == KindHold) || (s.Releases != "") != (s.Kind == KindRelease) {
+		return bad("what the log keeps is what statements of the kinds prune, hold and release are about, and no other is")
+	}
 	party := s.Principal != "" && s.Session != "" && s.Channel != ""
 	switch s.Kind {
 	case KindApprove, KindCommand:
@@ -278,12 +295,22 @@ func (s *Statement) check() error {
 		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
 			return bad("there is no dangerous mode over messaging")
 		}
-	case KindResume, KindConfig:
+	case KindResume, KindConfig, KindPrune, KindHold, KindRelease:
 		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
 			return bad("it names an epoch and an audience and no party")
 		}
-		if s.Kind == KindConfig {
+		switch s.Kind {
+		case KindConfig:
 			return s.Change.check()
+		case KindPrune:
+			return s.Prune.check(issued)
+		case KindHold:
+			return s.Hold.check()
+		case KindRelease:
+			if _, err := canonical.ParseDigest(s.Releases); err != nil {
+				return bad("what it releases is not a digest")
+			}
+		default:
 		}
 	}
 	return nil

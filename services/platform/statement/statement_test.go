@@ -110,8 +110,18 @@ func plain(kind Kind) *Statement {
 		s.Change = &Change{
 			File: "policy/allow.cedar", After: canonical.FormatDigest(digest("after")), Lines: []string{"+permit (principal, action, resource);"},
 		}
-		fallthrough
-	case KindResume:
+	case KindPrune:
+		s.Prune = &Prune{
+			Size: 4000, Before: FormatTime(now.AddDate(0, 0, -90)), Kinds: map[string]uint64{"KIND_READ": 1500, "KIND_INTENT": 20}, Held: 3,
+			Oldest: FormatTime(now.AddDate(-1, 0, 0)), Newest: FormatTime(now.AddDate(0, 0, -91)),
+		}
+	case KindHold:
+		s.Hold = &Hold{IDs: []string{"r-1", "ffeeddccbbaa99887766554433221100"}, Since: FormatTime(now.AddDate(0, 0, -2)), Until: FormatTime(now), Reason: "case 7"}
+	case KindRelease:
+		s.Releases = canonical.FormatDigest(digest("hold"))
+	}
+	switch kind {
+	case KindResume, KindConfig, KindPrune, KindHold, KindRelease:
 		s.Principal, s.Session, s.Channel = "", "", ""
 		s.ExpiresAt = FormatTime(now.Add(5 * time.Minute))
 	}
@@ -139,6 +149,7 @@ func kinds() map[string]*Statement {
 		"approve": approve(), "scope": scope(), "scope-any": anySubject(),
 		"dangerous": plain(KindDangerous), "resume": plain(KindResume), "config": plain(KindConfig),
 		"confirm": plain(KindConfirm), "dangerous-1": historical(),
+		"prune": plain(KindPrune), "hold": plain(KindHold), "release": plain(KindRelease),
 	}
 }
 
@@ -253,7 +264,28 @@ func TestParseRefuses(t *testing.T) {
 			s.Arguments = []byte(`["demo-chat"]`)
 			s.ArgumentsDigest = canonical.DigestText(s.Arguments)
 		},
-		"resume with a change": func(s *Statement) { *s = *plain(KindResume); s.Change = plain(KindConfig).Change },
+		"prune of a session":       func(s *Statement) { *s = *plain(KindPrune); s.Session = "s-aaaa" },
+		"prune of nothing":         func(s *Statement) { *s = *plain(KindPrune); s.Prune = nil },
+		"prune of a call":          func(s *Statement) { s.Prune = plain(KindPrune).Prune },
+		"prune without counts":     func(s *Statement) { *s = *plain(KindPrune); s.Prune.Kinds = nil },
+		"prune of more than all":   func(s *Statement) { *s = *plain(KindPrune); s.Prune.Kinds["KIND_READ"] = 4000 },
+		"prune of none of a kind":  func(s *Statement) { *s = *plain(KindPrune); s.Prune.Kinds["KIND_READ"] = 0 },
+		"prune of no tree":         func(s *Statement) { *s = *plain(KindPrune); s.Prune.Size = 0 },
+		"prune of what is to come": func(s *Statement) { *s = *plain(KindPrune); s.Prune.Before = FormatTime(now.Add(time.Second)) },
+		"prune without a time":     func(s *Statement) { *s = *plain(KindPrune); s.Prune.Before = "" },
+		"prune of younger ones":    func(s *Statement) { *s = *plain(KindPrune); s.Prune.Newest = FormatTime(now) },
+		"prune without its oldest": func(s *Statement) { *s = *plain(KindPrune); s.Prune.Oldest = "" },
+		"prune that stands a day":  func(s *Statement) { *s = *plain(KindPrune); s.ExpiresAt = FormatTime(now.Add(24 * time.Hour)) },
+		"hold of nothing":          func(s *Statement) { *s = *plain(KindHold); s.Hold.IDs, s.Hold.Since, s.Hold.Until = nil, "", "" },
+		"hold without a reason":    func(s *Statement) { *s = *plain(KindHold); s.Hold.Reason = "" },
+		"hold with half a time":    func(s *Statement) { *s = *plain(KindHold); s.Hold.Until = "" },
+		"hold of no time":          func(s *Statement) { *s = *plain(KindHold); s.Hold.Since = s.Hold.Until },
+		"hold of an id twice":      func(s *Statement) { *s = *plain(KindHold); s.Hold.IDs = []string{"a", "a"} },
+		"hold of an empty id":      func(s *Statement) { *s = *plain(KindHold); s.Hold.IDs = []string{""} },
+		"hold with a pruning":      func(s *Statement) { *s = *plain(KindHold); s.Prune = plain(KindPrune).Prune },
+		"release of no digest":     func(s *Statement) { *s = *plain(KindRelease); s.Releases = "hold" },
+		"release of nothing":       func(s *Statement) { *s = *plain(KindRelease); s.Releases = "" },
+		"resume with a change":     func(s *Statement) { *s = *plain(KindResume); s.Change = plain(KindConfig).Change },
 	} {
 		s := approve()
 		spoil(s)

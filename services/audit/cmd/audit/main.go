@@ -132,7 +132,8 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen})
+	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen,
+		Logger: logger, Allowed: func() *trust.AllowedSigners { return roots.Current().AllowedSigners }})
 	if err != nil {
 		return err
 	}
@@ -160,6 +161,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	group.Go(func() error { return grpcServer.Serve(ctx, listener) })
 	group.Go(func() error { return tel.Serve(ctx, health, history.Ready) })
 	group.Go(func() error { refusals.Run(ctx); return nil })
+	group.Go(func() error { services.Retain(ctx); return nil })
 	group.Go(func() error { return recordLead(ctx, follows, history, services, logger) })
 	err = group.Wait()
 	if history.Follows() {

@@ -46,8 +46,45 @@ func (l *Log) write() {
 			}
 		case r := <-l.requests:
 			l.commit(l.gather(r))
+		case b := <-l.between:
+			b.done <- l.run(b)
 		}
 	}
+}
+
+// between is something that is done between two transactions.
+type between struct {
+	ctx  context.Context
+	f    func(context.Context) error
+	done chan error // holds one
+}
+
+// Between calls f between two transactions of the log, while this process leads: what writers send waits for it, so f must be short.
+// store.ErrFollows: another process leads.
+func (l *Log) Between(ctx context.Context, f func(context.Context) error) error {
+	b := &between{ctx, f, make(chan error, 1)}
+	select {
+	case l.between <- b:
+	case <-l.stopped:
+		return unavailable(errors.New("the log is closed"))
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return <-b.done
+}
+
+func (l *Log) run(b *between) error {
+	switch err := l.look(); {
+	case err != nil:
+		return unavailable(err)
+	case l.follows.Load():
+		return store.ErrFollows
+	case l.broken.Load():
+		return unavailable(errors.New("the log cannot be written"))
+	case b.ctx.Err() != nil:
+		return b.ctx.Err()
+	}
+	return b.f(b.ctx)
 }
 
 // gather takes what waits, without waiting.

@@ -81,6 +81,7 @@ type Config struct {
 type Log struct {
 	cfg      Config
 	requests chan *request
+	between  chan *between
 	stop     chan struct{} // closed by Close
 	stopped  chan struct{} // closed when the writing goroutine has ended
 	once     sync.Once
@@ -126,7 +127,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, requests: make(chan *request, waiting), stop: make(chan struct{}), stopped: make(chan struct{}),
+	l := &Log{cfg: cfg, requests: make(chan *request, waiting), between: make(chan *between), stop: make(chan struct{}), stopped: make(chan struct{}),
 		processes: map[process]time.Time{}, leads: make(chan struct{}),
 	}
 	if !trusted(cfg.Signer, cfg.Keys()) {

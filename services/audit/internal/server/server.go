@@ -1,5 +1,5 @@
-// Package server is audit's gRPC surface: LogService for whoever writes, HistoryService for operators, WitnessService for
-// the relay. Who may call what is
+// Package server is audit's gRPC surface: LogService for whoever writes, HistoryService and RetentionService for operators,
+// WitnessService for the relay. Who may call what is
 // the contract's business and checked before a handler runs; what a handler adds is that a role writes its own kinds of
 // records alone, under the identity of its certificate.
 package server
@@ -7,6 +7,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -17,11 +18,12 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/cosigned"
 	"durward.internal/services/audit/internal/log"
-	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/audit/internal/retention"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/trust"
 )
 
 // Store is what the services read.
@@ -29,7 +31,7 @@ type Store interface {
 	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
 	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
-	Search(ctx context.Context, q store.Query, limit, maxBytes int) ([]*auditv1.Entry, error)
+	retention.Store
 	// Bytes is how large it is, Folder where it lies; "": elsewhere.
 	Bytes() uint64
 	Folder() string
@@ -46,6 +48,9 @@ type Config struct {
 	Deep *telemetry.Deep
 	// Cosigned is what witnesses cosigned; nil: nothing is.
 	Cosigned *cosigned.Keeper
+	// Allowed returns the operators' keys; nil: there are none, and nobody decides about what the log keeps.
+	Allowed func() *trust.AllowedSigners
+	Logger  *slog.Logger
 }
 
 // Server holds the services.
@@ -55,6 +60,7 @@ type Server struct {
 	redactor *redaction.Redactor
 	// recording is held while this process writes a record of its own.
 	recording sync.Mutex
+	retention *retention.Keeper
 }
 
 // New returns the services.
@@ -62,13 +68,27 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil || cfg.Store == nil || cfg.Identity.IsZero() {
 		return nil, errors.New("audit's server needs a log, a store and its identity")
 	}
-	return &Server{cfg: cfg, started: time.Now(), redactor: redaction.New()}, nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Allowed == nil {
+		cfg.Allowed = func() *trust.AllowedSigners { return nil }
+	}
+	s := &Server{cfg: cfg, started: time.Now(), redactor: redaction.New()}
+	s.retention = retention.New(retention.Config{
+		Log: cfg.Log, Store: cfg.Store, Identity: cfg.Identity, Allowed: cfg.Allowed, Logger: cfg.Logger, Now: time.Now, Record: s.write,
+	})
+	return s, nil
 }
+
+// Retain removes what humans let go of the log, until ctx ends.
+func (s *Server) Retain(ctx context.Context) { s.retention.Run(ctx) }
 
 // Register puts the services on a server.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	auditv1.RegisterLogServiceServer(r, logService{Server: s})
 	auditv1.RegisterHistoryServiceServer(r, historyService{Server: s})
+	auditv1.RegisterRetentionServiceServer(r, retentionService{Server: s})
 	auditv1.RegisterWitnessServiceServer(r, witnessService{Server: s})
 }
 
@@ -88,17 +108,26 @@ func (s *Server) process(kind auditv1.Kind) *auditv1.Record {
 
 // record writes a record of this process itself, one after the other.
 func (s *Server) record(ctx context.Context, r *auditv1.Record) error {
+	_, err := s.write(ctx, r)
+	return err
+}
+
+// write returns the record's index.
+func (s *Server) write(ctx context.Context, r *auditv1.Record) (uint64, error) {
 	s.recording.Lock()
 	defer s.recording.Unlock()
 	writer := s.cfg.Identity.String()
 	head, err := s.cfg.Log.Head(ctx, writer, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r, _ = s.redactor.Record(r)
 	r.Sequence, r.Time = head.GetLastSequence()+1, timestamppb.Now()
-	_, err = s.cfg.Log.Append(ctx, writer, []*auditv1.Record{r}, 0)
-	return err
+	answer, err := s.cfg.Log.Append(ctx, writer, []*auditv1.Record{r}, 0)
+	if err != nil {
+		return 0, err
+	}
+	return answer.GetReceipts()[0].GetIndex(), nil
 }
 
 func notFound() *fault.Error {

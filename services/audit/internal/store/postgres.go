@@ -82,20 +82,20 @@ func (p *server) Hold(ctx context.Context) error { return p.lease.Hold(ctx) }
 
 // add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
 // none. It adds nothing, and returns 0, when postgres.Fence says so.
-const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $28 FOR UPDATE),
+const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $29 FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
-	e AS (INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf)
-		SELECT u.idx, w.id, u.sequence, u.kind, u.tier, u.status, u.time, u.logged_at, u.request_id, u.operation_id, u.tool, u.body_commitment, u.leaf
+	e AS (INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf, pruned_by)
+		SELECT u.idx, w.id, u.sequence, u.kind, u.tier, u.status, u.time, u.logged_at, u.request_id, u.operation_id, u.tool, u.body_commitment, u.leaf, u.pruned_by
 		FROM unnest($5::bigint[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::bigint[], $12::bigint[],
-			$13::text[], $14::text[], $15::text[], $16::bytea[], $17::bytea[])
-			AS u (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf)
+			$13::text[], $14::text[], $15::text[], $16::bytea[], $17::bytea[], $28::bigint[])
+			AS u (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf, pruned_by)
 		JOIN w ON w.identity = u.writer RETURNING idx),
 	b AS (INSERT INTO bodies (idx, salt, session, principal, body, channel, words)
 		SELECT u.idx, u.salt, u.session, u.principal, u.body, u.channel, array_to_tsvector(string_to_array(u.words, ' '))
 		FROM fence, unnest($5::bigint[], $18::bytea[], $19::text[], $20::text[], $21::bytea[], $26::integer[], $27::text[])
-			AS u (idx, salt, session, principal, body, channel, words)),
+			AS u (idx, salt, session, principal, body, channel, words) WHERE length(u.salt) > 0),
 	h AS (INSERT INTO hashes (idx, hash)
 		SELECT $22::bigint + u.n - 1, u.hash FROM fence, unnest($23::bytea[]) WITH ORDINALITY AS u (hash, n)),
 	c AS (INSERT INTO checkpoints (size, note) SELECT $24::bigint, $25::bytea FROM fence)
@@ -141,6 +141,7 @@ func columns(batch Batch) ([]any, error) {
 		kinds, tiers, statuses, channels     = make([]int32, n), make([]int32, n), make([]int32, n), make([]int32, n)
 		words                                = make([]string, n)
 		commitments, leaves, salts, bodies   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
+		pruned                               = make([]*int64, n)
 		hashes                               = make([][]byte, len(batch.Hashes))
 		last                                 = map[string]int{}
 	)
@@ -165,7 +166,8 @@ func columns(batch Batch) ([]any, error) {
 		kinds[i], tiers[i], statuses[i] = int32(r.GetKind()), int32(r.GetTier()), int32(r.GetStatus())
 		times[i], logged[i] = r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano()
 		requests[i], operations[i], tools[i] = r.GetRequestId(), r.GetOperationId(), r.GetTool()
-		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), e.GetSalt(), append([]byte{}, body...)
+		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), append([]byte{}, e.GetSalt()...), append([]byte{}, body...)
+		pruned[i] = prunedBy(e)
 		channels[i], words[i] = int32(r.GetBody().GetChannel()), strings.Join(wordsOf(r), " ")
 		// PostgreSQL's text has no NUL. These two are for searching; the record has them as they are.
 		sessions[i], principals[i] = withoutNUL(r.GetBody().GetSession()), withoutNUL(r.GetBody().GetPrincipal())
@@ -175,7 +177,7 @@ func columns(batch Batch) ([]any, error) {
 	}
 	return []any{
 		names, roles, lasts, indexes, writers, sequences, kinds, tiers, statuses, times, logged, requests, operations, tools, commitments, leaves,
-		salts, sessions, principals, bodies, batch.FirstHash, hashes, int64(batch.Entries[n-1].GetIndex()) + 1, batch.Checkpoint, channels, words,
+		salts, sessions, principals, bodies, batch.FirstHash, hashes, int64(batch.Entries[n-1].GetIndex()) + 1, batch.Checkpoint, channels, words, pruned,
 	}, nil
 }
 
@@ -206,6 +208,45 @@ func (p *server) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, 
 		err = errors.Join(err, fmt.Errorf("hash %d of the tree is missing", index))
 	}
 	return out, err
+}
+
+// remove is one statement, as add is; it answers how many rows of sequencer let it.
+const remove = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = '' FOR UPDATE),
+	b AS (DELETE FROM bodies b USING fence WHERE b.idx = ANY($2)),
+	e AS (UPDATE entries e SET pruned_by = $3 FROM fence WHERE e.idx = ANY($2))
+	SELECT count(*) FROM fence`
+
+func (p *server) drop(ctx context.Context, by int64, entries []int64) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var leads int
+	err := p.Pool.QueryRow(ctx, strings.Replace(remove, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), entries, by).Scan(&leads)
+	if err == nil && leads == 0 {
+		err = ErrFollows
+	}
+	return err
+}
+
+func (p *server) SetPruned(ctx context.Context, by uint64) error {
+	_, err := p.Pool.Exec(ctx, `INSERT INTO pruned VALUES ($1) ON CONFLICT DO NOTHING`, int64(by))
+	return err
+}
+
+// Wipe gives the room of removed rows back and makes the index of words anew, in which a word stays for good otherwise. Neither keeps
+// Commit waiting. The server's pages, WAL and archives may hold what was removed until they are used again, which is the server's to
+// say.
+func (p *server) Wipe(ctx context.Context) (more bool, err error) {
+	alone, err := p.Alone(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer alone.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on its end
+	for _, step := range []string{`VACUUM bodies`, `REINDEX INDEX CONCURRENTLY bodies_words`} {
+		if _, err := alone.Exec(ctx, step); err != nil {
+			return false, fmt.Errorf("%s: %w", step, err)
+		}
+	}
+	return false, nil
 }
 
 func (p *server) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error {

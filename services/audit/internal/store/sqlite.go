@@ -31,6 +31,8 @@ type sqlite struct {
 	place      database.Place
 	// filling is the one reason for which a closed log is written all the same.
 	filling string
+	// wiping is how far Wipe is.
+	wiping int
 	// writers caches the rows of writers for Commit's goroutine.
 	writers map[string]int64
 
@@ -44,7 +46,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit", Proved: true}
+	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit", Proved: true, Wiped: true}
 	s := &sqlite{path: cfg.Path, writers: map[string]int64{}}
 	if s.db, err = database.Open(ctx, cfg); err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 func (s *sqlite) prepare(ctx context.Context) error {
 	if err := errors.Join(database.Prepare(ctx, s.db, map[**sql.Stmt]string{
 		&s.insertEntry: `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
-			tool, body_commitment, leaf) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			tool, body_commitment, leaf, pruned_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, channel, body) VALUES (?, ?, ?, ?, ?, ?)`,
 		&s.insertText:       `INSERT INTO texts (rowid, words) VALUES (?, ?)`,
 		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
@@ -167,8 +169,11 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 		}
 		if _, err := entry.ExecContext(ctx, e.GetIndex(), added[e.GetWriter()], r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
 			r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano(), r.GetRequestId(), r.GetOperationId(), r.GetTool(),
-			e.GetBodyCommitment(), e.GetLeafHash()); err != nil {
+			e.GetBodyCommitment(), e.GetLeafHash(), prunedBy(e)); err != nil {
 			return fmt.Errorf("write the entry: %w", err)
+		}
+		if withoutBody(e) {
+			continue
 		}
 		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), r.GetBody().GetChannel(), raw); err != nil {
 			return fmt.Errorf("write the body: %w", err)
@@ -220,6 +225,88 @@ func (s *sqlite) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, 
 		}
 	}
 	return out, nil
+}
+
+func (s *sqlite) drop(ctx context.Context, by int64, entries []int64) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, index := range entries {
+		for _, step := range []struct {
+			query string
+			args  []any
+		}{
+			{`DELETE FROM bodies WHERE idx = ?`, []any{index}},
+			{`DELETE FROM texts WHERE rowid = ?`, []any{index}},
+			{`UPDATE entries SET pruned_by = ? WHERE idx = ?`, []any{by, index}},
+		} {
+			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+		}
+	}
+	return tx.Commit()
+}
+
+func (s *sqlite) SetPruned(ctx context.Context, by uint64) error {
+	_, err := s.db.ExecContext(ctx, `INSERT OR IGNORE INTO pruned VALUES (?)`, by)
+	return err
+}
+
+// wipePages is how much of the index of words one piece of Wipe writes anew.
+const wipePages = 64
+
+// Wipe merges the index of words into one part, since a word of what was removed stays in the parts that held it; makes the indexes of
+// texts anew, since a page of an index that was split keeps what went to the other; and has the write-ahead log begin anew. What is
+// removed from a table is overwritten at once (database.Config.Wiped).
+func (s *sqlite) Wipe(ctx context.Context) (more bool, err error) {
+	switch s.wiping {
+	case 0: // a negative number begins with all parts
+		_, err = s.merge(ctx, -wipePages)
+	case 1:
+		if more, err = s.merge(ctx, wipePages); more {
+			return true, nil
+		}
+	case 2:
+		_, err = s.db.ExecContext(ctx, `REINDEX bodies_session`)
+	case 3:
+		_, err = s.db.ExecContext(ctx, `REINDEX bodies_principal`)
+	default:
+		var busy, frames, moved int
+		if err := s.db.QueryRowContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`).Scan(&busy, &frames, &moved); err != nil {
+			return false, fmt.Errorf("empty the write-ahead log: %w", err)
+		}
+		if busy == 0 {
+			s.wiping = 0
+		}
+		return busy != 0, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("overwrite what was removed: %w", err)
+	}
+	s.wiping++
+	return true, nil
+}
+
+// merge reports whether it did anything.
+func (s *sqlite) merge(ctx context.Context, pages int) (bool, error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback() //nolint:errcheck // it is committed, or nothing of it counts
+	var before, after int64
+	if err := tx.QueryRowContext(ctx, `SELECT total_changes()`).Scan(&before); err != nil {
+		return false, err
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO texts (texts, rank) VALUES ('merge', ?)`, pages); err != nil {
+		return false, err
+	}
+	if err := tx.QueryRowContext(ctx, `SELECT total_changes()`).Scan(&after); err != nil {
+		return false, err
+	}
+	return after-before >= 2, tx.Commit() // the command itself counts as one
 }
 
 func (s *sqlite) text(words []string) (condition string, match any) {

@@ -1,5 +1,5 @@
 // Package store keeps the audit log in a database: headers, bodies apart from them, the Merkle tree's hashes, signed
-// checkpoints and each writer's last sequence. It only ever adds. It belongs to the audit process and trusts its database as
+// checkpoints and each writer's last sequence. It only ever adds, but for bodies that a human let go (Prune). It belongs to the audit process and trusts its database as
 // far as the log's own verification at the start goes.
 //
 // There are two engines with one Store over them: an SQLite file, which one process has to itself, and PostgreSQL, which several
@@ -56,6 +56,13 @@ type engine interface {
 	Lead(ctx context.Context) error
 	// Hold keeps the lead. An error says that it is lost, or may be; nothing is then written before the next Lead.
 	Hold(ctx context.Context) error
+	// drop removes bodies; see Prune.
+	drop(ctx context.Context, by int64, entries []int64) error
+	// SetPruned remembers that a pruning was carried out to the end.
+	SetPruned(ctx context.Context, by uint64) error
+	// Wipe overwrites, a piece at a time, what was removed and is still in the database's files, and reports whether there is more to
+	// do. Commit waits for a piece at most.
+	Wipe(ctx context.Context) (more bool, err error)
 	// Closed is why no process may write; "": one may. SetClosed changes it, for the process that leads and no other.
 	Closed(ctx context.Context) (string, error)
 	SetClosed(ctx context.Context, why string) error
@@ -156,7 +163,7 @@ func hash(index int64, b []byte) (tlog.Hash, error) {
 }
 
 const selectEntries = `SELECT e.idx, w.identity, e.sequence, e.kind, e.tier, e.status, e.time, e.logged_at, e.request_id, e.operation_id,
-	e.tool, e.body_commitment, e.leaf, b.salt, b.body
+	e.tool, e.body_commitment, e.leaf, e.pruned_by, b.salt, b.body
 	FROM entries e JOIN writers w ON w.id = e.writer LEFT JOIN bodies b ON b.idx = e.idx `
 
 // Entry returns the entry at index, or ErrNotFound.
@@ -217,20 +224,26 @@ func (s *Store) list(ctx context.Context, maxBytes int, query string, args ...an
 	return out, err
 }
 
+// moment is a stored time.
+func moment(nanoseconds int64) time.Time { return time.Unix(0, nanoseconds) }
+
 func entry(scan func(...any) error) (*auditv1.Entry, error) {
 	r := &auditv1.Record{}
 	e := &auditv1.Entry{Record: r}
 	var index, sequence, written, logged int64
 	var kind, tier, status int32
 	var body []byte
+	var pruned *int64
 	if err := scan(&index, &e.Writer, &sequence, &kind, &tier, &status, &written, &logged, &r.RequestId, &r.OperationId,
-		&r.Tool, &e.BodyCommitment, &e.Leaf, &e.Salt, &body); err != nil {
+		&r.Tool, &e.BodyCommitment, &e.Leaf, &pruned, &e.Salt, &body); err != nil {
 		return nil, err
 	}
 	e.Index, r.Sequence = uint64(index), uint64(sequence)
 	r.Kind, r.Tier, r.Status = auditv1.Kind(kind), optionsv1.Tier(tier), auditv1.Status(status)
-	r.Time = timestamppb.New(time.Unix(0, written))
-	e.LoggedAt = timestamppb.New(time.Unix(0, logged))
+	r.Time, e.LoggedAt = timestamppb.New(moment(written)), timestamppb.New(moment(logged))
+	if pruned != nil {
+		e.PrunedBy = proto.Uint64(uint64(*pruned))
+	}
 	if len(body) > 0 {
 		r.Body = &auditv1.Body{}
 		if err := proto.Unmarshal(body, r.Body); err != nil {

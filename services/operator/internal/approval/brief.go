@@ -58,6 +58,12 @@ func (s Document) terms(now time.Time) []Line {
 		}
 	case statement.KindResume:
 		out = append(out, Line{Plain, fmt.Sprintf("You sign: the halt ends and epoch %d begins, at %s, %s", st.Epoch, clean.Visible(st.Audience), until(st, now))})
+	case statement.KindPrune:
+		out = append(out, Line{Danger, fmt.Sprintf("You sign: %d records lose for ever what they said, and keep their place in the log; %d are held and stay", st.Prune.Sum(), st.Prune.Held)})
+	case statement.KindHold:
+		out = append(out, Line{Plain, "You sign: no pruning reaches these records until this hold is released, for: " + clean.Visible(st.Hold.Reason)})
+	case statement.KindRelease:
+		out = append(out, Line{Danger, "You sign: the hold ends, and what it kept may be pruned"})
 	default:
 		times := "once"
 		if st.Uses != 1 {

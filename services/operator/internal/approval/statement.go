@@ -206,6 +206,13 @@ func (s Signer) Resume(audience string, epoch uint64) *statement.Statement {
 	}
 }
 
+// Retention makes a statement about what the log of that audit keeps, to be completed: of kind prune, hold or release.
+func (s Signer) Retention(kind statement.Kind, audience string, epoch uint64) *statement.Statement {
+	st := s.Resume(audience, epoch)
+	st.Kind = kind
+	return st
+}
+
 // ErrNoSuchSession means that no open session has the name.
 var ErrNoSuchSession = errors.New("no such session")
 

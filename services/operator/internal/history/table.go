@@ -12,7 +12,6 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/statement"
 )
 
@@ -89,8 +88,8 @@ func (t table) entry(e *auditv1.Entry) error {
 	if b.GetChannel() != 0 {
 		channel = statement.ChannelName(b.GetChannel())
 	}
-	if logproof.BodyMissing(e) {
-		summary = "THE BODY OF THIS RECORD IS MISSING"
+	if gone := Gone(e); gone != "" {
+		summary = gone
 	}
 	return t.row([]string{
 		strconv.FormatUint(e.GetIndex(), 10), stamp(e.GetLoggedAt().AsTime()), stamp(r.GetTime().AsTime()), e.GetWriter(), word(r.GetKind()), status, tier,

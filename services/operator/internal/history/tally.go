@@ -8,7 +8,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/logproof"
 )
 
 // Tally counts what a part of the log says. Add takes its entries in order.
@@ -69,7 +68,7 @@ func (t *Tally) Add(e *auditv1.Entry) {
 		t.ended(e)
 	default:
 	}
-	if StandsOut(e) != "" || logproof.BodyMissing(e) {
+	if StandsOut(e) != "" || withheld(e) {
 		if t.Notable = append(t.Notable, e); len(t.Notable) > maxNotable {
 			t.Notable = t.Notable[1:]
 		}

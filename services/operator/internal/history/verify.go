@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/retention"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -39,6 +40,8 @@ type Report struct {
 	// said is gone, or is withheld. Missing lists the first of them.
 	MissingBodies int       `json:"missing_bodies"`
 	Missing       []Finding `json:"missing,omitempty"`
+	// PrunedBodies counts the records whose body is gone as an operator signed.
+	PrunedBodies int `json:"pruned_bodies,omitempty"`
 	// Complete is what was found of the stories that the log tells, where that was asked for.
 	Complete *Completed `json:"complete,omitempty"`
 	// KeptSize is the size of the checkpoint that was kept before; 0 for none.
@@ -83,6 +86,7 @@ type Verifier struct {
 	keys    []note.Verifier
 	allowed *trust.AllowedSigners
 	replay  logproof.Replay
+	ledger  retention.Ledger
 	head    logproof.Checkpoint
 	report  Report
 	// seen are the statements that were counted, by digest.
@@ -103,6 +107,7 @@ func (v *Verifier) Complete() *Verifier {
 // nothing, and the report speaks of the first.
 func NewVerifier(roots *trust.Snapshot, earlier ...logproof.Checkpoint) *Verifier {
 	v := &Verifier{keys: roots.LogKeys, allowed: roots.AllowedSigners, seen: map[[sha256.Size]byte]bool{}}
+	v.ledger.Allowed = v.allowed
 	for i, c := range earlier {
 		if i == 0 {
 			v.report.KeptSize = c.Size
@@ -141,15 +146,37 @@ func (v *Verifier) Add(entry *auditv1.Entry) error {
 	if v.complete != nil {
 		v.complete.Add(entry)
 	}
-	if withheld(entry) {
+	refused := v.retained(v.ledger.Add(entry))
+	switch {
+	case withheld(entry):
 		v.report.MissingBodies++
 		v.report.Missing = found(v.report.Missing, entry, "its body is missing")
-		return nil
-	}
-	if evidence := Evidence(entry); evidence != nil {
-		v.judge(entry, evidence)
+	case logproof.BodyMissing(entry):
+		v.report.PrunedBodies++
+	case refused:
+	default:
+		if evidence := Evidence(entry); evidence != nil {
+			v.judge(entry, evidence)
+		}
 	}
 	return nil
+}
+
+// retained counts what the ledger found, and reports whether a decision does not stand.
+func (v *Verifier) retained(problems []retention.Problem) (refused bool) {
+	for _, p := range problems {
+		entry := &auditv1.Entry{Index: p.Index, Writer: p.Writer}
+		if p.Gone {
+			v.report.MissingBodies++
+			v.report.PrunedBodies--
+			v.report.Missing = found(v.report.Missing, entry, p.Text)
+			continue
+		}
+		refused = true
+		v.report.BadStatements++
+		v.report.Bad = found(v.report.Bad, entry, p.Text)
+	}
+	return refused
 }
 
 // judge counts a statement among those that stand or those that do not.
@@ -181,6 +208,7 @@ func (v *Verifier) Finish() (Report, error) {
 	if err := v.replay.Finish(v.head); err != nil {
 		return Report{}, err
 	}
+	v.retained(v.ledger.Finish())
 	if v.complete != nil {
 		completed := v.complete.Finish()
 		v.report.Complete = &completed

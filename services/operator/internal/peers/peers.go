@@ -43,7 +43,8 @@ type Executor struct {
 // Audit is audit's side that faces the operator.
 type Audit struct {
 	auditv1.HistoryServiceClient
-	Log auditv1.LogServiceClient
+	Log       auditv1.LogServiceClient
+	Retention auditv1.RetentionServiceClient
 }
 
 // Peers holds lazy connections to the processes: opening it dials nobody, and a process that is down fails only the calls
@@ -96,7 +97,7 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor), executor}
-	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit)}
+	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit), auditv1.NewRetentionServiceClient(audit)}
 	return p, nil
 }
 

@@ -78,6 +78,10 @@ const (
 	// What a sink did by a rule of its catalogue, with no call behind it: a restart, an idle rule, a boot mode, or the rest of a
 	// switch that a restart interrupted.
 	Kind_KIND_RULE Kind = 45
+	// audit, each with a human's statement: bodies of old records go, a legal hold begins, one ends.
+	Kind_KIND_PRUNED   Kind = 50
+	Kind_KIND_HELD     Kind = 51
+	Kind_KIND_RELEASED Kind = 52
 	// operator.
 	Kind_KIND_CONFIG_CHANGED Kind = 60
 	Kind_KIND_NOTE           Kind = 61
@@ -117,6 +121,9 @@ var (
 		43: "KIND_SINK_REFUSED",
 		44: "KIND_RECOVERED",
 		45: "KIND_RULE",
+		50: "KIND_PRUNED",
+		51: "KIND_HELD",
+		52: "KIND_RELEASED",
 		60: "KIND_CONFIG_CHANGED",
 		61: "KIND_NOTE",
 	}
@@ -152,6 +159,9 @@ var (
 		"KIND_SINK_REFUSED":          43,
 		"KIND_RECOVERED":             44,
 		"KIND_RULE":                  45,
+		"KIND_PRUNED":                50,
+		"KIND_HELD":                  51,
+		"KIND_RELEASED":              52,
 		"KIND_CONFIG_CHANGED":        60,
 		"KIND_NOTE":                  61,
 	}
@@ -552,8 +562,11 @@ type Entry struct {
 	Salt           []byte `protobuf:"bytes,5,opt,name=salt,proto3" json:"salt,omitempty"`
 	BodyCommitment []byte `protobuf:"bytes,6,opt,name=body_commitment,json=bodyCommitment,proto3" json:"body_commitment,omitempty"`
 	// The leaf's bytes: RFC 8785 JSON of the header with the body's commitment.
-	Leaf          []byte `protobuf:"bytes,7,opt,name=leaf,proto3" json:"leaf,omitempty"`
-	LeafHash      []byte `protobuf:"bytes,8,opt,name=leaf_hash,json=leafHash,proto3" json:"leaf_hash,omitempty"`
+	Leaf     []byte `protobuf:"bytes,7,opt,name=leaf,proto3" json:"leaf,omitempty"`
+	LeafHash []byte `protobuf:"bytes,8,opt,name=leaf_hash,json=leafHash,proto3" json:"leaf_hash,omitempty"`
+	// The index of the KIND_PRUNED record whose statement let the body and its salt go. It is audit's word: whoever verifies the log holds
+	// it to that statement. Unset: nothing was pruned.
+	PrunedBy      *uint64 `protobuf:"varint,9,opt,name=pruned_by,json=prunedBy,proto3,oneof" json:"pruned_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -642,6 +655,13 @@ func (x *Entry) GetLeafHash() []byte {
 		return x.LeafHash
 	}
 	return nil
+}
+
+func (x *Entry) GetPrunedBy() uint64 {
+	if x != nil && x.PrunedBy != nil {
+		return *x.PrunedBy
+	}
+	return 0
 }
 
 type AppendRequest struct {
@@ -1978,6 +1998,438 @@ func (*AddCosignaturesResponse) Descriptor() ([]byte, []int) {
 	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
 }
 
+type SurveyPruneRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Records go that were written before, by their writer's clock and by the log's.
+	Before        *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SurveyPruneRequest) Reset() {
+	*x = SurveyPruneRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SurveyPruneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SurveyPruneRequest) ProtoMessage() {}
+
+func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SurveyPruneRequest.ProtoReflect.Descriptor instead.
+func (*SurveyPruneRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SurveyPruneRequest) GetBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+type SurveyPruneResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The size of the tree that was counted.
+	Size uint64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	// How many records of each kind go, by the kind's name.
+	Kinds map[string]uint64 `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// The oldest and the newest of their times; unset where none goes.
+	Oldest *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	Newest *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=newest,proto3" json:"newest,omitempty"`
+	// How many stay because of a hold.
+	Held          uint64 `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SurveyPruneResponse) Reset() {
+	*x = SurveyPruneResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SurveyPruneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SurveyPruneResponse) ProtoMessage() {}
+
+func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SurveyPruneResponse.ProtoReflect.Descriptor instead.
+func (*SurveyPruneResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SurveyPruneResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *SurveyPruneResponse) GetKinds() map[string]uint64 {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *SurveyPruneResponse) GetOldest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *SurveyPruneResponse) GetNewest() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Newest
+	}
+	return nil
+}
+
+func (x *SurveyPruneResponse) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+type DecideRetentionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Statement     *v11.HumanStatement    `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideRetentionRequest) Reset() {
+	*x = DecideRetentionRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideRetentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideRetentionRequest) ProtoMessage() {}
+
+func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideRetentionRequest.ProtoReflect.Descriptor instead.
+func (*DecideRetentionRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DecideRetentionRequest) GetStatement() *v11.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+type DecideRetentionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideRetentionResponse) Reset() {
+	*x = DecideRetentionResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideRetentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideRetentionResponse) ProtoMessage() {}
+
+func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideRetentionResponse.ProtoReflect.Descriptor instead.
+func (*DecideRetentionResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DecideRetentionResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+type ListRetentionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRetentionRequest) Reset() {
+	*x = ListRetentionRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRetentionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRetentionRequest) ProtoMessage() {}
+
+func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRetentionRequest.ProtoReflect.Descriptor instead.
+func (*ListRetentionRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
+}
+
+type ListRetentionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the log.
+	Holds         []*Hold    `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	Prunings      []*Pruning `protobuf:"bytes,2,rep,name=prunings,proto3" json:"prunings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRetentionResponse) Reset() {
+	*x = ListRetentionResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRetentionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRetentionResponse) ProtoMessage() {}
+
+func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRetentionResponse.ProtoReflect.Descriptor instead.
+func (*ListRetentionResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListRetentionResponse) GetHolds() []*Hold {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
+func (x *ListRetentionResponse) GetPrunings() []*Pruning {
+	if x != nil {
+		return x.Prunings
+	}
+	return nil
+}
+
+// Hold is a legal hold that is in force. What it is about stands in its statement.
+type Hold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	Statement     *v11.HumanStatement    `protobuf:"bytes,3,opt,name=statement,proto3" json:"statement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Hold) Reset() {
+	*x = Hold{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Hold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Hold) ProtoMessage() {}
+
+func (x *Hold) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Hold.ProtoReflect.Descriptor instead.
+func (*Hold) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Hold) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Hold) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Hold) GetStatement() *v11.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+type Pruning struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Index     uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Since     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	Statement *v11.HumanStatement    `protobuf:"bytes,3,opt,name=statement,proto3" json:"statement,omitempty"`
+	// Nothing of what it removes is left in the database's files, as far as they are audit's.
+	Done          bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pruning) Reset() {
+	*x = Pruning{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pruning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pruning) ProtoMessage() {}
+
+func (x *Pruning) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pruning.ProtoReflect.Descriptor instead.
+func (*Pruning) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Pruning) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Pruning) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Pruning) GetStatement() *v11.HumanStatement {
+	if x != nil {
+		return x.Statement
+	}
+	return nil
+}
+
+func (x *Pruning) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 var File_durward_audit_v1_audit_proto protoreflect.FileDescriptor
 
 const file_durward_audit_v1_audit_proto_rawDesc = "" +
@@ -2019,7 +2471,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\adetails\x18\x11 \x03(\v2#.durward.audit.v1.Body.DetailsEntryB\x17\xbaH\x14\x9a\x01\x11\x10 \"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\bR\adetails\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbe\x02\n" +
 	"\x05Entry\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x120\n" +
@@ -2028,7 +2480,10 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x04salt\x18\x05 \x01(\fR\x04salt\x12'\n" +
 	"\x0fbody_commitment\x18\x06 \x01(\fR\x0ebodyCommitment\x12\x12\n" +
 	"\x04leaf\x18\a \x01(\fR\x04leaf\x12\x1b\n" +
-	"\tleaf_hash\x18\b \x01(\fR\bleafHash\"o\n" +
+	"\tleaf_hash\x18\b \x01(\fR\bleafHash\x12 \n" +
+	"\tpruned_by\x18\t \x01(\x04H\x00R\bprunedBy\x88\x01\x01B\f\n" +
+	"\n" +
+	"_pruned_by\"o\n" +
 	"\rAppendRequest\x12?\n" +
 	"\arecords\x18\x01 \x03(\v2\x18.durward.audit.v1.RecordB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\x04R\arecords\x12\x1d\n" +
 	"\n" +
@@ -2136,7 +2591,36 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\xbaH\az\x05\x10\x01\x18\x80 R\n" +
 	"checkpoint\x125\n" +
 	"\fcosignatures\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\v\b\x01\x10 \"\x05r\x03\x18\x80\x04R\fcosignatures\"\x19\n" +
-	"\x17AddCosignaturesResponse*\xa2\x05\n" +
+	"\x17AddCosignaturesResponse\"P\n" +
+	"\x12SurveyPruneRequest\x12:\n" +
+	"\x06before\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\x06before\"\xa7\x02\n" +
+	"\x13SurveyPruneResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12F\n" +
+	"\x05kinds\x18\x02 \x03(\v20.durward.audit.v1.SurveyPruneResponse.KindsEntryR\x05kinds\x122\n" +
+	"\x06oldest\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06oldest\x122\n" +
+	"\x06newest\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06newest\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\x04R\x04held\x1a8\n" +
+	"\n" +
+	"KindsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"_\n" +
+	"\x16DecideRetentionRequest\x12E\n" +
+	"\tstatement\x18\x01 \x01(\v2\x1f.durward.call.v1.HumanStatementB\x06\xbaH\x03\xc8\x01\x01R\tstatement\"/\n" +
+	"\x17DecideRetentionResponse\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\"\x16\n" +
+	"\x14ListRetentionRequest\"|\n" +
+	"\x15ListRetentionResponse\x12,\n" +
+	"\x05holds\x18\x01 \x03(\v2\x16.durward.audit.v1.HoldR\x05holds\x125\n" +
+	"\bprunings\x18\x02 \x03(\v2\x19.durward.audit.v1.PruningR\bprunings\"\x8d\x01\n" +
+	"\x04Hold\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12=\n" +
+	"\tstatement\x18\x03 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\"\xa4\x01\n" +
+	"\aPruning\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12=\n" +
+	"\tstatement\x18\x03 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done*\xd5\x05\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -2172,7 +2656,10 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tKIND_READ\x10*\x12\x15\n" +
 	"\x11KIND_SINK_REFUSED\x10+\x12\x12\n" +
 	"\x0eKIND_RECOVERED\x10,\x12\r\n" +
-	"\tKIND_RULE\x10-\x12\x17\n" +
+	"\tKIND_RULE\x10-\x12\x0f\n" +
+	"\vKIND_PRUNED\x102\x12\r\n" +
+	"\tKIND_HELD\x103\x12\x11\n" +
+	"\rKIND_RELEASED\x104\x12\x17\n" +
 	"\x13KIND_CONFIG_CHANGED\x10<\x12\r\n" +
 	"\tKIND_NOTE\x10=*\x90\x01\n" +
 	"\x06Status\x12\x16\n" +
@@ -2193,7 +2680,11 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tGetRecord\x12\".durward.audit.v1.GetRecordRequest\x1a#.durward.audit.v1.GetRecordResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
 	"\vTailRecords\x12$.durward.audit.v1.TailRecordsRequest\x1a%.durward.audit.v1.TailRecordsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12]\n" +
 	"\tExportLog\x12\".durward.audit.v1.ExportLogRequest\x1a#.durward.audit.v1.ExportLogResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12[\n" +
-	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x062\xd4\x02\n" +
+	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x062\xcd\x02\n" +
+	"\x10RetentionService\x12a\n" +
+	"\vSurveyPrune\x12$.durward.audit.v1.SurveyPruneRequest\x1a%.durward.audit.v1.SurveyPruneResponse\"\x05\xaa\xbb\x18\x01\x06\x12m\n" +
+	"\x0fDecideRetention\x12(.durward.audit.v1.DecideRetentionRequest\x1a).durward.audit.v1.DecideRetentionResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
+	"\rListRetention\x12&.durward.audit.v1.ListRetentionRequest\x1a'.durward.audit.v1.ListRetentionResponse\"\x05\xaa\xbb\x18\x01\x062\xd4\x02\n" +
 	"\x0eWitnessService\x12g\n" +
 	"\rGetCheckpoint\x12&.durward.audit.v1.GetCheckpointRequest\x1a'.durward.audit.v1.GetCheckpointResponse\"\x05\xaa\xbb\x18\x01\b\x12j\n" +
 	"\x0eGetConsistency\x12'.durward.audit.v1.GetConsistencyRequest\x1a(.durward.audit.v1.GetConsistencyResponse\"\x05\xaa\xbb\x18\x01\b\x12m\n" +
@@ -2212,7 +2703,7 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(Kind)(0),                       // 0: durward.audit.v1.Kind
 	(Status)(0),                     // 1: durward.audit.v1.Status
@@ -2242,70 +2733,96 @@ var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(*GetConsistencyResponse)(nil),  // 25: durward.audit.v1.GetConsistencyResponse
 	(*AddCosignaturesRequest)(nil),  // 26: durward.audit.v1.AddCosignaturesRequest
 	(*AddCosignaturesResponse)(nil), // 27: durward.audit.v1.AddCosignaturesResponse
-	nil,                             // 28: durward.audit.v1.Body.DetailsEntry
-	(*timestamppb.Timestamp)(nil),   // 29: google.protobuf.Timestamp
-	(v1.Tier)(0),                    // 30: durward.options.v1.Tier
-	(v11.Channel)(0),                // 31: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),      // 32: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),             // 33: durward.call.v1.Receipt
+	(*SurveyPruneRequest)(nil),      // 28: durward.audit.v1.SurveyPruneRequest
+	(*SurveyPruneResponse)(nil),     // 29: durward.audit.v1.SurveyPruneResponse
+	(*DecideRetentionRequest)(nil),  // 30: durward.audit.v1.DecideRetentionRequest
+	(*DecideRetentionResponse)(nil), // 31: durward.audit.v1.DecideRetentionResponse
+	(*ListRetentionRequest)(nil),    // 32: durward.audit.v1.ListRetentionRequest
+	(*ListRetentionResponse)(nil),   // 33: durward.audit.v1.ListRetentionResponse
+	(*Hold)(nil),                    // 34: durward.audit.v1.Hold
+	(*Pruning)(nil),                 // 35: durward.audit.v1.Pruning
+	nil,                             // 36: durward.audit.v1.Body.DetailsEntry
+	nil,                             // 37: durward.audit.v1.SurveyPruneResponse.KindsEntry
+	(*timestamppb.Timestamp)(nil),   // 38: google.protobuf.Timestamp
+	(v1.Tier)(0),                    // 39: durward.options.v1.Tier
+	(v11.Channel)(0),                // 40: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),      // 41: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),             // 42: durward.call.v1.Receipt
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	29, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	30, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	38, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	39, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	31, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	32, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	28, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	40, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	41, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	36, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	29, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	38, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	33, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	42, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
 	7,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
-	29, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	38, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
 	0,  // 14: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
 	4,  // 15: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
-	30, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	39, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
 	0,  // 17: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
 	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	29, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	29, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	31, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	38, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	38, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	40, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
 	4,  // 22: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
 	4,  // 23: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	33, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	42, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
 	12, // 25: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
 	4,  // 26: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
 	4,  // 27: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	29, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 29: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	8,  // 30: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	10, // 31: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	12, // 32: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	14, // 33: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	16, // 34: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	18, // 35: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	20, // 36: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	22, // 37: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
-	24, // 38: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
-	26, // 39: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
-	6,  // 40: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 41: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 42: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	13, // 43: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	15, // 44: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	17, // 45: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	19, // 46: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	21, // 47: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	23, // 48: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
-	25, // 49: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
-	27, // 50: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
-	40, // [40:51] is the sub-list for method output_type
-	29, // [29:40] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	38, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	38, // 29: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
+	37, // 30: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
+	38, // 31: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
+	38, // 32: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
+	41, // 33: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
+	34, // 34: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
+	35, // 35: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
+	38, // 36: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	41, // 37: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
+	38, // 38: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
+	41, // 39: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
+	5,  // 40: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	8,  // 41: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	10, // 42: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	12, // 43: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	14, // 44: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	16, // 45: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	18, // 46: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	20, // 47: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	28, // 48: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
+	30, // 49: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
+	32, // 50: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
+	22, // 51: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	24, // 52: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	26, // 53: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	6,  // 54: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	9,  // 55: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	11, // 56: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	13, // 57: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	15, // 58: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	17, // 59: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	19, // 60: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	21, // 61: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	29, // 62: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
+	31, // 63: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
+	33, // 64: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
+	23, // 65: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	25, // 66: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	27, // 67: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	54, // [54:68] is the sub-list for method output_type
+	40, // [40:54] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }
@@ -2313,15 +2830,16 @@ func file_durward_audit_v1_audit_proto_init() {
 	if File_durward_audit_v1_audit_proto != nil {
 		return
 	}
+	file_durward_audit_v1_audit_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   36,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_durward_audit_v1_audit_proto_goTypes,
 		DependencyIndexes: file_durward_audit_v1_audit_proto_depIdxs,

@@ -484,6 +484,198 @@ var HistoryService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	RetentionService_SurveyPrune_FullMethodName     = "/durward.audit.v1.RetentionService/SurveyPrune"
+	RetentionService_DecideRetention_FullMethodName = "/durward.audit.v1.RetentionService/DecideRetention"
+	RetentionService_ListRetention_FullMethodName   = "/durward.audit.v1.RetentionService/ListRetention"
+)
+
+// RetentionServiceClient is the client API for RetentionService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// RetentionService decides what the log keeps of a record beside its header. Nothing goes, and no hold ends, without a statement that
+// a human signed; headers, commitments and the tree always stay.
+type RetentionServiceClient interface {
+	// SurveyPrune counts what would go of the records that were written before a time. It changes nothing.
+	SurveyPrune(ctx context.Context, in *SurveyPruneRequest, opts ...grpc.CallOption) (*SurveyPruneResponse, error)
+	// DecideRetention verifies a statement of kind prune, hold or release, records it and acts on it. CODE_CONFLICT: what it says of the log
+	// is not so any more. The same statement again is answered with its record, and does nothing.
+	DecideRetention(ctx context.Context, in *DecideRetentionRequest, opts ...grpc.CallOption) (*DecideRetentionResponse, error)
+	// ListRetention returns what was decided: holds in force, and what was pruned or still is.
+	ListRetention(ctx context.Context, in *ListRetentionRequest, opts ...grpc.CallOption) (*ListRetentionResponse, error)
+}
+
+type retentionServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewRetentionServiceClient(cc grpc.ClientConnInterface) RetentionServiceClient {
+	return &retentionServiceClient{cc}
+}
+
+func (c *retentionServiceClient) SurveyPrune(ctx context.Context, in *SurveyPruneRequest, opts ...grpc.CallOption) (*SurveyPruneResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SurveyPruneResponse)
+	err := c.cc.Invoke(ctx, RetentionService_SurveyPrune_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *retentionServiceClient) DecideRetention(ctx context.Context, in *DecideRetentionRequest, opts ...grpc.CallOption) (*DecideRetentionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecideRetentionResponse)
+	err := c.cc.Invoke(ctx, RetentionService_DecideRetention_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *retentionServiceClient) ListRetention(ctx context.Context, in *ListRetentionRequest, opts ...grpc.CallOption) (*ListRetentionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRetentionResponse)
+	err := c.cc.Invoke(ctx, RetentionService_ListRetention_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// RetentionServiceServer is the server API for RetentionService service.
+// All implementations must embed UnimplementedRetentionServiceServer
+// for forward compatibility.
+//
+// RetentionService decides what the log keeps of a record beside its header. Nothing goes, and no hold ends, without a statement that
+// a human signed; headers, commitments and the tree always stay.
+type RetentionServiceServer interface {
+	// SurveyPrune counts what would go of the records that were written before a time. It changes nothing.
+	SurveyPrune(context.Context, *SurveyPruneRequest) (*SurveyPruneResponse, error)
+	// DecideRetention verifies a statement of kind prune, hold or release, records it and acts on it. CODE_CONFLICT: what it says of the log
+	// is not so any more. The same statement again is answered with its record, and does nothing.
+	DecideRetention(context.Context, *DecideRetentionRequest) (*DecideRetentionResponse, error)
+	// ListRetention returns what was decided: holds in force, and what was pruned or still is.
+	ListRetention(context.Context, *ListRetentionRequest) (*ListRetentionResponse, error)
+	mustEmbedUnimplementedRetentionServiceServer()
+}
+
+// UnimplementedRetentionServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedRetentionServiceServer struct{}
+
+func (UnimplementedRetentionServiceServer) SurveyPrune(context.Context, *SurveyPruneRequest) (*SurveyPruneResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SurveyPrune not implemented")
+}
+func (UnimplementedRetentionServiceServer) DecideRetention(context.Context, *DecideRetentionRequest) (*DecideRetentionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideRetention not implemented")
+}
+func (UnimplementedRetentionServiceServer) ListRetention(context.Context, *ListRetentionRequest) (*ListRetentionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRetention not implemented")
+}
+func (UnimplementedRetentionServiceServer) mustEmbedUnimplementedRetentionServiceServer() {}
+func (UnimplementedRetentionServiceServer) testEmbeddedByValue()                          {}
+
+// UnsafeRetentionServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to RetentionServiceServer will
+// result in compilation errors.
+type UnsafeRetentionServiceServer interface {
+	mustEmbedUnimplementedRetentionServiceServer()
+}
+
+func RegisterRetentionServiceServer(s grpc.ServiceRegistrar, srv RetentionServiceServer) {
+	// If the following call panics, it indicates UnimplementedRetentionServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&RetentionService_ServiceDesc, srv)
+}
+
+func _RetentionService_SurveyPrune_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SurveyPruneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RetentionServiceServer).SurveyPrune(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RetentionService_SurveyPrune_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RetentionServiceServer).SurveyPrune(ctx, req.(*SurveyPruneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RetentionService_DecideRetention_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideRetentionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RetentionServiceServer).DecideRetention(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RetentionService_DecideRetention_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RetentionServiceServer).DecideRetention(ctx, req.(*DecideRetentionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RetentionService_ListRetention_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRetentionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RetentionServiceServer).ListRetention(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RetentionService_ListRetention_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RetentionServiceServer).ListRetention(ctx, req.(*ListRetentionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// RetentionService_ServiceDesc is the grpc.ServiceDesc for RetentionService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var RetentionService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.audit.v1.RetentionService",
+	HandlerType: (*RetentionServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "SurveyPrune",
+			Handler:    _RetentionService_SurveyPrune_Handler,
+		},
+		{
+			MethodName: "DecideRetention",
+			Handler:    _RetentionService_DecideRetention_Handler,
+		},
+		{
+			MethodName: "ListRetention",
+			Handler:    _RetentionService_ListRetention_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/audit/v1/audit.proto",
+}
+
+const (
 	WitnessService_GetCheckpoint_FullMethodName   = "/durward.audit.v1.WitnessService/GetCheckpoint"
 	WitnessService_GetConsistency_FullMethodName  = "/durward.audit.v1.WitnessService/GetConsistency"
 	WitnessService_AddCosignatures_FullMethodName = "/durward.audit.v1.WitnessService/AddCosignatures"

@@ -36,7 +36,7 @@ func (a *app) auditCommand() *cobra.Command {
 these commands keeps the newest checkpoint, and a log that does not extend it is refused loudly.`,
 	}
 	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand(), a.auditStatsCommand(), a.auditReportCommand(),
-		a.auditReceiptCommand())
+		a.auditReceiptCommand(), a.auditPruneCommand(), a.auditHoldCommand())
 	return cmd
 }
 
@@ -115,9 +115,9 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Short: "Prove the whole log",
 		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
 root must be the one that the signed checkpoint names, and the log must extend the checkpoints that this
-program, the vault and the executor kept before. Every record must come with its body, and every human's signature must stand: a
-record of which that is not so is listed, the rest of the log is proved all the same, and the exit code
-is 1.
+program, the vault and the executor kept before. Every record must come with its body, or name an operator's statement
+that let it go ("durward audit prune"), and every human's signature must stand: a record of which that is not so is
+listed, the rest of the log is proved all the same, and the exit code is 1.
 
 With --complete it also holds what each process wrote of a change to what the others wrote: asked, approved,
 granted, redeemed, intent, outcome. It names each effect that lacks what has to come before it, each intent
@@ -217,6 +217,9 @@ func (a *app) showReport(r history.Report, kept string) error {
 		a.Out.Printf("  %s", cli.Count(r.Statements, "signed statement"))
 		if r.Unjudged > 0 {
 			a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
+		}
+		if r.PrunedBodies > 0 {
+			a.Out.Printf(", %d bodies pruned as operators signed", r.PrunedBodies)
 		}
 		a.Out.Printf("\n")
 		a.showFindings(r.Missing, r.MissingBodies)

@@ -81,8 +81,8 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 
 func (a *app) storyLine(e *auditv1.Entry) string {
 	body := e.GetRecord().GetBody()
-	if logproof.BodyMissing(e) {
-		body = &auditv1.Body{Summary: "✗ THE BODY OF THIS RECORD IS MISSING: what it said is gone or withheld"}
+	if gone := history.Gone(e); gone != "" {
+		body = &auditv1.Body{Summary: gone}
 	}
 	begins := func(status string) string {
 		return fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
@@ -130,8 +130,12 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 	if err != nil {
 		return proofProblem(err)
 	}
+	pruned, untrue := history.PrunedBy(ctx, s.Audit, response.GetEntry(), s.Trust.Current())
 	err = a.Show(response, func() {
 		a.Out.Printf("%s\n", a.storyLine(response.GetEntry()))
+		if pruned != nil {
+			a.Out.Printf("  %s signed on %s that it goes, in record %d\n", clean.Visible(pruned.Operator), pruned.At.Local().Format("2 January 2006"), pruned.Index)
+		}
 		e := response.GetEntry()
 		for _, line := range [][2]string{
 			{"request", e.GetRecord().GetRequestId()}, {"operation", e.GetRecord().GetOperationId()}, {"tool", e.GetRecord().GetTool()},
@@ -156,7 +160,10 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 			a.showEvidence(s, e, evidence)
 		}
 	})
-	if err == nil && logproof.BodyMissing(response.GetEntry()) {
+	if err == nil && untrue != nil {
+		err = cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body: %v", index, untrue)
+	}
+	if err == nil && logproof.BodyMissing(response.GetEntry()) && pruned == nil {
 		err = cli.Failed("Prove the whole log: durward audit verify", "record %d is in the log without its body", index)
 	}
 	return err

@@ -185,7 +185,7 @@ func markdown(s statistics, now time.Time) string {
 	for _, e := range s.Notable {
 		r := e.GetRecord()
 		what := history.StandsOut(e)
-		if logproof.BodyMissing(e) {
+		if logproof.BodyMissing(e) && e.PrunedBy == nil {
 			what = "its body is missing"
 		}
 		summary := r.GetBody().GetSummary()

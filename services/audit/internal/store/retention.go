@@ -1,0 +1,88 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/logproof"
+)
+
+// Headers calls row with the header of each entry from one index to below another whose body is there, in order: with its writer, times
+// and ids, and nothing that a body or a proof needs. It reads at most limit entries and returns where it ended.
+func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row func(*auditv1.Entry)) (next uint64, err error) {
+	next = min(end, from+uint64(max(limit, 0)), math.MaxInt64)
+	if from >= next {
+		return end, nil
+	}
+	return next, s.each(ctx, `SELECT e.idx, w.identity, e.kind, e.tier, e.time, e.logged_at, e.request_id, e.operation_id
+		FROM entries e JOIN bodies b ON b.idx = e.idx JOIN writers w ON w.id = e.writer WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx`,
+		[]any{int64(from), int64(next)}, func(scan func(...any) error) (bool, error) {
+			var index, written, logged int64
+			var kind, tier int32
+			r := &auditv1.Record{}
+			e := &auditv1.Entry{Record: r}
+			if err := scan(&index, &e.Writer, &kind, &tier, &written, &logged, &r.RequestId, &r.OperationId); err != nil {
+				return false, err
+			}
+			e.Index, r.Kind, r.Tier = uint64(index), auditv1.Kind(kind), optionsv1.Tier(tier)
+			r.Time, e.LoggedAt = timestamppb.New(moment(written)), timestamppb.New(moment(logged))
+			row(e)
+			return true, nil
+		})
+}
+
+// Newest returns, of the entries below end, each writer's newest of the kinds that a process asks for when its own state is lost.
+func (s *Store) Newest(ctx context.Context, end uint64) (map[uint64]bool, error) {
+	out := map[uint64]bool{}
+	err := s.each(ctx, `SELECT MAX(idx) FROM entries WHERE kind IN (3, 24, 28, 30, 31, 40, 41) AND idx < ? GROUP BY writer, kind`,
+		[]any{int64(min(end, math.MaxInt64))}, func(scan func(...any) error) (bool, error) {
+			var index int64
+			err := scan(&index)
+			out[uint64(index)] = true
+			return true, err
+		})
+	return out, err
+}
+
+// Prune removes the bodies of these entries with their salts and words, durably, all or none, and names the entry that let them go.
+// Another process must not lead: ErrFollows.
+func (s *Store) Prune(ctx context.Context, by uint64, entries []uint64) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	if by > math.MaxInt64 {
+		return errors.New("no entry has that index")
+	}
+	list := make([]int64, len(entries))
+	for i, index := range entries {
+		list[i] = int64(index)
+	}
+	if err := s.drop(ctx, int64(by), list); err != nil {
+		return fmt.Errorf("remove bodies: %w", err)
+	}
+	return nil
+}
+
+// Pruned reports whether a pruning was carried out to the end, and SetPruned remembers it.
+func (s *Store) Pruned(ctx context.Context, by uint64) (done bool, err error) {
+	err = s.row(ctx, `SELECT EXISTS (SELECT 1 FROM pruned WHERE idx = ?)`, []any{int64(by)}, &done)
+	return done, err
+}
+
+// withoutBody reports whether an entry that is added has nothing to be stored but its header: one that a copy brings without its body.
+func withoutBody(e *auditv1.Entry) bool { return logproof.BodyMissing(e) }
+
+// prunedBy is what is stored of an entry's.
+func prunedBy(e *auditv1.Entry) *int64 {
+	if e.PrunedBy == nil {
+		return nil
+	}
+	by := int64(e.GetPrunedBy())
+	return &by
+}
