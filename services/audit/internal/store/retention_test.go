@@ -126,8 +126,8 @@ func testPrune(t *testing.T, db *store.Store) {
 	tr.commit(writer, told(13)) // the log goes on
 
 	// A copy brings an entry without its body as it is.
-	copied := &auditv1.Entry{}
-	if copied, err = db.Entry(ctx, 2); err != nil {
+	copied, err := db.Entry(ctx, 2)
+	if err != nil {
 		t.Fatal(err)
 	}
 	copied.Index = uint64(len(tr.entries))

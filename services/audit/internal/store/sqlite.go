@@ -295,7 +295,7 @@ func (s *sqlite) merge(ctx context.Context, pages int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer tx.Rollback() //nolint:errcheck // it is committed, or nothing of it counts
+	defer tx.Rollback() // it is committed, or nothing of it counts
 	var before, after int64
 	if err := tx.QueryRowContext(ctx, `SELECT total_changes()`).Scan(&before); err != nil {
 		return false, err

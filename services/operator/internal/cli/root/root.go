@@ -214,7 +214,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 		"tier": cli.CompleteTiers, "kind": cli.OneOf(cli.EnumWords(auditv1.Kind_name, "KIND_")...), "status": cli.OneOf(cli.EnumWords(auditv1.Status_name, "STATUS_")...), "writer": cli.OneOf(cli.Roles()...), "channel": cli.OneOf("cli", "desktop-ui", "api", "messaging"),
 		"run-as": cli.CompleteAccounts, "executor-user": cli.CompleteAccounts, "operator": cli.CompleteAccounts,
 		"since": cli.OneOf("1h", "24h", "168h"), "for": cli.OneOf("15m", "1h", "2h", "8h"), "until": cli.OneOf("24h", "168h", "720h"),
-		"min-interval": cli.OneOf("10s", "30s", "1m"),
+		"min-interval": cli.OneOf("10s", "30s", "1m"), "older-than": cli.OneOf("30d", "90d", "365d"),
 	}
 	// What a person makes up, or copies: a name that is new, words, a number.
 	for _, free := range []string{
@@ -232,6 +232,7 @@ func argumentWords(a *cli.App) map[string]cobra.CompletionFunc {
 	none := cobra.NoFileCompletions
 	return map[string]cobra.CompletionFunc{
 		"durward audit export": cli.CompleteFiles(), "durward audit receipt": cli.CompleteFiles("json"), "durward audit show": none,
+		"durward audit hold add": none, "durward audit hold release": none,
 		"durward catalog add gpu": none, "durward catalog add model": none, "durward catalog add service": none,
 		"durward config trust": cli.CompleteFiles("yaml", "yml"), "durward policy check": cli.CompleteFiles("cedar", "yaml"),
 		"durward operator add":    cli.CompleteSecondKeyFile,
