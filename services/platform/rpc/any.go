@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 )
 
@@ -19,6 +21,12 @@ import (
 type Any struct {
 	conns []*grpc.ClientConn
 	at    atomic.Uint64
+	// alone: only the process that leads listens, so that one which begins to has taken over, whatever the one before still says.
+	alone bool
+
+	mu sync.Mutex
+	// left are those that calls do not go to any more, and that are connected all the same.
+	left []bool
 }
 
 // thereWait is how long a process may take to be connected to before the next is tried.
@@ -29,7 +37,7 @@ const readyWait = 50 * time.Millisecond
 
 // DialAny is Dial to the address of the configuration and to these further ones. The caller closes it.
 func DialAny(cfg ClientConfig, more []string) (*Any, error) {
-	a := &Any{}
+	a := &Any{alone: cfg.Server.Role() == optionsv1.Role_ROLE_VAULT, left: make([]bool, 1+len(more))}
 	for _, address := range append([]string{cfg.Address}, more...) {
 		cfg.Address = address
 		conn, err := Dial(cfg)
@@ -117,10 +125,13 @@ func (s *anyStream) RecvMsg(m any) error { return s.any.moved(s.at, s.ClientStre
 // reached is the place of the process that calls go to, or of the next one that is there, so that a call is sent to somebody. Where
 // nobody is, it is the place that it was.
 func (a *Any) reached(ctx context.Context) uint64 {
-	first := a.at.Load()
 	if len(a.conns) == 1 {
-		return first
+		return a.at.Load()
 	}
+	if a.alone {
+		a.follow()
+	}
+	first := a.at.Load()
 	for at := first; at < first+uint64(len(a.conns)); at++ {
 		if there(ctx, a.conn(at)) {
 			a.at.CompareAndSwap(first, at)
@@ -128,6 +139,23 @@ func (a *Any) reached(ctx context.Context) uint64 {
 		}
 	}
 	return first
+}
+
+// follow goes on to a process that has begun to listen.
+func (a *Any) follow() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n, at := uint64(len(a.conns)), a.at.Load()
+	for next := at + 1; next < at+n; next++ {
+		switch conn := a.conn(next); {
+		case conn.GetState() != connectivity.Ready:
+			a.left[next%n] = false
+			conn.Connect()
+		case !a.left[next%n] && a.at.CompareAndSwap(at, next):
+			a.left[at%n] = true
+			return
+		}
+	}
 }
 
 // there reports whether a process can be reached, which is tried once.
@@ -156,8 +184,10 @@ func (a *Any) conn(at uint64) *grpc.ClientConn { return a.conns[at%uint64(len(a.
 
 // moved goes on to the next after such an error of the one at that place, unless another call did.
 func (a *Any) moved(at uint64, err error) error {
-	if err != nil && elsewhere(err) {
-		a.at.CompareAndSwap(at, at+1)
+	if err != nil && elsewhere(err) && a.at.CompareAndSwap(at, at+1) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.left[at%uint64(len(a.conns))] = true
 	}
 	return err
 }

@@ -146,3 +146,58 @@ func TestAny(t *testing.T) {
 		}
 	}
 }
+
+// TestVaultThatTookOver: of vaults the one that leads alone listens. Calls go to one that begins to, though the one before answers, and
+// stay there.
+func TestVaultThatTookOver(t *testing.T) {
+	kit := platformtest.New(t)
+	first, second := &standby{}, &standby{}
+	register := func(s *standby) func(grpc.ServiceRegistrar) {
+		return func(r grpc.ServiceRegistrar) { auditv1.RegisterLogServiceServer(r, s) }
+	}
+	addresses := []string{kit.Serve(t, vault, "main", register(first)), nobody(t)}
+	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(vault, "main")}, addresses[1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer any.Close()
+	call := func() {
+		t.Helper()
+		if _, err := auditv1.NewLogServiceClient(any).GetHead(t.Context(), &auditv1.GetHeadRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		call()
+	}
+	if first.count() != 3 {
+		t.Fatalf("%d calls of the first", first.count())
+	}
+	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(vault, "main"), Logger: platformtest.Logger()})
+	register(second)(server)
+	lis, err := rpc.Listen(addresses[1], false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, lis) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	for began := time.Now(); second.count() == 0; call() {
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("no call goes to the one that took over")
+		}
+	}
+	before := first.count()
+	for range 3 {
+		call()
+	}
+	if first.count() != before || second.count() != 4 {
+		t.Errorf("%d calls of the first meanwhile, %d of the second", first.count()-before, second.count())
+	}
+}
