@@ -30,7 +30,7 @@ func TestAnEditedScriptDoesNotRun(t *testing.T) {
 	t.Run("without the guard of files", func(t *testing.T) {
 		t.Parallel()
 		if ran := runEdited(t, harness.Options{Catalog: scriptedCatalog, Build: harness.Build{Weak: true},
-			Flags: map[string][]string{harness.Executor: {"-weaken-files", "files"}}}); !ran {
+			Flags: map[string][]string{harness.Executor: {"-weaken", "files"}}}); !ran {
 			t.Error("the edited script did not run, so that the test shows nothing")
 		}
 	})

@@ -5,63 +5,39 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"strings"
 
 	"durward.internal/gateway/internal/connlimit"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/weakness"
 )
 
 // This file makes the negative controls of deploy/e2e: the edge without one of its guards.
 
-// Guards are the names that Weaken takes.
-var Guards = []string{"owner", "local", "media", "headers", "keys", "slow", "flood", "remote", "sender"}
-
-// weakened is set once, from a flag, before anything is served.
-var weakened = map[string]bool{}
-
-// Weaken removes guards, by comma-separated names.
-func Weaken(names string) error {
-	for name := range strings.SplitSeq(names, ",") {
-		if !slices.Contains(Guards, name) {
-			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
-		}
-		weakened[name] = true
-		switch name {
-		case "local":
-			telemetry.WeakenLocal()
-		case "slow":
-			connlimit.WeakenTime()
-		case "flood":
-			refusal.WeakenRate()
-		case "remote":
-			config.WeakenRemote()
-		}
-	}
-	return nil
-}
+// Guards are those that a drill build may lack.
+var Guards = weakness.Of("owner", "media", "headers", "keys", "sender").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
+	Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
 
 // sameToken without "owner" gives everybody everybody's sessions.
 func sameToken(opened, shown [sha256.Size]byte) bool {
-	return weakened["owner"] || subtle.ConstantTimeCompare(opened[:], shown[:]) == 1
+	return Guards.Off("owner") || subtle.ConstantTimeCompare(opened[:], shown[:]) == 1
 }
 
-func localRequired() bool { return !weakened["local"] }
+func localRequired() bool { return !Guards.Off("local") }
 
-func mediaRequired() bool { return !weakened["media"] }
+func mediaRequired() bool { return !Guards.Off("media") }
 
-func headersRequired() bool { return !weakened["headers"] }
+func headersRequired() bool { return !Guards.Off("headers") }
 
 // senderRequired without "sender" serves whoever a messaging client names in whatever session it names.
-func senderRequired() bool { return !weakened["sender"] }
+func senderRequired() bool { return !Guards.Off("sender") }
 
 // asSent without "keys" is the message as a forgiving parser understands it: keys without regard to case, to what Unicode
 // folds and to zeros at their end, the last of two.
 func asSent(body []byte) []byte {
-	if !weakened["keys"] {
+	if !Guards.Off("keys") {
 		return body
 	}
 	var message any

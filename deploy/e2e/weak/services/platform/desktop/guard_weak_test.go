@@ -10,7 +10,7 @@ import (
 
 // TestWeakened is the negative control of this package's tests: without its guard each attack gets through.
 func TestWeakened(t *testing.T) {
-	if err := desktop.Weaken("desktop-everything"); err == nil {
+	if err := desktop.Guards.Weaken("desktop-everything"); err == nil {
 		t.Error("a guard that is none was switched off")
 	}
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestWeakened(t *testing.T) {
 		if c.passes() {
 			t.Errorf("%s: the attack gets through with the guard", c.guard)
 		}
-		if err := desktop.Weaken(c.guard); err != nil {
+		if err := desktop.Guards.Weaken(c.guard); err != nil {
 			t.Fatal(err)
 		}
 		if !c.passes() {

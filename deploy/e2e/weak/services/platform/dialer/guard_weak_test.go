@@ -10,7 +10,7 @@ import (
 // TestWeakened is the negative control of TestTraps: where addresses are judged before they are dialled, names that change them in
 // between lead to forbidden ones.
 func TestWeakened(t *testing.T) {
-	if err := dialer.Weaken("dial-anything"); err == nil {
+	if err := dialer.Guards.Weaken("dial-anything"); err == nil {
 		t.Error("a guard that there is not is switched off")
 	}
 	trap := newTrap(t)
@@ -29,7 +29,7 @@ func TestWeakened(t *testing.T) {
 		t.Errorf("%d packets to forbidden addresses with the guard", n)
 	}
 	clear(trap.asked)
-	if err := dialer.Weaken("dial-judged-before"); err != nil {
+	if err := dialer.Guards.Weaken("dial-judged-before"); err != nil {
 		t.Fatal(err)
 	}
 	if n := attack(); n < 50 {
@@ -42,7 +42,7 @@ func TestWeakenedDowngrade(t *testing.T) {
 	if err := leaveTLS(t); !ruled(err, dialer.RuleDowngrade) {
 		t.Errorf("with the guard: %v", err)
 	}
-	if err := dialer.Weaken("dial-downgrade"); err != nil {
+	if err := dialer.Guards.Weaken("dial-downgrade"); err != nil {
 		t.Fatal(err)
 	}
 	if err := leaveTLS(t); err != nil {

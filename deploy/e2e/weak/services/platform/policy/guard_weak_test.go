@@ -24,7 +24,7 @@ func TestEachGuardIsNeeded(t *testing.T) {
 		{"policy-forbid", []Source{system("policy/all.cedar", allowAll)}, call(start, messaging), Deny, Run},
 	} {
 		t.Run(c.guard, func(t *testing.T) {
-			defer clear(weak)
+			defer Guards.Restore(c.guard)
 			if s, err := Compile(c.sources); err == nil {
 				if d := s.Decide(c.call); d.Verdict != c.with {
 					t.Errorf("with the guard: %v", d.Verdict)
@@ -32,7 +32,7 @@ func TestEachGuardIsNeeded(t *testing.T) {
 			} else if c.guard != "policy-project" {
 				t.Fatal(err)
 			}
-			if err := Weaken(c.guard); err != nil {
+			if err := Guards.Weaken(c.guard); err != nil {
 				t.Fatal(err)
 			}
 			if d := compiledSet(t, c.sources...).Decide(c.call); d.Verdict != c.without {
@@ -40,7 +40,7 @@ func TestEachGuardIsNeeded(t *testing.T) {
 			}
 		})
 	}
-	if Weaken("nothing") == nil {
+	if Guards.Weaken("nothing") == nil {
 		t.Error("a guard that there is not was removed")
 	}
 }

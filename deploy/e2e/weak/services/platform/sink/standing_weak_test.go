@@ -57,14 +57,12 @@ func TestWithoutItsGuard(t *testing.T) {
 			t.Errorf("%s: with every guard the attack has an effect: %v", guard, err)
 		}
 		s = newStand(t)
-		if err := Weaken(guard); err != nil {
+		if err := Guards.Weaken(guard); err != nil {
 			t.Fatal(err)
 		}
 		if err := attack(s); err != nil || s.effects != 1 {
 			t.Errorf("%s: without its guard the attack fails: %v, %d effects", guard, err, s.effects)
 		}
-		weakenedMu.Lock()
-		delete(weakened, guard)
-		weakenedMu.Unlock()
+		Guards.Restore(guard)
 	}
 }

@@ -9,5 +9,5 @@ import (
 
 // guardFlags adds -weaken, for the negative controls of deploy/e2e.
 func guardFlags(flags *flag.FlagSet) {
-	flags.Func("weaken", fmt.Sprintf("remove guards: %v", server.Guards), server.Weaken)
+	flags.Func("weaken", fmt.Sprintf("remove guards: %v", server.Guards.Names()), server.Guards.Weaken)
 }

@@ -27,18 +27,18 @@ func TestGuardsAreKnown(t *testing.T) {
 		}
 	}
 	listed := map[string]bool{}
-	for _, name := range sink.Guards {
+	for _, name := range sink.Guards.Names() {
 		listed[name] = true
 		if err := weaken("-weaken", name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, name := range mode.Guards {
+	for _, name := range mode.Guards.Names() {
 		if err := weaken("-weaken-switch", name); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, name := range append([]string{"reserve", "ownership", "any-subject", "unattended-arguments", "dangerous-flag"}, desktop.Guards...) {
+	for _, name := range append([]string{"reserve", "ownership", "any-subject", "unattended-arguments", "dangerous-flag"}, desktop.Guards.Names()...) {
 		if !listed[name] {
 			t.Errorf("%s is no guard of the executor", name)
 		}

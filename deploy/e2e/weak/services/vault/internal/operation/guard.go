@@ -2,9 +2,6 @@ package operation
 
 import (
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -13,6 +10,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/weakness"
 	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
@@ -20,38 +18,13 @@ import (
 
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
-// Guards are the names that Weaken takes.
-var Guards = slices.Concat([]string{"approval", "unapproved", "owner", "spent", "proof", rpc.GuardCallers, grant.GuardIDs, consent.GuardSelf},
-	standing.Guards)
-
-// weakened is set once, from a flag, before anything is served.
-var weakened = map[string]bool{}
-
-// Weaken removes guards, by comma-separated names.
-func Weaken(names string) error {
-	for name := range strings.SplitSeq(names, ",") {
-		switch {
-		case name == rpc.GuardCallers:
-			rpc.WeakenCallers()
-		case name == grant.GuardIDs:
-			grant.WeakenIDs()
-		case name == consent.GuardSelf:
-			consent.WeakenSelf()
-		case slices.Contains(standing.Guards, name):
-			standing.Weaken(name)
-			weakened[name] = true
-		case slices.Contains(Guards, name):
-			weakened[name] = true
-		default:
-			return fmt.Errorf("no guard is called %q; there are %s", name, strings.Join(Guards, ", "))
-		}
-	}
-	return nil
-}
+// Guards are those that a drill build may lack.
+var Guards = weakness.Of("approval", "unapproved", "owner", "spent", "proof").Also(rpc.GuardCallers, rpc.WeakenCallers).
+	Also(grant.GuardIDs, grant.WeakenIDs).Also(consent.GuardSelf, consent.WeakenSelf).And(standing.Guards)
 
 // humanAgreed without "approval" takes any statement, signed by anybody, about anything.
 func humanAgreed(h *callv1.HumanStatement, v *statement.Verified, err error) (*statement.Verified, error) {
-	if err == nil || !weakened["approval"] {
+	if err == nil || !Guards.Off("approval") {
 		return v, err
 	}
 	s, parseErr := statement.Parse(h.GetStatement())
@@ -63,24 +36,24 @@ func humanAgreed(h *callv1.HumanStatement, v *statement.Verified, err error) (*s
 
 // mayRun without "unapproved" issues grants for what nobody has approved.
 func mayRun(state vaultv1.OperationState) bool {
-	return weakened["unapproved"] || state == vaultv1.OperationState_OPERATION_STATE_APPROVED ||
+	return Guards.Off("unapproved") || state == vaultv1.OperationState_OPERATION_STATE_APPROVED ||
 		state == vaultv1.OperationState_OPERATION_STATE_RUNNING || state == vaultv1.OperationState_OPERATION_STATE_DONE
 }
 
 // MustSign without "proof" believes whoever relays a key-bound client's token.
-func MustSign(keyBound bool) bool { return keyBound && !weakened["proof"] }
+func MustSign(keyBound bool) bool { return keyBound && !Guards.Off("proof") }
 
 // boundEnough without "key-bound" believes whoever relays a token that the call is the client's.
-func boundEnough(keyBound bool) bool { return keyBound || weakened["key-bound"] }
+func boundEnough(keyBound bool) bool { return keyBound || Guards.Off("key-bound") }
 
 // ownedBy without "owner" gives everybody everybody's operations.
 func ownedBy(o *store.Operation, principal string) bool {
-	return weakened["owner"] || o.Principal == principal
+	return Guards.Off("owner") || o.Principal == principal
 }
 
 // refuseSpent without "spent" redeems a key again.
 func refuseSpent(err error) error {
-	if weakened["spent"] && errors.Is(err, store.ErrSpent) {
+	if Guards.Off("spent") && errors.Is(err, store.ErrSpent) {
 		return nil
 	}
 	return err

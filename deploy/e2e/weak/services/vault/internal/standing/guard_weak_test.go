@@ -18,7 +18,7 @@ import (
 func TestWeakKeyBound(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bearer)
-	w.must(operation.Weaken("key-bound"))
+	w.must(operation.Guards.Weaken("key-bound"))
 	w.granted(live, 1)
 	o, err := w.call(live, "start_service", "a")
 	w.must(err)
@@ -29,7 +29,7 @@ func TestWeakEpoch(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
 	w.enable(live)
-	w.must(operation.Weaken("standing-epoch"))
+	w.must(operation.Guards.Weaken("standing-epoch"))
 	_, err := w.halt.Halt(context.Background(), "alice", "", w.Now())
 	w.must(err)
 	w.book.Sweep(t.Context())
@@ -41,7 +41,7 @@ func TestWeakEpoch(t *testing.T) {
 func TestWeakUses(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
-	w.must(operation.Weaken("standing-uses"))
+	w.must(operation.Guards.Weaken("standing-uses"))
 	w.granted(live, 1)
 	for _, service := range []string{"a", "b", "c"} {
 		o, err := w.call(live, "start_service", service)
@@ -53,7 +53,7 @@ func TestWeakUses(t *testing.T) {
 func TestWeakConfirmDelay(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
-	w.must(operation.Weaken("confirm-delay"))
+	w.must(operation.Guards.Weaken("confirm-delay"))
 	h := w.sign(w.dangerous(live))
 	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
@@ -67,7 +67,7 @@ func TestWeakConfirmDelay(t *testing.T) {
 func TestWeakConfirmKey(t *testing.T) {
 	w := newWorld(t)
 	live := w.open(bound)
-	w.must(operation.Weaken("confirm-key"))
+	w.must(operation.Guards.Weaken("confirm-key"))
 	h := w.sign(w.dangerous(live))
 	_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
 	w.must(err)
@@ -84,7 +84,7 @@ func TestWeakSelfApproval(t *testing.T) {
 	w.must(err)
 	w.WriteTrust(trust.FileAllowedSigners, []byte(trust.FormatSigner("mallory", own.PublicKey(), statement.Namespace)+"\n"))
 	w.must(w.Trust.Reload())
-	w.must(operation.Weaken("self-approval"))
+	w.must(operation.Guards.Weaken("self-approval"))
 	s := w.scope(live, 1)
 	s.Operator = "mallory"
 	h, err := statement.Sign(s, own)
