@@ -75,9 +75,6 @@ func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanS
 	err = q.Halt.Within(o.Epoch, func() error {
 		return q.Store.Approve(context.WithoutCancel(ctx), &o, used)
 	})
-	if errors.Is(err, store.ErrStatementUsed) {
-		return nil, errStatementUsed(err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -232,10 +229,7 @@ func (q *Queue) claim(id string) (*entry, error) {
 		return e, nil
 	}
 	q.mu.Unlock()
-	o, err := q.Store.Operation(context.Background(), id)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, errNotFound()
-	}
+	o, _, err := q.Lookup(context.Background(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +299,7 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 	defer release()
 	// Before anything is recorded, so that a replay does not look like an approval.
 	if _, err := q.Store.Operation(ctx, o.ID); !errors.Is(err, store.ErrNotFound) {
-		return nil, errStatementUsed(err)
+		return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another", fault.WithCause(err))
 	}
 	if err := q.Halt.Within(o.Epoch, func() error { return nil }); err != nil {
 		return nil, err
@@ -323,9 +317,6 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 			Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: now,
 		})
 	})
-	if errors.Is(err, store.ErrStatementUsed) {
-		return nil, errStatementUsed(err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -377,8 +368,4 @@ func (q *Queue) refuseStatement(ctx context.Context, o *store.Operation, caller 
 
 func refusedCommand(cause error) error {
 	return fault.New(callv1.Code_CODE_DENIED, "the statement does not allow this command", fault.WithCause(cause))
-}
-
-func errStatementUsed(cause error) error {
-	return fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another", fault.WithCause(cause))
 }

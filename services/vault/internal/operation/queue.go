@@ -399,7 +399,7 @@ func (q *Queue) holds(o *store.Operation) ([]*callv1.HumanStatement, error) {
 		statements, err = q.Standing.Holds(o)
 	}
 	if err != nil {
-		return nil, errOver(err)
+		return nil, errStandingEnded(err)
 	}
 	return statements, nil
 }
@@ -413,14 +413,14 @@ func Halted(o *store.Operation) bool { return o.State == expired && o.DecisionRe
 // reasonEnded is why an operation by standing authority does not run.
 const reasonEnded = "what a human let this session do has ended"
 
-func errOver(cause error) error {
+func errStandingEnded(cause error) error {
 	return fault.New(callv1.Code_CODE_EXPIRED, reasonEnded+"; ask again", fault.WithCause(cause))
 }
 
 // Ended returns CODE_EXPIRED for an operation by standing authority that ended with it: the same before and after it was swept away.
 func Ended(o *store.Operation) error {
 	if o.State == expired && o.DecisionReason == reasonEnded {
-		return errOver(nil)
+		return errStandingEnded(nil)
 	}
 	return nil
 }

@@ -80,10 +80,6 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 func (q *Queue) claimRun(ctx context.Context, g *callv1.Grant) (*entry, error) {
 	q.mu.Lock()
 	e, ok := q.live[g.GetOperationId()]
-	if ok && e.op.State == running && g.GetUse() == 1 && refuseSpent(store.ErrSpent) != nil {
-		q.mu.Unlock() // many may ask at once; this costs no query
-		return nil, errSpent(store.ErrSpent)
-	}
 	if ok && mayRun(e.op.State) && e.op.State != running {
 		defer q.mu.Unlock()
 		if e.claimed {
@@ -97,20 +93,19 @@ func (q *Queue) claimRun(ctx context.Context, g *callv1.Grant) (*entry, error) {
 	}
 	q.mu.Unlock()
 	_, err := q.Store.Spent(ctx, g.GetOperationId(), g.GetUse())
-	switch {
-	case err == nil:
+	if err == nil {
 		if err := refuseSpent(store.ErrSpent); err != nil {
-			return nil, errSpent(err)
+			return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "the grant was spent already", fault.WithCause(err))
 		}
 		return nil, nil
-	case !errors.Is(err, store.ErrNotFound):
-		return nil, err
 	}
-	o, err := q.Store.Operation(ctx, g.GetOperationId())
-	switch {
-	case err == nil:
-		return nil, errEnded(o)
-	case !errors.Is(err, store.ErrNotFound):
+	if errors.Is(err, store.ErrNotFound) {
+		var o *store.Operation
+		if o, err = q.Store.Operation(ctx, g.GetOperationId()); err == nil {
+			return nil, errNotApproved(o)
+		}
+	}
+	if !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
 	tool, known := contract.Lookup(g.GetTool().GetName())
@@ -142,15 +137,11 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 		return time.Time{}, err
 	}
 	at := q.Now()
-	err := q.Halt.Within(g.GetEpoch(), func() error {
+	return at, q.Halt.Within(g.GetEpoch(), func() error {
 		return refuseSpent(q.Store.Spend(context.WithoutCancel(ctx), store.Spend{
 			OperationID: g.GetOperationId(), Use: g.GetUse(), GrantID: g.GetId(), Audience: g.GetAudience(), At: at,
 		}))
 	})
-	if errors.Is(err, store.ErrSpent) {
-		return time.Time{}, errSpent(err)
-	}
-	return at, err
 }
 
 // stands returns why what a grant rests on is in force no more: its client, and what a human let its session do. e is nil where the
@@ -245,11 +236,8 @@ func refusedGrant(cause error) error {
 	return fault.New(callv1.Code_CODE_DENIED, "the grant is not valid", fault.WithCause(cause))
 }
 
-func errSpent(cause error) error {
-	return fault.New(callv1.Code_CODE_ALREADY_SPENT, "the grant was spent already", fault.WithCause(cause))
-}
-
-func errEnded(o *store.Operation) error {
+// errNotApproved is why a grant's operation, which is known and not approved, does not run.
+func errNotApproved(o *store.Operation) error {
 	if o.State == expired {
 		return errExpired()
 	}

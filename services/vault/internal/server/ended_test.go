@@ -101,6 +101,26 @@ func TestEndedWhileRedeemed(t *testing.T) {
 	}
 }
 
+// An agent that waits for what ended with its session's standing authority is told so, before and after it was swept away.
+func TestWhatEndedWithItsStandingIsToldSo(t *testing.T) {
+	v := newVault(t)
+	opened := v.openBound(1)
+	v.dangerous(opened.GetSession())
+	id := v.call(opened, 1, "start_service", "a").GetOperationId()
+	_, err := v.standing().RevokeStanding(t.Context(), &vaultv1.RevokeStandingRequest{Session: opened.GetSession()})
+	v.must(err)
+	for _, when := range []string{"before the sweep", "after it"} {
+		_, err := v.wait(opened, id, time.Second)
+		if f := wantCode(t, err, callv1.Code_CODE_EXPIRED); f.Message != "what a human let this session do has ended; ask again" {
+			t.Errorf("%s: %q", when, f.Message)
+		}
+		v.must(v.server.Sweep(t.Context()))
+	}
+	if got := v.operation(id).GetState(); got != expired {
+		t.Errorf("after the sweep it is %s", got)
+	}
+}
+
 // A human who takes dangerous mode out of the configuration, or lowers a limit, means what is in force too.
 func TestLimitsBindWhatIsInForce(t *testing.T) {
 	v := newVault(t)

@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -323,6 +326,8 @@ func TestApproveRefuses(t *testing.T) {
 		OperationId: strings.Repeat("0", 32), Statement: v.sign(v.statementFor(v.operation(id))),
 	})
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: strings.Repeat("0", 32)})
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 
 	v.approve(id)
 	_, err = v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{
@@ -372,6 +377,14 @@ func TestASessionTakesBackItsOwnRequestAlone(t *testing.T) {
 		if f := wantCode(t, err, callv1.Code_CODE_NOT_FOUND); f.Message != unknown.Message || f.Retryable != unknown.Retryable || f.Field != unknown.Field {
 			t.Errorf("%s: %v, of what never was: %v", name, f, unknown)
 		}
+	}
+	for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
+		if r.GetBody().GetAction() != "operation-not-theirs" || r.GetBody().GetDetails()["method"] != vaultv1.ToolService_WithdrawOperation_FullMethodName {
+			t.Errorf("a probe is recorded as %v", r)
+		}
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n != 3 {
+		t.Errorf("%d probes of 3 are recorded", n)
 	}
 	waiting := v.operation(id)
 	if waiting.GetState() != pending {
@@ -583,6 +596,23 @@ func TestRedeemRefuses(t *testing.T) {
 	v.must(v.redeem(good))
 	_, err = vaultv1.NewRedeemServiceClient(v.as(executor, "other")).Settle(t.Context(), &vaultv1.SettleRequest{OperationId: g.GetOperationId(), Use: 1})
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+}
+
+// Where the state cannot say whether a grant was spent, or what its operation is, nothing is redeemed, and no record says that it was.
+func TestStateThatCannotBeReadRedeemsNothing(t *testing.T) {
+	for _, table := range []string{"spent", "operations"} {
+		v := newVault(t)
+		resp, err := v.authority().Authorise(t.Context(), request(v.open(reader).GetSessionId(), "service_info", "a"))
+		v.must(err)
+		db, err := sql.Open("sqlite", filepath.Join(v.Dir, "vault.db"))
+		v.must(err)
+		_, err = db.ExecContext(t.Context(), "ALTER TABLE "+table+" RENAME TO away")
+		v.must(errors.Join(err, db.Close()))
+		wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_INTERNAL)
+		if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 0 {
+			t.Errorf("without %s %d redemptions are recorded", table, n)
+		}
+	}
 }
 
 func TestThousandParallelRedemptions(t *testing.T) {
