@@ -359,6 +359,49 @@ func TestWriteBelievesOnlyProofs(t *testing.T) {
 	}
 }
 
+// TestWriteSaysThatTheLogWasReplaced: that is no audit that is away, though the record waits as then.
+func TestWriteSaysThatTheLogWasReplaced(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	for i := range 3 {
+		if _, err := own.Write(t.Context(), auditv1.Kind_KIND_NOTE, "", remark(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.must(own.Close())
+	shorter := &log{t: t, kit: l.kit}
+	shorter.add(l.entries[0].GetRecord())
+	own = shorter.open(dir)
+	if sent, err := own.Write(t.Context(), auditv1.Kind_KIND_NOTE, "", remark("mine")); sent || !errors.Is(err, logproof.ErrRollback) {
+		t.Errorf("%v, %v", sent, err)
+	}
+	if waiting, err := own.unsent(); err != nil || len(waiting) != 1 {
+		t.Errorf("%d records wait, %v", len(waiting), err)
+	}
+	l.must(own.Close())
+}
+
+// TestUnsentIsBounded: what waits is never more than one append takes, and what was sent no longer waits, or that is said.
+func TestUnsentIsBounded(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	own := l.open(dir)
+	l.down = true
+	l.must(own.keepUnsent(slices.Repeat([]*auditv1.Record{{Kind: auditv1.Kind_KIND_NOTE, Body: remark("earlier")}}, maxUnsent)))
+	if sent, err := own.Write(t.Context(), auditv1.Kind_KIND_NOTE, "", remark("one more")); sent || err == nil || !strings.Contains(err.Error(), "too many changes wait") {
+		t.Errorf("%v, %v", sent, err)
+	}
+	if waiting, err := own.unsent(); err != nil || len(waiting) != maxUnsent {
+		t.Errorf("%d records wait, %v", len(waiting), err)
+	}
+	path := filepath.Join(dir, unsentFile)
+	l.must(os.Remove(path))
+	l.must(os.MkdirAll(filepath.Join(path, "in the way"), 0o700))
+	if err := own.keepUnsent(nil); err == nil {
+		t.Error("what cannot be removed is said to be gone")
+	}
+	l.must(own.Close())
+}
+
 func TestRollbackIsSeen(t *testing.T) {
 	l, dir := newLog(t), t.TempDir()
 	own := l.open(dir)
@@ -565,8 +608,10 @@ func TestVerify(t *testing.T) {
 		t.Errorf("offline: %+v, %v", again, err)
 	}
 	lines := bytes.SplitAfter(file.Bytes(), []byte("\n"))
+	if report, err := VerifyFile(bytes.NewReader(nil), NewVerifier(l.kit.Trust.Current())); err == nil || err.Error() != "the log holds no checkpoint" {
+		t.Errorf("an empty file: %+v, %v", report, err)
+	}
 	for name, content := range map[string][]byte{
-		"empty":          nil,
 		"no checkpoint":  bytes.Join(lines[1:], nil),
 		"a line missing": bytes.Join(slices.Delete(slices.Clone(lines), 3, 4), nil),
 		"garbage":        append(bytes.Clone(file.Bytes()), []byte("x\n")...),

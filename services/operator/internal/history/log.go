@@ -122,14 +122,11 @@ func lockFolder(ctx context.Context, dir string) (*os.File, error) {
 		if err == nil {
 			return f, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("operator state: %w", err), f.Close())
-		}
 		select {
 		case <-ctx.Done():
 			return nil, errors.Join(ctx.Err(), f.Close())
 		case <-deadline:
-			return nil, errors.Join(errors.New("another durward command is busy with the audit log; try again"), f.Close())
+			return nil, errors.Join(fmt.Errorf("another durward command is busy with the audit log (%w); try again", err), f.Close())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -216,11 +216,14 @@ func (t *Tiles) writeTile(level int) error {
 	return t.write(strconv.Itoa(level), (t.size>>(8*level)-1)/tileWidth, len(hashes), content)
 }
 
+// errLongLeaf: a bundle writes a leaf's length in two bytes.
+var errLongLeaf = errors.New("a leaf fits into no bundle of tiles")
+
 func (t *Tiles) writeBundle() error {
 	var content []byte
 	for _, leaf := range t.bundle {
 		if len(leaf) > 1<<16-1 {
-			return fmt.Errorf("a leaf of %d bytes fits into no bundle", len(leaf))
+			return fmt.Errorf("%w: it has %d bytes", errLongLeaf, len(leaf))
 		}
 		content = append(binary.BigEndian.AppendUint16(content, uint16(len(leaf))), leaf...)
 	}

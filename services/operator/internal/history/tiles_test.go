@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -188,6 +189,14 @@ func TestTilesRefuse(t *testing.T) {
 	}{
 		{"nothing", func(*testing.T, *log, string) {}, nil},
 		{"the hashes of full tiles changed", edit("tile/1/000.p/1"), logproof.ErrFork},
+		{"the hashes at the edge changed", edit("tile/0/001.p/44"), logproof.ErrFork},
+		{"the leaves at the edge changed", edit("tile/entries/001.p/44"), logproof.ErrFork},
+		{"a tile that cannot be read", func(t *testing.T, _ *log, dir string) {
+			path := filepath.Join(dir, "tile/0/001.p/44")
+			if err := errors.Join(os.Remove(path), os.Symlink(filepath.Base(path), path)); err != nil {
+				t.Fatal(err)
+			}
+		}, syscall.ELOOP},
 		{"the checkpoint changed", edit("checkpoint"), logproof.ErrFormat},
 		{"the edge missing", func(t *testing.T, _ *log, dir string) {
 			if err := os.Remove(filepath.Join(dir, "tile/1/000.p/1")); err != nil {
@@ -198,6 +207,13 @@ func TestTilesRefuse(t *testing.T) {
 			l.entries, l.hashes = nil, nil
 			grow(l, 400, "another")
 		}, logproof.ErrFork},
+		{"the edge alone rewritten and grown", func(_ *testing.T, l *log, _ string) {
+			l.entries, l.hashes = l.entries[:290], l.hashes[:tlog.StoredHashCount(290)]
+			grow(l, 60, "another")
+		}, logproof.ErrFork},
+		{"a leaf that is too long for a bundle", func(_ *testing.T, l *log, _ string) {
+			l.add(&auditv1.Record{Sequence: 301, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Tool: strings.Repeat("x", 1<<16)})
+		}, errLongLeaf},
 		{"history put back", func(_ *testing.T, l *log, _ string) {
 			l.entries, l.hashes = l.entries[:290], l.hashes[:tlog.StoredHashCount(290)]
 		}, logproof.ErrRollback},
@@ -235,6 +251,25 @@ func TestTilesRefuse(t *testing.T) {
 		})
 	}
 	l := newLog(t)
+	grow(l, 300, "one")
+	dir, view := filepath.Join(t.TempDir(), "tiles"), l.open(t.TempDir())
+	tiles, err := OpenTiles(dir, l.kit.Trust.Current().LogKeys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := &export{parts: []*auditv1.ExportLogResponse{{Checkpoint: l.checkpoint()}, {Entries: l.entries[:299]}}}
+	if _, err := view.ExportTiles(t.Context(), short, tiles); !errors.Is(err, logproof.ErrFork) {
+		t.Errorf("an export that ends before its checkpoint does: %v", err)
+	}
+	if _, err := l.tiles(t, dir, view); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(dir, "tile/1/000.p/1"), 31); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.tiles(t, dir, view); err == nil || !strings.Contains(err.Error(), "the folder of tiles is not whole") {
+		t.Errorf("an edge that was cut: %v", err)
+	}
 	if err := os.WriteFile(filepath.Join(l.kit.Dir, "other"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
