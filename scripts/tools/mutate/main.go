@@ -164,6 +164,11 @@ func refuses(body []ast.Stmt) bool {
 		return refusal.MatchString(name)
 	case *ast.SelectorExpr:
 		return strings.HasPrefix(last.Sel.Name, "Err")
+	case *ast.UnaryExpr: // &conflictError{…}
+		if made, ok := last.X.(*ast.CompositeLit); ok {
+			name, ok := made.Type.(*ast.Ident)
+			return ok && strings.HasSuffix(name.Name, "Error")
+		}
 	}
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,8 @@ func TestParseWitnessRefuses(t *testing.T) {
 		"", "witness.example/one", name + "+" + hash, name + "+" + hash + "+", "other+" + hash + "+" + key, name + "+00000000+" + key,
 		name + "+" + strings.ToUpper(hash) + "+" + key, good + "\n", " " + good, "two words+" + hash + "+" + key, logs,
 		name + "+" + hash + "+" + base64.StdEncoding.EncodeToString(raw[:32]),
+		// Its hash is right, and no signature could be verified with it.
+		logproof.NewWitness(name, raw[1:32]).String(),
 	} {
 		if w, err := logproof.ParseWitness(text); err == nil {
 			t.Errorf("%q was taken for %v", text, w)
@@ -64,6 +67,20 @@ func TestParseWitnessRefuses(t *testing.T) {
 	}
 	if w, err := logproof.ParseWitness(good); err != nil || w.String() != good {
 		t.Error(err)
+	}
+}
+
+func TestNewCosignerRefuses(t *testing.T) {
+	key := ed25519.NewKeyFromSeed(seed())
+	for name, try := range map[string]struct {
+		name string
+		key  ed25519.PrivateKey
+	}{
+		"no name": {"", key}, "a space": {"two words", key}, "a plus": {"one+two", key}, "no key": {"one", nil}, "half a key": {"one", key[:32]},
+	} {
+		if _, err := logproof.NewCosigner(try.name, try.key, time.Now); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
 }
 
@@ -142,7 +159,13 @@ func TestWitnessesValidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	crowd := logproof.Witnesses{Quorum: 1}
+	for i := range 33 {
+		name := fmt.Sprintf("witness-%02d", i)
+		crowd.Keys = append(crowd.Keys, cosigner(t, name, cosignedAt).Witness)
+	}
 	for name, w := range map[string]logproof.Witnesses{
+		"more than a note holds":  crowd,
 		"a quorum of nobody":      {Quorum: 1},
 		"no quorum":               {Keys: []*logproof.Witness{one}},
 		"more than there are":     {Keys: []*logproof.Witness{one}, Quorum: 2},
@@ -155,7 +178,8 @@ func TestWitnessesValidate(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	for _, w := range []logproof.Witnesses{{}, {Keys: []*logproof.Witness{one, two}, Quorum: 2, Within: time.Hour}} {
+	crowd.Keys = crowd.Keys[:32]
+	for _, w := range []logproof.Witnesses{{}, {Keys: []*logproof.Witness{one, two}, Quorum: 2, Within: time.Hour}, crowd} {
 		if err := w.Validate(); err != nil {
 			t.Error(err)
 		}
@@ -170,15 +194,16 @@ func TestFresh(t *testing.T) {
 		within time.Duration
 		newest logproof.Witnessed
 		after  time.Duration
-		fresh  bool
+		want   string
 	}{
-		{"never demanded", 0, logproof.Witnessed{}, 0, true},
-		{"never cosigned", time.Hour, logproof.Witnessed{}, 0, false},
-		{"in time", time.Hour, newest, time.Hour, true},
-		{"too long ago", time.Hour, newest, time.Hour + 1, false},
+		{"never demanded", 0, logproof.Witnessed{}, 0, ""},
+		{"never cosigned", time.Hour, logproof.Witnessed{}, 0, "no quorum of witnesses has cosigned the log"},
+		{"in time", time.Hour, newest, time.Hour, ""},
+		{"too long ago", time.Hour, newest, time.Hour + time.Second, "cosigned the log last 1h0m1s ago"},
 	} {
-		if err := (logproof.Witnesses{Within: tc.within}).Fresh(tc.newest, cosignedAt.Add(tc.after)); (err == nil) != tc.fresh {
-			t.Errorf("%s: %v", tc.name, err)
+		err := (logproof.Witnesses{Within: tc.within}).Fresh(tc.newest, cosignedAt.Add(tc.after))
+		if said := fmt.Sprint(err); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(said, tc.want) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
 	}
 }

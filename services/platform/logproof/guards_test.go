@@ -117,4 +117,13 @@ func TestCheckpointsOfAnotherShape(t *testing.T) {
 	if _, err := logproof.OpenCheckpoint(padded, f.keys); !errors.Is(err, logproof.ErrFormat) {
 		t.Errorf("long: %v", err)
 	}
+	text, _, _ := strings.Cut(string(f.signed(t, 5)), "\n\n")
+	for name, signed := range map[string][]byte{"long": padded, "without a place for signatures": []byte(text)} {
+		if _, err := logproof.ReadCheckpoint(signed); !errors.Is(err, logproof.ErrFormat) {
+			t.Errorf("read, %s: %v", name, err)
+		}
+	}
+	if c, err := logproof.ReadCheckpoint(f.signed(t, 5)); err != nil || c != f.checkpoint(t, 5) {
+		t.Errorf("read: %+v, %v", c, err)
+	}
 }

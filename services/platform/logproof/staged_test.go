@@ -3,6 +3,7 @@ package logproof_test
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/mod/sumdb/note"
@@ -38,6 +39,9 @@ func TestStagedIsNoCheckpoint(t *testing.T) {
 	}
 	if _, err := logproof.OpenStaged(staged, []note.Verifier{stranger}); !errors.Is(err, logproof.ErrSignature) {
 		t.Errorf("a stranger's key: %v", err)
+	}
+	if _, err := logproof.OpenStaged(append(bytes.Clone(staged), "— "+strings.Repeat("w", 1<<17)+" 7PZPHVoI\n"...), keys); !errors.Is(err, logproof.ErrFormat) {
+		t.Errorf("long: %v", err)
 	}
 	if _, err := logproof.SignStaged(c, other); err == nil {
 		t.Error("another log's key signs")

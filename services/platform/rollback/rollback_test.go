@@ -18,13 +18,15 @@ import (
 // log is a History that was told one thing.
 type log struct {
 	control recorder.Control
+	state   recorder.State
+	index   uint64
 	err     error
 }
 
 func (l *log) Last(context.Context, auditv1.Kind, string) (*auditv1.Entry, error) { return nil, l.err }
 func (l *log) LastControl(context.Context) (recorder.Control, error)              { return l.control, l.err }
 func (l *log) LastState(context.Context) (recorder.State, uint64, error) {
-	return recorder.State{}, 0, l.err
+	return l.state, l.index, l.err
 }
 
 func config(history *log) (Config, *[]string) {
@@ -74,6 +76,32 @@ func TestComparedOnceItIsDecided(t *testing.T) {
 				t.Errorf("it did %q", *did)
 			}
 		})
+	}
+}
+
+// What the state was once halts it only where it was told, and since a human resumed last.
+func TestOlderThanWhatWasTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		resumed uint64
+		told    recorder.State
+		index   uint64
+		halts   bool
+	}{
+		"nothing was told":             {0, recorder.State{Digest: "a"}, 0, false},
+		"a later revision":             {0, recorder.State{Revision: 4, Digest: "a"}, 9, true},
+		"another of the same revision": {0, recorder.State{Revision: 3, Digest: "a"}, 9, true},
+		"an earlier revision":          {0, recorder.State{Revision: 2, Digest: "a"}, 9, false},
+		"before a human resumed":       {10, recorder.State{Revision: 4, Digest: "a"}, 9, false},
+		"since a human resumed":        {8, recorder.State{Revision: 4, Digest: "a"}, 9, true},
+	} {
+		cfg, did := config(&log{control: recorder.Control{Index: tc.resumed, Epoch: 1}, state: tc.told, index: tc.index})
+		cfg.State = func(context.Context) (recorder.State, error) { return recorder.State{Revision: 3, Digest: "b"}, nil }
+		if tc.told.Revision == 0 {
+			cfg.State = func(context.Context) (recorder.State, error) { return recorder.State{Digest: "b"}, nil }
+		}
+		if err := New(cfg).Compare(t.Context()); err != nil || (len(*did) == 1) != tc.halts {
+			t.Errorf("%s: %v, it did %q", name, err, *did)
+		}
 	}
 }
 

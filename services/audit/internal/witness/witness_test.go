@@ -154,6 +154,7 @@ func TestAddCheckpoint(t *testing.T) {
 		{"unsigned", FormatRequest(7, nil, []byte(strings.SplitAfter(string(honest.signed(12)), "\n\n")[0])), 400, "malformed"},
 		{"a smaller log than it extends", FormatRequest(7, nil, honest.signed(5)), 400, "malformed"},
 		{"empty", nil, 400, "malformed"},
+		{"nothing but a head", []byte("old 7"), 400, "no empty line"},
 		{"no empty line", cut(FormatRequest(7, nil, nil)), 400, "malformed"},
 		{"no old size", bytes.Replace(honest.request(7, 12), []byte("old 7"), []byte("size 7"), 1), 400, "malformed"},
 		{"an old size of another spelling", bytes.Replace(honest.request(7, 12), []byte("old 7"), []byte("old 07"), 1), 400, "malformed"},
@@ -310,6 +311,7 @@ func TestKeyFile(t *testing.T) {
 
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte("old 0\n\norigin\n1\nAAAA\n\n— x y\n"))
+	f.Add([]byte("old 7"))
 	f.Add([]byte("old 7\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\nx\n"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		old, proof, checkpoint, err := ParseRequest(body)
