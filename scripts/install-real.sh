@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
 # ssh-keygen, promtool and dbus-daemon. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
-# programs from npm are enough; `postgres` alone installs PostgreSQL.
+# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
 
 # package PROGRAM NAME installs a Debian package for a program that is not there.
 package() {
-  ! command -v "$1" >/dev/null || return 0
+  { [ -e "$1" ] || command -v "$1"; } >/dev/null && return 0
   { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || missing "$1 (Debian: $2)"
   echo "real: installing $2"
   { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
@@ -19,6 +19,12 @@ if [ "${1:-}" = postgres ]; then
     mkdir -p /etc/postgresql-common && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.conf
   fi
   package /usr/lib/postgresql/15/bin/postgres postgresql-15
+  exit
+fi
+if [ "${1:-}" = syslog ]; then
+  package rsyslogd rsyslog
+  # By the file: its module is no program.
+  package /usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_ossl.so rsyslog-openssl
   exit
 fi
 if [ $# = 0 ]; then

@@ -47,6 +47,9 @@ type settings struct {
 	LogKey string `yaml:"log_key"`
 	// Database is where the log is kept. Optional; a file in the state folder.
 	Database postgres.Settings `yaml:"database"`
+	// Forward is what auditrelay may read, to forward it to collectors of others': "headers", or "records" with their redacted bodies.
+	// Optional; nothing.
+	Forward string `yaml:"forward"`
 
 	// copyTo is set by -copy.
 	copyTo string
@@ -64,7 +67,13 @@ func (s *settings) Validate() error {
 	if !filepath.IsAbs(s.LogKey) {
 		problem = errors.New("log_key: must be an absolute path")
 	}
-	return errors.Join(s.Common.Validate(), problem, s.Database.Validate())
+	var forward error
+	switch s.Forward {
+	case server.ForwardNothing, server.ForwardHeaders, server.ForwardRecords:
+	default:
+		forward = fmt.Errorf("forward: must be %s or %s, or be left out", server.ForwardHeaders, server.ForwardRecords)
+	}
+	return errors.Join(s.Common.Validate(), problem, s.Database.Validate(), forward)
 }
 
 func main() {
@@ -132,8 +141,19 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	services, err := server.New(server.Config{Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen,
-		Logger: logger, Allowed: func() *trust.AllowedSigners { return roots.Current().AllowedSigners }})
+	forwarding := server.NewForwarding(s.Forward)
+	tel.Gauge("durward_audit_forward_lag_records", "Records that are not yet at the destination, of those that the relay forwards to, which has the fewest.", func() float64 {
+		records, _ := forwarding.Behind(history.Size(), time.Now())
+		return float64(records)
+	})
+	tel.Gauge("durward_audit_forward_lag_seconds", "For how long the first of those records waits; 0: there is none.", func() float64 {
+		_, waits := forwarding.Behind(history.Size(), time.Now())
+		return waits.Seconds()
+	})
+	services, err := server.New(server.Config{
+		Log: history, Store: db, Version: version, Identity: self.ID(), Deep: deep, Cosigned: seen, Forwarding: forwarding,
+		Logger: logger, Allowed: func() *trust.AllowedSigners { return roots.Current().AllowedSigners },
+	})
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,6 @@
-// Command auditrelay carries checkpoints of the log to witnesses, and their cosignatures back to audit, which dials nobody. It has a
-// Unix user and a certificate of its own (spiffe://TRUST_DOMAIN/relay/main), and no key of the log's.
+// Command auditrelay is what goes out for audit, which dials nobody: it carries checkpoints of the log to witnesses, and their
+// cosignatures back, and forwards records to collectors of others' where audit's file allows it. It has a Unix user and a certificate of
+// its own (spiffe://TRUST_DOMAIN/relay/main), and no key of the log's.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -43,8 +45,13 @@ type settings struct {
 	config.Guarded `yaml:",inline"`
 	// Audit is where audit is. Required.
 	Audit config.Peer `yaml:"audit"`
-	// Witnesses are the URLs of the witnesses, to which /add-checkpoint is added. No other destination is ever dialled. Required.
+	// Witnesses are the URLs of the witnesses, to which /add-checkpoint is added. Optional, if there is a destination. Nothing but
+	// witnesses and destinations is ever dialled.
 	Witnesses []string `yaml:"witnesses"`
+	// Forward are the destinations of records. Optional.
+	Forward []destination `yaml:"forward"`
+	// StateDir keeps how far each destination is. Required with one.
+	StateDir string `yaml:"state_dir"`
 	// Authorities is a PEM file with the authorities of the witnesses' TLS certificates. Optional; the system's.
 	Authorities string `yaml:"authorities"`
 	// Interval is how often they are asked. Optional; 10s.
@@ -63,7 +70,7 @@ type settings struct {
 
 // Shared implements process.Settings.
 func (s *settings) Shared() *config.Common {
-	s.common.TrustDir, s.common.TLS, s.common.LogLevel = s.TrustDir, s.TLS, s.LogLevel
+	s.common.TrustDir, s.common.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
 	return &s.common
 }
 
@@ -85,11 +92,13 @@ func (s *settings) Validate() error {
 	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
 		problems = append(problems, errors.New("authorities: must be an absolute path"))
 	}
-	if len(s.Witnesses) == 0 {
-		problems = append(problems, errors.New("witnesses: names no witness"))
+	if len(s.Witnesses) == 0 && len(s.Forward) == 0 {
+		problems = append(problems, errors.New("witnesses: names no witness, and forward no destination"))
 	}
-	if _, err := s.dialer(nil); err != nil {
-		problems = append(problems, fmt.Errorf("witnesses: %w", err))
+	forwarding := s.checkForward()
+	problems = append(problems, forwarding)
+	if _, err := s.dialer(nil); err != nil && forwarding == nil {
+		problems = append(problems, err)
 	}
 	var err error
 	if s.interval, err = time.ParseDuration(cmp.Or(s.Interval, defaultInterval.String())); err != nil || s.interval < minInterval || s.interval > maxInterval {
@@ -98,17 +107,27 @@ func (s *settings) Validate() error {
 	return errors.Join(problems...)
 }
 
-// dialer returns what dials the witnesses and nobody else. A witness that the file names by its address may be anywhere, also on this
-// machine; one that it names by a name is reached on public addresses alone.
+// dialer returns what dials the witnesses and the destinations and nobody else. One that the file names by its address may be anywhere,
+// also on this machine; one that it names by a name is reached on public addresses alone.
 func (s *settings) dialer(roots *x509.CertPool) (*dialer.Dialer, error) {
 	cfg := dialer.Config{Roots: roots, Ports: []uint16{}, Limits: dialer.Limits{Whole: patience, Body: maxAnswer}}
 	var only []dialer.Destination
 	for i, url := range s.Witnesses {
 		_, to, err := dialer.ParseURL(url)
 		if err != nil {
-			return nil, fmt.Errorf("[%d]: %w", i, err)
+			return nil, fmt.Errorf("witnesses[%d]: %w", i, err)
 		}
-		only, cfg.Ports = append(only, to), append(cfg.Ports, to.Port)
+		only = append(only, to)
+	}
+	for i, d := range s.Forward {
+		to, err := d.to()
+		if err != nil {
+			return nil, fmt.Errorf("forward[%d]: %w", i, err)
+		}
+		only = append(only, to)
+	}
+	for _, to := range only {
+		cfg.Ports = append(cfg.Ports, to.Port)
 		if addr, err := netip.ParseAddr(to.Host); err == nil && dialer.Special(addr) != "" {
 			cfg.Local = append(cfg.Local, netip.AddrPortFrom(addr, to.Port))
 		}
@@ -124,7 +143,7 @@ func main() {
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 		},
-		Check: func() error { _, err := authorities(s.Authorities); return err },
+		Check: s.check,
 		Run:   func(ctx context.Context, logger *slog.Logger) error { return run(ctx, s, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -143,6 +162,18 @@ func authorities(path string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("authorities: %s holds no certificate", path)
 	}
 	return pool, nil
+}
+
+// check looks at the files that the configuration names.
+func (s *settings) check() error {
+	_, err := authorities(s.Authorities)
+	problems := []error{err}
+	for i, d := range s.Forward {
+		if _, err := d.tls(); err != nil {
+			problems = append(problems, fmt.Errorf("forward[%d]: %w", i, err))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 func run(ctx context.Context, s *settings, logger *slog.Logger) error {
@@ -164,10 +195,24 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 		return err
 	}
 	defer conn.Close()
-	logger.Info("relaying", "witnesses", len(s.Witnesses), "interval", s.interval.String())
-	relay.New(relay.Config{
-		Audit: auditv1.NewWitnessServiceClient(conn), URLs: s.Witnesses, Do: out, Interval: s.interval, Logger: logger,
-		Witnesses: func() logproof.Witnesses { return roots.Current().Witnesses },
-	}).Run(ctx)
+	forwarders, closeForwarders, err := s.forwarders(auditv1.NewForwardServiceClient(conn), logger)
+	if err != nil {
+		return err
+	}
+	defer closeForwarders()
+	logger.Info("relaying", "witnesses", len(s.Witnesses), "interval", s.interval.String(), "destinations", len(s.Forward))
+	var working sync.WaitGroup
+	for _, f := range forwarders {
+		working.Go(func() { f.Run(ctx) })
+	}
+	if len(s.Witnesses) > 0 {
+		working.Go(func() {
+			relay.New(relay.Config{
+				Audit: auditv1.NewWitnessServiceClient(conn), URLs: s.Witnesses, Do: out, Interval: s.interval, Logger: logger,
+				Witnesses: func() logproof.Witnesses { return roots.Current().Witnesses },
+			}).Run(ctx)
+		})
+	}
+	working.Wait()
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -32,7 +33,7 @@ func TestCheck(t *testing.T) {
 		want           string
 	}{
 		{"an unknown key", "witnesses:", "witness:", 2, "witness"},
-		{"no witness", "witnesses:\n  - https://witness.example.org", "witnesses: []", 2, "names no witness"},
+		{"neither witness nor destination", "witnesses:\n  - https://witness.example.org", "witnesses: []", 2, "names no witness, and forward no destination"},
 		{"a witness behind another scheme", "https://witness.example.org", "ftp://witness.example.org", 2, "only http and https"},
 		{"a witness with a password", "https://witness.example.org", "https://a:b@witness.example.org", 2, "user or a password"},
 		{"a witness's address in another spelling", "https://witness.example.org", "http://0x7f.1:80", 2, "unusual spelling"},
@@ -42,6 +43,23 @@ func TestCheck(t *testing.T) {
 		{"a relative trust folder", "trust_dir: /etc/durward/trust", "trust_dir: trust", 2, "trust_dir: must be an absolute path"},
 		{"authorities that are not there", `authorities: ""`, "authorities: " + filepath.Join(dir, "absent.pem"), 2, "authorities"},
 		{"authorities that are none", `authorities: ""`, "authorities: " + filepath.Join(dir, "key.pem"), 2, "holds no certificate"},
+		{"a destination without a name", "forward: []", "forward: [{syslog: 'siem.example.org:6514'}]", 2, "forward[0]: name"},
+		{"a destination's name with a path in it", "forward: []", "forward: [{name: '../../x', syslog: 'siem.example.org:6514'}]", 2, "forward[0]: name"},
+		{"a destination nowhere", "forward: []", "forward: [{name: siem}]", 2, "must name one of syslog and otlp"},
+		{"a destination at two places", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', otlp: 'a.example.org:2'}]", 2, "must name one of syslog and otlp"},
+		{"a destination without a port", "forward: []", "forward: [{name: siem, syslog: siem.example.org}]", 2, "is no HOST:PORT"},
+		{"a destination in another spelling", "forward: []", "forward: [{name: siem, syslog: 'SIEM.example.org:6514'}]", 2, "write it as siem.example.org:6514"},
+		{"a destination with a path", "forward: []", "forward: [{name: siem, otlp: 'a.example.org:4317/logs'}]", 2, "forward[0]"},
+		{"one name twice", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1'}, {name: siem, syslog: 'b.example.org:1'}]", 2, "another destination"},
+		{"nine destinations", "forward: []", nine(), 2, "8 destinations at most"},
+		{"a short message", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', max_message: 480}]", 2, "max_message"},
+		{"syslog's keys for OTLP", "forward: []", "forward: [{name: siem, otlp: 'a.example.org:1', dangerous_close_unsaid: true}]", 2, "are syslog's"},
+		{"a certificate without a key", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', certificate: /c.pem}]", 2, "go together"},
+		{"a certificate shown in clear", "forward: []", "forward: [{name: siem, otlp: '127.0.0.1:4317', server_name: x}]", 2, "authorities: is required"},
+		{"relative authorities", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', authorities: ca.pem}]", 2, "authorities: must be an absolute path"},
+		{"a destination's authorities that are not there", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', authorities: " + filepath.Join(dir, "absent.pem") + "}]", 2, "forward[0]: authorities"},
+		{"no state folder", "state_dir: /var/lib/durward-relay", "state_dir: ''\nforward: [{name: siem, syslog: 'a.example.org:1'}]", 2, "forward"},
+		{"a collector on this machine", "forward: []", "forward: [{name: siem, otlp: '127.0.0.1:4317'}]", 0, "ok"},
 		{"as shipped", "", "", 0, "ok"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -53,13 +71,22 @@ func TestCheck(t *testing.T) {
 			s := &settings{}
 			var out bytes.Buffer
 			code := process.Main(process.Program{
-				Name: "auditrelay", Version: version, Settings: s, Check: func() error { _, err := authorities(s.Authorities); return err },
+				Name: "auditrelay", Version: version, Settings: s, Check: s.check,
 			}, []string{"-config", path, "-check"}, &out, &out)
 			if code != tc.code || !strings.Contains(out.String(), tc.want) {
 				t.Errorf("exit code %d, %q; want %d with %q", code, out.String(), tc.code, tc.want)
 			}
 		})
 	}
+}
+
+// nine are more destinations than audit remembers.
+func nine() string {
+	out := "forward:"
+	for i := range 9 {
+		out += fmt.Sprintf("\n  - {name: siem-%d, syslog: 'a.example.org:1'}", i)
+	}
+	return out
 }
 
 // TestDialsItsWitnessesAlone: what the relay dials with reaches the witness in its file, and no other port or address, on this machine

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"durward.internal/services/audit/internal/durable"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -119,7 +120,7 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	if c.Size < k.at.Size && (k.quorum || !quorum) || c.Size > k.at.Size && k.quorum && !quorum {
 		return ErrOlder
 	}
-	if err := replace(filepath.Join(k.cfg.Dir, file), merged); err != nil {
+	if err := durable.Replace(filepath.Join(k.cfg.Dir, file), merged); err != nil {
 		return fmt.Errorf("keep the cosigned checkpoint: %w", err)
 	}
 	k.at, k.raw, k.quorum = c, merged, quorum
@@ -151,21 +152,4 @@ func merge(c logproof.Checkpoint, signed []byte, lines []string, strict int, wit
 func signatures(signed []byte) []string {
 	_, lines, _ := strings.Cut(string(signed), "\n\n")
 	return strings.Split(strings.TrimSuffix(lines, "\n"), "\n")
-}
-
-// replace replaces a file, durably when it returns.
-func replace(path string, content []byte) error {
-	temporary := path + ".new"
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	return err
 }

@@ -203,6 +203,6 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 	return &auditv1.GetStatusResponse{
 		Witnessed: witnessed, Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
 		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
-		Problems: s.cfg.Deep.Problems(ctx),
+		Problems: s.cfg.Deep.Problems(ctx), Forward: s.cfg.Forwarding.What(), Forwarding: s.cfg.Forwarding.Status(),
 	}, nil
 }

@@ -1,7 +1,6 @@
 // Package server is audit's gRPC surface: LogService for whoever writes, HistoryService and RetentionService for operators,
-// WitnessService for the relay. Who may call what is
-// the contract's business and checked before a handler runs; what a handler adds is that a role writes its own kinds of
-// records alone, under the identity of its certificate.
+// WitnessService and ForwardService for the relay. Who may call what is the contract's business and checked before a handler runs; what a
+// handler adds is that a role writes its own kinds of records alone, under the identity of its certificate.
 package server
 
 import (
@@ -51,6 +50,8 @@ type Config struct {
 	// Allowed returns the operators' keys; nil: there are none, and nobody decides about what the log keeps.
 	Allowed func() *trust.AllowedSigners
 	Logger  *slog.Logger
+	// Forwarding says what is forwarded; nil: nothing is.
+	Forwarding *Forwarding
 }
 
 // Server holds the services.
@@ -90,6 +91,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	auditv1.RegisterHistoryServiceServer(r, historyService{Server: s})
 	auditv1.RegisterRetentionServiceServer(r, retentionService{Server: s})
 	auditv1.RegisterWitnessServiceServer(r, witnessService{Server: s})
+	auditv1.RegisterForwardServiceServer(r, forwardService{Server: s})
 }
 
 // RecordStart writes that this process started.

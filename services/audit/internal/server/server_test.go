@@ -43,13 +43,20 @@ type house struct {
 	audit identity.ID
 	log   *log.Log
 	serv  *server.Server
+	// forwarding is what the server lets be forwarded: nothing, unless a test says so.
+	forwarding *server.Forwarding
 }
 
 func newHouse(t testing.TB, options ...platformtest.Option) *house {
 	t.Helper()
+	return newForwardingHouse(t, server.ForwardNothing, options...)
+}
+
+func newForwardingHouse(t testing.TB, what string, options ...platformtest.Option) *house {
+	t.Helper()
 	kit := platformtest.New(t, options...)
 	kit.Deadline = time.Minute
-	h := &house{t: t, kit: kit, audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main")}
+	h := &house{t: t, kit: kit, audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), forwarding: server.NewForwarding(what)}
 	db, err := store.Open(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +66,7 @@ func newHouse(t testing.TB, options ...platformtest.Option) *house {
 		t.Fatal(err)
 	}
 	t.Cleanup(h.log.Close)
-	if h.serv, err = server.New(server.Config{Log: h.log, Store: db, Version: "test", Identity: h.audit}); err != nil {
+	if h.serv, err = server.New(server.Config{Log: h.log, Store: db, Version: "test", Identity: h.audit, Forwarding: h.forwarding}); err != nil {
 		t.Fatal(err)
 	}
 	h.addr = kit.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", h.serv.Register)

@@ -18,12 +18,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"durward.internal/services/audit/internal/durable"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -134,7 +134,7 @@ func (w *Witness) Add(ctx context.Context, old uint64, proof []tlog.Hash, signed
 		return nil, err
 	}
 	if next != known {
-		if err := replace(w.path(next.Origin), signed); err != nil {
+		if err := durable.Replace(w.path(next.Origin), signed); err != nil {
 			return nil, err
 		}
 		w.seen[next.Origin] = next
@@ -182,31 +182,7 @@ func (w *Witness) fork(ctx context.Context, other logproof.Checkpoint, signed []
 	if _, err := os.Lstat(path); err == nil {
 		return
 	}
-	if err := replace(path, signed); err != nil {
+	if err := durable.Replace(path, signed); err != nil {
 		w.cfg.Logger.ErrorContext(ctx, "the evidence of a fork cannot be kept", "cause", err.Error(), "checkpoint", string(signed))
 	}
-}
-
-// replace replaces a file, durably when it returns.
-func replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+strings.TrimPrefix(filepath.Base(path), ".")+".*")
-	if err != nil {
-		return err
-	}
-	temporary := f.Name()
-	_, err = f.Write(content)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -17,6 +17,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
@@ -128,6 +129,12 @@ func deep(_ context.Context, cfg Config) []Finding {
 		for _, problem := range s.problems {
 			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), "Its log says why: " + cfg.Home.Log(s.role)})
 		}
+	}
+	switch line, well := history.ForwardLine(cfg.Host.Audit, cfg.Now()); {
+	case !well:
+		out = append(out, Finding{Warning, "forwarding", line, "auditrelay's log says why; nothing of the log is lost, and it goes on where it stopped."})
+	case line != "":
+		out = append(out, good("forwarding", "%s", line))
 	}
 	return out
 }

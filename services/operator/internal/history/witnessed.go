@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -28,4 +29,36 @@ func WitnessLine(roots *trust.Snapshot, signed []byte, now time.Time) (line stri
 		return line + "; CHANGES WAIT: " + fresh.Error(), false
 	}
 	return line, err == nil
+}
+
+// behindFor is how long a record may wait for a destination until that is a finding.
+const behindFor = time.Minute
+
+// ForwardLine says in a few words how far the log is forwarded, by audit's status: "" where nothing is.
+func ForwardLine(s *auditv1.GetStatusResponse, now time.Time) (line string, good bool) {
+	if s.GetForward() == "" {
+		return "", true
+	}
+	if len(s.GetForwarding()) == 0 {
+		return "FORWARDED NOWHERE: no auditrelay has come for records", false
+	}
+	var parts []string
+	good = true
+	for _, d := range s.GetForwarding() {
+		name := clean.Line(d.GetDestination(), 32)
+		records, waits := logproof.Behind(d, s.GetSize(), now)
+		switch {
+		case d.GetProblem() != "":
+			good = false
+			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s, %d records behind: %s", name, records, clean.Line(d.GetProblem(), 300)))
+		case waits > behindFor:
+			good = false
+			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s for %s, %d records behind", name, waits.Round(time.Second), records))
+		case records > 0:
+			parts = append(parts, fmt.Sprintf("forwarded to %s, %d records behind", name, records))
+		default:
+			parts = append(parts, "forwarded to "+name)
+		}
+	}
+	return strings.Join(parts, "; "), good
 }

@@ -1641,7 +1641,11 @@ type GetStatusResponse struct {
 	// What a deep check found wrong, a sentence each; it is made at most once in 30 seconds.
 	Problems []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	// As in GetHeadResponse.
-	Witnessed     []byte `protobuf:"bytes,8,opt,name=witnessed,proto3" json:"witnessed,omitempty"`
+	Witnessed []byte `protobuf:"bytes,8,opt,name=witnessed,proto3" json:"witnessed,omitempty"`
+	// What audit's file lets be forwarded: "", "headers" or "records".
+	Forward string `protobuf:"bytes,9,opt,name=forward,proto3" json:"forward,omitempty"`
+	// How far each destination is, as the relay last said.
+	Forwarding    []*ForwardStatus `protobuf:"bytes,10,rep,name=forwarding,proto3" json:"forwarding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1732,6 +1736,100 @@ func (x *GetStatusResponse) GetWitnessed() []byte {
 	return nil
 }
 
+func (x *GetStatusResponse) GetForward() string {
+	if x != nil {
+		return x.Forward
+	}
+	return ""
+}
+
+func (x *GetStatusResponse) GetForwarding() []*ForwardStatus {
+	if x != nil {
+		return x.Forwarding
+	}
+	return nil
+}
+
+// ForwardStatus is how far the log is with one destination.
+type ForwardStatus struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Destination string                 `protobuf:"bytes,1,opt,name=destination,proto3" json:"destination,omitempty"`
+	// Every record below this index is there.
+	NextIndex uint64 `protobuf:"varint,2,opt,name=next_index,json=nextIndex,proto3" json:"next_index,omitempty"`
+	// When the log took the first record that is not there yet. Unset: there was none when the relay last asked.
+	WaitsSince *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=waits_since,json=waitsSince,proto3" json:"waits_since,omitempty"`
+	HeardAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=heard_at,json=heardAt,proto3" json:"heard_at,omitempty"`
+	// What keeps it, "" for nothing.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardStatus) Reset() {
+	*x = ForwardStatus{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardStatus) ProtoMessage() {}
+
+func (x *ForwardStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardStatus.ProtoReflect.Descriptor instead.
+func (*ForwardStatus) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ForwardStatus) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *ForwardStatus) GetNextIndex() uint64 {
+	if x != nil {
+		return x.NextIndex
+	}
+	return 0
+}
+
+func (x *ForwardStatus) GetWaitsSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WaitsSince
+	}
+	return nil
+}
+
+func (x *ForwardStatus) GetHeardAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeardAt
+	}
+	return nil
+}
+
+func (x *ForwardStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type GetCheckpointRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1740,7 +1838,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1850,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1863,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{20}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
 }
 
 type GetCheckpointResponse struct {
@@ -1777,7 +1875,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1887,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1900,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() []byte {
@@ -1822,7 +1920,7 @@ type GetConsistencyRequest struct {
 
 func (x *GetConsistencyRequest) Reset() {
 	*x = GetConsistencyRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1932,7 @@ func (x *GetConsistencyRequest) String() string {
 func (*GetConsistencyRequest) ProtoMessage() {}
 
 func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1945,7 @@ func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyRequest.ProtoReflect.Descriptor instead.
 func (*GetConsistencyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetConsistencyRequest) GetOldSize() uint64 {
@@ -1873,7 +1971,7 @@ type GetConsistencyResponse struct {
 
 func (x *GetConsistencyResponse) Reset() {
 	*x = GetConsistencyResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +1983,7 @@ func (x *GetConsistencyResponse) String() string {
 func (*GetConsistencyResponse) ProtoMessage() {}
 
 func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1996,7 @@ func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyResponse.ProtoReflect.Descriptor instead.
 func (*GetConsistencyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetConsistencyResponse) GetConsistency() [][]byte {
@@ -1920,7 +2018,7 @@ type AddCosignaturesRequest struct {
 
 func (x *AddCosignaturesRequest) Reset() {
 	*x = AddCosignaturesRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2030,7 @@ func (x *AddCosignaturesRequest) String() string {
 func (*AddCosignaturesRequest) ProtoMessage() {}
 
 func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2043,7 @@ func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesRequest.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddCosignaturesRequest) GetCheckpoint() []byte {
@@ -1970,7 +2068,7 @@ type AddCosignaturesResponse struct {
 
 func (x *AddCosignaturesResponse) Reset() {
 	*x = AddCosignaturesResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1982,7 +2080,7 @@ func (x *AddCosignaturesResponse) String() string {
 func (*AddCosignaturesResponse) ProtoMessage() {}
 
 func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1995,7 +2093,7 @@ func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesResponse.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
 }
 
 type SurveyPruneRequest struct {
@@ -2008,7 +2106,7 @@ type SurveyPruneRequest struct {
 
 func (x *SurveyPruneRequest) Reset() {
 	*x = SurveyPruneRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2118,7 @@ func (x *SurveyPruneRequest) String() string {
 func (*SurveyPruneRequest) ProtoMessage() {}
 
 func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2131,7 @@ func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneRequest.ProtoReflect.Descriptor instead.
 func (*SurveyPruneRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SurveyPruneRequest) GetBefore() *timestamppb.Timestamp {
@@ -2060,7 +2158,7 @@ type SurveyPruneResponse struct {
 
 func (x *SurveyPruneResponse) Reset() {
 	*x = SurveyPruneResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2170,7 @@ func (x *SurveyPruneResponse) String() string {
 func (*SurveyPruneResponse) ProtoMessage() {}
 
 func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2183,7 @@ func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneResponse.ProtoReflect.Descriptor instead.
 func (*SurveyPruneResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SurveyPruneResponse) GetSize() uint64 {
@@ -2132,7 +2230,7 @@ type DecideRetentionRequest struct {
 
 func (x *DecideRetentionRequest) Reset() {
 	*x = DecideRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2242,7 @@ func (x *DecideRetentionRequest) String() string {
 func (*DecideRetentionRequest) ProtoMessage() {}
 
 func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2255,7 @@ func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionRequest.ProtoReflect.Descriptor instead.
 func (*DecideRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DecideRetentionRequest) GetStatement() *v11.HumanStatement {
@@ -2176,7 +2274,7 @@ type DecideRetentionResponse struct {
 
 func (x *DecideRetentionResponse) Reset() {
 	*x = DecideRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2286,7 @@ func (x *DecideRetentionResponse) String() string {
 func (*DecideRetentionResponse) ProtoMessage() {}
 
 func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2299,7 @@ func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionResponse.ProtoReflect.Descriptor instead.
 func (*DecideRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DecideRetentionResponse) GetIndex() uint64 {
@@ -2219,7 +2317,7 @@ type ListRetentionRequest struct {
 
 func (x *ListRetentionRequest) Reset() {
 	*x = ListRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2329,7 @@ func (x *ListRetentionRequest) String() string {
 func (*ListRetentionRequest) ProtoMessage() {}
 
 func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2342,7 @@ func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionRequest.ProtoReflect.Descriptor instead.
 func (*ListRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
 }
 
 type ListRetentionResponse struct {
@@ -2258,7 +2356,7 @@ type ListRetentionResponse struct {
 
 func (x *ListRetentionResponse) Reset() {
 	*x = ListRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2368,7 @@ func (x *ListRetentionResponse) String() string {
 func (*ListRetentionResponse) ProtoMessage() {}
 
 func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2381,7 @@ func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionResponse.ProtoReflect.Descriptor instead.
 func (*ListRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListRetentionResponse) GetHolds() []*Hold {
@@ -2312,7 +2410,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2422,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2435,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Hold) GetIndex() uint64 {
@@ -2374,7 +2472,7 @@ type Pruning struct {
 
 func (x *Pruning) Reset() {
 	*x = Pruning{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2484,7 @@ func (x *Pruning) String() string {
 func (*Pruning) ProtoMessage() {}
 
 func (x *Pruning) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2497,7 @@ func (x *Pruning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruning.ProtoReflect.Descriptor instead.
 func (*Pruning) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Pruning) GetIndex() uint64 {
@@ -2428,6 +2526,219 @@ func (x *Pruning) GetDone() bool {
 		return x.Done
 	}
 	return false
+}
+
+type ReadRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The destination that the records are for, as the relay's file names it.
+	Destination string `protobuf:"bytes,1,opt,name=destination,proto3" json:"destination,omitempty"`
+	// Every record below this index is at the destination.
+	FromIndex uint64 `protobuf:"varint,2,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
+	// 256 unless told.
+	Limit uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What keeps the destination from taking more, a sentence for the operator; "" for nothing.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordsRequest) Reset() {
+	*x = ReadRecordsRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordsRequest) ProtoMessage() {}
+
+func (x *ReadRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordsRequest.ProtoReflect.Descriptor instead.
+func (*ReadRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ReadRecordsRequest) GetDestination() string {
+	if x != nil {
+		return x.Destination
+	}
+	return ""
+}
+
+func (x *ReadRecordsRequest) GetFromIndex() uint64 {
+	if x != nil {
+		return x.FromIndex
+	}
+	return 0
+}
+
+func (x *ReadRecordsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ReadRecordsRequest) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+type ReadRecordsResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Records []*ForwardedRecord     `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// How many records the log holds.
+	Size uint64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	// The leaf hash of the record before from_index; empty at the log's begin.
+	Before        []byte `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordsResponse) Reset() {
+	*x = ReadRecordsResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordsResponse) ProtoMessage() {}
+
+func (x *ReadRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordsResponse.ProtoReflect.Descriptor instead.
+func (*ReadRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ReadRecordsResponse) GetRecords() []*ForwardedRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *ReadRecordsResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadRecordsResponse) GetBefore() []byte {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+// ForwardedRecord is a record as it leaves the host.
+type ForwardedRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Index uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// The writer's SPIFFE ID.
+	Writer   string                 `protobuf:"bytes,2,opt,name=writer,proto3" json:"writer,omitempty"`
+	LoggedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=logged_at,json=loggedAt,proto3" json:"logged_at,omitempty"`
+	LeafHash []byte                 `protobuf:"bytes,4,opt,name=leaf_hash,json=leafHash,proto3" json:"leaf_hash,omitempty"`
+	// Its body lacks the statement and the result's digest. Without a body: audit's file forwards headers alone, or the body is gone.
+	Record        *Record `protobuf:"bytes,5,opt,name=record,proto3" json:"record,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardedRecord) Reset() {
+	*x = ForwardedRecord{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardedRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardedRecord) ProtoMessage() {}
+
+func (x *ForwardedRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardedRecord.ProtoReflect.Descriptor instead.
+func (*ForwardedRecord) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ForwardedRecord) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ForwardedRecord) GetWriter() string {
+	if x != nil {
+		return x.Writer
+	}
+	return ""
+}
+
+func (x *ForwardedRecord) GetLoggedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LoggedAt
+	}
+	return nil
+}
+
+func (x *ForwardedRecord) GetLeafHash() []byte {
+	if x != nil {
+		return x.LeafHash
+	}
+	return nil
+}
+
+func (x *ForwardedRecord) GetRecord() *Record {
+	if x != nil {
+		return x.Record
+	}
+	return nil
 }
 
 var File_durward_audit_v1_audit_proto protoreflect.FileDescriptor
@@ -2562,7 +2873,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x121\n" +
 	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\"\x12\n" +
-	"\x10GetStatusRequest\"\xa5\x02\n" +
+	"\x10GetStatusRequest\"\x80\x03\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
@@ -2574,7 +2885,20 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x0edatabase_bytes\x18\x05 \x01(\x04R\rdatabaseBytes\x12&\n" +
 	"\x0fdisk_free_bytes\x18\x06 \x01(\x04R\rdiskFreeBytes\x12\x1a\n" +
 	"\bproblems\x18\a \x03(\tR\bproblems\x12\x1c\n" +
-	"\twitnessed\x18\b \x01(\fR\twitnessed\"\x16\n" +
+	"\twitnessed\x18\b \x01(\fR\twitnessed\x12\x18\n" +
+	"\aforward\x18\t \x01(\tR\aforward\x12?\n" +
+	"\n" +
+	"forwarding\x18\n" +
+	" \x03(\v2\x1f.durward.audit.v1.ForwardStatusR\n" +
+	"forwarding\"\xde\x01\n" +
+	"\rForwardStatus\x12 \n" +
+	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x1d\n" +
+	"\n" +
+	"next_index\x18\x02 \x01(\x04R\tnextIndex\x12;\n" +
+	"\vwaits_since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"waitsSince\x125\n" +
+	"\bheard_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aheardAt\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"\x16\n" +
 	"\x14GetCheckpointRequest\"7\n" +
 	"\x15GetCheckpointResponse\x12\x1e\n" +
 	"\n" +
@@ -2620,7 +2944,23 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12=\n" +
 	"\tstatement\x18\x03 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\x12\x12\n" +
-	"\x04done\x18\x04 \x01(\bR\x04done*\xd5\x05\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\"\xb8\x01\n" +
+	"\x12ReadRecordsRequest\x12?\n" +
+	"\vdestination\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\vdestination\x12\x1d\n" +
+	"\n" +
+	"from_index\x18\x02 \x01(\x04R\tfromIndex\x12\x1e\n" +
+	"\x05limit\x18\x03 \x01(\rB\b\xbaH\x05*\x03\x18\x80\x02R\x05limit\x12\"\n" +
+	"\aproblem\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xac\x02R\aproblem\"~\n" +
+	"\x13ReadRecordsResponse\x12;\n" +
+	"\arecords\x18\x01 \x03(\v2!.durward.audit.v1.ForwardedRecordR\arecords\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\fR\x06before\"\xc7\x01\n" +
+	"\x0fForwardedRecord\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06writer\x18\x02 \x01(\tR\x06writer\x127\n" +
+	"\tlogged_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bloggedAt\x12\x1b\n" +
+	"\tleaf_hash\x18\x04 \x01(\fR\bleafHash\x120\n" +
+	"\x06record\x18\x05 \x01(\v2\x18.durward.audit.v1.RecordR\x06record*\xd5\x05\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -2688,7 +3028,9 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x0eWitnessService\x12g\n" +
 	"\rGetCheckpoint\x12&.durward.audit.v1.GetCheckpointRequest\x1a'.durward.audit.v1.GetCheckpointResponse\"\x05\xaa\xbb\x18\x01\b\x12j\n" +
 	"\x0eGetConsistency\x12'.durward.audit.v1.GetConsistencyRequest\x1a(.durward.audit.v1.GetConsistencyResponse\"\x05\xaa\xbb\x18\x01\b\x12m\n" +
-	"\x0fAddCosignatures\x12(.durward.audit.v1.AddCosignaturesRequest\x1a).durward.audit.v1.AddCosignaturesResponse\"\x05\xaa\xbb\x18\x01\bB5Z3durward.internal/proto/gen/durward/audit/v1;auditv1b\x06proto3"
+	"\x0fAddCosignatures\x12(.durward.audit.v1.AddCosignaturesRequest\x1a).durward.audit.v1.AddCosignaturesResponse\"\x05\xaa\xbb\x18\x01\b2s\n" +
+	"\x0eForwardService\x12a\n" +
+	"\vReadRecords\x12$.durward.audit.v1.ReadRecordsRequest\x1a%.durward.audit.v1.ReadRecordsResponse\"\x05\xaa\xbb\x18\x01\bB5Z3durward.internal/proto/gen/durward/audit/v1;auditv1b\x06proto3"
 
 var (
 	file_durward_audit_v1_audit_proto_rawDescOnce sync.Once
@@ -2703,7 +3045,7 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(Kind)(0),                       // 0: durward.audit.v1.Kind
 	(Status)(0),                     // 1: durward.audit.v1.Status
@@ -2727,102 +3069,114 @@ var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(*ExportLogResponse)(nil),       // 19: durward.audit.v1.ExportLogResponse
 	(*GetStatusRequest)(nil),        // 20: durward.audit.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 21: durward.audit.v1.GetStatusResponse
-	(*GetCheckpointRequest)(nil),    // 22: durward.audit.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),   // 23: durward.audit.v1.GetCheckpointResponse
-	(*GetConsistencyRequest)(nil),   // 24: durward.audit.v1.GetConsistencyRequest
-	(*GetConsistencyResponse)(nil),  // 25: durward.audit.v1.GetConsistencyResponse
-	(*AddCosignaturesRequest)(nil),  // 26: durward.audit.v1.AddCosignaturesRequest
-	(*AddCosignaturesResponse)(nil), // 27: durward.audit.v1.AddCosignaturesResponse
-	(*SurveyPruneRequest)(nil),      // 28: durward.audit.v1.SurveyPruneRequest
-	(*SurveyPruneResponse)(nil),     // 29: durward.audit.v1.SurveyPruneResponse
-	(*DecideRetentionRequest)(nil),  // 30: durward.audit.v1.DecideRetentionRequest
-	(*DecideRetentionResponse)(nil), // 31: durward.audit.v1.DecideRetentionResponse
-	(*ListRetentionRequest)(nil),    // 32: durward.audit.v1.ListRetentionRequest
-	(*ListRetentionResponse)(nil),   // 33: durward.audit.v1.ListRetentionResponse
-	(*Hold)(nil),                    // 34: durward.audit.v1.Hold
-	(*Pruning)(nil),                 // 35: durward.audit.v1.Pruning
-	nil,                             // 36: durward.audit.v1.Body.DetailsEntry
-	nil,                             // 37: durward.audit.v1.SurveyPruneResponse.KindsEntry
-	(*timestamppb.Timestamp)(nil),   // 38: google.protobuf.Timestamp
-	(v1.Tier)(0),                    // 39: durward.options.v1.Tier
-	(v11.Channel)(0),                // 40: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),      // 41: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),             // 42: durward.call.v1.Receipt
+	(*ForwardStatus)(nil),           // 22: durward.audit.v1.ForwardStatus
+	(*GetCheckpointRequest)(nil),    // 23: durward.audit.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 24: durward.audit.v1.GetCheckpointResponse
+	(*GetConsistencyRequest)(nil),   // 25: durward.audit.v1.GetConsistencyRequest
+	(*GetConsistencyResponse)(nil),  // 26: durward.audit.v1.GetConsistencyResponse
+	(*AddCosignaturesRequest)(nil),  // 27: durward.audit.v1.AddCosignaturesRequest
+	(*AddCosignaturesResponse)(nil), // 28: durward.audit.v1.AddCosignaturesResponse
+	(*SurveyPruneRequest)(nil),      // 29: durward.audit.v1.SurveyPruneRequest
+	(*SurveyPruneResponse)(nil),     // 30: durward.audit.v1.SurveyPruneResponse
+	(*DecideRetentionRequest)(nil),  // 31: durward.audit.v1.DecideRetentionRequest
+	(*DecideRetentionResponse)(nil), // 32: durward.audit.v1.DecideRetentionResponse
+	(*ListRetentionRequest)(nil),    // 33: durward.audit.v1.ListRetentionRequest
+	(*ListRetentionResponse)(nil),   // 34: durward.audit.v1.ListRetentionResponse
+	(*Hold)(nil),                    // 35: durward.audit.v1.Hold
+	(*Pruning)(nil),                 // 36: durward.audit.v1.Pruning
+	(*ReadRecordsRequest)(nil),      // 37: durward.audit.v1.ReadRecordsRequest
+	(*ReadRecordsResponse)(nil),     // 38: durward.audit.v1.ReadRecordsResponse
+	(*ForwardedRecord)(nil),         // 39: durward.audit.v1.ForwardedRecord
+	nil,                             // 40: durward.audit.v1.Body.DetailsEntry
+	nil,                             // 41: durward.audit.v1.SurveyPruneResponse.KindsEntry
+	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
+	(v1.Tier)(0),                    // 43: durward.options.v1.Tier
+	(v11.Channel)(0),                // 44: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),      // 45: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),             // 46: durward.call.v1.Receipt
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	38, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	39, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	42, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	43, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	40, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	41, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	36, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	44, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	45, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	40, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	38, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	42, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	42, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	46, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
 	7,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
-	38, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	42, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
 	0,  // 14: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
 	4,  // 15: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
-	39, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	43, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
 	0,  // 17: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
 	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	38, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	38, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	40, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	42, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	42, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	44, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
 	4,  // 22: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
 	4,  // 23: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	42, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	46, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
 	12, // 25: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
 	4,  // 26: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
 	4,  // 27: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	38, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	38, // 29: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
-	37, // 30: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
-	38, // 31: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
-	38, // 32: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
-	41, // 33: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
-	34, // 34: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
-	35, // 35: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
-	38, // 36: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	41, // 37: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
-	38, // 38: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
-	41, // 39: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
-	5,  // 40: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	8,  // 41: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	10, // 42: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	12, // 43: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	14, // 44: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	16, // 45: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	18, // 46: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	20, // 47: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	28, // 48: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
-	30, // 49: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
-	32, // 50: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
-	22, // 51: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
-	24, // 52: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
-	26, // 53: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
-	6,  // 54: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 55: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 56: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	13, // 57: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	15, // 58: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	17, // 59: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	19, // 60: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	21, // 61: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	29, // 62: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
-	31, // 63: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
-	33, // 64: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
-	23, // 65: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
-	25, // 66: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
-	27, // 67: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
-	54, // [54:68] is the sub-list for method output_type
-	40, // [40:54] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	42, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	22, // 29: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
+	42, // 30: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
+	42, // 31: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
+	42, // 32: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
+	41, // 33: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
+	42, // 34: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
+	42, // 35: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
+	45, // 36: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
+	35, // 37: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
+	36, // 38: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
+	42, // 39: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	45, // 40: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
+	42, // 41: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
+	45, // 42: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
+	39, // 43: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
+	42, // 44: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
+	2,  // 45: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
+	5,  // 46: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	8,  // 47: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	10, // 48: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	12, // 49: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	14, // 50: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	16, // 51: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	18, // 52: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	20, // 53: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	29, // 54: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
+	31, // 55: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
+	33, // 56: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
+	23, // 57: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	25, // 58: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	27, // 59: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	37, // 60: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
+	6,  // 61: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	9,  // 62: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	11, // 63: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	13, // 64: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	15, // 65: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	17, // 66: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	19, // 67: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	21, // 68: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	30, // 69: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
+	32, // 70: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
+	34, // 71: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
+	24, // 72: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	26, // 73: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	28, // 74: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	38, // 75: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
+	61, // [61:76] is the sub-list for method output_type
+	46, // [46:61] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }
@@ -2837,9 +3191,9 @@ func file_durward_audit_v1_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   40,
 			NumExtensions: 0,
-			NumServices:   4,
+			NumServices:   5,
 		},
 		GoTypes:           file_durward_audit_v1_audit_proto_goTypes,
 		DependencyIndexes: file_durward_audit_v1_audit_proto_depIdxs,

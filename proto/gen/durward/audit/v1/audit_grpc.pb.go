@@ -868,3 +868,115 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "durward/audit/v1/audit.proto",
 }
+
+const (
+	ForwardService_ReadRecords_FullMethodName = "/durward.audit.v1.ForwardService/ReadRecords"
+)
+
+// ForwardServiceClient is the client API for ForwardService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// ForwardService is for the relay, where audit's own file says that the log is forwarded to collectors of others'. It shows what
+// happened, and nothing that authorises or proves: no human's statement, no digest of a result, no salt.
+type ForwardServiceClient interface {
+	// ReadRecords returns records from an index on, in order, and at once: none where there is none yet. CODE_DENIED: nothing is
+	// forwarded. CODE_CONFLICT: the log has no such index.
+	ReadRecords(ctx context.Context, in *ReadRecordsRequest, opts ...grpc.CallOption) (*ReadRecordsResponse, error)
+}
+
+type forwardServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewForwardServiceClient(cc grpc.ClientConnInterface) ForwardServiceClient {
+	return &forwardServiceClient{cc}
+}
+
+func (c *forwardServiceClient) ReadRecords(ctx context.Context, in *ReadRecordsRequest, opts ...grpc.CallOption) (*ReadRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadRecordsResponse)
+	err := c.cc.Invoke(ctx, ForwardService_ReadRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ForwardServiceServer is the server API for ForwardService service.
+// All implementations must embed UnimplementedForwardServiceServer
+// for forward compatibility.
+//
+// ForwardService is for the relay, where audit's own file says that the log is forwarded to collectors of others'. It shows what
+// happened, and nothing that authorises or proves: no human's statement, no digest of a result, no salt.
+type ForwardServiceServer interface {
+	// ReadRecords returns records from an index on, in order, and at once: none where there is none yet. CODE_DENIED: nothing is
+	// forwarded. CODE_CONFLICT: the log has no such index.
+	ReadRecords(context.Context, *ReadRecordsRequest) (*ReadRecordsResponse, error)
+	mustEmbedUnimplementedForwardServiceServer()
+}
+
+// UnimplementedForwardServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedForwardServiceServer struct{}
+
+func (UnimplementedForwardServiceServer) ReadRecords(context.Context, *ReadRecordsRequest) (*ReadRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadRecords not implemented")
+}
+func (UnimplementedForwardServiceServer) mustEmbedUnimplementedForwardServiceServer() {}
+func (UnimplementedForwardServiceServer) testEmbeddedByValue()                        {}
+
+// UnsafeForwardServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ForwardServiceServer will
+// result in compilation errors.
+type UnsafeForwardServiceServer interface {
+	mustEmbedUnimplementedForwardServiceServer()
+}
+
+func RegisterForwardServiceServer(s grpc.ServiceRegistrar, srv ForwardServiceServer) {
+	// If the following call panics, it indicates UnimplementedForwardServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&ForwardService_ServiceDesc, srv)
+}
+
+func _ForwardService_ReadRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwardServiceServer).ReadRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ForwardService_ReadRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwardServiceServer).ReadRecords(ctx, req.(*ReadRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// ForwardService_ServiceDesc is the grpc.ServiceDesc for ForwardService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var ForwardService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.audit.v1.ForwardService",
+	HandlerType: (*ForwardServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ReadRecords",
+			Handler:    _ForwardService_ReadRecords_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/audit/v1/audit.proto",
+}

@@ -384,7 +384,11 @@ func (d deep) detail(role string, now time.Time) string {
 		if d.audit.GetDiskFreeBytes() > 0 {
 			free = fmt.Sprintf(", %d MiB free", d.audit.GetDiskFreeBytes()>>20)
 		}
-		return fmt.Sprintf("%d records, %d MiB%s, %s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, d.witnesses, wrong(d.audit))
+		forwarded, _ := history.ForwardLine(d.audit, now)
+		if forwarded != "" {
+			forwarded = ", " + forwarded
+		}
+		return fmt.Sprintf("%d records, %d MiB%s, %s%s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, d.witnesses, forwarded, wrong(d.audit))
 	case role == "gateway":
 		return strings.Join(doctor.Gateways(d.vault, now), "; ")
 	default:

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Forwarding to Debian's rsyslog over TLS, which is killed in the middle and started again. Installs rsyslog if it is missing; the test starts one of
+# its own, and the host's is left alone. Arguments go to `go test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/install-real.sh syslog
+CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -v -run Rsyslog "$@" ./services/audit/internal/forward

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/forward"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/process"
+)
+
+// maxDestinations is how many audit remembers.
+const maxDestinations = 8
+
+// destination is where records go. One of Syslog and OTLP is required.
+type destination struct {
+	// Name is what the file that keeps how far it is, logs and metrics call it: lower case letters, digits and dashes. Required. With
+	// another name the whole log goes there again.
+	Name string `yaml:"name"`
+	// Syslog is the HOST:PORT of a receiver of syslog over TLS (RFC 5424, 5425).
+	Syslog string `yaml:"syslog"`
+	// OTLP is the HOST:PORT of a collector that takes OTLP logs over gRPC, with TLS; at a loopback address in clear, without Authorities.
+	OTLP string `yaml:"otlp"`
+	// Authorities is a PEM file with the authorities of its certificate. Optional; the system's.
+	Authorities string `yaml:"authorities"`
+	// ServerName is the name in its certificate. Optional; HOST.
+	ServerName string `yaml:"server_name"`
+	// Certificate and Key are what the relay shows it, where it wants to see a certificate. Optional. No key of Durward's.
+	Certificate string `yaml:"certificate"`
+	Key         string `yaml:"key"`
+	// MaxMessage bounds a message of syslog, in bytes. Optional; 8000.
+	MaxMessage int `yaml:"max_message"`
+	// CloseUnsaid takes the end of the TCP connection for the receiver's word that it has read everything.
+	CloseUnsaid bool `yaml:"dangerous_close_unsaid"`
+}
+
+var destinationName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+
+// checkForward checks the destinations.
+func (s *settings) checkForward() error {
+	var problems []error
+	if len(s.Forward) > maxDestinations {
+		problems = append(problems, fmt.Errorf("forward: %d destinations at most", maxDestinations))
+	}
+	if len(s.Forward) > 0 && !filepath.IsAbs(s.StateDir) {
+		problems = append(problems, errors.New("state_dir: must be an absolute path"))
+	}
+	names := map[string]bool{}
+	for i, d := range s.Forward {
+		if err := d.validate(); err != nil {
+			problems = append(problems, fmt.Errorf("forward[%d]: %w", i, err))
+		}
+		if names[d.Name] {
+			problems = append(problems, fmt.Errorf("forward[%d]: there is another destination %q", i, d.Name))
+		}
+		names[d.Name] = true
+	}
+	return errors.Join(problems...)
+}
+
+func (d destination) validate() error {
+	if !destinationName.MatchString(d.Name) {
+		return errors.New("name: must be 1 to 32 lower case letters, digits and dashes, a letter first")
+	}
+	if (d.Syslog == "") == (d.OTLP == "") {
+		return errors.New("must name one of syslog and otlp")
+	}
+	to, err := d.to()
+	if err != nil {
+		return err
+	}
+	for name, path := range map[string]string{"authorities": d.Authorities, "certificate": d.Certificate, "key": d.Key} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%s: must be an absolute path", name)
+		}
+	}
+	switch {
+	case (d.Certificate == "") != (d.Key == ""):
+		return errors.New("certificate and key go together")
+	case d.clear(to) && (d.ServerName != "" || d.Certificate != ""):
+		return errors.New("authorities: is required for TLS at a loopback address")
+	case d.OTLP != "" && (d.MaxMessage != 0 || d.CloseUnsaid):
+		return errors.New("max_message and dangerous_close_unsaid are syslog's")
+	case d.MaxMessage != 0 && (d.MaxMessage < forward.LeastMessage || d.MaxMessage > forward.MostMessage):
+		return fmt.Errorf("max_message: must be %d to %d", forward.LeastMessage, forward.MostMessage)
+	}
+	return nil
+}
+
+// to is where it is.
+func (d destination) to() (dialer.Destination, error) {
+	address := d.Syslog + d.OTLP
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return dialer.Destination{}, fmt.Errorf("%q is no HOST:PORT", address)
+	}
+	_, to, err := dialer.ParseURL("https://" + address + "/")
+	if err == nil && to.String() != address {
+		err = fmt.Errorf("%q: write it as %s", address, to)
+	}
+	return to, err
+}
+
+// clear reports whether it is spoken to in clear: a collector on this machine, for which no authority is named.
+func (d destination) clear(to dialer.Destination) bool {
+	addr, err := netip.ParseAddr(to.Host)
+	return d.OTLP != "" && d.Authorities == "" && err == nil && addr.IsLoopback()
+}
+
+// tls is the TLS of its connections; nil: in clear.
+func (d destination) tls() (*tls.Config, error) {
+	to, err := d.to()
+	if err != nil || d.clear(to) {
+		return nil, err
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.Host}
+	if d.ServerName != "" {
+		cfg.ServerName = d.ServerName
+	}
+	if cfg.RootCAs, err = authorities(d.Authorities); err != nil {
+		return nil, err
+	}
+	if d.Certificate != "" {
+		if err := keyfile.Check(d.Key); err != nil {
+			return nil, err
+		}
+		pair, err := tls.LoadX509KeyPair(d.Certificate, d.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// forwarders opens the destinations; closing them ends what they hold.
+func (s *settings) forwarders(audit auditv1.ForwardServiceClient, logger *slog.Logger) (_ []*forward.Forwarder, closeAll func(), err error) {
+	var closers []func()
+	closeAll = func() {
+		for _, f := range closers {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+	if len(s.Forward) == 0 {
+		return nil, closeAll, nil
+	}
+	// A second relay would write over what this one keeps.
+	unlock, err := process.LockState(s.StateDir)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	closers = append(closers, func() { _ = unlock() })
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, closeAll, err
+	}
+	out, err := s.dialer(nil)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	origin := logproof.Origin(s.Audit.Identity)
+	var all []*forward.Forwarder
+	for _, d := range s.Forward {
+		secure, err := d.tls()
+		if err != nil {
+			return nil, closeAll, fmt.Errorf("destination %s: %w", d.Name, err)
+		}
+		var to forward.Destination
+		if d.Syslog != "" {
+			to = forward.NewSyslog(forward.SyslogConfig{
+				Dial: out.DialContext, Address: d.Syslog, TLS: secure, Origin: origin, Host: host,
+				MaxMessage: max(d.MaxMessage, forward.LeastMessage), CloseUnsaid: d.CloseUnsaid,
+			})
+		} else {
+			conn, err := collector(d.OTLP, secure, out)
+			if err != nil {
+				return nil, closeAll, fmt.Errorf("destination %s: %w", d.Name, err)
+			}
+			closers = append(closers, func() { _ = conn.Close() })
+			to = forward.NewOTLP(conn, origin)
+		}
+		f, err := forward.New(forward.Config{Audit: audit, Name: d.Name, To: to, Origin: origin, Dir: s.StateDir, Logger: logger})
+		if err != nil {
+			return nil, closeAll, err
+		}
+		all = append(all, f)
+	}
+	return all, closeAll, nil
+}
+
+// collector returns a connection that the judged dialer makes.
+func collector(address string, secure *tls.Config, out *dialer.Dialer) (*grpc.ClientConn, error) {
+	speaks := insecure.NewCredentials()
+	if secure != nil {
+		speaks = credentials.NewTLS(secure)
+	}
+	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(speaks), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return out.DialContext(ctx, "tcp", address)
+		}))
+}
