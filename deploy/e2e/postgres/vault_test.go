@@ -5,6 +5,8 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -61,6 +63,8 @@ func startVaults(t *testing.T) *vaults {
 	v.says(harness.SecondVault, "another vault leads", 1)
 	h.StartProcess(harness.Executor)
 	h.StartProcess(harness.Gateway)
+	v.measures(harness.Vault, "1")
+	v.measures(harness.SecondVault, "0")
 	v.agent = h.Connect(h.AddClient("agent"))
 	return v
 }
@@ -73,6 +77,27 @@ func (v *vaults) says(role, words string, times int) {
 			return errors.New(log)
 		}
 		return nil
+	})
+}
+
+// measures waits until a vault says by its metrics whether it leads, which one that stands by does too.
+func (v *vaults) measures(role, leads string) {
+	v.t.Helper()
+	harness.Eventually(v.t, role+" measures whether it leads: "+leads, func() error {
+		request, err := http.NewRequestWithContext(v.t.Context(), http.MethodGet, "http://"+v.h.HealthAddress(role)+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err == nil && !strings.Contains(string(text), "\ndurward_vault_leads "+leads+"\n") {
+			err = errors.New("it does not")
+		}
+		return err
 	})
 }
 
@@ -159,6 +184,8 @@ func TestVaultFailover(t *testing.T) {
 	leader.Continue()
 	v.says(harness.SecondVault, "leads no more", 1)
 	v.says(harness.SecondVault, "another vault leads", 2)
+	v.measures(harness.SecondVault, "0")
+	v.measures(harness.Vault, "1")
 
 	asked = v.ask()
 	h.Approve(asked.OperationID)

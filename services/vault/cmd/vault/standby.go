@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/vault/internal/metrics"
 	"durward.internal/services/vault/internal/settings"
 	"durward.internal/services/vault/internal/store"
 )
@@ -30,6 +31,7 @@ func openState(ctx context.Context, s *settings.Settings, diskReserve *reserve.R
 		return nil, err
 	}
 	b := &standby{settings: s, logger: logger}
+	metrics.Leads(tel.Metrics, b.leads)
 	var state *store.Store
 	waiting, leads := context.WithCancel(ctx)
 	defer leads()
@@ -55,6 +57,14 @@ type standby struct {
 	logger   *slog.Logger
 	// trouble is why it could not lead now, or nil.
 	trouble atomic.Pointer[error]
+	// state is what it leads.
+	state atomic.Pointer[store.Store]
+}
+
+// leads reports whether this vault leads.
+func (b *standby) leads() bool {
+	state := b.state.Load()
+	return state != nil && state.Leads()
 }
 
 // ready reports why this vault could not take over.
@@ -80,6 +90,7 @@ func (b *standby) lead(ctx context.Context) (*store.Store, error) {
 		}
 		if err == nil {
 			b.logger.Info("this vault leads")
+			b.state.Store(state)
 			return state, nil
 		}
 		follows, ended := errors.Is(err, store.ErrFollows), ctx.Err() != nil

@@ -86,7 +86,8 @@ func (s *Switch) Halt(ctx context.Context, by, reason string, at time.Time) (uin
 	return s.HaltAbove(ctx, 0, by, reason, at)
 }
 
-// HaltAbove is Halt, at an epoch that is above another one too.
+// HaltAbove is Halt, at an epoch that is above another one too. After an error the halt is in force, at the epoch that is returned, and
+// ends with the process.
 func (s *Switch) HaltAbove(ctx context.Context, epoch uint64, by, reason string, at time.Time) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *Switch) HaltAbove(ctx context.Context, epoch uint64, by, reason string,
 	if err := s.store.SetControl(ctx, next, nil); err != nil {
 		// In force at once all the same: a disk that refuses is no reason to go on granting.
 		s.setLocked(next)
-		return 0, fmt.Errorf("halt: %w", err)
+		return next.Epoch, fmt.Errorf("halt: %w", err)
 	}
 	s.setLocked(next)
 	return next.Epoch, nil

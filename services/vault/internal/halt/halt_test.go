@@ -131,8 +131,8 @@ func TestHaltIsInForceThoughTheDiskRefuses(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sw.Halt(t.Context(), "alice", "", time.Now()); err == nil {
-		t.Error("it is said to be durable")
+	if epoch, err := sw.Halt(t.Context(), "alice", "", time.Now()); err == nil || epoch != sw.Now().Epoch || epoch != 2 {
+		t.Errorf("it is said to be durable: epoch %d, %v", epoch, err)
 	}
 	if err := sw.Check(); !fault.Is(err, callv1.Code_CODE_HALTED) {
 		t.Errorf("not in force: %v", err)

@@ -62,6 +62,18 @@ func New(registry prometheus.Registerer, sources Sources) *Metrics {
 	return m
 }
 
+// Leads registers whether this vault leads those that share its database.
+func Leads(registry prometheus.Registerer, leads func() bool) {
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "durward_vault_leads", Help: "1 while this vault leads, 0 while it stands by.",
+	}, func() float64 {
+		if leads() {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // Unary returns the interceptor that counts. It is the first after the checks of every call.
 func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

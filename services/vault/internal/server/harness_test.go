@@ -27,7 +27,6 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
@@ -224,15 +223,11 @@ func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault 
 func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	db, seals, err := database.OpenSealed(ctx, database.Config{
-		Path: filepath.Join(v.Dir, "vault.db"), StateDir: v.Dir, Migrations: store.Migrations(), Service: "the vault",
-	}, store.Sealed()...)
-	v.must(err)
 	registry, err := clients.Open(clients.Config{Path: v.clients, Now: v.clock.Now})
 	v.must(err)
 	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
 	v.must(err)
-	state, err := store.New(ctx, db, store.WithSeals(seals))
+	state, err := store.Open(ctx, v.Dir, nil)
 	v.must(err)
 	control, err := halt.New(ctx, state)
 	v.must(err)
@@ -267,7 +262,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators, Digest: seals.Digest,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators, Digest: state.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {
@@ -292,7 +287,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		}
 		rules.Close()
 		registry.Close()
-		if err := db.Close(); err != nil {
+		if err := state.Close(); err != nil {
 			v.t.Errorf("close: %v", err)
 		}
 	})
