@@ -39,6 +39,7 @@ var (
 	writes = flag.Int("writes", 150, "approved changes")
 	out    = flag.String("out", "", "write the reads' figures into that `folder` too, as benchstat reads them")
 	base   = flag.String("base", "", "measure the programs in that `folder` beside this checkout's, in the same rounds")
+	socket = flag.Bool("sockets", false, "measure our processes over Unix sockets too, beside loopback")
 	tool   = flag.String("tool", "list_modes", "the tool that reads call; it takes no arguments")
 	hold   = flag.Duration("hold", 0, "afterwards read for so long, for a profiler")
 	holdBy = flag.Int("hold-clients", 16, "with so many clients")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -65,6 +66,8 @@ const (
 	proxyName = "proxy"
 	ourName   = "durward"
 	baseName  = "durward-base"
+	// socketName is ours over Unix sockets between the processes.
+	socketName = "durward-sockets"
 )
 
 func (s *suite) contestant(era era, server *server, url, token string) *contestant {
@@ -117,11 +120,18 @@ func (s *suite) reads() {
 		p.proxy(s.h.Port(4), s.h.Port(5)), ours(s.h, ourName)}
 	urls := []string{p.url(s.h.Port(6)), p.url(s.h.Port(7)), p.url(s.h.Port(5)), ""}
 	hosts, tokens := []*harness.Host{nil, nil, nil, s.h}, [][]string{nil, nil, nil, {s.token, other}}
-	if *base != "" {
-		h := harness.New(s, harness.Options{Catalog: catalog, Bin: *base})
+	beside := func(name string, h *harness.Host) {
 		pair := []string{h.AddClient("bench"), h.AddClient("other")}
 		h.StartAll()
-		servers, urls, hosts, tokens = append(servers, ours(h, baseName)), append(urls, ""), append(hosts, h), append(tokens, pair)
+		servers, urls, hosts, tokens = append(servers, ours(h, name)), append(urls, ""), append(hosts, h), append(tokens, pair)
+	}
+	if *base != "" {
+		beside(baseName, harness.New(s, harness.Options{Catalog: catalog, Bin: *base}))
+	}
+	if *socket {
+		h := harness.New(s, harness.Options{Catalog: catalog})
+		s.overSockets(h)
+		beside(socketName, h)
 	}
 	var field []*contestant
 	for i, e := range []era{sessions, stateless} {
@@ -159,6 +169,26 @@ func (s *suite) reads() {
 	s.row(row{"list_services at the executor itself, 1 client, p50 (p99)", "", ms(hop.p50) + " (" + ms(hop.p99) + ")", "", "", ""})
 	if *out != "" {
 		s.must(write(*out, field))
+	}
+}
+
+// overSockets has a host's executor and audit serve on Unix sockets, before they start.
+func (s *suite) overSockets(h *harness.Host) {
+	s.Helper()
+	dir, err := os.MkdirTemp("", "bench") // a socket's path has a hundred characters at most
+	s.must(err)
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
+	me, err := user.Current()
+	s.must(err)
+	for _, file := range []string{"gateway", "executor", "vault", "audit", "operator"} {
+		name := "config/" + file + ".yaml"
+		text := h.ReadFile(name)
+		for _, role := range []string{harness.Executor, harness.Audit} {
+			socket := "unix:" + filepath.Join(dir, role+".sock")
+			text = strings.ReplaceAll(text, "\nlisten: "+h.Address(role)+"\n", "\nlisten: "+socket+"\n")
+			text = strings.ReplaceAll(text, "address: "+h.Address(role)+"\n", "address: "+socket+",user="+me.Username+"\n")
+		}
+		h.WriteFile(name, text)
 	}
 }
 

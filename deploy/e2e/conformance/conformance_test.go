@@ -26,6 +26,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest"
 )
 
 // Packages of the suite, as package.json names them.
@@ -65,7 +66,15 @@ func TestConformance(t *testing.T) {
 	if err := config.Load(expectedFailures, &excused); err != nil || len(excused.Server) > 0 {
 		t.Fatalf("%s: %v, excuses %v: want none", expectedFailures, err, excused.Server)
 	}
-	h := harness.Start(t, harness.Options{Build: harness.Build{Conformance: true}})
+	t.Run("as it comes", func(t *testing.T) { conform(t, false) })
+	if platformtest.Full() {
+		t.Run("through the SDK", func(t *testing.T) { conform(t, true) })
+	}
+}
+
+// conform runs the suite against a gateway that answers reads by itself, or has the SDK serve them too.
+func conform(t *testing.T, throughSDK bool) {
+	h := harness.Start(t, harness.Options{Build: harness.Build{Conformance: true}, ThroughSDK: throughSDK})
 	target := h.MCPURL()
 	proxy := httptest.NewServer(tokens(t, target, h.AddClient("conformance")))
 	t.Cleanup(proxy.Close)

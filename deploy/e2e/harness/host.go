@@ -58,6 +58,8 @@ type Options struct {
 	// HoldS is how many seconds the gateway holds a call that waits for a human; 0 means 1, the least there is, so that tests need
 	// not wait.
 	HoldS int
+	// ThroughSDK has the gateway answer nothing by itself.
+	ThroughSDK bool
 	// Operator is the operator's name; empty means ada.
 	Operator string
 	// Flags are further command-line flags, by process.
@@ -104,6 +106,9 @@ func New(t testing.TB, opts Options) *Host {
 	}
 	h.WriteFile("config/catalogue.yaml", catalog(h))
 	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", cmp.Or(opts.HoldS, 1), opts.limits()))
+	if opts.ThroughSDK {
+		h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+"through_sdk: true\n")
+	}
 	return h
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,11 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/gateway/internal/httpfront"
+	"durward.internal/gateway/internal/metrics"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/telemetry"
 )
 
 // This file shows that a call that the edge answers at once gets the answer that it gets through the SDK: two gateways stand before
@@ -429,5 +433,53 @@ func TestWhatIsRemembered(t *testing.T) {
 	e.executor.refuse = []*fault.Error{fault.New(callv1.Code_CODE_UNAVAILABLE, "the executor is being stopped")}
 	if a := e.call(t, first, "gpu_status", `{}`); a.Status != "error" {
 		t.Errorf("a sink that refuses: %+v", a)
+	}
+}
+
+// Counts and traces are the same both ways: each message by its method and status, each call by its tool and answer, none left under
+// way, and one span for each that is traced, with the sink's call below it.
+func TestAnswersAtOnceAreCountedAndTraced(t *testing.T) {
+	t.Parallel()
+	var counted [2]string
+	var traced [2][]string
+	for i, throughSDK := range []bool{false, true} {
+		ratio := 1.0
+		watched, err := telemetry.Open(telemetry.Config{
+			Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: httpfront.Methods(),
+		})
+		must(t, err)
+		t.Cleanup(watched.Close)
+		e := newEdge(t, edgeOptions{throughSDK: throughSDK, metrics: metrics.New(watched, httpfront.Methods())})
+		page := func(path string) string {
+			w := httptest.NewRecorder()
+			watched.Handler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil))
+			return w.Body.String()
+		}
+		s := e.connect(t, tokenAgent)
+		e.executor.refuse = []*fault.Error{fault.New(callv1.Code_CODE_UNAVAILABLE, "the executor is being stopped")}
+		for _, body := range []string{toolCall(1, "gpu_status", `{}`), toolCall(2, "gpu_status", `{}`), toolCall(3, "gpu_status", `{"x":1}`), toolCall(4, "no_tool", `{}`)} {
+			e.send(t, request{session: s, body: body})
+		}
+		e.send(t, statelessCall("gpu_status", `{}`))
+		poll(t, "every span has ended", func() bool { return strings.Count(page("/traces"), `"tools/call gpu_status"`) == 4 })
+		for line := range strings.SplitSeq(page("/metrics"), "\n") {
+			if strings.HasPrefix(line, "durward_gateway_") && !strings.Contains(line, "_bucket{") && !strings.Contains(line, "_sum{") {
+				counted[i] += line + "\n"
+			}
+		}
+		var shown telemetry.Traces
+		must(t, json.Unmarshal([]byte(page("/traces")), &shown))
+		for _, span := range shown.Spans {
+			delete(span.Attributes, "durward.request_id")
+			traced[i] = append(traced[i], fmt.Sprintf("%s %v child=%t", span.Name, span.Attributes, span.ParentID != ""))
+		}
+		slices.Sort(traced[i])
+	}
+	if diff := cmp.Diff(counted[1], counted[0]); diff != "" || !strings.Contains(counted[0], `durward_gateway_call_duration_seconds_count{status="ok",tool="gpu_status"} 2`) ||
+		!strings.Contains(counted[0], "durward_gateway_calls_in_flight 0") {
+		t.Errorf("counted (-through the SDK +at once):\n%s\n%s", diff, counted[0])
+	}
+	if diff := cmp.Diff(traced[1], traced[0]); diff != "" || len(traced[0]) < 6 {
+		t.Errorf("traced (-through the SDK +at once):\n%s\n%v", diff, traced[0])
 	}
 }
