@@ -20,15 +20,12 @@ import (
 	"durward.internal/services/platform/config"
 )
 
-// A server is under measurement: the processes that work for it, and their processor time when it was asked last.
+// A server is under measurement: the processes that work for it.
 type server struct {
 	name string
 	// processes are their roles, ids their numbers, in the same order.
 	processes []string
 	ids       []int
-	mark      []time.Duration
-	// last is the round that the time since mark belongs to.
-	last *round
 }
 
 // A round is one server's part of a round, and the processor time that each of its processes took for it.
@@ -81,29 +78,33 @@ func (s *suite) contestant(era era, server *server, url, token string) *contesta
 	return c
 }
 
-// settle adds what a server's processes took since it was asked last to that round: much of it comes after the answers.
-func (s *suite) settle(server *server) {
+// settled is how long the records of reads take to reach the log after the answers, at most nearly always.
+const settled = 300 * time.Millisecond
+
+// used is the processor time that a server's processes have used.
+func (s *suite) used(server *server) []time.Duration {
 	s.Helper()
 	now := make([]time.Duration, len(server.ids))
 	for i, id := range server.ids {
 		var err error
 		now[i], err = processor(id)
 		s.must(err)
-		if server.last != nil {
-			server.last.used = append(server.last.used, now[i]-server.mark[i])
-		}
 	}
-	server.mark, server.last = now, nil
+	return now
 }
 
 // contest measures one round of a contestant with n clients.
 func (s *suite) contest(c *contestant, n, calls int) {
 	s.Helper()
-	s.settle(c.server)
-	r, err := measure(c.clients[n], calls, s.call)
+	before := s.used(c.server)
+	taken, err := measure(c.clients[n], calls, s.call)
 	s.must(err)
-	c.last = &round{sample: r, calls: calls / n * n}
-	c.rounds[n] = append(c.rounds[n], c.last)
+	time.Sleep(settled) // what comes after an answer has no event
+	r := &round{sample: taken, calls: calls / n * n, used: s.used(c.server)}
+	for i := range r.used {
+		r.used[i] -= before[i]
+	}
+	c.rounds[n] = append(c.rounds[n], r)
 }
 
 func (s *suite) call(c *client) error {
@@ -156,9 +157,6 @@ func (s *suite) reads() {
 				s.contest(c, n, calls)
 			}
 		}
-	}
-	for _, server := range servers {
-		s.settle(server)
 	}
 	s.compareAll(field)
 	var hops []sample
