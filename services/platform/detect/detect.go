@@ -1,0 +1,114 @@
+// Package detect finds personal data and credentials in a text: where they are, of which type, how sure it is, and why.
+//
+// It runs in the vault, and in the operator's program where a human tries it, on text that agents, programs and strangers wrote. It trusts nothing
+// in the text and knows no session. A Detector's time is linear in the text and its memory in what it finds: the text is gone through once
+// by hand, a candidate is looked at over a bounded number of bytes, and the expressions that an operator adds are RE2's, tried on a
+// few KiB at a time. No code is generated and nothing is started.
+//
+// A candidate counts only when it is valid: a card's number has its check digit, an IBAN its remainder, an address of a network is one.
+// What the validity of a number cannot tell (ten digits are a time as often as a telephone) the words around it must say.
+package detect
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"durward.internal/services/platform/secret"
+)
+
+// Type is a type of personal data, as references name it.
+type Type string
+
+// The types. An operator's own patterns add others.
+const (
+	Email         Type = "EMAIL"
+	Phone         Type = "PHONE"
+	CreditCard    Type = "CREDIT_CARD"
+	IBAN          Type = "IBAN"
+	USSSN         Type = "US_SSN"
+	IPv4          Type = "IPV4"
+	IPv6          Type = "IPV6"
+	MAC           Type = "MAC"
+	Crypto        Type = "CRYPTO"
+	URLCredential Type = "URL_CREDENTIAL"
+	APIKey        Type = "API_KEY"
+	DateOfBirth   Type = "DATE_OF_BIRTH"
+	Person        Type = "PERSON"
+	Address       Type = "ADDRESS"
+)
+
+// Types are the types that are built in, in the order of the documents.
+func Types() []Type {
+	return []Type{Email, Phone, CreditCard, IBAN, USSSN, IPv4, IPv6, MAC, Crypto, URLCredential, APIKey, DateOfBirth, Person, Address}
+}
+
+// Span is one value in a text, in bytes.
+type Span struct {
+	From, To int
+	Type     Type
+	// Confidence is from 1 to 100. It orders spans that overlap; it is no probability.
+	Confidence int
+	// Why says which rule found the value. It holds nothing of the text.
+	Why string
+}
+
+// Detector finds values. It is safe for concurrent use.
+type Detector struct{ custom []compiled }
+
+// New returns a Detector with an operator's patterns beside its own, or says what is wrong with one of them.
+func New(patterns ...Pattern) (*Detector, error) {
+	custom, err := compile(patterns)
+	if err != nil {
+		return nil, err
+	}
+	return &Detector{custom: custom}, nil
+}
+
+// Find returns the values in a text in order; none overlaps another. Where candidates overlap, the surest gives its type, the longest of
+// equals, and all that they cover together is the value. Find ends early, with ctx's error, when ctx does.
+func (d *Detector) Find(ctx context.Context, text string) ([]Span, error) {
+	s := scan{text: text}
+	if err := s.run(ctx); err != nil {
+		return nil, err
+	}
+	secrets, err := secret.Find(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range secrets {
+		span := Span{From: one.From, To: one.To, Type: APIKey, Confidence: 95, Why: "credential: " + one.Kind}
+		if one.Kind == "URL_PASSWORD" {
+			span.Type = URLCredential
+		}
+		s.spans = append(s.spans, span)
+	}
+	for _, c := range d.custom {
+		if err := c.find(ctx, text, &s.spans); err != nil {
+			return nil, err
+		}
+	}
+	return settle(s.spans), nil
+}
+
+// settle sorts spans and joins those that overlap.
+func settle(spans []Span) []Span {
+	slices.SortFunc(spans, func(a, b Span) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(b.Confidence, a.Confidence), cmp.Compare(b.To, a.To), cmp.Compare(a.Type, b.Type))
+	})
+	out := spans[:0]
+	length := 0 // of the span that gave the last one its type
+	for _, s := range spans {
+		last := len(out) - 1
+		if last < 0 || s.From >= out[last].To {
+			out, length = append(out, s), s.To-s.From
+			continue
+		}
+		o := &out[last]
+		if n := s.To - s.From; s.Confidence > o.Confidence || s.Confidence == o.Confidence && n > length {
+			o.Type, o.Confidence, o.Why, length = s.Type, s.Confidence, s.Why, n
+		}
+		o.To = max(o.To, s.To)
+	}
+	return out
+}
