@@ -28,6 +28,8 @@ hostile: ## hostile strings and mutants through everything that takes a string (
 	@scripts/hostile.sh
 vram-report: ## published figures of GPU memory beside the estimates, with sources; fails beyond 3 %
 	@scripts/vram-report.sh
+detect-report: ## what the detectors find of a public corpus of personal data, misses included (CORPORA=DIR), and false alarms in logs
+	@scripts/detect-report.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
 bench-compare: ## reads of this checkout beside those of the commit BASE, in the same rounds, by benchstat
@@ -47,4 +49,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report bench bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept
+.PHONY: help run test real conformance race drill soak hostile vram-report detect-report bench bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept

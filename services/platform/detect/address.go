@@ -177,7 +177,7 @@ var frenchRoads = []string{"rue ", "avenue ", "boulevard ", "chemin ", "allée "
 // frenchStreet looks for "rue de Rivoli" behind a number.
 func (s *scan) frenchStreet(from, at int) bool {
 	for _, r := range frenchRoads {
-		if len(s.text)-at > len(r) && strings.EqualFold(s.text[at:at+len(r)], r) {
+		if len(s.text)-at > len(r) && s.text[at]|0x20 == r[0] && strings.EqualFold(s.text[at:at+len(r)], r) {
 			end := s.roadWords(at + len(r) - 1)
 			if end <= at+len(r) || !strings.ContainsAny(s.text[at+len(r):end], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") && kinds[s.at(at+len(r))] != kindUpper {
 				return false

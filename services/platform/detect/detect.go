@@ -31,7 +31,7 @@ const (
 	IPv6          Type = "IPV6"
 	MAC           Type = "MAC"
 	Crypto        Type = "CRYPTO"
-	URLCredential Type = "URL_CREDENTIAL"
+	URLCredential Type = "URL_CREDENTIAL" //nolint:gosec // the name of a type, no credential
 	APIKey        Type = "API_KEY"
 	DateOfBirth   Type = "DATE_OF_BIRTH"
 	Person        Type = "PERSON"

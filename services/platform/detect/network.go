@@ -64,7 +64,8 @@ var versionWords = []string{"version", "ver", "release", "driver", "build", "rev
 
 // ipv4 looks at four groups of digits with points between them.
 func (s *scan) ipv4(from, to int) {
-	if c := s.at(from - 1); c == '.' || c == '-' || is(c, isWord) {
+	// Chrome/120.0.6099.109 is a version; http://203.0.113.7 is none.
+	if c := s.at(from - 1); c == '.' || c == '-' || is(c, isWord) || c == '/' && is(s.at(from-2), isWord) {
 		return
 	}
 	if c := s.at(to); is(c, isWord) || c == '-' && is(s.at(to+1), isWord) || c == '.' && is(s.at(to+1), isWord) {

@@ -115,11 +115,23 @@ func (s *scan) numbers(from int) {
 	case first.len() == 1 && q.n == 1 && q.before == 0 && s.at(first.to) != ' ':
 		return // most numbers
 	}
-	for _, one := range []func(int, *sequence) int{s.card, s.ssn, s.birth, s.phone} {
-		if to := one(from, &q); to > 0 {
-			s.numbersTo = to
-			return
-		}
+	// Called by name: a sequence that is looked at through a list of functions is allocated for each number.
+	to, digits := 0, q.digits(q.n)
+	if digits >= 12 {
+		to = s.card(from, &q)
+	}
+	if to == 0 && digits >= 9 {
+		to = s.ssn(from, &q)
+	}
+	if to == 0 && (digits >= 4 || s.at(first.to) == ' ') {
+		to = s.birth(from, &q)
+	}
+	if to == 0 && digits >= 7 {
+		to = s.phone(from, &q)
+	}
+	if to > 0 {
+		s.numbersTo = to
+		return
 	}
 	if q.before == 0 {
 		s.street(from, first.to)

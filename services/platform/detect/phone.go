@@ -1,5 +1,7 @@
 package detect
 
+import "strings"
+
 var (
 	// phoneWords stand before a telephone's number; the strong ones mean nothing else.
 	phoneWords  = []string{"phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline"}
@@ -24,11 +26,11 @@ func (s *scan) phone(from int, q *sequence) int {
 	case s.trunk(q) > 0:
 		n, confidence, why = s.trunk(q), 60, "a national number with its 0"
 	}
-	if n == 0 && (q.n > 1 && s.near(from, 32, phoneWords) || q.n == 1 && s.near(from, 32, strongWords)) {
-		n, confidence, why = s.said(q), 70, "a number of a telephone's length, and one is named before it"
-	}
 	if n == 0 {
-		return 0
+		if n = s.said(q); n == 0 || n == 1 && !s.inLine(from, 40, strongWords) || n > 1 && !s.inLine(from, 40, phoneWords) && !s.near(from, 40, strongWords) {
+			return 0
+		}
+		confidence, why = 70, "a number of a telephone's length, and one is named before it"
 	}
 	to := q.groups[n-1].to
 	to = s.extension(to)
@@ -37,6 +39,12 @@ func (s *scan) phone(from int, q *sequence) int {
 	}
 	s.add(from, to, Phone, confidence, why)
 	return to
+}
+
+// inLine is near, on the same line.
+func (s *scan) inLine(from, n int, words []string) bool {
+	before := s.text[max(0, from-n):from]
+	return hasWord(before[strings.LastIndexByte(before, '\n')+1:], words)
 }
 
 // digits counts those of the first n groups.
@@ -121,6 +129,9 @@ func (s *scan) said(q *sequence) int {
 	for n := 1; n <= q.n; n++ {
 		if n > 1 {
 			sign := s.between(q, n-2)
+			if q.groups[n-1].len() > 8 || q.groups[0].len() > 8 {
+				break
+			}
 			if len(sign) > 2 || sign == ". " || sign == "." && q.n < 3 || sign == ")" && q.before != '(' && n > 2 {
 				break
 			}

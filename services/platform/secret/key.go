@@ -154,7 +154,7 @@ func keyLines(text string) []Span {
 	return pairs(out, text)
 }
 
-// hasRun reports whether a text has so many of base64's characters in a row as a key's line has.
+// hasRun reports whether a text has so many of base64's characters in a row as a key's line has, and no digest's alone.
 func hasRun(text string) bool {
 	for at := minKeyLine - 1; at < len(text); {
 		if !isBase64(text[at]) {
@@ -162,13 +162,13 @@ func hasRun(text string) bool {
 			continue
 		}
 		from, to := at, at+1
-		for from > 0 && at-from < minKeyLine && isBase64(text[from-1]) {
+		for from > 0 && at-from < maxKeyLine && isBase64(text[from-1]) {
 			from--
 		}
-		for to < len(text) && to-from < minKeyLine && isBase64(text[to]) {
+		for to < len(text) && to-from < 2*maxKeyLine && isBase64(text[to]) {
 			to++
 		}
-		if to-from >= minKeyLine {
+		if to-from >= minKeyLine && strings.ContainsAny(text[from:to], "ghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ") {
 			return true
 		}
 		at = to + minKeyLine - 1

@@ -20,6 +20,8 @@ type rule struct {
 	keywords []string
 	// source is an expression of RE2.
 	source string
+	// reach is how far around its keyword a match is looked for where no three bytes tell that one begins.
+	reach int
 	// needs is a byte that every match has, and few texts have so near; 0: none.
 	needs byte
 	// group is the part of the match that is the secret; 0: the first that is there, or all of it.
@@ -57,6 +59,9 @@ type listed struct {
 // inLogs are the keywords of rules whose own are words that stand near the credential in source code alone.
 var inLogs = map[string][]string{"airtable-personnal-access-token": {"pat"}, "facebook-access-token": {"|", "%"}}
 
+// reaches is how far before its keyword a match begins at most, where that is near.
+var reaches = map[string]int{"facebook-access-token": 17}
+
 // Many public shapes take some of what stands before them in the word with them, which costs more than all else and is only
 // looked at to tell what is none. It is found by going back.
 const wordBefore, maxWordBefore = `(?i)[\w.-]{0,50}?`, 50
@@ -89,6 +94,7 @@ var rules = sync.OnceValue(func() []rule {
 			kind: strings.ToUpper(strings.ReplaceAll(r.ID, "-", "_")), keywords: r.Keywords, group: r.Group, entropy: r.Entropy, before: before, source: source,
 			plausible: func(text string, _, value [2]int) bool { return !placeholder().MatchString(text[value[0]:value[1]]) },
 		}
+		made.reach = reaches[r.ID]
 		if words, ok := inLogs[r.ID]; ok {
 			made.keywords = words
 		}

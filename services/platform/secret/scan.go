@@ -19,6 +19,8 @@ type trigger struct {
 	at int
 	// begin is what the match begins with.
 	begin beginning
+	// keyword: it is no match that begins here, but a keyword around which one is looked for.
+	keyword string
 }
 
 const settingRule = -1
@@ -43,7 +45,7 @@ type index struct {
 	// seen has a bit for each three bytes that are a trigger's.
 	seen     [1 << 18 / 64]uint64
 	triggers map[uint32][]trigger
-	// slow are the rules that are looked for one by one, where one of their keywords is in the text.
+	// slow are the rules that are looked for around their keywords.
 	slow []int
 }
 
@@ -96,6 +98,11 @@ var indexed = sync.OnceValue(func() *index {
 		if !x.addAll(i, begins) {
 			p.begins = begins
 			x.slow = append(x.slow, i)
+			for _, k := range r.keywords {
+				if len(k) >= 3 {
+					x.add(k[0], k[1], k[2], trigger{rule: i, keyword: k})
+				}
+			}
 		}
 		x.rules = append(x.rules, p)
 	}
@@ -172,7 +179,7 @@ func spellings(sets beginning) [][3]byte {
 func (x *index) add(a, b, c byte, t trigger) {
 	key := keyOfBytes(a, b, c)
 	same := func(other trigger) bool {
-		return other.rule == t.rule && other.at == t.at && slices.Equal(other.begin, t.begin)
+		return other.rule == t.rule && other.at == t.at && other.keyword == t.keyword && slices.Equal(other.begin, t.begin)
 	}
 	if !slices.ContainsFunc(x.triggers[key], same) {
 		x.triggers[key] = append(x.triggers[key], t)
@@ -191,6 +198,8 @@ type scan struct {
 	// settingsTo is where the last setting ended, and ends where the last match of each rule did.
 	settingsTo int
 	ends       []int
+	// looked is how far each rule has been looked for that a keyword announces.
+	looked map[int]*int
 }
 
 // run finds settings and matches of rules. It looks at ctx before each expression that it tries, and every 64 KiB.
@@ -231,6 +240,18 @@ func (s *scan) pull(ctx context.Context, x *index, t trigger, at int) error {
 			s.setting(at)
 		}
 		return nil
+	}
+	if t.keyword != "" {
+		if len(s.text)-at < len(t.keyword) || !strings.EqualFold(s.text[at:at+len(t.keyword)], t.keyword) {
+			return nil
+		}
+		if s.looked == nil {
+			s.looked = map[int]*int{}
+		}
+		if s.looked[t.rule] == nil {
+			s.looked[t.rule] = new(int)
+		}
+		return s.around(ctx, x, t.rule, at, s.looked[t.rule])
 	}
 	from := at - t.at
 	if from < s.ends[t.rule] || !t.begin.of(s.text[from:]) {
@@ -304,53 +325,46 @@ func (s *scan) chunk(ctx context.Context, rule int, r *prepared, from int) error
 	return nil
 }
 
-// slowly looks for a rule whose matches no three bytes announce, near its keywords.
+// slowly looks for a rule whose matches no three bytes announce, near those of its keywords that are shorter than three bytes.
 func (s *scan) slowly(ctx context.Context, x *index, rule int) error {
-	r := &x.rules[rule]
-	looked := 0
-	for _, k := range r.keywords {
-		// Far enough on both sides that a keyword in another part of a request's lines counts.
-		for at := indexFold(s.text, k, 0); at >= 0; at = indexFold(s.text, k, max(at+1, looked)) {
-			from, to := max(at-step, looked), min(at+step, len(s.text))
-			for i := from; i < to; i++ {
-				if i < s.ends[rule] || !slices.ContainsFunc(r.begins, func(b beginning) bool { return b.of(s.text[i:]) }) {
-					continue
-				}
-				if err := s.try(ctx, rule, r, i); err != nil {
-					return err
-				}
+	for _, k := range x.rules[rule].keywords {
+		if len(k) >= 3 {
+			continue // a trigger
+		}
+		looked := 0
+		for at := strings.Index(s.text, k); at >= 0 && looked < len(s.text); {
+			if err := s.around(ctx, x, rule, at, &looked); err != nil {
+				return err
 			}
-			if looked = to; looked == len(s.text) {
-				return nil
+			next := strings.Index(s.text[at+1:], k)
+			if next < 0 {
+				break
 			}
+			at += 1 + next
 		}
 	}
 	return nil
 }
 
-// indexFold is where a keyword in lower case is in a text, from a place on, whatever its case; -1 where it is not.
-func indexFold(text, keyword string, from int) int {
-	first := keyword[:1]
-	if isLetter(keyword[0]) {
-		first += string(keyword[0] - 'a' + 'A')
+// around looks for matches of a rule around one of its keywords, from where it has been looked already, and moves that on.
+func (s *scan) around(ctx context.Context, x *index, rule, at int, looked *int) error {
+	r := &x.rules[rule]
+	reach := r.reach
+	if reach == 0 {
+		reach = step
 	}
-	for from+len(keyword) <= len(text) {
-		i := 0
-		if len(first) == 1 {
-			i = strings.IndexByte(text[from:], first[0])
-		} else {
-			i = strings.IndexAny(text[from:], first)
+	from, to := max(at-reach, *looked), min(at+reach, len(s.text))
+	for i := from; i < to; i++ {
+		if i < s.ends[rule] || !r.begins[0][0].has(s.text[i]) && len(r.begins) == 1 ||
+			!slices.ContainsFunc(r.begins, func(b beginning) bool { return b.of(s.text[i:]) }) {
+			continue
 		}
-		if i < 0 || from+i+len(keyword) > len(text) {
-			return -1
+		if err := s.try(ctx, rule, r, i); err != nil {
+			return err
 		}
-		from += i
-		if strings.EqualFold(text[from:from+len(keyword)], keyword) {
-			return from
-		}
-		from++
 	}
-	return -1
+	*looked = max(*looked, to)
+	return nil
 }
 
 // take notes the secret of a match in text[from:to].

@@ -69,13 +69,13 @@ func setting(text, lower string, from, to int) (Span, bool) {
 	}
 	name := text[begin:to]
 	switch {
-	case word == "key" && !isKey(lower[max(from-maxName, 0):from]), notSecret.MatchString(name):
+	case word == "key" && !isKey(lower[max(from-maxName, 0):from]):
 		return Span{}, false
 	case word == "pass" && from > 0 && isLetter(lower[from-1]) && (text[from] != 'P' || text[from-1] < 'a'):
 		return Span{}, false
 	}
 	at, how := separator(text, lower, to, word, strings.HasPrefix(name, "--"))
-	if how == notSet {
+	if how == notSet || notSecret.MatchString(name) {
 		return Span{}, false
 	}
 	s, alone := settingValue(text, at)
