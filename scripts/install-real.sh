@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
-# ssh-keygen, promtool and dbus-daemon. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
-# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog.
+# ssh-keygen, promtool, dbus-daemon and strace. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
+# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
@@ -27,10 +27,15 @@ if [ "${1:-}" = syslog ]; then
   package /usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_ossl.so rsyslog-openssl
   exit
 fi
+if [ "${1:-}" = strace ]; then
+  package strace strace
+  exit
+fi
 if [ $# = 0 ]; then
   package ssh-keygen openssh-client
   package promtool prometheus
   package dbus-daemon dbus
+  package strace strace
   set -- real conformance
 fi
 

@@ -35,6 +35,8 @@ type Result struct {
 	Trials, Effects int
 	// Control is what the same attack achieved without the guards.
 	Control int
+	// Note is what was measured on the way; "": nothing.
+	Note string
 }
 
 func (r Result) ok() bool { return r.Trials > 0 && r.Effects == 0 && r.Control > 0 }
@@ -45,7 +47,11 @@ func (r Result) Format(name string) string {
 	if r.Control == 0 {
 		control = "NOT CAUGHT"
 	}
-	return fmt.Sprintf("drill %s: %d trials, %d effects, control %s", name, r.Trials, r.Effects, control)
+	line := fmt.Sprintf("drill %s: %d trials, %d effects, control %s", name, r.Trials, r.Effects, control)
+	if r.Note != "" {
+		line += " (" + r.Note + ")"
+	}
+	return line
 }
 
 // Group is attacks that share a pair of worlds, in an order in which one leaves nothing behind that is in the way of the next.
@@ -62,6 +68,7 @@ func Groups() []Group {
 		// Last in its group is what waits until that is over which was harvested at the beginning. No line before it may raise the
 		// epoch, which would void the harvest.
 		{"gateway", slices.Concat(gatewayLines(), logLines(), lateLines())},
+		{"killed", killedLines()},
 		{"standing", standing[:len(standing)/2]},
 		{"sessions", standing[len(standing)/2:]},
 		{"ends", endLines()},
@@ -78,8 +85,8 @@ func Groups() []Group {
 // Worlds bounds how many installations run at the same time. Its capacity is that number.
 type Worlds chan struct{}
 
-// run starts a subtest as soon as there is room, in the order of its calls, which go test's own -parallel does not keep.
-func (w Worlds) run(t *testing.T, running *sync.WaitGroup, name string, world func(t *testing.T)) {
+// Run starts a subtest as soon as there is room, in the order of its calls, which go test's own -parallel does not keep.
+func (w Worlds) Run(t *testing.T, running *sync.WaitGroup, name string, world func(t *testing.T)) {
 	w <- struct{}{}
 	running.Go(func() {
 		defer func() { <-w }()
@@ -94,7 +101,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 	// Compiled before the first worlds begin.
 	harness.Binaries(t, harness.Build{})
 	harness.Binaries(t, harness.Build{Weak: true})
-	board := newBoard(print)
+	board := NewBoard(print)
 	var running sync.WaitGroup
 	for _, g := range Groups() {
 		lines := slices.DeleteFunc(g.Lines, func(l Line) bool { return !wanted(l.Name) })
@@ -102,9 +109,9 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			continue
 		}
 		for _, l := range lines {
-			board.expect(l.Name, 2)
+			board.Expect(l.Name, 2)
 		}
-		worlds.run(t, &running, g.Name+"/shipped", func(t *testing.T) {
+		worlds.Run(t, &running, g.Name+"/shipped", func(t *testing.T) {
 			w := newWorld(t, false, full)
 			for _, l := range lines {
 				began := time.Now()
@@ -112,26 +119,27 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 				t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
 				// A world in which nothing works any more would withstand everything.
 				w.settle()
-				board.note(l.Name, Result{Trials: trials, Effects: effects})
+				board.Note(l.Name, Result{Trials: trials, Effects: effects, Note: w.note})
+				w.note = ""
 			}
 		})
-		worlds.run(t, &running, g.Name+"/weak", func(t *testing.T) {
+		worlds.Run(t, &running, g.Name+"/weak", func(t *testing.T) {
 			w := newWorld(t, true, full)
 			for _, l := range lines {
 				began := time.Now()
 				w.weaken(l.Weaken)
 				_, effects := l.attack(w)
 				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
-				board.note(l.Name, Result{Control: effects})
+				board.Note(l.Name, Result{Control: effects})
 			}
 		})
 	}
 	running.Wait()
-	board.judge(t)
+	board.Judge(t)
 }
 
-// board collects what the worlds found, by line.
-type board struct {
+// Board collects what the worlds found, by line.
+type Board struct {
 	mu      sync.Mutex
 	names   []string
 	results map[string]Result
@@ -140,31 +148,32 @@ type board struct {
 	print func(line string)
 }
 
-func newBoard(print func(line string)) *board {
-	return &board{results: map[string]Result{}, left: map[string]int{}, print: print}
+// NewBoard returns a board that prints each line when its last part is there.
+func NewBoard(print func(line string)) *Board {
+	return &Board{results: map[string]Result{}, left: map[string]int{}, print: print}
 }
 
-// expect adds a line that is carried out in so many parts.
-func (b *board) expect(name string, parts int) {
+// Expect adds a line that is carried out in so many parts.
+func (b *Board) Expect(name string, parts int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.names = append(b.names, name)
 	b.left[name] = parts
 }
 
-// note adds what a part of a line found, and prints the line when that was the last.
-func (b *board) note(name string, part Result) {
+// Note adds what a part of a line found, and prints the line when that was the last.
+func (b *Board) Note(name string, part Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.results[name]
-	b.results[name] = Result{r.Trials + part.Trials, r.Effects + part.Effects, r.Control + part.Control}
+	b.results[name] = Result{r.Trials + part.Trials, r.Effects + part.Effects, r.Control + part.Control, r.Note + part.Note}
 	if b.left[name]--; b.left[name] == 0 {
 		b.print(b.results[name].Format(name))
 	}
 }
 
-// judge fails the test for each line that did not end as it should.
-func (b *board) judge(t *testing.T) {
+// Judge fails the test for each line that did not end as it should.
+func (b *Board) Judge(t *testing.T) {
 	for _, name := range b.names {
 		if r := b.results[name]; b.left[name] != 0 {
 			t.Errorf("drill %s: not carried out", name)

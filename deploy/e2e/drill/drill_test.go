@@ -1,6 +1,6 @@
 //go:build drill
 
-package drill
+package drill_test
 
 import (
 	"flag"
@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"sync"
 	"testing"
+
+	"durward.internal/deploy/e2e/drill"
 )
 
 // lines chooses attacks by name. (go test's own -run chooses tests.)
@@ -18,7 +20,7 @@ var lines = flag.String("lines", ".", "attacks whose names match this `expressio
 var installations = flag.Int("worlds", 8, "how many `installations` run at the same time")
 
 // worlds is shared by all tests.
-var worlds = sync.OnceValue(func() Worlds { return make(Worlds, max(*installations, 1)) })
+var worlds = sync.OnceValue(func() drill.Worlds { return make(drill.Worlds, max(*installations, 1)) })
 
 // full says that attacks which repeat one thing very often do so at full size.
 var full = os.Getenv("DURWARD_FULL") == "1"
@@ -29,5 +31,5 @@ func TestDrill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
+	drill.Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

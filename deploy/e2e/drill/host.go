@@ -69,32 +69,32 @@ func RunHost(t *testing.T, worlds Worlds, rounds int, wanted func(name string) b
 	builds := map[bool]harness.Build{false: {NVML: true}, true: {Weak: true, NVML: true}}
 	harness.Binaries(t, builds[false])
 	harness.Binaries(t, builds[true])
-	board := newBoard(print)
+	board := NewBoard(print)
 	var running sync.WaitGroup
 	for _, l := range HostLines() {
 		if !wanted(l.Name) {
 			continue
 		}
-		board.expect(l.Name, l.shares+1)
+		board.Expect(l.Name, l.shares+1)
 		for share := range l.shares {
-			worlds.run(t, &running, fmt.Sprintf("%s/guarded-%d", l.Name, share), func(t *testing.T) {
+			worlds.Run(t, &running, fmt.Sprintf("%s/guarded-%d", l.Name, share), func(t *testing.T) {
 				w := newHostWorld(t, builds[l.drillBuild])
 				w.share, w.shares = share, l.shares
 				began := time.Now()
 				trials, effects := l.attack(w, rounds)
 				t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
-				board.note(l.Name, Result{Trials: trials, Effects: effects})
+				board.Note(l.Name, Result{Trials: trials, Effects: effects})
 			})
 		}
-		worlds.run(t, &running, l.Name+"/control", func(t *testing.T) {
+		worlds.Run(t, &running, l.Name+"/control", func(t *testing.T) {
 			w := newHostWorld(t, builds[true], l.Weaken...)
 			w.weak, w.shares = true, 1
 			_, effects := l.attack(w, 1)
-			board.note(l.Name, Result{Control: effects})
+			board.Note(l.Name, Result{Control: effects})
 		})
 	}
 	running.Wait()
-	board.judge(t)
+	board.Judge(t)
 }
 
 // The services of the drill's host, each a stand-in for a model server that holds memory of two GPUs of 24 GiB.

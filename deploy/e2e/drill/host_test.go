@@ -1,6 +1,6 @@
 //go:build drill
 
-package drill
+package drill_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"durward.internal/deploy/e2e/drill"
 )
 
 // TestDrillHost carries each attack out once, 3 times in a full drill, or SOAK times where that is set.
@@ -26,5 +28,5 @@ func TestDrillHost(t *testing.T) {
 			t.Fatalf("SOAK=%s is not a number of rounds", soak)
 		}
 	}
-	RunHost(t, worlds(), rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
+	drill.RunHost(t, worlds(), rounds, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

@@ -331,39 +331,6 @@ func changedTarget(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// auditAway delivers good grants while nothing can be recorded: audit hangs, and then it is gone.
-func auditAway(w *world) (trials, effects int) {
-	w.takeVault()
-	m := w.arrange()
-	var grants []*callv1.SignedGrant
-	for range 4 {
-		st := w.agentStatement("start_service", idle)
-		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
-	}
-	p := w.h.Process(harness.Audit)
-	p.Hang()
-	for i, g := range grants {
-		if i == 2 {
-			p.Continue()
-			p.Kill()
-		}
-		trials++
-		w.present(g, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
-	if p.Running() {
-		p.Continue()
-		p.Kill()
-	}
-	w.h.StartProcess(harness.Audit)
-	w.reconnect(w.gatewayAudit)
-	w.reconnect(w.operatorAudit)
-	w.settle()
-	return trials, effects
-}
-
 // oldEpoch uses what was approved before a human halted everything, during the halt and after it.
 func oldEpoch(w *world) (trials, effects int) {
 	w.takeVault()

@@ -68,6 +68,8 @@ type world struct {
 	// keyed are the keys of the key-bound clients that attacks use up.
 	keyed    []ed25519.PrivateKey
 	weakened map[string]string
+	// note is what the running attack measured.
+	note string
 	// fake is the hostile vault, while it stands in for the real one.
 	fake *fakeVault
 	// Harvested at the beginning and used when their time is over.

@@ -65,7 +65,7 @@ func open(ctx context.Context, cfg Config, by *sqlite.Driver) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
-	pragmas := []string{"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}
+	pragmas := []string{"busy_timeout(5000)", "journal_mode(WAL)", synchronous(), "foreign_keys(1)"}
 	if cfg.Wiped {
 		pragmas = append(pragmas, "secure_delete(1)")
 	}

@@ -5,3 +5,6 @@ func sealsHold() bool { return true }
 
 // soundnessRequired reports whether a database is looked through before it serves.
 func soundnessRequired() bool { return true }
+
+// synchronous is how SQLite writes: a commit is on the disk when it returns.
+func synchronous() string { return "synchronous(FULL)" }

@@ -520,3 +520,30 @@ func FuzzOpenCheckpoint(f *testing.F) {
 		}
 	})
 }
+
+// A clone goes its own way, whichever of the two goes on first.
+func TestReplayClone(t *testing.T) {
+	f := newFixture(t, records()...)
+	first := &logproof.Replay{}
+	first.Expect(f.checkpoint(t, 5))
+	add := func(r *logproof.Replay, entries ...*auditv1.Entry) {
+		t.Helper()
+		for _, e := range entries {
+			if err := r.Add(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add(first, f.entries[:3]...)
+	second := first.Clone()
+	add(first, f.entries[3:]...)
+	if err := second.Finish(f.checkpoint(t, 3)); !errors.Is(err, logproof.ErrRollback) {
+		t.Errorf("the clone with what was expected of the first: %v", err)
+	}
+	add(second, f.entries[3:]...)
+	for _, r := range []*logproof.Replay{first, second} {
+		if err := r.Finish(f.checkpoint(t, 5)); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -165,6 +167,13 @@ func (r *Replay) Add(entry *auditv1.Entry) error {
 		}
 	}
 	return nil
+}
+
+// Clone returns a replay that goes on from here by itself.
+func (r *Replay) Clone() *Replay {
+	c := *r
+	c.edge, c.last, c.earlier = slices.Clone(r.edge), maps.Clone(r.last), slices.Clone(r.earlier)
+	return &c
 }
 
 // Size is how many entries were added.

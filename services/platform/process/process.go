@@ -245,6 +245,12 @@ func Note(ctx context.Context, log Log, logger *slog.Logger, program string, kin
 	}
 }
 
+// lockPatience is how long LockState waits for a process that has just ended, and lockPoll how often it looks.
+const (
+	lockPatience = 500 * time.Millisecond
+	lockPoll     = 5 * time.Millisecond
+)
+
 // LockState makes the state folder if need be and takes it for this process alone, until release or the process's end. A process
 // that keeps state calls it before it opens any: two that write to one folder would each spend what the other spent.
 //
@@ -258,7 +264,13 @@ func LockState(dir string) (release func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	// A program that a killed process was about to start holds the lock for a moment longer than the process itself.
+	for began := time.Now(); errors.Is(err, syscall.EWOULDBLOCK) && time.Since(began) < lockPatience; {
+		time.Sleep(lockPoll)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("another running process keeps its state in %s: stop that one, or give this one a state_dir of its own", dir)

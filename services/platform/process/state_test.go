@@ -1,10 +1,12 @@
 package process_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"durward.internal/services/platform/process"
 )
@@ -47,5 +49,23 @@ func TestOneProcessPerStateFolder(t *testing.T) {
 	}
 	if _, err := process.LockState(file); err == nil {
 		t.Error("a file was taken for a folder")
+	}
+}
+
+// A process that was killed while it started a program leaves its lock with that program for a moment: who comes next waits so long.
+func TestALockIsWaitedForForAMoment(t *testing.T) {
+	dir := t.TempDir()
+	release, err := process.LockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	time.AfterFunc(100*time.Millisecond, func() { released <- release() })
+	again, err := process.LockState(dir)
+	if err != nil {
+		t.Fatalf("with the lock given back after 100 ms: %v", err)
+	}
+	if err := errors.Join(<-released, again()); err != nil {
+		t.Error(err)
 	}
 }

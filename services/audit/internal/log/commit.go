@@ -422,8 +422,10 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 	if next.stored, err = logproof.SignStaged(next.Checkpoint, l.cfg.Signer); err != nil {
 		return nil, err
 	}
-	if err := l.cfg.Store.Commit(ctx, store.Batch{
-		Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.stored,
+	if err := written(func() error {
+		return l.cfg.Store.Commit(ctx, store.Batch{
+			Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.stored,
+		})
 	}); err != nil {
 		return nil, err
 	}

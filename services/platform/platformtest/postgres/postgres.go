@@ -122,6 +122,9 @@ func (s *Server) Socket() string {
 	return fmt.Sprintf("unix:%s/.s.PGSQL.%d,user=%d", s.Dir, s.Port, s.uid)
 }
 
+// Address is its TCP address, as audit.yaml names it.
+func (s *Server) Address() string { return fmt.Sprintf("%q", fmt.Sprintf("localhost:%d", s.Port)) }
+
 func (s *Server) write(t testing.TB, name, text string, mode os.FileMode) {
 	t.Helper()
 	path := filepath.Join(s.Dir, name)
