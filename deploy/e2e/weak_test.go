@@ -47,7 +47,8 @@ func TestUnitsWithoutTheirGuards(t *testing.T) {
 	for folder, declared := range tests {
 		folders, names = append(folders, folder), append(names, declared...)
 	}
-	args := []string{"test", "-overlay", overlay, "-count=1", "-json", "-run", "^(" + strings.Join(names, "|") + ")$"}
+	// make lint vets this build; vet enters each package's folder, and one that only the overlay has has none.
+	args := []string{"test", "-vet=off", "-overlay", overlay, "-count=1", "-json", "-run", "^(" + strings.Join(names, "|") + ")$"}
 	cmd := exec.CommandContext(t.Context(), "go", append(args, folders...)...)
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
