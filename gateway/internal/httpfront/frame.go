@@ -102,13 +102,10 @@ func invalidParams(message string) *frameError { return invalidFrame(rpcInvalidP
 // decoder reads messages by a closed table of methods.
 type decoder struct{ methods map[string]method }
 
-// decode reads one message. The whole body is scanned first: UTF-8, unique keys, depth, nothing behind it.
+// decode reads one message, no longer than readBody lets in. The whole body is scanned first: UTF-8, unique keys, depth, nothing behind it.
 func (d decoder) decode(body []byte, h headers) (*Frame, *frameError) {
 	body = asSent(body)
 	if err := canonical.Strict(body); err != nil {
-		if errors.Is(err, canonical.ErrTooLarge) {
-			return nil, &frameError{rpc: rpcInvalidRequest, code: callv1.Code_CODE_TOO_LARGE, message: sentenceTooLarge}
-		}
 		if errors.Is(err, canonical.ErrTooDeep) {
 			return nil, invalidFrame(rpcInvalidRequest, "The message is nested more than 50 levels deep.")
 		}

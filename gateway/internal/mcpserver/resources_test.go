@@ -376,7 +376,8 @@ func TestCompletion(t *testing.T) {
 				"a prompt":         {Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: "x"}, Argument: mcp.CompleteParamsArgument{Name: "id"}},
 			} {
 				var refused *jsonrpc.Error
-				if _, err := r.Complete(context.Background(), params); !errors.As(err, &refused) || refused.Code != jsonrpc.CodeInvalidParams {
+				if _, err := r.Complete(context.Background(), params); !errors.As(err, &refused) || refused.Code != jsonrpc.CodeInvalidParams ||
+					(name == "a prompt") != strings.Contains(string(refused.Data), "ref.type") {
 					t.Errorf("%s: %v", name, err)
 				}
 			}

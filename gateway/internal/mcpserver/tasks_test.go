@@ -302,6 +302,21 @@ func TestTaskRefused(t *testing.T) {
 	}
 }
 
+// A look at a task counts among its client's calls at once.
+func TestTasksAreCapped(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 30 * time.Second, calls: 1})
+	s := e.connect(t, tokenAgent)
+	go func() {
+		// It waits until the test ends.
+		_, _ = e.try(context.Background(), request{session: s, body: toolCall(5, "start_service", `{"service_id":"demo-chat"}`)})
+	}()
+	id := e.vault.pending(t)
+	if r := e.own(t, tokenAgent, "tasks/get", id, `"taskId":"`+id+`"`, declaresTasks); r.message.Error == nil || !strings.Contains(r.raw, "RATE_LIMITED") {
+		t.Errorf("%d %s", r.status, r.raw)
+	}
+	e.drain()
+}
+
 // A part that is away for a moment ends no task.
 func TestTaskOutlivesAnOutage(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})

@@ -317,3 +317,13 @@ func TestBudgetsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(nil, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a recorder without a spool")
+	}
+	var spool struct{ Spooler }
+	if _, err := New(spool, nil); err == nil {
+		t.Error("a recorder without a logger")
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 )
 
@@ -95,6 +96,20 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 	if err := renew(); err != nil {
 		t.Fatal(err)
 	}
+	// One that must sign is told so before anybody asks the vault, and nobody's credential opens nothing.
+	p.set(func() { p.known = false })
+	for name, of := range map[string]Caller{"without a proof": {Credential: by.Credential}, "without a credential": {Proof: by.Proof}} {
+		asked := p.asked
+		err := r.withSession(t.Context(), s, of, func(string) error {
+			return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "no session")
+		})
+		if _, needed := errors.AsType[ProofNeeded](err); needed != (of.Proof == nil) || err == nil || p.asked != asked {
+			t.Errorf("%s: %v, and the vault was asked %d times", name, err, p.asked-asked)
+		}
+	}
+	if _, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_EGRESS, ""); !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Errorf("a sink that the vault gave no permit for: %v", err)
+	}
 	if a := s.About(); a.Channel != callv1.Channel_CHANNEL_MESSAGING || a.Ceiling != optionsv1.Tier_TIER_READ || !a.KeyBound || !s.KeyBound() {
 		t.Errorf("opened again as %+v", a)
 	}
@@ -106,5 +121,19 @@ func TestDecisionsAreBounded(t *testing.T) {
 	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
 	if err != nil || r.conf.DecideTimeout <= 0 || r.conf.DecideTimeout >= 2*time.Second {
 		t.Errorf("a decision may take %v: %v", r.conf.DecideTimeout, err)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	p := newPeers()
+	for name, conf := range map[string]Config{
+		"no vault":    {Waits: p, Executor: p, Logger: platformtest.Logger()},
+		"no waits":    {Vault: p, Executor: p, Logger: platformtest.Logger()},
+		"no executor": {Vault: p, Waits: p, Logger: platformtest.Logger()},
+		"no logger":   {Vault: p, Waits: p, Executor: p},
+	} {
+		if _, err := New(conf); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
 }

@@ -40,6 +40,7 @@ type peers struct {
 	permits  int
 	known    bool // the vault knows the session
 	opened   int
+	asked    int // to open one
 	renewed  int
 	refused  int // renewals that were refused
 	streams  int // that were opened
@@ -111,6 +112,7 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 	defer p.mu.Unlock()
 	switch method {
 	case vaultv1.SessionService_OpenSession_FullMethodName:
+		p.asked++
 		switch req := args.(*vaultv1.OpenSessionRequest); {
 		case req.GetCredential() != "token":
 			return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not allowed")

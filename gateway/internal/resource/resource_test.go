@@ -184,12 +184,46 @@ func TestReadRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text, err := b.Read(t.Context(), client(), u); !errors.Is(err, h.err) || text != "" {
+		if text, err := b.Read(t.Context(), client(), u); !errors.Is(err, h.err) || text != "" || !strings.Contains(fault.From(err).Message, "cannot be read as a resource") {
 			t.Errorf("%s: %q, %v", uri, text, err)
 		}
 		if _, err := b.Probe(t.Context(), client(), u); !errors.Is(err, h.err) {
 			t.Errorf("%s may be subscribed to: %v", uri, err)
 		}
+	}
+}
+
+// stranger answers every READ tool with another one's message.
+type stranger struct{ *host }
+
+func (stranger) Read(context.Context, *relay.Session, relay.Caller, contract.Tool, proto.Message) (relay.Reply, error) {
+	return relay.Reply{Response: &executorv1.StartServiceResponse{}}, nil
+}
+
+func TestAnswersOfAnotherKindAreRefused(t *testing.T) {
+	b, err := New(stranger{ordinary()}, func(string) []Bound { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, uri := range []URI{{Kind: GPU}, {Kind: Services}, {Kind: Service, ID: "demo-chat"}, {Kind: Modes}, {Kind: Models}} {
+		if text, err := b.Read(t.Context(), client(), uri); !fault.Is(err, callv1.Code_CODE_INTERNAL) || text != "" {
+			t.Errorf("%s: %q, %v", uri, text, err)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(nil, func(string) []Bound { return nil }); err == nil {
+		t.Error("a reader without a relay")
+	}
+	if _, err := New(ordinary(), nil); err == nil {
+		t.Error("a reader without bounds")
+	}
+}
+
+func TestCompleteRefusesATemplateThatThereIsNot(t *testing.T) {
+	if _, _, err := book(t, ordinary()).Complete(t.Context(), client(), "durward://secrets/{id}", argServiceID, ""); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+		t.Error(err)
 	}
 }
 

@@ -15,6 +15,8 @@ func TestParseRefuses(t *testing.T) {
 		"empty":                   "",
 		"the scheme alone":        "durward://",
 		"another scheme":          "file://help",
+		"no scheme":               "help",
+		"no scheme, with an id":   "services/chat",
 		"upper case scheme":       "DURWARD://help",
 		"one slash":               "durward:/help",
 		"no slashes":              "durward:help",

@@ -281,3 +281,9 @@ func TestSubscriptionsAreCounted(t *testing.T) {
 		}
 	})
 }
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(nil); err == nil {
+		t.Error("a table without a watcher")
+	}
+}
