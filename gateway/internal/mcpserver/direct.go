@@ -70,14 +70,14 @@ func (s *Server) write(ctx context.Context, call *httpfront.Call, out answer) []
 	}
 	b := make([]byte, 0, 256+len(meta)+form.size()+2*len(out.RequestID)+len(call.ID))
 	b = append(append(append(b, `{"jsonrpc":"2.0","id":`...), call.ID...), `,"result":{`...)
-	if call.Era == httpfront.Stateless {
-		b = append(b, `"resultType":"complete",`...)
-	}
 	b = append(append(b, `"_meta":`...), meta...)
 	b = form.text(append(b, `,"content":[{"type":"text","text":`...), out.RequestID)
 	b = form.json(append(b, `}],"structuredContent":`...), out.RequestID)
 	if out.IsError() {
 		b = append(b, `,"isError":true`...)
+	}
+	if call.Era == httpfront.Stateless {
+		b = append(b, `,"resultType":"complete"`...)
 	}
 	return append(b, "}}"...)
 }
