@@ -625,7 +625,7 @@ func TestMetrics(t *testing.T) {
 		},
 		harness.Audit: {
 			"durward_audit_append_duration_seconds": {"status"}, "durward_audit_records_total": {"kind"}, "durward_audit_log_records": nil,
-			"durward_audit_log_bytes": nil, "durward_audit_log_writable": nil, "durward_audit_log_leads": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
+			"durward_audit_log_bytes": nil, "durward_audit_log_growth_bytes_per_day": nil, "durward_audit_log_writable": nil, "durward_audit_log_leads": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
 		},
 	}
 	recorder := map[string][]string{

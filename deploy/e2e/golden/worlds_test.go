@@ -410,6 +410,8 @@ var amounts = []struct{ name, pattern string }{
 	{"SIGNATURE", `— durward\.local/audit/main ([A-Za-z0-9+/=]+)`},
 	{"N", `\brecorded as (\d+)`},
 	{"TOOK", `\b(\d+\.\d s)\b`},
+	{"TOOK", `\+( *\d+\.\d{3} s)\b`},
+	{"TOOK", `\b(\d+\.\d{3} s)\b`},
 	{"KEY", `/main\+([0-9a-f]{8})\b`},
 	{"SECONDS", `(?:"retry_after_s": |Retry-After: )(\d+)`},
 	{"SECONDS", `"(?:uptime_s|expected_s|took_s|elapsed_s)": (\d+)`},

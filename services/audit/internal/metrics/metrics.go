@@ -12,9 +12,13 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/telemetry/span"
 )
+
+// patience bounds what a scrape asks of the database.
+const patience = time.Second
 
 // Log is what is shown of the log.
 type Log interface {
@@ -31,6 +35,8 @@ type Store interface {
 	// Folder is where the log lies, "" if another process knows; Bytes is what it takes.
 	Folder() string
 	Bytes() uint64
+	// Growth is by how much it grows in a day.
+	Growth(ctx context.Context, now time.Time) (store.Growth, error)
 }
 
 // Metrics counts appends. It is safe for concurrent use.
@@ -65,6 +71,15 @@ func New(registry prometheus.Registerer, log Log, store Store) *Metrics {
 			return float64(most)
 		}),
 		gauge("durward_audit_log_bytes", "What the log takes on disk.", func() float64 { return float64(store.Bytes()) }),
+		gauge("durward_audit_log_growth_bytes_per_day", "By how much the log grows in a day, as it did in the last week, or since it began; 0: too young to tell.", func() float64 {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			growth, err := store.Growth(ctx, time.Now())
+			if err != nil {
+				return 0
+			}
+			return growth.Bytes
+		}),
 		gauge("durward_audit_log_writable", "1 while the log's last transaction went well, else 0.", func() float64 {
 			if log.Ready() != nil {
 				return 0

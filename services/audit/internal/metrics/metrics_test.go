@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/telemetry/telemetrytest"
 )
 
@@ -21,15 +23,18 @@ func (disk) Size() uint64             { return 12 }
 func (disk) Waiting() (now, most int) { return 3, 256 }
 func (d disk) Ready() error           { return d.broken }
 func (disk) Bytes() uint64            { return 4096 }
-func (d disk) Folder() string         { return d.folder }
-func (d disk) Follows() bool          { return d.folder == "" }
+func (disk) Growth(context.Context, time.Time) (store.Growth, error) {
+	return store.Growth{Records: 100, Bytes: 4000}, nil
+}
+func (d disk) Folder() string { return d.folder }
+func (d disk) Follows() bool  { return d.folder == "" }
 
 // TestServer: a process that follows says so, and knows nothing of another host's disk.
 func TestServer(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	New(registry, disk{}, disk{})
 	values := telemetrytest.Samples(t, registry)
-	if _, known := values["durward_audit_disk_free_bytes"]; known || values["durward_audit_log_leads"] != 0 {
+	if _, known := values["durward_audit_disk_free_bytes"]; known || values["durward_audit_log_growth_bytes_per_day"] != 4000 || values["durward_audit_log_leads"] != 0 {
 		t.Errorf("%v", values)
 	}
 }

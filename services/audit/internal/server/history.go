@@ -200,7 +200,12 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 	if err != nil {
 		return nil, err
 	}
+	growth, err := s.cfg.Store.Growth(ctx, time.Now())
+	if err != nil {
+		return nil, unreadable(err)
+	}
 	return &auditv1.GetStatusResponse{
+		RecordsPerDay: uint64(growth.Records), BytesPerDay: uint64(growth.Bytes),
 		Witnessed: witnessed, Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
 		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
 		Problems: s.cfg.Deep.Problems(ctx), Forward: s.cfg.Forwarding.What(), Forwarding: s.cfg.Forwarding.Status(),

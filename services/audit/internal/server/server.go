@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/audit/internal/cosigned"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/retention"
+	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/redaction"
@@ -31,6 +32,8 @@ type Store interface {
 	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
 	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
 	retention.Store
+	// Growth is by how much it grows in a day.
+	Growth(ctx context.Context, now time.Time) (store.Growth, error)
 	// Bytes is how large it is, Folder where it lies; "": elsewhere.
 	Bytes() uint64
 	Folder() string

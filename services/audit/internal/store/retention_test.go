@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -199,5 +200,41 @@ func TestBytesAreGone(t *testing.T) {
 		if list, err := db.Search(t.Context(), store.Query{Text: canary(i)}, 2, 1<<20); err != nil || len(list) != 1 {
 			t.Errorf("the word of entry %d, which stays, is found %d times, %v", i, len(list), err)
 		}
+	}
+}
+
+// TestGrowth: of the last week, or since the log began; of a log that is younger than an hour nothing.
+func TestGrowth(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tr := &tree{t: t, db: lead(t, db)}
+	growth := func(now time.Time) store.Growth {
+		g, err := db.Growth(t.Context(), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	begun := time.Unix(1_700_000_000, 5)
+	if g := growth(begun); g != (store.Growth{}) {
+		t.Errorf("of an empty log: %v", g)
+	}
+	for range 48 {
+		tr.commit(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ}) // each a second after the one before
+	}
+	if g := growth(begun.Add(59 * time.Minute)); g != (store.Growth{}) {
+		t.Errorf("after less than an hour: %v", g)
+	}
+	if g := growth(begun.Add(2 * 24 * time.Hour)); g.Records != 24 || g.Bytes != 24*float64(db.Bytes())/48 {
+		t.Errorf("after two days: %v", g)
+	}
+	if g := growth(begun.Add(7*24*time.Hour + 23*time.Second)); g.Records < 3.5 || g.Records > 3.7 {
+		t.Errorf("of the last week: %v", g)
+	}
+	if g := growth(begun.Add(30 * 24 * time.Hour)); g != (store.Growth{}) {
+		t.Errorf("after a month of nothing: %v", g)
 	}
 }

@@ -119,9 +119,13 @@ func Gateways(vault *vaultv1.GetStatusResponse, now time.Time) (problems []strin
 	return problems
 }
 
-// deep: what the processes' own deep checks found.
+// deep: what the processes' own deep checks found, and how long the log's disk lasts.
 func deep(_ context.Context, cfg Config) []Finding {
 	var out []Finding
+	if days, known := history.DaysLeft(cfg.Host.Audit); known && days < history.FewDays {
+		out = append(out, Finding{Warning, "audit's disk", fmt.Sprintf("it is full in %d days at the rate of the last week; then nothing may be changed", days),
+			"Make room, or look what may go: durward audit prune --older-than 90d --dry-run"})
+	}
 	for _, s := range []struct {
 		role     string
 		problems []string

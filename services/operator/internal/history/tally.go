@@ -116,10 +116,14 @@ func (t *Tally) Wait(percent int) time.Duration {
 	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
 }
 
-// DaysLeft is how many days a disk lasts at the rate at which the log grew; 0 where that cannot be told.
-func DaysLeft(recordsPerDay float64, size, logBytes, free uint64) float64 {
-	if size == 0 || recordsPerDay <= 0 {
-		return 0
+// FewDays is how many days a disk should last at least.
+const FewDays = 14
+
+// DaysLeft is how many days the log's disk lasts at the rate at which the log grows; false where that cannot be told, since the log is
+// young, does not grow, or lies with a database server.
+func DaysLeft(audit *auditv1.GetStatusResponse) (days uint64, known bool) {
+	if audit.GetBytesPerDay() == 0 || audit.GetDiskFreeBytes() == 0 {
+		return 0, false
 	}
-	return float64(free) / (recordsPerDay * float64(logBytes) / float64(size))
+	return audit.GetDiskFreeBytes() / audit.GetBytesPerDay(), true
 }

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -45,10 +44,12 @@ func TestTally(t *testing.T) {
 	if diff := cmp.Diff([]uint64{5, 7, 8}, notable); diff != "" {
 		t.Errorf("what stands out: %s", diff)
 	}
-	if days := DaysLeft(1000, 5000, 5_000_000, 30_000_000); math.Abs(days-30) > 0.01 || DaysLeft(0, 1, 1, 1) != 0 || DaysLeft(1, 0, 1, 1) != 0 {
-		t.Errorf("%f days", days)
-	}
-	if NewTally().Wait(99) != 0 {
-		t.Error("nobody waited")
+	for _, c := range []struct {
+		perDay, free, days uint64
+		known              bool
+	}{{1_000_000, 30_500_000, 30, true}, {1_000_000, 1, 0, true}, {0, 30_500_000, 0, false}, {1_000_000, 0, 0, false}} {
+		if days, known := DaysLeft(&auditv1.GetStatusResponse{BytesPerDay: c.perDay, DiskFreeBytes: c.free}); days != c.days || known != c.known {
+			t.Errorf("%+v: %d, %t", c, days, known)
+		}
 	}
 }

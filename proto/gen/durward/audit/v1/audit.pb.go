@@ -1645,7 +1645,10 @@ type GetStatusResponse struct {
 	// What audit's file lets be forwarded: "", "headers" or "records".
 	Forward string `protobuf:"bytes,9,opt,name=forward,proto3" json:"forward,omitempty"`
 	// How far each destination is, as the relay last said.
-	Forwarding    []*ForwardStatus `protobuf:"bytes,10,rep,name=forwarding,proto3" json:"forwarding,omitempty"`
+	Forwarding []*ForwardStatus `protobuf:"bytes,10,rep,name=forwarding,proto3" json:"forwarding,omitempty"`
+	// By how much the log grows in a day, as it did in the last week, or since it began; 0: it is too young to tell.
+	RecordsPerDay uint64 `protobuf:"varint,11,opt,name=records_per_day,json=recordsPerDay,proto3" json:"records_per_day,omitempty"`
+	BytesPerDay   uint64 `protobuf:"varint,12,opt,name=bytes_per_day,json=bytesPerDay,proto3" json:"bytes_per_day,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1748,6 +1751,20 @@ func (x *GetStatusResponse) GetForwarding() []*ForwardStatus {
 		return x.Forwarding
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetRecordsPerDay() uint64 {
+	if x != nil {
+		return x.RecordsPerDay
+	}
+	return 0
+}
+
+func (x *GetStatusResponse) GetBytesPerDay() uint64 {
+	if x != nil {
+		return x.BytesPerDay
+	}
+	return 0
 }
 
 // ForwardStatus is how far the log is with one destination.
@@ -2873,7 +2890,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x121\n" +
 	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\"\x12\n" +
-	"\x10GetStatusRequest\"\x80\x03\n" +
+	"\x10GetStatusRequest\"\xcc\x03\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
 	"\n" +
@@ -2890,7 +2907,9 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\n" +
 	"forwarding\x18\n" +
 	" \x03(\v2\x1f.durward.audit.v1.ForwardStatusR\n" +
-	"forwarding\"\xde\x01\n" +
+	"forwarding\x12&\n" +
+	"\x0frecords_per_day\x18\v \x01(\x04R\rrecordsPerDay\x12\"\n" +
+	"\rbytes_per_day\x18\f \x01(\x04R\vbytesPerDay\"\xde\x01\n" +
 	"\rForwardStatus\x12 \n" +
 	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x1d\n" +
 	"\n" +

@@ -383,6 +383,9 @@ func (d deep) detail(role string, now time.Time) string {
 		free := "" // the disk is a database server's
 		if d.audit.GetDiskFreeBytes() > 0 {
 			free = fmt.Sprintf(", %d MiB free", d.audit.GetDiskFreeBytes()>>20)
+			if days, known := history.DaysLeft(d.audit); known {
+				free += fmt.Sprintf(" for %d days", days)
+			}
 		}
 		forwarded, _ := history.ForwardLine(d.audit, now)
 		if forwarded != "" {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,8 +34,10 @@ func (a *app) auditShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show REQUEST_ID|OPERATION_ID|INDEX",
 		Short: "Tell one story: every record of a request or operation, in order",
-		Long: `Shows everything that was recorded under a request id or an operation id, in order, one line a record, and
-what the human signed. With an index it shows that one record whole.
+		Long: `Shows everything that was recorded under a request id or an operation id: each operation with what came of it,
+below it its steps across all processes with the time since the step before, how long it waited for a decision
+and how long it ran, and what the human signed. Times between steps are by the log's clock, the times of records
+by their writers'. With an index it shows that one record whole.
 
 With --statement it writes the signed statement of an operation as two files and prints the ssh-keygen
 command that verifies it, without Durward, years later.`,
@@ -69,9 +73,20 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	if len(entries) == 0 {
 		return cli.Failed("Find one: durward audit search", "nothing is recorded under %s", id)
 	}
-	return a.Show(&auditv1.SearchRecordsResponse{Entries: entries}, func() {
-		for _, e := range entries {
-			a.Out.Printf("%s\n", a.storyLine(e))
+	branches := history.Branches(entries)
+	shown, err := output.MessageJSON(&auditv1.SearchRecordsResponse{Entries: entries})
+	if err != nil {
+		return err
+	}
+	var plain struct {
+		Entries json.RawMessage `json:"entries"`
+	}
+	if err := json.Unmarshal(shown, &plain); err != nil {
+		return err
+	}
+	return a.Show(map[string]any{"id": id, "branches": branches, "entries": plain.Entries}, func() {
+		for _, b := range branches {
+			a.showBranch(id, b)
 		}
 		if signed := history.Signed(entries); len(signed) > 0 {
 			a.showEvidence(s, signed[0], history.Evidence(signed[0]))
@@ -79,14 +94,68 @@ func (a *app) showStory(ctx context.Context, s *cli.Session, id string) error {
 	})
 }
 
-func (a *app) storyLine(e *auditv1.Entry) string {
+// showBranch prints an operation as what it was and what came of it, and below that its steps.
+func (a *app) showBranch(id string, b history.Branch) {
+	if b.Operation == "" {
+		a.Out.Printf("%s\n", a.Out.Bold("Beside any operation, of the request "+clean.Visible(id)))
+	} else {
+		title := []string{"operation " + clean.Visible(b.Operation), clean.Line(b.Tool, 64), clean.Line(b.Principal, 64), clean.Line(b.Session, 64)}
+		title = append(slices.DeleteFunc(title, func(s string) bool { return s == "" }), b.Status)
+		line := a.Out.Wrapped(strings.Join(title, "  "))
+		switch b.StandsOut {
+		case "":
+			line = a.Out.Bold(line)
+		case "destructive":
+			line = a.Out.Yellow(line + "  (destructive)")
+		default:
+			line = a.Out.Red(line)
+			if b.StandsOut != b.Status {
+				line += a.Out.Red("  (" + b.StandsOut + ")")
+			}
+		}
+		a.Out.Printf("%s\n", line)
+	}
+	for _, step := range b.Steps {
+		after := ""
+		if step.After != nil {
+			after = fmt.Sprintf("+%9s", seconds(*step.After))
+		}
+		a.Out.Printf("%s\n", a.recordLine(step.Entry, fmt.Sprintf("%10s  ", after)))
+	}
+	var took []string
+	for _, part := range []struct {
+		what string
+		time *history.Milliseconds
+	}{{"waited for a decision", b.Waited}, {"ran", b.Ran}, {"took in all", b.Took}} {
+		if part.time != nil {
+			took = append(took, part.what+" "+seconds(*part.time))
+		}
+	}
+	if len(took) > 0 {
+		a.Out.Printf("%s\n", a.Out.Dim("        "+strings.Join(took, ", ")))
+	}
+}
+
+// seconds writes a short time with its milliseconds.
+func seconds(ms history.Milliseconds) string {
+	d := time.Duration(ms) * time.Millisecond
+	if d >= time.Minute {
+		return approval.Duration(d)
+	}
+	return fmt.Sprintf("%.3f s", d.Seconds())
+}
+
+func (a *app) storyLine(e *auditv1.Entry) string { return a.recordLine(e, "") }
+
+// recordLine is a record in one line, with something behind its time.
+func (a *app) recordLine(e *auditv1.Entry, after string) string {
 	body := e.GetRecord().GetBody()
 	if gone := history.Gone(e); gone != "" {
 		body = &auditv1.Body{Summary: gone}
 	}
 	begins := func(status string) string {
-		return fmt.Sprintf("%6d  %s  %-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
-			approval.Place(e.GetWriter()), kindWord(e), output.Pad(status, 7))
+		return fmt.Sprintf("%6d  %s  %s%-14s  %-16s  %s", e.GetIndex(), e.GetRecord().GetTime().AsTime().Local().Format("2006-01-02 15:04:05.000"),
+			after, approval.Place(e.GetWriter()), kindWord(e), output.Pad(status, 7))
 	}
 	plain := begins(statusWord(e))
 	line := plain

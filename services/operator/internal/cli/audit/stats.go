@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +27,8 @@ type statistics struct {
 	Size      uint64    `json:"log_records"`
 	Bytes     uint64    `json:"log_bytes"`
 	DiskFree  uint64    `json:"disk_free_bytes"`
-	PerDay    float64   `json:"records_per_day"`
-	DaysLeft  float64   `json:"days_left,omitempty"`
+	PerDay    uint64    `json:"records_per_day"`
+	DaysLeft  uint64    `json:"days_left,omitempty"`
 	DaysKnown bool      `json:"-"`
 }
 
@@ -39,7 +38,7 @@ func (a *app) auditStatsCommand() *cobra.Command {
 		Use:   "stats",
 		Short: "Count calls, decisions and denials, and say how long the disk lasts",
 		Long: `Reads the records since a time and counts calls by tool and by client, decisions, and how long approvals took.
-The log's size and its growth in that time say how many days its disk lasts.`,
+The log's growth in the last week, or since it began, says how many days its disk lasts.`,
 		Example: "  durward audit stats\n  durward audit stats --since 24h --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,27 +102,17 @@ func (a *app) withStatistics(ctx context.Context, since string, f func(statistic
 			}
 			out.Add(m.GetEntry())
 		}
-		out.growth(a.Now())
+		out.PerDay = status.GetRecordsPerDay()
+		out.DaysLeft, out.DaysKnown = history.DaysLeft(status)
+		out.WaitP50, out.WaitP95 = out.Wait(50).Round(time.Second).String(), out.Wait(95).Round(time.Second).String()
 		return f(out)
 	})
-}
-
-// growth computes the rate from the first record that was counted on; of less than an hour it says nothing.
-func (s *statistics) growth(now time.Time) {
-	s.WaitP50, s.WaitP95 = s.Wait(50).Round(time.Second).String(), s.Wait(95).Round(time.Second).String()
-	span := now.Sub(s.Since)
-	if s.Records == 0 || span < time.Hour {
-		return
-	}
-	s.PerDay = math.Round(float64(s.Records) / span.Hours() * 24)
-	s.DaysLeft = math.Round(history.DaysLeft(s.PerDay, s.Size, s.Bytes, s.DiskFree))
-	s.DaysKnown = s.DaysLeft > 0
 }
 
 func (s *statistics) disk() string {
 	text := fmt.Sprintf("%d records, %d MiB, %d MiB free", s.Size, s.Bytes>>20, s.DiskFree>>20)
 	if s.DaysKnown {
-		text += fmt.Sprintf(": %.0f days at %.0f records a day", s.DaysLeft, s.PerDay)
+		text += fmt.Sprintf(": %d days at %d records a day", s.DaysLeft, s.PerDay)
 	}
 	return text
 }

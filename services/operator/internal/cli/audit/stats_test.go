@@ -18,7 +18,7 @@ func TestReportIsTextAlone(t *testing.T) {
 	for _, hostile := range []string{"[x](http://evil)", "![x](http://evil/a.png)", "<img src=x>", "a | b |\n| c", "https://evil.example", "`code`", "a\\| b"} {
 		s.Add(&auditv1.Entry{Salt: make([]byte, logproof.SaltSize), Record: &auditv1.Record{Kind: auditv1.Kind_KIND_SINK_REFUSED, Status: auditv1.Status_STATUS_DENIED, Tool: "stop_service", Body: &auditv1.Body{Principal: hostile, Summary: hostile}}})
 	}
-	s.growth(clitest.Now)
+	s.PerDay, s.DaysLeft, s.DaysKnown = 4, 7, true
 	got := markdown(s, clitest.Now)
 	unescaped := regexp.MustCompile(`\\.`).ReplaceAllString(got, "")
 	for _, bad := range []string{"](", "![", "[", "<", "://", "`"} {
@@ -26,7 +26,7 @@ func TestReportIsTextAlone(t *testing.T) {
 			t.Errorf("the report holds %q:\n%s", bad, got)
 		}
 	}
-	for _, want := range []string{"2000 records", "days at 4 records a day", "**denied**", "| stop\\_service | 7 | 0 | 7 | 0 |", "a \\| b \\|"} {
+	for _, want := range []string{"2000 records", "7 days at 4 records a day", "**denied**", "| stop\\_service | 7 | 0 | 7 | 0 |", "a \\| b \\|"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
