@@ -63,8 +63,8 @@ func startVaults(t *testing.T) *vaults {
 	v.says(harness.SecondVault, "another vault leads", 1)
 	h.StartProcess(harness.Executor)
 	h.StartProcess(harness.Gateway)
-	v.measures(harness.Vault, "1")
-	v.measures(harness.SecondVault, "0")
+	v.measures(harness.Vault, "durward_vault_leads 1")
+	v.measures(harness.SecondVault, "durward_vault_leads 0")
 	v.agent = h.Connect(h.AddClient("agent"))
 	return v
 }
@@ -80,10 +80,10 @@ func (v *vaults) says(role, words string, times int) {
 	})
 }
 
-// measures waits until a vault says by its metrics whether it leads, which one that stands by does too.
-func (v *vaults) measures(role, leads string) {
+// measures waits until a vault measures that, which one that stands by does too.
+func (v *vaults) measures(role, metric string) {
 	v.t.Helper()
-	harness.Eventually(v.t, role+" measures whether it leads: "+leads, func() error {
+	harness.Eventually(v.t, role+" measures "+metric, func() error {
 		request, err := http.NewRequestWithContext(v.t.Context(), http.MethodGet, "http://"+v.h.HealthAddress(role)+"/metrics", nil)
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (v *vaults) measures(role, leads string) {
 		}
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
-		if err == nil && !strings.Contains(string(text), "\ndurward_vault_leads "+leads+"\n") {
+		if err == nil && !strings.Contains(string(text), "\n"+metric+"\n") {
 			err = errors.New("it does not")
 		}
 		return err
@@ -166,8 +166,21 @@ func TestVaultFailover(t *testing.T) {
 	v.done(asked, "the start", time.Now())
 
 	asked = v.ask()
+	waiting := make(chan harness.Envelope, 1)
+	go func() {
+		e, err := v.agent.TryCall(t.Context(), "wait_operation", asked.Next.Arguments)
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- e
+	}()
+	v.measures(harness.Vault, "durward_vault_waits_held 1")
 	began := time.Now()
 	h.Process(harness.Vault).Kill()
+	// The gateway asks the vault that took over, or says that it can be tried again.
+	if e := <-waiting; e.Status != "pending_approval" && (e.Error == nil || !e.Error.Retryable) || e.TellUser == "" {
+		t.Errorf("a call that waited when the vault was killed: %s", e.Raw)
+	}
 	v.leads("kill -9 of the vault that leads", began)
 	h.Approve(asked.OperationID)
 	v.done(asked, "kill -9 of the vault that leads", began)
@@ -184,8 +197,8 @@ func TestVaultFailover(t *testing.T) {
 	leader.Continue()
 	v.says(harness.SecondVault, "leads no more", 1)
 	v.says(harness.SecondVault, "another vault leads", 2)
-	v.measures(harness.SecondVault, "0")
-	v.measures(harness.Vault, "1")
+	v.measures(harness.SecondVault, "durward_vault_leads 0")
+	v.measures(harness.Vault, "durward_vault_leads 1")
 
 	asked = v.ask()
 	h.Approve(asked.OperationID)
