@@ -75,6 +75,7 @@ func Groups() []Group {
 		{"agent", slices.Concat(agentLines(), sameUserLines())},
 		{"crowd", crowdLines()},
 		{"state", stateLines()},
+		{"witnesses", rewrittenLines()},
 		{"edge", slices.Concat(edgeLines(), bridgeLines())},
 		{"authority", authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
