@@ -45,8 +45,8 @@ type settings struct {
 	config.Guarded `yaml:",inline"`
 	// Audit is where audit is. Required.
 	Audit config.Peer `yaml:"audit"`
-	// Witnesses are the URLs of the witnesses, to which /add-checkpoint is added. Optional, if there is a destination. Nothing but
-	// witnesses and destinations is ever dialled.
+	// Witnesses are the URLs of the witnesses, to which /add-checkpoint is added. Optional. Nothing but witnesses and destinations is ever
+	// dialled.
 	Witnesses []string `yaml:"witnesses"`
 	// Forward are the destinations of records. Optional.
 	Forward []destination `yaml:"forward"`
@@ -91,9 +91,6 @@ func (s *settings) Validate() error {
 	}
 	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
 		problems = append(problems, errors.New("authorities: must be an absolute path"))
-	}
-	if len(s.Witnesses) == 0 && len(s.Forward) == 0 {
-		problems = append(problems, errors.New("witnesses: names no witness, and forward no destination"))
 	}
 	forwarding := s.checkForward()
 	problems = append(problems, forwarding)
@@ -201,6 +198,10 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 	}
 	defer closeForwarders()
 	logger.Info("relaying", "witnesses", len(s.Witnesses), "interval", s.interval.String(), "destinations", len(s.Forward))
+	if len(s.Witnesses) == 0 && len(s.Forward) == 0 {
+		logger.Warn("there is nothing to do: the file names no witness and no destination")
+		<-ctx.Done()
+	}
 	var working sync.WaitGroup
 	for _, f := range forwarders {
 		working.Go(func() { f.Run(ctx) })

@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		want           string
 	}{
 		{"an unknown key", "witnesses:", "witness:", 2, "witness"},
-		{"neither witness nor destination", "witnesses:\n  - https://witness.example.org", "witnesses: []", 2, "names no witness, and forward no destination"},
+		{"neither witness nor destination yet", "witnesses:\n  - https://witness.example.org", "witnesses: []", 0, "ok"},
 		{"a witness behind another scheme", "https://witness.example.org", "ftp://witness.example.org", 2, "only http and https"},
 		{"a witness with a password", "https://witness.example.org", "https://a:b@witness.example.org", 2, "user or a password"},
 		{"a witness's address in another spelling", "https://witness.example.org", "http://0x7f.1:80", 2, "unusual spelling"},

@@ -80,7 +80,11 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "systemd-sysusers":
 		passwd, group := m.read("etc/passwd"), m.read("etc/group")
 		var members []string
-		for _, role := range installdir.Roles() {
+		roles := installdir.Roles()
+		if slices.Contains(args, "durward-relay.conf") {
+			roles = append([]string{"relay"}, roles...)
+		}
+		for _, role := range roles {
 			passwd += fmt.Sprintf("durward-%s:x:%d:%d::/:/sbin/nologin\n", role, os.Getuid(), os.Getgid())
 			group += fmt.Sprintf("durward-%s:x:%d:\n", role, os.Getgid())
 			members = append(members, "durward-"+role)
@@ -219,6 +223,55 @@ func TestPlanRefuses(t *testing.T) {
 		spoil(m, &o)
 		if _, err := install.New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("says %v, not %q", err, want)
+		}
+	}
+}
+
+// TestRelay: auditrelay is installed where it is asked for, alone of what is not in every installation, and goes again but for its file.
+func TestRelay(t *testing.T) {
+	m := newImage(t)
+	own := []string{
+		"etc/durward/auditrelay.yaml", "etc/durward/tls/relay/key.pem", "etc/systemd/system/durward-auditrelay.service", "etc/sysusers.d/durward-relay.conf",
+		"usr/local/lib/durward/auditrelay",
+	}
+	m.must(os.WriteFile(filepath.Join(m.programs, "auditrelay"), []byte("program auditrelay"), 0o755))
+	if _, err := install.New(m.options(install.Settings{Relay: true})); err != nil {
+		t.Fatal(err)
+	}
+	m.apply(install.Settings{Relay: true})
+	for _, path := range own {
+		if _, err := os.Stat(m.path(path)); err != nil {
+			t.Error(err)
+		}
+	}
+	audit := m.read("etc/durward/audit.yaml")
+	if !strings.Contains(audit, "user=durward-relay") || strings.Contains(m.read("etc/durward/vault.yaml"), "durward-relay") {
+		t.Errorf("who is let in to audit:\n%s", audit)
+	}
+	if relay := m.read("etc/durward/auditrelay.yaml"); !strings.Contains(relay, "address: unix:/run/durward/audit/grpc.sock,user=durward-audit") {
+		t.Errorf("where audit is:\n%s", relay)
+	}
+	if _, err := os.Stat(m.path("etc/systemd/system/durward.target.wants/durward-auditrelay.service")); err != nil {
+		t.Error(err)
+	}
+	m.write("etc/durward/auditrelay.yaml", "# a human's\n")
+	if done := m.apply(install.Settings{Relay: true}); len(done) > 0 || m.read("etc/durward/auditrelay.yaml") != "# a human's\n" {
+		t.Errorf("a second run: %v", done)
+	}
+	m.apply(install.Settings{})
+	for i, path := range own {
+		if _, err := os.Stat(m.path(path)); (err == nil) != (i < 2 || i == 4) {
+			t.Errorf("without the relay again, %s: %v", path, err)
+		}
+	}
+	if strings.Contains(m.read("etc/durward/audit.yaml"), "durward-relay") {
+		t.Error("the relay is still let in to audit")
+	}
+	without := newImage(t)
+	without.apply(install.Settings{})
+	for _, path := range own {
+		if _, err := os.Stat(without.path(path)); err == nil {
+			t.Errorf("%s is there, which nobody asked for", path)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (p *Plan) logKey() error {
 
 // certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.
 func (p *Plan) certificates() error {
-	for _, role := range installdir.Roles() {
+	for _, role := range append(installdir.Roles(), p.opts.added()...) {
 		id, err := installdir.ProcessIdentity(role, "")
 		if err != nil {
 			return err

@@ -73,6 +73,22 @@ type Settings struct {
 	// Docker lets the executor speak to the Docker Engine; ProcessDriver lets it start services by itself.
 	Docker        bool `json:"docker"`
 	ProcessDriver bool `json:"process_driver"`
+	// Relay adds auditrelay, which carries checkpoints to witnesses and forwards records to collectors.
+	Relay bool `json:"relay,omitempty"`
+}
+
+// relay is the process that Settings.Relay adds, and its unit.
+const (
+	relay     = "relay"
+	relayUnit = "durward-auditrelay.service"
+)
+
+// added are the processes beside those of every installation.
+func (s Settings) added() []string {
+	if s.Relay {
+		return []string{relay}
+	}
+	return nil
 }
 
 // values are what the templates are filled with.
@@ -111,6 +127,9 @@ func (v values) Listen(role string) string {
 	u := config.Unix{Path: runDir + "/" + role + "/grpc.sock", Groups: []string{Operators}}
 	for _, caller := range callers[role] {
 		u.Users = append(u.Users, User(caller))
+	}
+	if role == "audit" && v.Relay {
+		u.Users = append(u.Users, User(relay))
 	}
 	return u.String()
 }

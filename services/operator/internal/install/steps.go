@@ -21,7 +21,11 @@ func (p *Plan) programs() error {
 		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
 	}
 	p.folder(programs, owner{}, 0o755)
-	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
+	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-notify")
+	if p.opts.Relay {
+		names = append(names, "auditrelay")
+	}
+	for _, name := range names {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
 			return err
 		}
@@ -45,12 +49,21 @@ func (p *Plan) users() error {
 	if err := p.managed("files/systemd/sysusers.conf", "/etc/sysusers.d/durward.conf"); err != nil {
 		return err
 	}
+	sysusers := []string{"durward.conf"}
+	if path := "/etc/sysusers.d/durward-relay.conf"; p.opts.Relay {
+		if err := p.managed("files/systemd/sysusers-relay.conf", path); err != nil {
+			return err
+		}
+		sysusers = append(sysusers, "durward-relay.conf")
+	} else {
+		p.unwanted(path)
+	}
 	missing, err := p.missingUsers()
 	if err != nil {
 		return err
 	}
 	if len(missing) > 0 {
-		p.add(p.run("makes "+strings.Join(missing, ", "), p.rooted("systemd-sysusers", "durward.conf")...))
+		p.add(p.run("makes "+strings.Join(missing, ", "), p.rooted("systemd-sysusers", sysusers...)...))
 	}
 	for _, name := range p.record.Operators {
 		if err := p.membership(name); err != nil {
@@ -74,7 +87,7 @@ func (p *Plan) missingUsers() ([]string, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	for _, role := range installdir.Roles() {
+	for _, role := range append(installdir.Roles(), p.opts.added()...) {
 		_, err := lookupUser(p.opts.Root, User(role))
 		switch {
 		case errors.Is(err, errNoSuchUser):
@@ -120,7 +133,7 @@ func (p *Plan) folders() error {
 	p.folder(pkiDir, owner{}, 0o700)
 	p.folder(keysDir, owner{}, 0o700)
 	p.folder(tlsDir, owner{}, 0o755)
-	for _, role := range installdir.Roles() {
+	for _, role := range append(installdir.Roles(), p.opts.added()...) {
 		p.folder(tlsDir+"/"+role, owner{group: User(role)}, 0o750)
 	}
 	p.folder(tlsDir+"/operators", owner{}, 0o755)
@@ -168,6 +181,11 @@ func (p *Plan) configs() error {
 			return err
 		}
 	}
+	if p.opts.Relay {
+		if err := p.once(etc+"/auditrelay.yaml", owner{}, 0o644, func() ([]byte, error) { return v.render("auditrelay") }); err != nil {
+			return err
+		}
+	}
 	return p.revoked(v)
 }
 
@@ -188,6 +206,13 @@ func (p *Plan) units() error {
 		if err := p.managed("files/systemd/"+name, unitsDir+"/"+name); err != nil {
 			return err
 		}
+	}
+	if path := unitsDir + "/" + relayUnit; p.opts.Relay {
+		if err := p.managed("files/systemd/"+relayUnit, path); err != nil {
+			return err
+		}
+	} else {
+		p.unwanted(path)
 	}
 	if err := p.port(); err != nil {
 		return err
@@ -299,6 +324,9 @@ func (p *Plan) side(path string) (there, ours bool, err error) {
 // start enables the units and, on this host, starts what does not run or has changed.
 func (p *Plan) start() error {
 	units := unitNames()
+	if p.opts.Relay {
+		units = append(units, relayUnit)
+	}
 	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
 	var enable []string
 	for _, name := range units {
@@ -333,6 +361,9 @@ func (p *Plan) start() error {
 		}
 		for _, role := range installdir.Roles() {
 			restart = append(restart, "durward-"+role+".service")
+		}
+		if p.opts.Relay {
+			restart = append(restart, relayUnit)
 		}
 		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))
 	case !active:

@@ -78,6 +78,7 @@ client and sudo durward operator. An installation that durward up made there bef
 	flags.BoolVar(&opts.settings.HealthOnLoopback, "health-on-loopback", false, "health and metrics on ports of 127.0.0.1, for every program here")
 	flags.BoolVar(&opts.settings.Docker, "docker", false, "let the executor use the Docker Engine: whoever holds the executor then is root in all but name")
 	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users: takes hardening from its unit")
+	flags.BoolVar(&opts.settings.Relay, "relay", false, "add auditrelay, which dials the witnesses and collectors in its file: durward-auditrelay.service")
 	return cmd
 }
 
@@ -152,6 +153,7 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			"health-on-loopback": func() { settings.HealthOnLoopback = opts.settings.HealthOnLoopback },
 			"docker":             func() { settings.Docker = opts.settings.Docker },
 			"process-driver":     func() { settings.ProcessDriver = opts.settings.ProcessDriver },
+			"relay":              func() { settings.Relay = opts.settings.Relay },
 		} {
 			if opts.changed(flag) {
 				take()
