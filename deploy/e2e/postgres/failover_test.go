@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -139,6 +140,107 @@ func TestFailover(t *testing.T) {
 	r.verify()
 }
 
+// TestServerFailover: the PostgreSQL server that the audits write to is killed, and its synchronous standby promoted. What was
+// acknowledged is there, once, at its index, and the audits go on with the other server.
+func TestServerFailover(t *testing.T) {
+	primary := server.Start(t)
+	standby := primary.Standby(t)
+	r := start(t, primary.PasswordFile, primary.CA, primary.Address(), standby.Address())
+	began := time.Now()
+	primary.Kill(t)
+	r.refuses("while no server writes")
+	standby.Promote(t)
+	r.after("kill -9 of the primary, and the promotion of its standby", began)
+	r.verify()
+}
+
+// TestNetworkCut: nothing comes through between the audits and PostgreSQL, and no connection ends. Changes are refused in time, and once
+// the network is back no record is lost or doubled.
+func TestNetworkCut(t *testing.T) {
+	pg := server.Start(t)
+	wire := newWire(t, fmt.Sprintf("127.0.0.1:%d", pg.Port))
+	r := start(t, pg.PasswordFile, pg.CA, fmt.Sprintf("\"localhost:%d\"", wire.port))
+	for range 2 {
+		wire.cut(true)
+		r.refuses("without a network")
+		began := time.Now()
+		wire.cut(false)
+		r.after("a network cut", began)
+	}
+	r.verify()
+}
+
+// wire forwards connections to a server, and nothing while it is cut.
+type wire struct {
+	port int
+
+	mu    sync.Mutex
+	whole chan struct{} // closed while it is not cut
+}
+
+func newWire(t *testing.T, server string) *wire {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{port: lis.Addr().(*net.TCPAddr).Port, whole: make(chan struct{})}
+	close(w.whole)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		_ = lis.Close() // nobody listens any more
+	})
+	go func() {
+		for {
+			in, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = in.Close() // the server is away
+				continue
+			}
+			go w.forward(ctx, in, out)
+			go w.forward(ctx, out, in)
+		}
+	}()
+	return w
+}
+
+// cut cuts the wire, or mends it.
+func (w *wire) cut(off bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if off {
+		w.whole = make(chan struct{})
+	} else {
+		close(w.whole)
+	}
+}
+
+func (w *wire) forward(ctx context.Context, from, to net.Conn) {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buffer)
+		w.mu.Lock()
+		whole := w.whole
+		w.mu.Unlock()
+		select {
+		case <-whole:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		if err == nil {
+			_, err = to.Write(buffer[:n])
+		}
+		if err != nil {
+			_, _ = from.Close(), to.Close() // one of them has ended
+			return
+		}
+	}
+}
+
 // verify ends the writers, reads the whole log from each audit, proves it, and holds against it what the writers were told.
 func (r *rig) verify() {
 	t := r.t
@@ -159,7 +261,7 @@ func (r *rig) verify() {
 		t.Logf("%s: %d entries verify", role, log.Size)
 	}
 	for _, w := range r.log.Writers {
-		if n := len(w.Times()); n < 50 {
+		if n := len(w.Times()); n < 2*enough {
 			t.Errorf("%s had %d records acknowledged: the test shows little", w.Name, n)
 		}
 	}

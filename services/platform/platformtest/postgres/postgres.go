@@ -31,6 +31,9 @@ const Password = "a-password-of-tests"
 // Databases are the databases of a Server, each with a role of its name.
 var Databases = []string{"durward_audit", "durward_vault"}
 
+// hba is who may connect to which database.
+const hba = "local all postgres trust\nlocal all all scram-sha-256\nhostssl all all 127.0.0.1/32 scram-sha-256\n"
+
 // Server is a running server with the databases.
 type Server struct {
 	// Dir holds everything of it; its socket too.
@@ -91,7 +94,7 @@ func Start(t testing.TB, settings ...string) *Server {
 	}
 	s.must(t, "initdb", "--no-sync", "--auth=trust", "--username=postgres", "--pgdata="+s.data())
 	s.certify(t)
-	s.write(t, "data/pg_hba.conf", "local all postgres trust\nlocal all all scram-sha-256\nhostssl all all 127.0.0.1/32 scram-sha-256\n", 0o600)
+	s.write(t, "data/pg_hba.conf", hba, 0o600)
 	conf := append([]string{
 		"listen_addresses = '127.0.0.1'", fmt.Sprintf("port = %d", s.Port), "unix_socket_directories = '" + dir + "'", "ssl = on",
 		"password_encryption = 'scram-sha-256'", "shared_buffers = 32MB", "restart_after_crash = on",
@@ -103,6 +106,55 @@ func Start(t testing.TB, settings ...string) *Server {
 		s.SQL(t, "postgres", "CREATE DATABASE "+name+" OWNER "+name)
 	}
 	return s
+}
+
+// Standby starts a second server that follows this one, and has this one acknowledge nothing that the other has not on its disk. The
+// other has the same certificate and roles, and writes once it is promoted.
+func (s *Server) Standby(t testing.TB) *Server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := *s
+	other.Dir, other.Port, other.postmaster = dir, port(t), nil
+	t.Cleanup(func() {
+		other.Kill(t)
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chown(dir, int(s.uid), int(s.gid)); err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "data/pg_hba.conf", "local replication postgres trust\n"+hba, 0o600)
+	s.SQL(t, "postgres", "SELECT pg_reload_conf()")
+	s.must(t, "pg_basebackup", "--host="+s.Dir, "--port="+strconv.Itoa(s.Port), "--username=postgres", "--pgdata="+other.data(), "--checkpoint=fast", "--no-sync")
+	conf, err := os.ReadFile(filepath.Join(other.data(), "postgresql.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of two lines for one setting the last counts.
+	other.write(t, "data/postgresql.conf", string(conf)+fmt.Sprintf("port = %d\nunix_socket_directories = '%s'\nprimary_conninfo = 'host=%s port=%d user=postgres application_name=standby'\n",
+		other.Port, dir, s.Dir, s.Port), 0o600)
+	other.write(t, "data/standby.signal", "", 0o600)
+	other.Run(t)
+	s.SQL(t, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+	s.SQL(t, "postgres", "SELECT pg_reload_conf()")
+	for began := time.Now(); s.SQL(t, "postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1"; time.Sleep(20 * time.Millisecond) { // psql is the only one to ask
+		if time.Since(began) > time.Minute {
+			t.Fatal("the standby does not follow")
+		}
+	}
+	return &other
+}
+
+// Promote has a standby write, and returns when it does.
+func (s *Server) Promote(t testing.TB) {
+	t.Helper()
+	if done := s.SQL(t, "postgres", "SELECT pg_promote(true, 60)"); done != "t" {
+		t.Fatalf("pg_promote: %s", done)
+	}
 }
 
 func port(t testing.TB) int {
