@@ -27,6 +27,13 @@ func tellDaily(t *testing.T, s *set) {
 	f.doctor("doctor")
 	f.doctor("doctor", "--json")
 
+	private := w.file("daily/privacy.txt")
+	private.says("A text of the operator's own; nothing has to run.")
+	w.WriteFile("mail.txt", privateText)
+	private.durward("privacy", "detect", w.Path("mail.txt"))
+	private.durward("privacy", "detect", w.Path("mail.txt"), "--json")
+	private.durward("privacy", "detect", w.Path("none.txt"))
+
 	tellUp(w)
 	tellFollowed(w)
 
@@ -46,6 +53,12 @@ func tellDaily(t *testing.T, s *set) {
 
 	tellNotify(w)
 }
+
+// privateText is nobody's; each value is one of an example's.
+const privateText = `Maria Gonzalez <maria@example.org> called from +1 (555) 234-5678.
+Card 4111 1111 1111 1111, IBAN GB82 WEST 1234 5698 7654 32, seen from 203.0.113.77 at 1763974800.
+request 550e8400-e29b-41d4-a716-446655440000 done, password=hunter2
+`
 
 // tellNotify tells how notifications are turned on. Nothing shows them in the world's own session.
 func tellNotify(w *world) {

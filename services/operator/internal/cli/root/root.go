@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/cli/clients"
 	"durward.internal/services/operator/internal/cli/host"
+	"durward.internal/services/operator/internal/cli/privacy"
 	"durward.internal/services/operator/internal/cli/rules"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
@@ -102,7 +103,7 @@ func root(a *cli.App) *cobra.Command {
 		&cobra.Group{ID: cli.GroupAccess, Title: "Who may do what:"},
 	)
 	for _, commands := range []func(*cli.App) []*cobra.Command{
-		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, host.Commands, rules.Commands,
+		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, host.Commands, privacy.Commands, rules.Commands,
 	} {
 		root.AddCommand(commands(a)...)
 	}
