@@ -60,6 +60,12 @@ func write(t testing.TB, path, text string) string {
 }
 
 func TestReadRefuses(t *testing.T) {
+	var crowd strings.Builder
+	crowd.WriteString("clients:\n")
+	for i := range maxClients + 1 {
+		name := fmt.Sprint("c", i)
+		crowd.WriteString(strings.TrimPrefix(one("id: "+name, "token_sha256: "+digest(name)), "clients:\n"))
+	}
 	for name, text := range map[string]string{
 		"unknown field":              one("tokn: x"),
 		"id in upper case":           one("id: Claude"),
@@ -86,6 +92,8 @@ func TestReadRefuses(t *testing.T) {
 		"negative limit":             one("limits: {sessions: -1}"),
 		"too many pending":           one("limits: {pending: 51}"),
 		"agent with a space":         one("agents: [a b]"),
+		"too many agents":            one("agents: [a" + strings.Repeat(", a", maxAgents) + "]"),
+		"too many clients":           crowd.String(),
 		"user with a path":           one(`user: "../root"`),
 		"user with a colon":          one(`user: "operator:alice"`),
 		"previous without a token":   one("previous: {until: 2030-01-01T00:00:00Z}"),

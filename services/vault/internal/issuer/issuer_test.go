@@ -94,3 +94,24 @@ func TestOpenGrant(t *testing.T) {
 		}
 	}
 }
+
+// A permit counts in its time alone.
+func TestOpenPermit(t *testing.T) {
+	kit := platformtest.New(t)
+	now := time.Now()
+	i, err := New(Config{Key: kit.GrantKey, Keys: kit.Trust, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	permit, until, err := i.Permit(Scope{Principal: "p", Session: "s", Channel: callv1.Channel_CHANNEL_CLI, Audience: "a", Epoch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := now
+	for at, want := range map[time.Time]error{from.Add(-time.Second): ErrExpired, from: nil, until.Add(-1): nil, until: ErrExpired} {
+		now = at
+		if _, err := i.OpenPermit(permit); !errors.Is(err, want) {
+			t.Errorf("%s after its begin: %v, want %v", at.Sub(from), err, want)
+		}
+	}
+}

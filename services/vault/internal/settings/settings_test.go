@@ -30,6 +30,7 @@ func TestValidateRefuses(t *testing.T) {
 		{"no kid", "kid: grant-1", "kid: \"\"", "kid"},
 		{"no audit", "address: 127.0.0.1:7433", "address: \"\"", "audit"},
 		{"audit of another role", "durward.local/audit/main", "durward.local/vault/main", "audit.identity"},
+		{"no sinks", "sinks:\n  - role: executor\n    identity: spiffe://durward.local/executor/local\n", "sinks: []\n", "sinks: at least one"},
 		{"sink of another role", "durward.local/executor/local", "durward.local/egress/main", "sinks[0].identity"},
 		{"sink that is no sink", "role: executor", "role: gateway", "sinks[0].role"},
 		{"sink without identity", "spiffe://durward.local/executor/local", "executor", "sinks[0].identity"},
