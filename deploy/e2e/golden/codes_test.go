@@ -24,6 +24,7 @@ import (
 const (
 	failing = "demo-failing" // ends at once with an error
 	large   = "demo-large"   // does not fit beside demo-chat
+	gated   = "demo-gated"   // needs a stored credential
 	crowded = "crowded"      // the mode that holds both
 )
 
@@ -42,16 +43,24 @@ func codesCatalog(h *harness.Host) string {
     health: {path: /health}
     vram_mib: 20000
     gpus: [0]
+  - id: %s
+    name: Gated
+    driver: process
+    argv: [durward-demo, -port, "%d"]
+    port: %d
+    health: {path: /health}
+    credentials: [hf-token]
 modes:
   - {id: quiet, services: [%s]}
   - {id: %s, services: [%s, %s]}
-`, failing, h.Port(3), large, h.Port(4), h.Port(4), failing, crowded, harness.DemoService, large)
+`, failing, h.Port(3), large, h.Port(4), h.Port(4), gated, h.Port(5), h.Port(5), failing, crowded, harness.DemoService, large)
 }
 
 // tellCodes tells how an agent and an operator meet the codes with which calls end that neither of them is to blame for.
 func tellCodes(t *testing.T, s *set) {
 	w := newWorld(t, s, harness.Options{Catalog: codesCatalog})
 	defer w.done()
+	w.WriteFile("config/vault.yaml", w.ReadFile("config/vault.yaml")+"\ncredentials: {key: passphrase}\n")
 	w.StartAll()
 	token := w.AddClient("agent", "--tier", "DESTRUCTIVE")
 	session := w.ConnectRaw(token)
@@ -75,6 +84,14 @@ func tellCodes(t *testing.T, s *set) {
 	w.recorded(id, auditv1.Kind_KIND_OUTCOME)
 	f.story(id)
 	f.durward("start", failing, "--yes")
+
+	f = w.file("codes/sealed.txt")
+	f.says("SEALED: the service needs a stored credential, and nobody has unsealed those since the vault started.")
+	id = asks(f, "start_service", service(gated))
+	w.Approve(id)
+	waits(f, id)
+	f.durward("start", gated, "--yes")
+	f.durward("credential", "list")
 
 	f = w.file("codes/conflict.txt")
 	f.says("CONFLICT: a program that is not Durward's has the service's port.")

@@ -236,7 +236,7 @@ func grpcCode(code callv1.Code) codes.Code {
 		return codes.ResourceExhausted
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_AUDIT_UNAVAILABLE:
 		return codes.Unavailable
-	case callv1.Code_CODE_HALTED, callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT:
+	case callv1.Code_CODE_HALTED, callv1.Code_CODE_EXPIRED, callv1.Code_CODE_ALREADY_SPENT, callv1.Code_CODE_SEALED:
 		return codes.FailedPrecondition
 	case callv1.Code_CODE_CONFLICT, callv1.Code_CODE_PLAN_CHANGED, callv1.Code_CODE_FAILED:
 		return codes.Aborted

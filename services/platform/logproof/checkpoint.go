@@ -122,7 +122,7 @@ func CarriesStatement(role optionsv1.Role, kind auditv1.Kind) bool {
 	switch role {
 	case optionsv1.Role_ROLE_VAULT:
 		return kind == auditv1.Kind_KIND_APPROVED || kind == auditv1.Kind_KIND_RESUMED ||
-			kind == auditv1.Kind_KIND_STANDING_GRANTED || kind == auditv1.Kind_KIND_CONFIG_ADOPTED
+			kind == auditv1.Kind_KIND_STANDING_GRANTED || kind == auditv1.Kind_KIND_CONFIG_ADOPTED || kind == auditv1.Kind_KIND_CREDENTIAL_CHANGED
 	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
 		return kind == auditv1.Kind_KIND_INTENT || kind == auditv1.Kind_KIND_RESUMED
 	case optionsv1.Role_ROLE_AUDIT:
@@ -140,6 +140,7 @@ func CarriesConsent(role optionsv1.Role, kind auditv1.Kind) bool {
 		switch kind {
 		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_RESUMED,
 			auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_CONFIG_ADOPTED,
+			auditv1.Kind_KIND_CREDENTIAL_CHANGED,
 			// What nobody came for says in whose name it would have run.
 			auditv1.Kind_KIND_EXPIRED,
 			// A redemption that was given up says what its grant was.

@@ -95,6 +95,8 @@ type notes struct {
 	begun bool
 	// operation is the id of the operation that the call carries out; "" in a read.
 	operation string
+	// signed is the grant that it runs by; nil in a read.
+	signed *callv1.SignedGrant
 	// subject is the digest of what was approved; nil in a read.
 	subject []byte
 	// failed: the response tells of a failure.
@@ -159,6 +161,15 @@ func Operation(ctx context.Context) string {
 		return n.operation
 	}
 	return ""
+}
+
+// Grant returns the grant that a changing tool's call runs by, as the vault signed it, and nil elsewhere: what the vault does for the
+// call it does by that.
+func Grant(ctx context.Context) *callv1.SignedGrant {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return n.signed
+	}
+	return nil
 }
 
 // Subject returns the digest of the subject that a changing tool's call was approved for, and nil elsewhere or where the grant

@@ -277,7 +277,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 
-	n := &notes{operation: c.grant.GetOperationId(), subject: c.subject[:]}
+	n := &notes{operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()

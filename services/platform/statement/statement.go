@@ -64,20 +64,23 @@ const (
 	KindHold Kind = "hold"
 	// KindRelease: an end to a hold.
 	KindRelease Kind = "release"
+	// KindCredential: a stored credential is added, gets a new value, or is granted to services.
+	KindCredential Kind = "credential"
 )
 
 // maxLife bounds how long each kind may stand.
 var maxLife = map[Kind]time.Duration{
-	KindApprove:   time.Hour,
-	KindCommand:   10 * time.Minute,
-	KindScope:     8 * time.Hour,
-	KindDangerous: 8 * time.Hour,
-	KindConfirm:   8 * time.Hour,
-	KindResume:    10 * time.Minute,
-	KindConfig:    10 * time.Minute,
-	KindPrune:     10 * time.Minute,
-	KindHold:      10 * time.Minute,
-	KindRelease:   10 * time.Minute,
+	KindApprove:    time.Hour,
+	KindCommand:    10 * time.Minute,
+	KindScope:      8 * time.Hour,
+	KindDangerous:  8 * time.Hour,
+	KindConfirm:    8 * time.Hour,
+	KindResume:     10 * time.Minute,
+	KindConfig:     10 * time.Minute,
+	KindPrune:      10 * time.Minute,
+	KindHold:       10 * time.Minute,
+	KindRelease:    10 * time.Minute,
+	KindCredential: 10 * time.Minute,
 }
 
 // Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
@@ -132,6 +135,8 @@ type Statement struct {
 	Prune    *Prune `json:"prune,omitempty"`
 	Hold     *Hold  `json:"hold,omitempty"`
 	Releases string `json:"releases,omitempty"`
+	// Credential is for credential.
+	Credential *Credential `json:"credential,omitempty"`
 
 	// Confirms is for confirm: the digest of the statement of kind dangerous.
 	Confirms string `json:"confirms,omitempty"`
@@ -254,6 +259,9 @@ func (s *Statement) check() error {
 	if (s.Change != nil) != (s.Kind == KindConfig) {
 		return bad("a change is what a statement of kind config is about, and nothing else is")
 	}
+	if (s.Credential != nil) != (s.Kind == KindCredential) {
+		return bad("a credential is what a statement of kind credential is about, and nothing else is")
+	}
 	if (s.Confirms != "") != (s.Kind == KindConfirm) {
 		return bad("another statement is what one of kind confirm is about, and nothing else is")
 	}
@@ -295,13 +303,15 @@ func (s *Statement) check() error {
 		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
 			return bad("there is no dangerous mode over messaging")
 		}
-	case KindResume, KindConfig, KindPrune, KindHold, KindRelease:
+	case KindResume, KindConfig, KindPrune, KindHold, KindRelease, KindCredential:
 		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
 			return bad("it names an epoch and an audience and no party")
 		}
 		switch s.Kind {
 		case KindConfig:
 			return s.Change.check()
+		case KindCredential:
+			return s.Credential.check()
 		case KindPrune:
 			return s.Prune.check(issued)
 		case KindHold:

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker"
 	"durward.internal/services/executor/internal/driver/null"
@@ -16,6 +17,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/sink"
 )
 
 // drivers are what runs services on this host.
@@ -35,8 +37,8 @@ func (s *settings) drivers() []string {
 
 // openDrivers opens the drivers that the configuration gives this executor. Those that need another program, systemd or Docker,
 // are opened when a service first needs them.
-func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, logger *slog.Logger) (*drivers, error) {
-	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger, Development: cfg.development})
+func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, release driverprocess.Release, logger *slog.Logger) (*drivers, error) {
+	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger, Development: cfg.development, Release: release})
 	if err != nil {
 		return nil, err
 	}
@@ -174,4 +176,17 @@ func (missing) Definition(context.Context, *catalog.Service) (string, error) {
 }
 func (missing) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{}, driver.ErrNoManager
+}
+
+// releaseBy asks the vault for credentials in the name of the call that starts a service. What starts one without a call, a rule of the
+// catalog or the undoing of a switch after a restart, gets none.
+func releaseBy(vault vaultv1.ReleaseServiceClient) driverprocess.Release {
+	return func(ctx context.Context, service string, names []string, public []byte) ([]byte, error) {
+		grant := sink.Grant(ctx)
+		if grant == nil {
+			return nil, driver.ErrOnlyByCall
+		}
+		response, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Grant: grant, Service: service, Names: names, PublicKey: public})
+		return response.GetSealed(), err
+	}
 }

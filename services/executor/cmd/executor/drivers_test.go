@@ -60,7 +60,7 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 		cfg := &settings{}
 		cfg.StateDir, cfg.Docker.Socket = t.TempDir(), socket
 		known := func() *catalog.Catalog { return &catalog.Catalog{} }
-		d, err := openDrivers(cfg, known, gpu.New(gpu.Config{Catalog: known}), slog.New(slog.DiscardHandler))
+		d, err := openDrivers(cfg, known, gpu.New(gpu.Config{Catalog: known}), nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,7 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	h.add(func() error { h.catalog.Close(); return nil })
 	current := h.catalog.Current
 	h.gpus = gpu.New(gpu.Config{Source: measured, Catalog: current, Logger: logger})
-	drivers, err := openDrivers(cfg, current, h.gpus, logger)
+	drivers, err := openDrivers(cfg, current, h.gpus, releaseBy(vaultv1.NewReleaseServiceClient(l.vault)), logger)
 	if err != nil {
 		return h, err
 	}

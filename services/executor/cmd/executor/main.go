@@ -39,6 +39,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == driverprocess.KeepLog {
 		os.Exit(driverprocess.KeepLogMain(os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == driverprocess.Launch {
+		os.Exit(driverprocess.LaunchMain(os.Args[2:]))
+	}
 	cfg := &settings{}
 	os.Exit(process.Main(process.Program{
 		Name:     "executor",

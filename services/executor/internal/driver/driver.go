@@ -100,6 +100,9 @@ const (
 	CauseNoModel        = "the service answers and does not serve its model"
 	CauseChanged        = "what it runs changed since it was approved"
 	CauseHostMemory     = "the host's memory has no room for what it would move there"
+	CauseSealed         = "the stored credentials are sealed until an operator unseals the vault"
+	CauseNoCredential   = "a credential that it needs is not stored, or not granted to it"
+	CauseOnlyByCall     = "it needs credentials, which it gets in a call alone: start it by a call"
 	CauseUnknown        = "its manager did not say whether it was started"
 )
 
@@ -114,6 +117,10 @@ var (
 	ErrImageMissing   = errors.New(CauseImageMissing)
 	ErrContainer      = errors.New(CauseContainer)
 	ErrNoManager      = errors.New(CauseNoManager)
+	// ErrSealed, ErrNoCredential and ErrOnlyByCall: it was not given what its entry names, and nothing of it was run.
+	ErrSealed       = errors.New(CauseSealed)
+	ErrNoCredential = errors.New(CauseNoCredential)
+	ErrOnlyByCall   = errors.New(CauseOnlyByCall)
 	// ErrChanged: the service is not what the definition says, and nothing of it was run.
 	ErrChanged = errors.New(CauseChanged)
 	// ErrUnknown: the manager was told to start the service and its answer is lost. It may run by now, or later.
@@ -123,7 +130,7 @@ var (
 // Cause returns the fixed sentence for a driver's error.
 func Cause(err error) string {
 	for _, known := range []error{
-		ErrUnknown, ErrChanged,
+		ErrUnknown, ErrChanged, ErrSealed, ErrNoCredential, ErrOnlyByCall,
 		ErrPortInUse, ErrProgramMissing, ErrNotPermitted, ErrNotStopped, ErrUnitMissing, ErrImageMissing, ErrContainer, ErrNoManager,
 	} {
 		if errors.Is(err, known) {

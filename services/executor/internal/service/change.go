@@ -194,6 +194,8 @@ func (m *Manager) settled(ctx context.Context, d Driver, s *catalog.Service, u *
 		return false, changedSince(s)
 	case errors.Is(err, driver.ErrPortInUse) && !errors.Is(err, errEarly):
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" was not started: "+cause, fault.WithCause(failed(err)))
+	case errors.Is(err, driver.ErrSealed):
+		return false, fault.New(callv1.Code_CODE_SEALED, s.ID+" was not started: "+cause, fault.WithCause(failed(err)))
 	default:
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" did not start: "+cause, fault.WithCause(failed(err)))
 	}
@@ -204,6 +206,7 @@ func definite(err error) bool {
 	for _, known := range []error{
 		driver.ErrChanged, driver.ErrPortInUse, driver.ErrProgramMissing, driver.ErrNotPermitted, driver.ErrUnitMissing,
 		driver.ErrImageMissing, driver.ErrContainer, driver.ErrNoManager,
+		driver.ErrSealed, driver.ErrNoCredential, driver.ErrOnlyByCall,
 	} {
 		if errors.Is(err, known) {
 			return !errors.Is(err, driver.ErrUnknown)
@@ -249,8 +252,8 @@ func (m *Manager) panicked(ctx context.Context, s *catalog.Service, p any) {
 
 // mayRun returns the definition of what would be started, if that is what may be.
 func (m *Manager) mayRun(ctx context.Context, s *catalog.Service, a Act) (string, error) {
-	if len(s.Credentials) > 0 {
-		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" was not started: its catalogue entry names credentials, which services cannot be given yet")
+	if len(s.Credentials) > 0 && s.Driver != catalog.DriverProcess {
+		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" was not started: its catalogue entry names credentials, which the "+s.Driver+" driver gives to no service")
 	}
 	definition, err := m.Definition(ctx, s)
 	if err != nil {

@@ -64,6 +64,16 @@ func (s Document) terms(now time.Time) []Line {
 		out = append(out, Line{Plain, "You sign: no pruning reaches these records until this hold is released, for: " + clean.Visible(st.Hold.Reason)})
 	case statement.KindRelease:
 		out = append(out, Line{Danger, "You sign: the hold ends, and what it kept may be pruned"})
+	case statement.KindCredential:
+		c := st.Credential
+		what := map[string]string{
+			statement.CredentialAdd: "a credential is stored", statement.CredentialRotate: "a credential gets a new value",
+			statement.CredentialGrant: "a credential may be had by " + strings.Join(c.Services, ", "),
+		}[c.Action]
+		if c.Variable != "" {
+			what += ", given as " + c.Delivery + " by " + c.Variable
+		}
+		out = append(out, Line{Plain, fmt.Sprintf("You sign: %s: %s, %s", clean.Visible(c.Name), clean.Visible(what), until(st, now))})
 	default:
 		times := "once"
 		if st.Uses != 1 {

@@ -213,6 +213,13 @@ func (s Signer) Retention(kind statement.Kind, audience string, epoch uint64) *s
 	return st
 }
 
+// Credential makes the statement by which the vault of that identity changes a stored credential.
+func (s Signer) Credential(vault string, epoch uint64, c *statement.Credential) *statement.Statement {
+	st := s.Resume(vault, epoch)
+	st.Kind, st.Credential = statement.KindCredential, c
+	return st
+}
+
 // ErrNoSuchSession means that no open session has the name.
 var ErrNoSuchSession = errors.New("no such session")
 

@@ -96,6 +96,8 @@ func translateFault(f *fault.Error) *Problem {
 		return &Problem{ExitDenied, text, next}
 	case callv1.Code_CODE_HALTED:
 		return &Problem{ExitDenied, text, cmp.Or(next, "End the halt: durward resume")}
+	case callv1.Code_CODE_SEALED:
+		return &Problem{ExitDenied, text, cmp.Or(next, "Unseal them: durward vault unseal")}
 	case callv1.Code_CODE_INVALID_ARGUMENT:
 		return &Problem{ExitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:

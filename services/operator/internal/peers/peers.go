@@ -23,10 +23,11 @@ import (
 // Vault is the vault's side that faces the operator.
 type Vault struct {
 	vaultv1.ApprovalServiceClient
-	Control  vaultv1.ControlServiceClient
-	Standing vaultv1.StandingServiceClient
-	Policy   vaultv1.PolicyServiceClient
-	conn     *rpc.Any
+	Control     vaultv1.ControlServiceClient
+	Standing    vaultv1.StandingServiceClient
+	Policy      vaultv1.PolicyServiceClient
+	Credentials vaultv1.CredentialServiceClient
+	conn        *rpc.Any
 }
 
 // Spoken reports whether the vault was talked to over this connection and can be still.
@@ -94,7 +95,7 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 	}
 	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault),
-		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vault}
+		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vaultv1.NewCredentialServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor), executor}
 	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit), auditv1.NewRetentionServiceClient(audit)}

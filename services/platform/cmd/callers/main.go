@@ -26,6 +26,7 @@ var files = []protoreflect.FileDescriptor{
 	vaultv1.File_durward_vault_v1_session_proto,
 	vaultv1.File_durward_vault_v1_redeem_proto,
 	vaultv1.File_durward_vault_v1_operator_proto,
+	vaultv1.File_durward_vault_v1_credential_proto,
 	executorv1.File_durward_executor_v1_tools_proto,
 	executorv1.File_durward_executor_v1_events_proto,
 	executorv1.File_durward_executor_v1_control_proto,

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,8 +35,10 @@ import (
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/keyring"
 	"durward.internal/services/vault/internal/metrics"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/server"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/settings"
@@ -220,10 +223,16 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		_, known := registry.Authenticate(word)
 		return known
 	}})
+	ring, err := keyring.Open(ctx, keyring.Config{
+		Store: state, Source: s.CredentialKey(), File: filepath.Join(s.StateDir, keyring.File), Getenv: os.Getenv, Now: time.Now, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, Audit: records, History: records, Operators: operators, Digest: state.Digest,
+		Journal: log, Tokens: tokens, Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Operators: operators, Digest: state.Digest,
 		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})

@@ -43,7 +43,9 @@ import (
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/keyring"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
@@ -255,6 +257,10 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	})
 	v.must(err)
 	v.store = state
+	ring, err := keyring.Open(ctx, keyring.Config{
+		Store: state, Source: keyring.SourceFile, File: filepath.Join(v.Dir, keyring.File), Now: v.clock.Now, Logger: platformtest.Logger(),
+	})
+	v.must(err)
 	queue := operation.Config{
 		Store: state, Journal: log, Issuer: issue, Halt: control, Consent: judge, Standing: book, LetIn: registry.LetIn,
 		Now: v.clock.Now, Logger: platformtest.Logger(),
@@ -262,7 +268,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Audit: v.audit, Operators: operators, Digest: state.Digest,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Operators: operators, Digest: state.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {

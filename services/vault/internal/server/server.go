@@ -37,6 +37,7 @@ import (
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/token"
@@ -74,7 +75,9 @@ type Config struct {
 	Halt     *halt.Switch
 	Journal  *journal.Journal
 	Tokens   *token.Values
-	Audit    Audit
+	// Safe keeps the credentials that services are given.
+	Safe  *safe.Safe
+	Audit Audit
 	// History is what the log knows of this vault; nil: its state is compared with nothing.
 	History   rollback.History
 	Operators func() *trust.AllowedSigners
@@ -139,6 +142,8 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterNoticeServiceServer(r, &noticeService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})
 	vaultv1.RegisterPolicyServiceServer(r, &policyService{Server: s})
+	vaultv1.RegisterCredentialServiceServer(r, &credentialService{Server: s})
+	vaultv1.RegisterReleaseServiceServer(r, &releaseService{Server: s})
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})
 }
 

@@ -2,6 +2,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/keyring"
 )
 
 // Settings is vault.yaml.
@@ -43,6 +45,9 @@ type Settings struct {
 	// Limits bound what clients have open and waiting, all together.
 	Limits Limits `yaml:"limits"`
 
+	// Credentials says where the key comes from that stored credentials are kept under.
+	Credentials Credentials `yaml:"credentials"`
+
 	// Development is set by -development and by nothing else: one Unix user runs everything, so that GatewayUser is not looked at.
 	Development bool `yaml:"-"`
 }
@@ -57,6 +62,17 @@ type Sink struct {
 	// Identity is its whole SPIFFE ID, which its certificate must carry to redeem a grant.
 	Identity string `yaml:"identity"`
 }
+
+// Credentials is about the stored credentials.
+type Credentials struct {
+	// Key is "file" (credentials.key in state_dir, made when it is first needed: whoever reads that folder has the values), "systemd"
+	// (LoadCredentialEncrypted=durward-credentials in the unit) or "passphrase" (an operator runs durward vault unseal after each
+	// start). Empty: file.
+	Key string `yaml:"key"`
+}
+
+// CredentialKey is where that key comes from.
+func (s *Settings) CredentialKey() string { return cmp.Or(s.Credentials.Key, keyring.SourceFile) }
 
 // Limits are the caps over all clients; each client's own are in clients.yaml.
 type Limits struct {
@@ -88,6 +104,9 @@ func (s *Settings) Validate() error {
 	}
 	if s.Limits.Pending < 0 || s.Limits.Pending > 1000 {
 		problems = append(problems, errors.New("limits.pending: must be 0 (for 50) to 1000"))
+	}
+	if !slices.Contains([]string{keyring.SourceFile, keyring.SourceSystemd, keyring.SourcePassphrase}, s.CredentialKey()) {
+		problems = append(problems, errors.New("credentials.key: must be file, systemd or passphrase"))
 	}
 	_, err := s.SinkIDs()
 	_, errAudit := s.AuditID()

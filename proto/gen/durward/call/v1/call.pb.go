@@ -129,6 +129,8 @@ const (
 	Code_CODE_DOES_NOT_FIT Code = 20
 	// An operator does not want to be asked by this client for a while.
 	Code_CODE_MUTED Code = 21
+	// The stored credentials' keys are not in the vault's memory: an operator must unseal it.
+	Code_CODE_SEALED Code = 22
 )
 
 // Enum value maps for Code.
@@ -156,6 +158,7 @@ var (
 		19: "CODE_PLAN_CHANGED",
 		20: "CODE_DOES_NOT_FIT",
 		21: "CODE_MUTED",
+		22: "CODE_SEALED",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":       0,
@@ -180,6 +183,7 @@ var (
 		"CODE_PLAN_CHANGED":      19,
 		"CODE_DOES_NOT_FIT":      20,
 		"CODE_MUTED":             21,
+		"CODE_SEALED":            22,
 	}
 )
 
@@ -1347,7 +1351,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\vCHANNEL_CLI\x10\x01\x12\x16\n" +
 	"\x12CHANNEL_DESKTOP_UI\x10\x02\x12\x0f\n" +
 	"\vCHANNEL_API\x10\x03\x12\x15\n" +
-	"\x11CHANNEL_MESSAGING\x10\x04*\xe3\x03\n" +
+	"\x11CHANNEL_MESSAGING\x10\x04*\xf4\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x01\x12\x19\n" +
@@ -1372,7 +1376,8 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\x11CODE_PLAN_CHANGED\x10\x13\x12\x15\n" +
 	"\x11CODE_DOES_NOT_FIT\x10\x14\x12\x0e\n" +
 	"\n" +
-	"CODE_MUTED\x10\x15B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
+	"CODE_MUTED\x10\x15\x12\x0f\n" +
+	"\vCODE_SEALED\x10\x16B3Z1durward.internal/proto/gen/durward/call/v1;callv1b\x06proto3"
 
 var (
 	file_durward_call_v1_call_proto_rawDescOnce sync.Once

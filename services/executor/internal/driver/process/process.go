@@ -49,6 +49,8 @@ type Config struct {
 	Log *slog.Logger
 	// Development: a service may run as the executor's own user, and the machine's control groups are left alone.
 	Development bool
+	// Release brings services their credentials; nil: none that needs any is started.
+	Release Release
 }
 
 // Driver starts, finds and stops programs. It is safe for concurrent use; start and stop of one service must not overlap.
@@ -58,6 +60,7 @@ type Driver struct {
 	boot           string
 	development    bool
 	programs       catalog.Programs
+	release        Release
 	// groups is nil where services have no control groups.
 	groups *cgroup.Tree
 
@@ -82,6 +85,7 @@ func New(cfg Config) (*Driver, error) {
 		causes:  map[*record]string{},
 
 		development: cfg.Development,
+		release:     cfg.Release,
 	}
 	for _, dir := range []string{d.runDir, d.logDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -205,7 +209,7 @@ func (d *Driver) Pins(_ context.Context, s *catalog.Service) []string {
 
 // Start starts the program of a service that is not running, if it and the files that it is given have the definition. It returns
 // when the program runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
 	program, err := openProgram(s, definition)
 	if err != nil {
 		return err
@@ -248,6 +252,9 @@ func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string)
 	if start := begin; !d.development {
 		begin = func() error { return confined(start) }
 	}
+	if len(s.Credentials) > 0 {
+		begin = d.launching(ctx, s, cmd, begin)
+	}
 	if err := d.save(r); err != nil {
 		return err
 	}
@@ -255,7 +262,7 @@ func (d *Driver) Start(_ context.Context, s *catalog.Service, definition string)
 		d.clear(r)
 		d.forget(s.ID)
 		switch {
-		case errors.Is(err, driver.ErrChanged):
+		case errors.Is(err, driver.ErrChanged), errors.Is(err, driver.ErrSealed), errors.Is(err, driver.ErrNoCredential), errors.Is(err, driver.ErrOnlyByCall):
 			return err
 		case errors.Is(err, os.ErrPermission):
 			return fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)

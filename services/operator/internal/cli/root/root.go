@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/cli/audit"
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/cli/clients"
+	"durward.internal/services/operator/internal/cli/credentials"
 	"durward.internal/services/operator/internal/cli/host"
 	"durward.internal/services/operator/internal/cli/privacy"
 	"durward.internal/services/operator/internal/cli/rules"
@@ -103,7 +104,7 @@ func root(a *cli.App) *cobra.Command {
 		&cobra.Group{ID: cli.GroupAccess, Title: "Who may do what:"},
 	)
 	for _, commands := range []func(*cli.App) []*cobra.Command{
-		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, host.Commands, privacy.Commands, rules.Commands,
+		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, credentials.Commands, host.Commands, privacy.Commands, rules.Commands,
 	} {
 		root.AddCommand(commands(a)...)
 	}
@@ -221,7 +222,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	for _, free := range []string{
 		"reason", "note", "name", "text", "before", "description", "source", "served-name", "request", "operation", "cursor", "plan", "uuid", "image", "health", "unit",
 		"container-user", "limit", "tail", "vram", "memory", "sleep-mib", "gpus", "port", "base-port", "container-port", "start-timeout", "stop-timeout",
-		"stall-timeout", "budget-session", "budget-day", "budget-month", "uses", "arg", "set", "ssh", "margin",
+		"stall-timeout", "budget-session", "budget-day", "budget-month", "uses", "arg", "set", "ssh", "margin", "variable", "path-variable",
 	} {
 		table[free] = none
 	}

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// needy is the service that needs a credential. It writes a digest of what it got, never that itself.
+const needy = "needy"
+
+func needyCatalog(h *harness.Host) string {
+	program, seen := filepath.Join(h.Dir, "needy.sh"), filepath.Join(h.Dir, "seen")
+	h.WriteFile("needy.sh", `#!/bin/sh
+for value in "$(cat "$HF_TOKEN_PATH")" "$SECOND"; do printf %s "$value" | sha256sum | cut -d' ' -f1; done >"$1.new"
+mv "$1.new" "$1"
+exec "$2" -port "$3"
+`)
+	if err := os.Chmod(program, 0o755); err != nil {
+		panic(err)
+	}
+	entry := func(id, credentials string, n int) string {
+		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [%q, %q, %q, \"%d\"], writes: [%q], credentials: %s, port: %d, health: {path: /health}}\n",
+			id, id, program, seen, filepath.Join(h.Bin, "durward-demo"), h.Port(n), seen, credentials, h.Port(n))
+	}
+	return "version: 1\nservices:\n" + entry(needy, "[hf-token, second]", 0) + entry("other", "[hf-token]", 1)
+}
+
+// TestCredentials is the walk-through of deploy/docs/credentials.md: a program that needs two credentials is granted them, an agent starts
+// it, it works, and the values are nowhere that the agent, the gateway, the executor, audit or a log could show them.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{Catalog: needyCatalog})
+	agent := h.Connect(h.AddClient("agent"))
+	first, second, third := canary("first"), canary("second"), canary("third")
+
+	// Not stored, not granted: it does not start, and the agent is told a sentence that names nothing.
+	refused := start(t, h, agent, needy)
+	if refused.Status != "error" || refused.Error.Code != "FAILED" || !strings.Contains(refused.Error.Message, "not stored, or not granted") {
+		t.Fatalf("without credentials: %s", refused.Raw)
+	}
+	if out := h.Run(first, "credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	importing := h.Command(filepath.Join(h.Bin, "durward"), "--home", h.Dir, "credential", "import-env", "SECOND", "--yes")
+	importing.Env = append(importing.Env, "SECOND="+second)
+	if out, err := importing.CombinedOutput(); err != nil || !bytes.Contains(out, []byte("deprecated")) || bytes.Contains(out, []byte(second)) {
+		t.Fatalf("import-env: %v\n%s", err, out)
+	}
+	h.Durward("credential", "grant", "second", needy, "--yes")
+	if refused := start(t, h, agent, needy); refused.Status != "error" {
+		t.Fatalf("one of two is not granted: %s", refused.Raw)
+	}
+	h.Durward("credential", "grant", "hf-token", needy, "--yes")
+	if started := start(t, h, agent, needy); started.Status != "ok" {
+		t.Fatalf("with both: %s", started.Raw)
+	}
+	got(t, h, first, second)
+
+	// The entry of another service names it, and no human granted it there.
+	if refused := start(t, h, agent, "other"); refused.Status != "error" {
+		t.Errorf("another service: %s", refused.Raw)
+	}
+
+	// Rotated: what runs keeps its value, the next start has the new one, also after a restart of the vault and with new keys.
+	if out := h.Run(third+"\n", "credential", "rotate", "hf-token", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("rotate: %+v", out)
+	}
+	h.Durward("vault", "rotate-keys")
+	h.Process(harness.Vault).Stop()
+	h.StartProcess(harness.Vault)
+	agent = h.Connect(h.AddClient("again"))
+	h.Durward("stop", needy, "--yes")
+	h.Durward("start", needy, "--yes")
+	got(t, h, third, second)
+	if list := h.Durward("credential", "list"); !strings.Contains(list, "hf-token") || !strings.Contains(list, "by "+needy) {
+		t.Errorf("list:\n%s", list)
+	}
+	for place, value := range disclosed(t, h, first, second, third) {
+		t.Errorf("%s holds %s", place, value)
+	}
+	if log := h.Durward("audit", "search", "--kind", "credential-used", "--json"); strings.Count(log, `"domain"`) < 4 || !strings.Contains(log, needy) {
+		t.Errorf("the log does not tell each use:\n%s", log)
+	}
+
+	// Revoked: said who holds it still, and the next start gets nothing.
+	if out := h.Durward("credential", "revoke", "hf-token"); !strings.Contains(out, needy+" got version 2") {
+		t.Errorf("revoke:\n%s", out)
+	}
+	h.Durward("stop", needy, "--yes")
+	if refused := start(t, h, agent, needy); refused.Status != "error" {
+		t.Errorf("after it was revoked: %s", refused.Raw)
+	}
+	h.Durward("credential", "remove", "hf-token", "--version", "1", "--yes")
+	h.Durward("credential", "remove", "hf-token", "--yes")
+	h.Durward("audit", "verify")
+}
+
+// TestSealedCredentials needs a passphrase after each start of the vault.
+func TestSealedCredentials(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Catalog: needyCatalog})
+	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\ncredentials: {key: passphrase}\n")
+	h.StartAll()
+	agent := h.Connect(h.AddClient("agent"))
+	add := []string{"credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--stdin", "--yes"}
+	if out := h.Run("x", add...); out.Code != 4 || !strings.Contains(out.Stderr, "durward vault unseal") {
+		t.Errorf("add while it is sealed: %+v", out)
+	}
+	unseal := func(passphrase string) int { return h.Run(passphrase, "vault", "unseal", "--stdin").Code }
+	if code := unseal("correct horse"); code != 0 {
+		t.Fatalf("the first passphrase: %d", code)
+	}
+	value := canary("sealed")
+	if out := h.Run(value, add...); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	if out := h.Run("s", "credential", "add", "second", "--variable", "SECOND", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	for _, name := range []string{"hf-token", "second"} {
+		h.Durward("credential", "grant", name, needy, "--yes")
+	}
+	h.Process(harness.Vault).Stop()
+	h.StartProcess(harness.Vault)
+	agent = h.Connect(h.AddClient("again"))
+	if sealed := start(t, h, agent, needy); sealed.Status != "error" || sealed.Error.Code != "SEALED" {
+		t.Errorf("a start while it is sealed: %s", sealed.Raw)
+	}
+	if list := agent.Ask("list_services", nil); list.Status != "ok" {
+		t.Errorf("what needs no credential: %s", list.Raw)
+	}
+	if code := unseal("wrong horse"); code != 4 {
+		t.Errorf("a wrong passphrase: %d", code)
+	}
+	if out := h.Run("wrong horse", "vault", "rotate-keys", "--stdin"); out.Code == 0 {
+		t.Errorf("keys changed by a wrong passphrase: %+v", out)
+	}
+	if code := unseal("correct horse"); code != 0 {
+		t.Fatalf("the passphrase: %d", code)
+	}
+	if out := h.Run("correct horse", "vault", "rotate-keys", "--stdin"); out.Code != 0 {
+		t.Errorf("rotate: %+v", out)
+	}
+	if started := start(t, h, agent, needy); started.Status != "ok" {
+		t.Fatalf("unsealed: %s", started.Raw)
+	}
+	got(t, h, value, "s")
+	for place, what := range disclosed(t, h, value, "correct horse") {
+		t.Errorf("%s holds %s", place, what)
+	}
+}
+
+// TestCredentialsWithoutTheHandover is the search's control: an executor that opens what is sealed for the launcher holds the value.
+func TestCredentialsWithoutTheHandover(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{
+		Catalog: needyCatalog, Build: harness.Build{Weak: true}, Flags: map[string][]string{harness.Executor: {"-weaken", "handover"}},
+	})
+	value := canary("weak")
+	if out := h.Run(value, "credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	h.Durward("credential", "grant", "hf-token", "other", "--yes")
+	h.Durward("start", "other", "--yes")
+	if found := disclosed(t, h, value); found["memory of the executor"] == "" {
+		t.Errorf("the search finds no value in an executor that holds one: %v", found)
+	}
+}
+
+// start has an agent ask for a start and the operator approve it, and returns how it ended.
+func start(t *testing.T, h *harness.Host, agent *harness.Client, service string) harness.Envelope {
+	t.Helper()
+	asked := agent.Ask("start_service", map[string]any{"service_id": service})
+	if asked.Status != "pending_approval" {
+		t.Fatalf("start_service: %s", asked.Raw)
+	}
+	h.Approve(asked.OperationID)
+	return agent.Ask("wait_operation", asked.Next.Arguments)
+}
+
+// canary is a value that is found nowhere by chance, made anew so that no file of this test holds it.
+func canary(name string) string {
+	sum := sha256.Sum256([]byte(fmt.Sprint(name, os.Getpid())))
+	return name + "-canary-" + hex.EncodeToString(sum[:12])
+}
+
+// got waits until the service has written digests of these values.
+func got(t *testing.T, h *harness.Host, values ...string) {
+	t.Helper()
+	var want string
+	for _, v := range values {
+		want += fmt.Sprintf("%x\n", sha256.Sum256([]byte(v)))
+	}
+	harness.Eventually(t, "the service has its credentials", func() error {
+		if raw, err := os.ReadFile(filepath.Join(h.Dir, "seen")); err != nil || string(raw) != want {
+			return fmt.Errorf("it saw %q, not %q: %w", raw, want, err)
+		}
+		return nil
+	})
+}
+
+// disclosed searches the memory, environment and arguments of the executor, the gateway and audit, those of the vault but its memory, and
+// every file of the installation, for values in four encodings, and names where it found which.
+func disclosed(t *testing.T, h *harness.Host, values ...string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	look := func(place string, raw []byte) {
+		for _, v := range values {
+			for _, form := range []string{v, hex.EncodeToString([]byte(v)), base64.StdEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v))} {
+				if bytes.Contains(raw, []byte(form[:len(form)-2])) {
+					found[place] = v
+				}
+			}
+		}
+	}
+	for _, role := range harness.Roles() {
+		proc := filepath.Join("/proc", strconv.Itoa(h.Process(role).PID()))
+		for _, file := range []string{"environ", "cmdline"} {
+			raw, err := os.ReadFile(filepath.Join(proc, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			look(file+" of the "+role, raw)
+		}
+		if role != harness.Vault {
+			memory(t, proc, func(raw []byte) { look("memory of the "+role, raw) })
+		}
+	}
+	err := filepath.WalkDir(h.Dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		look(path, raw)
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// memory reads all that a process may read of its own.
+func memory(t *testing.T, proc string, look func([]byte)) {
+	t.Helper()
+	maps, err := os.ReadFile(filepath.Join(proc, "maps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem, err := os.Open(filepath.Join(proc, "mem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	read := 0
+	for line := range strings.Lines(string(maps)) {
+		var from, to int64
+		var mode string
+		if n, _ := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); n != 3 || mode[0] != 'r' || strings.Contains(line, "[v") {
+			continue
+		}
+		raw, err := io.ReadAll(io.NewSectionReader(mem, from, to-from))
+		if err == nil {
+			read += len(raw)
+		}
+		look(raw)
+	}
+	if read < 1<<20 {
+		t.Fatalf("%s: only %d bytes of memory could be read", proc, read)
+	}
+}

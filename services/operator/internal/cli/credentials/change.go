@@ -1,0 +1,270 @@
+package credentials
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/statement"
+)
+
+const valueHelp = `
+The value is asked for at the terminal, without showing it; --file reads it from a file and --stdin from standard input
+(one newline at its end is left out). It is never an argument: other programs see those. You sign its name, its number and a
+digest under a random key, by which nobody can guess it.`
+
+// source is where a value comes from.
+type source struct {
+	file  string
+	stdin bool
+}
+
+func (v *source) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&v.file, "file", "", "read the value from `FILE`")
+	cmd.Flags().BoolVar(&v.stdin, "stdin", false, "read the value from standard input")
+	cmd.MarkFlagsMutuallyExclusive("file", "stdin")
+}
+
+func (a *app) value(ctx context.Context, v source) (value []byte, err error) {
+	switch {
+	case v.stdin:
+		value, err = io.ReadAll(io.LimitReader(a.Streams.In, statement.MaxCredential+2))
+	case v.file != "":
+		value, err = os.ReadFile(v.file)
+	default:
+		value, err = signingkey.AskTerminal(ctx, "The value (it is not shown): ")
+	}
+	if err != nil {
+		return nil, err
+	}
+	value = bytes.TrimSuffix(bytes.TrimSuffix(value, []byte("\n")), []byte("\r"))
+	if len(value) == 0 || len(value) > statement.MaxCredential {
+		return nil, cli.Usage("It has 1 to 65536 bytes.", "that is no value")
+	}
+	return value, nil
+}
+
+// put is a new value, for a new credential or for one that is there.
+type put struct {
+	name     string
+	source   source
+	file     bool
+	variable string
+	how      *cli.Asking
+}
+
+func (a *app) addCommand() *cobra.Command {
+	var p put
+	var path string
+	cmd := &cobra.Command{
+		Use:   "add NAME (--variable VAR | --path-variable VAR)",
+		Short: "Store a credential, with your signature",
+		Long: `Stores a credential under a name. No service gets it before "durward credential grant".
+
+A program that can read a credential from a file gets it with --path-variable: a file in memory, which no folder shows, and
+whose path is in the variable. For a program that takes nothing else --variable puts the value itself into the variable, where
+every process of the service's user can read it.
+` + valueHelp,
+		Example: `  durward credential add hf-token --path-variable HF_TOKEN_PATH
+  durward credential add hf-token --variable HF_TOKEN --file token.txt`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			if p.name = args[0]; path != "" {
+				p.file, p.variable = true, path
+			}
+			return a.add(ctx, s, p)
+		}),
+	}
+	cmd.Flags().StringVar(&p.variable, "variable", "", "`VAR` holds the value")
+	cmd.Flags().StringVar(&path, "path-variable", "", "`VAR` holds the path of a file with the value")
+	cmd.MarkFlagsMutuallyExclusive("variable", "path-variable")
+	p.source.flags(cmd)
+	p.how = cli.AskingFlags(cmd)
+	return cmd
+}
+
+func (a *app) add(ctx context.Context, s *cli.Session, p put) error {
+	switch {
+	case !statement.CredentialName(p.name):
+		return cli.Usage("Small letters, digits, _ - and ., 64 at most.", "%s is no name of a credential", clean.Visible(p.name))
+	case p.variable == "":
+		return cli.Usage("--path-variable HF_TOKEN_PATH, or --variable HF_TOKEN", "how a program gets it is not said")
+	case !statement.CredentialVariable(p.variable):
+		return cli.Usage("Capital letters, digits and _, and none that changes how programs run.", "%s cannot hold a credential", clean.Visible(p.variable))
+	}
+	value, err := a.value(ctx, p.source)
+	if err != nil {
+		return err
+	}
+	defer clear(value)
+	return a.store(ctx, s, p, value)
+}
+
+// store signs for a value and sends it.
+func (a *app) store(ctx context.Context, s *cli.Session, p put, value []byte) error {
+	delivery := statement.DeliveryEnvironment
+	if p.file {
+		delivery = statement.DeliveryFile
+	}
+	return a.change(ctx, s, "Sign and store it?", *p.how, value, &statement.Credential{
+		Action: statement.CredentialAdd, Name: p.name, Version: 1, Delivery: delivery, Variable: p.variable,
+	})
+}
+
+func (a *app) rotateCommand() *cobra.Command {
+	var p put
+	cmd := &cobra.Command{
+		Use:   "rotate NAME",
+		Short: "Give a credential a new value, with your signature",
+		Long: `Gives a credential a new value. What is started from now on gets it; what runs keeps the one that it got. Older values
+stay until they are removed: durward credential remove NAME --version N.
+` + valueHelp,
+		Example:           "  durward credential rotate hf-token",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			c, err := a.find(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			value, err := a.value(ctx, p.source)
+			if err != nil {
+				return err
+			}
+			defer clear(value)
+			return a.change(ctx, s, "Sign and store the new value?", *p.how, value, &statement.Credential{
+				Action: statement.CredentialRotate, Name: c.GetName(), Version: int(c.GetVersions()[0].GetVersion()) + 1,
+			})
+		}),
+	}
+	p.source.flags(cmd)
+	p.how = cli.AskingFlags(cmd)
+	return cmd
+}
+
+func (a *app) grantCommand() *cobra.Command {
+	var how *cli.Asking
+	cmd := &cobra.Command{
+		Use:   "grant NAME SERVICE...",
+		Short: "Let services have a credential, with your signature",
+		Long: `Adds services to those that may get a credential. A service gets it when it is started by a call, its catalogue entry
+names it, and it is granted here.`,
+		Example:           "  durward credential grant hf-token llm",
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: a.complete,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			c, err := a.find(ctx, s, args[0])
+			if err != nil {
+				return err
+			}
+			services := slices.Concat(c.GetServices(), args[1:])
+			slices.Sort(services)
+			known, err := s.IDs(ctx, "service")
+			if err != nil {
+				return err
+			}
+			for _, service := range args[1:] {
+				if !slices.Contains(known, service) {
+					return cli.Usage("See: durward services", "the catalogue has no service %s", clean.Visible(service))
+				}
+			}
+			return a.change(ctx, s, "Sign and grant it?", *how, nil, &statement.Credential{
+				Action: statement.CredentialGrant, Name: c.GetName(), Sink: s.Config.Executor.Identity, Services: slices.Compact(services),
+			})
+		}),
+	}
+	how = cli.AskingFlags(cmd)
+	return cmd
+}
+
+func (a *app) importCommand() *cobra.Command {
+	var p put
+	cmd := &cobra.Command{
+		Use:   "import-env VAR",
+		Short: "Move a credential from a variable of your environment into the vault",
+		Long: `Stores the value of a variable of this command's own environment, to be given to services as that variable. Programs that
+take a credential from an environment that somebody set for them go on working, and durward says that this is deprecated:
+such a value is in shells, unit files and histories, and nobody can say who has it.`,
+		Example:           "  durward credential import-env HF_TOKEN",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			p.variable = args[0]
+			if p.name == "" {
+				p.name = strings.ReplaceAll(strings.ToLower(p.variable), "_", "-")
+			}
+			value := []byte(a.Streams.Getenv(p.variable))
+			defer clear(value)
+			switch {
+			case !statement.CredentialName(p.name) || !statement.CredentialVariable(p.variable):
+				return cli.Usage("Capital letters, digits and _, and none that changes how programs run.", "%s cannot hold a credential", clean.Visible(p.variable))
+			case len(value) == 0 || len(value) > statement.MaxCredential:
+				return cli.Usage("Set it for this command alone.", "%s is not set, or too long", clean.Visible(p.variable))
+			}
+			if err := a.store(ctx, s, p, value); err != nil {
+				return err
+			}
+			a.Out.Remark("Warning: credentials in environment variables are deprecated. Take %s out of your shell's and units' files, and give it a new value: durward credential rotate %s",
+				p.variable, p.name)
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&p.name, "name", "", "store it under this name (default: the variable's, in small letters)")
+	p.how = cli.AskingFlags(cmd)
+	return cmd
+}
+
+// change signs a statement about a credential and sends it with its value.
+func (a *app) change(ctx context.Context, s *cli.Session, question string, how cli.Asking, value []byte, c *statement.Credential) error {
+	status, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
+	if err != nil {
+		return err
+	}
+	request := &vaultv1.ChangeCredentialRequest{Value: value}
+	if value != nil {
+		request.Salt = make([]byte, statement.CommitmentKey)
+		if _, err := rand.Read(request.Salt); err != nil {
+			return err
+		}
+		c.Commitment = statement.Commitment(request.Salt, c.Name, c.Version, value)
+	}
+	signer, err := a.Signer(s)
+	if err != nil {
+		return err
+	}
+	document := approval.DocumentOf(signer.Credential(s.Config.Vault.Identity, status.GetEpoch(), c), nil)
+	var signed []*callv1.HumanStatement
+	if signed, err = a.AskAndSign(ctx, s, question, how, document); err != nil {
+		return err
+	}
+	request.Statement = signed[0]
+	answer, err := s.Vault.Credentials.ChangeCredential(ctx, request)
+	if err != nil {
+		return err
+	}
+	return a.Show(answer, func() {
+		one := answer.GetCredential()
+		a.Out.Printf("%s %s, version %d, %s\n", a.Out.Green("✓"), one.GetName(), one.GetVersions()[0].GetVersion(), grantedTo(one))
+	})
+}
+
+func grantedTo(c *vaultv1.Credential) string {
+	if len(c.GetServices()) == 0 {
+		return "granted to no service"
+	}
+	return "granted to " + strings.Join(output.Each(c.GetServices(), clean.Visible), ", ")
+}

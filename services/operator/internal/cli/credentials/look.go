@@ -1,0 +1,273 @@
+package credentials
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signingkey"
+	"durward.internal/services/platform/clean"
+)
+
+func (a *app) list(ctx context.Context, s *cli.Session) (*vaultv1.ListCredentialsResponse, error) {
+	return s.Vault.Credentials.ListCredentials(ctx, &vaultv1.ListCredentialsRequest{})
+}
+
+func (a *app) find(ctx context.Context, s *cli.Session, name string) (*vaultv1.Credential, error) {
+	list, err := a.list(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range list.GetCredentials() {
+		if c.GetName() == name {
+			return c, nil
+		}
+	}
+	return nil, cli.Usage("See: durward credential list", "there is no credential %s", clean.Visible(name))
+}
+
+func (a *app) complete(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		if cmd.Name() == "grant" || cmd.Name() == "revoke" {
+			return a.CompleteServices(cmd, nil, to)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cli.CompleteAsked(a.App, cmd, args, func(ctx context.Context, s *cli.Session) ([]*vaultv1.Credential, error) {
+		list, err := a.list(ctx, s)
+		return list.GetCredentials(), err
+	}, func(c *vaultv1.Credential) (id, about string) { return c.GetName(), c.GetVariable() })
+}
+
+func (a *app) listCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "The stored credentials, without their values",
+		Example: "  durward credential list",
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, _ []string) (*vaultv1.ListCredentialsResponse, error) {
+			return a.list(ctx, s)
+		}, func(list *vaultv1.ListCredentialsResponse) {
+			if list.GetSealed() {
+				a.Out.Printf("%s\n", a.Out.Yellow("The stored credentials are sealed: services that need one are not started. Unseal them: durward vault unseal"))
+			}
+			if len(list.GetCredentials()) == 0 {
+				a.Out.Printf("No credential is stored.\n")
+				return
+			}
+			a.Out.Table([]string{"NAME", "GIVEN AS", "SERVICES", "VERSION", "AGE", "LAST USE"}, output.Each(list.GetCredentials(), func(c *vaultv1.Credential) []string {
+				newest := c.GetVersions()[0]
+				return []string{
+					clean.Visible(c.GetName()), given(c), strings.Join(output.Each(c.GetServices(), clean.Visible), ", "),
+					fmt.Sprint(newest.GetVersion()), a.ago(newest.GetAddedAt()), a.lastUse(c),
+				}
+			}))
+		}),
+	}
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show NAME",
+		Short:             "One credential: its versions, and who got it",
+		Example:           "  durward credential show hf-token",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete,
+		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*vaultv1.Credential, error) {
+			return a.find(ctx, s, args[0])
+		}, func(c *vaultv1.Credential) {
+			a.Out.Printf("%s, as %s, %s\n", a.Out.Bold(clean.Visible(c.GetName())), given(c), grantedTo(c))
+			for _, v := range c.GetVersions() {
+				a.Out.Printf("  version %d, added %s by %s\n", v.GetVersion(), a.ago(v.GetAddedAt()), clean.Visible(v.GetAddedBy()))
+			}
+			for _, u := range c.GetUses() {
+				a.Out.Printf("  %s got version %d %s\n", clean.Visible(u.GetService()), u.GetVersion(), a.ago(u.GetUsedAt()))
+			}
+		}),
+	}
+}
+
+func given(c *vaultv1.Credential) string {
+	if c.GetDelivery() == vaultv1.Delivery_DELIVERY_FILE {
+		return "a file, at $" + clean.Visible(c.GetVariable())
+	}
+	return "$" + clean.Visible(c.GetVariable())
+}
+
+func (a *app) ago(at *timestamppb.Timestamp) string {
+	return approval.Duration(a.Now().Sub(at.AsTime()).Truncate(time.Second)) + " ago"
+}
+
+func (a *app) lastUse(c *vaultv1.Credential) string {
+	if len(c.GetUses()) == 0 {
+		return "never"
+	}
+	last := slices.MaxFunc(c.GetUses(), func(x, y *vaultv1.Use) int { return x.GetUsedAt().AsTime().Compare(y.GetUsedAt().AsTime()) })
+	return a.ago(last.GetUsedAt()) + " by " + clean.Visible(last.GetService())
+}
+
+func (a *app) revokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke NAME [SERVICE]",
+		Short: "Take a credential from a service, or from all",
+		Long: `From the moment that it returns no service gets the credential by what was revoked. It needs no key: ending is always
+safe. What runs keeps the value that it got, and is listed: stop it, and make the value worthless where it came from.`,
+		Example:           "  durward credential revoke hf-token llm",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.complete,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			service := ""
+			if len(args) == 2 {
+				service = args[1]
+			}
+			answer, err := s.Vault.Credentials.RevokeCredential(ctx, &vaultv1.RevokeCredentialRequest{Name: args[0], Service: service})
+			if err != nil {
+				return err
+			}
+			return a.Show(answer, func() {
+				a.Out.Printf("%s %s is revoked\n", a.Out.Green("✓"), clean.Visible(args[0]))
+				a.held(ctx, s, answer.GetHeld())
+			})
+		}),
+	}
+}
+
+func (a *app) removeCommand() *cobra.Command {
+	var version uint32
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Forget a credential, or one of its older values",
+		Long: `Forgets a credential with all its values, or with --version one that is not the newest. It needs no key. What runs keeps
+the value that it got, and is listed.`,
+		Example:           "  durward credential remove hf-token --version 1",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			if err := a.Confirm(ctx, "Remove it? Nobody can bring it back.", yes); err != nil {
+				return err
+			}
+			answer, err := s.Vault.Credentials.RemoveCredential(ctx, &vaultv1.RemoveCredentialRequest{Name: args[0], Version: version})
+			if err != nil {
+				return err
+			}
+			return a.Show(answer, func() {
+				a.Out.Printf("%s %s is removed\n", a.Out.Green("✓"), clean.Visible(args[0]))
+				a.held(ctx, s, answer.GetHeld())
+			})
+		}),
+	}
+	cmd.Flags().Uint32Var(&version, "version", 0, "this version alone")
+	cli.CompleteFlag(cmd, "version", cobra.NoFileCompletions)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+// held says which services run that got a value.
+func (a *app) held(ctx context.Context, s *cli.Session, uses []*vaultv1.Use) {
+	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
+	for _, u := range uses {
+		runs := err != nil || slices.ContainsFunc(list.GetServices(), func(one *executorv1.ServiceSummary) bool {
+			return one.GetServiceId() == u.GetService() && one.GetState() != executorv1.ServiceState_SERVICE_STATE_STOPPED
+		})
+		if runs {
+			a.Out.Printf("%s %s got version %d %s and may hold it still: durward stop %s\n", a.Out.Yellow("!"), clean.Visible(u.GetService()),
+				u.GetVersion(), a.ago(u.GetUsedAt()), clean.Visible(u.GetService()))
+		}
+	}
+}
+
+func (a *app) unsealCommand() *cobra.Command {
+	var stdin bool
+	cmd := &cobra.Command{
+		Use:   "unseal",
+		Short: "Hand the vault the passphrase of the stored credentials",
+		Long: `Asks for the passphrase that the stored credentials' keys are kept under, and hands it to the vault, which forgets it once
+it has opened them. It is needed after each start of a vault whose vault.yaml says "credentials: {key: passphrase}". The
+first passphrase is the one from then on.`,
+		Example: "  durward vault unseal",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			list, err := a.list(ctx, s)
+			if err != nil {
+				return err
+			}
+			if !list.GetSealed() {
+				a.Out.Printf("Nothing is sealed.\n")
+				return nil
+			}
+			passphrase, err := a.passphrase(ctx, stdin, !list.GetPassphraseSet())
+			if err != nil {
+				return err
+			}
+			defer clear(passphrase)
+			if _, err := s.Vault.Credentials.Unseal(ctx, &vaultv1.UnsealRequest{Passphrase: passphrase}); err != nil {
+				return err
+			}
+			a.Out.Printf("%s The stored credentials can be used.\n", a.Out.Green("✓"))
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&stdin, "stdin", false, "read the passphrase from standard input")
+	return cmd
+}
+
+func (a *app) rotateKeysCommand() *cobra.Command {
+	var stdin bool
+	cmd := &cobra.Command{
+		Use:     "rotate-keys",
+		Short:   "Encrypt the stored credentials anew",
+		Long:    `Makes a new data key and encrypts every stored credential under it, while everything goes on.`,
+		Example: "  durward vault rotate-keys",
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			list, err := a.list(ctx, s)
+			if err != nil {
+				return err
+			}
+			request := &vaultv1.RotateKeysRequest{}
+			if list.GetPassphraseSet() {
+				if request.Passphrase, err = a.passphrase(ctx, stdin, false); err != nil {
+					return err
+				}
+				defer clear(request.GetPassphrase())
+			}
+			answer, err := s.Vault.Credentials.RotateKeys(ctx, request)
+			if err != nil {
+				return err
+			}
+			return a.Show(answer, func() {
+				a.Out.Printf("%s %d values are under a new key.\n", a.Out.Green("✓"), answer.GetValues())
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&stdin, "stdin", false, "read the passphrase from standard input")
+	return cmd
+}
+
+// passphrase reads it, twice where it is new and a person types it.
+func (a *app) passphrase(ctx context.Context, stdin, fresh bool) ([]byte, error) {
+	if stdin {
+		return a.value(ctx, source{stdin: true})
+	}
+	first, err := signingkey.AskTerminal(ctx, "Passphrase of the stored credentials: ")
+	if err != nil || !fresh {
+		return first, err
+	}
+	again, err := signingkey.AskTerminal(ctx, "It is the first one. Once more: ")
+	if err != nil {
+		return nil, err
+	}
+	defer clear(again)
+	if string(first) != string(again) || len(first) == 0 {
+		return nil, cli.Usage("Try again.", "the two are not the same, or empty")
+	}
+	return first, nil
+}

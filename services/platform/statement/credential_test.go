@@ -1,0 +1,74 @@
+package statement
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCredentialStatements(t *testing.T) {
+	t.Parallel()
+	digest := Commitment([]byte("key"), "hf", 1, []byte("value"))
+	add := Credential{Action: CredentialAdd, Name: "hf", Version: 1, Commitment: digest, Delivery: DeliveryFile, Variable: "HF_TOKEN_PATH"}
+	rotate := Credential{Action: CredentialRotate, Name: "hf", Version: 2, Commitment: digest}
+	grant := Credential{Action: CredentialGrant, Name: "hf", Sink: "spiffe://d/executor/local", Services: []string{"a", "b"}}
+	with := func(c Credential, change func(*Credential)) *Credential { change(&c); return &c }
+	try := func(c *Credential) error {
+		now := time.Now()
+		s := &Statement{
+			Type: Type, Version: Version, Kind: KindCredential, ID: strings.Repeat("a", 32), Operator: "ada", IssuedAt: FormatTime(now),
+			NotBefore: FormatTime(now), ExpiresAt: FormatTime(now.Add(time.Minute)), Epoch: 1, Audience: "spiffe://d/vault/local", Credential: c,
+		}
+		raw, err := s.Marshal()
+		if err != nil {
+			return err
+		}
+		_, err = Parse(raw)
+		return err
+	}
+	for name, c := range map[string]*Credential{
+		"none":                     nil,
+		"no action":                with(add, func(c *Credential) { c.Action = "" }),
+		"a name with a path":       with(add, func(c *Credential) { c.Name = "../hf" }),
+		"added as version 2":       with(add, func(c *Credential) { c.Version = 2 }),
+		"added without commitment": with(add, func(c *Credential) { c.Commitment = "" }),
+		"the value for commitment": with(add, func(c *Credential) { c.Commitment = "value" }),
+		"added and granted":        with(add, func(c *Credential) { c.Sink, c.Services = grant.Sink, grant.Services }),
+		"another way":              with(add, func(c *Credential) { c.Delivery = "argument" }),
+		"the loader's variable":    with(add, func(c *Credential) { c.Variable = "LD_PRELOAD" }),
+		"the path":                 with(add, func(c *Credential) { c.Variable = "PATH" }),
+		"two variables":            with(add, func(c *Credential) { c.Variable = "A=1\nB" }),
+		"rotated to version 1":     with(rotate, func(c *Credential) { c.Version = 1 }),
+		"rotated to another way":   with(rotate, func(c *Credential) { c.Delivery, c.Variable = DeliveryFile, "X" }),
+		"granted to nobody":        with(grant, func(c *Credential) { c.Services = nil }),
+		"granted by nobody":        with(grant, func(c *Credential) { c.Sink = "" }),
+		"granted to all":           with(grant, func(c *Credential) { c.Services = []string{"*"} }),
+		"granted twice":            with(grant, func(c *Credential) { c.Services = []string{"a", "a"} }),
+		"granted out of order":     with(grant, func(c *Credential) { c.Services = []string{"b", "a"} }),
+		"granted with a value":     with(grant, func(c *Credential) { c.Version, c.Commitment = 1, digest }),
+	} {
+		if err := try(c); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, c := range []Credential{add, rotate, grant} {
+		if err := try(&c); err != nil {
+			t.Errorf("%s: %v", c.Action, err)
+		}
+	}
+}
+
+func TestCommitment(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, c := range []string{
+		Commitment([]byte("k"), "a", 1, []byte("v")), Commitment([]byte("l"), "a", 1, []byte("v")), Commitment([]byte("k"), "b", 1, []byte("v")),
+		Commitment([]byte("k"), "a", 2, []byte("v")), Commitment([]byte("k"), "a", 1, []byte("w")), Commitment([]byte("k"), "av", 1, nil),
+	} {
+		if seen[c] {
+			t.Error("two are alike")
+		}
+		seen[c] = true
+	}
+}

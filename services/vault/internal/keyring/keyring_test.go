@@ -1,0 +1,189 @@
+package keyring
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/vault/internal/store"
+)
+
+// kept is a Store in memory.
+type kept struct {
+	ring   *store.Keyring
+	values []store.CredentialVersion
+	fail   error
+}
+
+func (k *kept) Keyring(context.Context) (*store.Keyring, error) {
+	if k.ring == nil {
+		return nil, store.ErrNotFound
+	}
+	return k.ring, nil
+}
+
+func (k *kept) SetKeyring(_ context.Context, ring store.Keyring, values []store.CredentialVersion) error {
+	if k.fail == nil {
+		k.ring, k.values = &ring, values
+	}
+	return k.fail
+}
+
+func open(t *testing.T, s *kept, source, file string) *Ring {
+	t.Helper()
+	r, err := Open(t.Context(), Config{
+		Store: s, Source: source, File: file, Now: time.Now, Logger: platformtest.Logger(), Getenv: func(string) string { return filepath.Dir(file) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func encrypt(t *testing.T, r *Ring, name string, version uint32, value string) []byte {
+	t.Helper()
+	encrypted, err := r.Encrypt(t.Context(), name, version, []byte(value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encrypted
+}
+
+func decrypts(t *testing.T, r *Ring, name string, version uint32, encrypted []byte, want string) {
+	t.Helper()
+	if plain, err := r.Decrypt(t.Context(), name, version, encrypted); err != nil || string(plain) != want {
+		t.Errorf("%s %d: %q, %v", name, version, plain, err)
+	}
+}
+
+func TestAValueOpensInItsPlaceAlone(t *testing.T) {
+	t.Parallel()
+	r := open(t, &kept{}, SourceFile, filepath.Join(t.TempDir(), File))
+	encrypted := encrypt(t, r, "a", 1, "secret")
+	for _, place := range []struct {
+		name    string
+		version uint32
+	}{{"b", 1}, {"a", 2}, {"a\x001", 0}} {
+		if _, err := r.Decrypt(t.Context(), place.name, place.version, encrypted); err == nil {
+			t.Errorf("it opens as version %d of %q", place.version, place.name)
+		}
+	}
+	for i := range encrypted {
+		edited := bytes.Clone(encrypted)
+		edited[i] ^= 1
+		if _, err := r.Decrypt(t.Context(), "a", 1, edited); err == nil {
+			t.Fatalf("it opens with byte %d changed", i)
+		}
+	}
+	decrypts(t, r, "a", 1, encrypted, "secret")
+}
+
+func TestKeyFromAFile(t *testing.T) {
+	t.Parallel()
+	file, s := filepath.Join(t.TempDir(), File), &kept{}
+	first := open(t, s, SourceFile, file)
+	if _, err := os.Lstat(file); err == nil || first.Sealed(t.Context()) {
+		t.Error("a vault without credentials has a key, or is sealed")
+	}
+	encrypted := encrypt(t, first, "a", 1, "secret")
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || info.Size() != keySize {
+		t.Fatalf("%v, %v", info, err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil || bytes.Contains(s.ring.Wrapped, raw) {
+		t.Errorf("the key is stored beside what is under it: %v", err)
+	}
+	decrypts(t, open(t, s, SourceFile, file), "a", 1, encrypted, "secret")
+
+	// Without its key, with another, and with one that others may read, it is sealed and everything else goes on.
+	for name, spoil := range map[string]func() error{
+		"missing": func() error { return os.Remove(file) },
+		"another": func() error { return os.WriteFile(file, bytes.Repeat([]byte{1}, keySize), 0o600) },
+		"short":   func() error { return os.WriteFile(file, raw[:keySize-1], 0o600) },
+		"open":    func() error { return errors.Join(os.WriteFile(file, raw, 0o600), os.Chmod(file, 0o644)) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		r := open(t, s, SourceFile, file)
+		if _, err := r.Decrypt(t.Context(), "a", 1, encrypted); !errors.Is(err, ErrSealed) || !r.Sealed(t.Context()) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := r.Encrypt(t.Context(), "a", 2, nil); !errors.Is(err, ErrSealed) {
+			t.Errorf("%s: encrypts: %v", name, err)
+		}
+		_ = os.Chmod(file, 0o600)
+	}
+}
+
+func TestKeyFromSystemd(t *testing.T) {
+	t.Parallel()
+	file, s := filepath.Join(t.TempDir(), Credential), &kept{}
+	if _, err := open(t, s, SourceSystemd, file).Encrypt(t.Context(), "a", 1, nil); err == nil {
+		t.Error("it encrypts without a key")
+	}
+	if s.ring != nil {
+		t.Fatal("keys were stored under none")
+	}
+	if err := os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	encrypted := encrypt(t, open(t, s, SourceSystemd, file), "a", 1, "secret")
+	decrypts(t, open(t, s, SourceSystemd, file), "a", 1, encrypted, "secret")
+}
+
+func TestKeyOfAPassphrase(t *testing.T) {
+	t.Parallel()
+	s := &kept{}
+	r := open(t, s, SourcePassphrase, "")
+	if _, err := r.Encrypt(t.Context(), "a", 1, nil); !errors.Is(err, ErrSealed) || !r.Sealed(t.Context()) {
+		t.Errorf("before the first: %v", err)
+	}
+	typed := []byte("correct horse")
+	if err := r.Unseal(t.Context(), typed); err != nil || !bytes.Equal(typed, make([]byte, len(typed))) {
+		t.Fatalf("%v, %q is not wiped", err, typed)
+	}
+	encrypted := encrypt(t, r, "a", 1, "secret")
+	again := open(t, s, SourcePassphrase, "")
+	if err := again.Unseal(t.Context(), []byte("wrong horse")); !errors.Is(err, ErrPassphrase) || !again.Sealed(t.Context()) {
+		t.Errorf("a wrong one: %v", err)
+	}
+	if err := again.Unseal(t.Context(), []byte("correct horse")); err != nil {
+		t.Fatal(err)
+	}
+	decrypts(t, again, "a", 1, encrypted, "secret")
+	if err := again.Rotate(t.Context(), nil, []byte("wrong horse")); !errors.Is(err, ErrPassphrase) {
+		t.Errorf("new keys by a wrong one: %v", err)
+	}
+	if err := open(t, &kept{}, SourceFile, "").Unseal(t.Context(), []byte("x")); !errors.Is(err, ErrNoPassphrase) {
+		t.Errorf("where there is none: %v", err)
+	}
+}
+
+func TestRotate(t *testing.T) {
+	t.Parallel()
+	file, s := filepath.Join(t.TempDir(), File), &kept{}
+	r := open(t, s, SourceFile, file)
+	values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "one")}, {Name: "b", Version: 2, Value: encrypt(t, r, "b", 2, "two")}}
+	s.fail = errors.New("the disk is full")
+	if err := r.Rotate(t.Context(), values, nil); !errors.Is(err, s.fail) {
+		t.Errorf("what is not stored: %v", err)
+	}
+	decrypts(t, r, "a", 1, values[0].Value, "one")
+	s.fail = nil
+	if err := r.Rotate(t.Context(), values, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, ring := range []*Ring{r, open(t, s, SourceFile, file)} {
+		decrypts(t, ring, "a", 1, s.values[0].Value, "one")
+		decrypts(t, ring, "b", 2, s.values[1].Value, "two")
+		if _, err := ring.Decrypt(t.Context(), "a", 1, values[0].Value); err == nil {
+			t.Error("what was under the old key still opens")
+		}
+	}
+}

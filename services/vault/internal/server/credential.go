@@ -1,0 +1,295 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/handover"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/keyring"
+	"durward.internal/services/vault/internal/safe"
+	"durward.internal/services/vault/internal/store"
+)
+
+// credentialService is the stored credentials, for operators' programs.
+type credentialService struct {
+	vaultv1.UnimplementedCredentialServiceServer
+	*Server
+}
+
+// ChangeCredential does what a signed statement says. It is recorded before.
+func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCredentialRequest) (*vaultv1.ChangeCredentialResponse, error) {
+	defer clear(req.GetValue())
+	v, err := s.Consent.Verify(req.GetStatement(), "")
+	if err == nil && (v.Kind != statement.KindCredential || !s.Self.AddressedBy(v.Audience) || v.Epoch != s.Halt.Now().Epoch) {
+		err = fmt.Errorf("%w: it is of kind %s for %s, epoch %d", statement.ErrCover, v.Kind, v.Audience, v.Epoch)
+	}
+	if err == nil && v.Credential.Action == statement.CredentialGrant && !s.isSink(v.Credential.Sink) {
+		err = fmt.Errorf("%w: %s is no sink here", statement.ErrCover, v.Credential.Sink)
+	}
+	if err != nil {
+		s.noteCredentialRefused(ctx, "", "", err)
+		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not change a credential here", fault.WithCause(err))
+	}
+	c := v.Credential
+	if err := s.Safe.MayChange(ctx, c, req.GetValue(), req.GetSalt()); err != nil {
+		return nil, credentialFault(c.Name, err)
+	}
+	r := credentialRecord(c.Action, c.Name, v.Operator)
+	r.Body.Principal, r.Body.Channel = statement.CommandPrincipal(v.Operator), callv1.Channel_CHANNEL_CLI
+	r.Body.Statement, r.Body.Confirmed, r.Body.Persistent = req.GetStatement(), true, true
+	if c.Version > 0 {
+		r.Body.Details["version"] = strconv.Itoa(c.Version)
+	}
+	if len(c.Services) > 0 {
+		r.Body.Details["services"] = strings.Join(c.Services, " ")
+	}
+	if err := s.Journal.Must(ctx, r); err != nil {
+		return nil, err
+	}
+	err = s.Safe.Change(context.WithoutCancel(ctx), c, req.GetValue(), req.GetSalt(), store.UsedStatement{
+		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
+	})
+	if err != nil {
+		return nil, credentialFault(c.Name, err)
+	}
+	list, err := s.ListCredentials(ctx, &vaultv1.ListCredentialsRequest{})
+	for _, one := range list.GetCredentials() {
+		if one.GetName() == c.Name {
+			return &vaultv1.ChangeCredentialResponse{Credential: one}, nil
+		}
+	}
+	return &vaultv1.ChangeCredentialResponse{}, err
+}
+
+// RevokeCredential takes a credential away; that is recorded, and done whether or not it can be.
+func (s *credentialService) RevokeCredential(ctx context.Context, req *vaultv1.RevokeCredentialRequest) (*vaultv1.RevokeCredentialResponse, error) {
+	ctx = context.WithoutCancel(ctx)
+	was, err := s.Safe.Revoke(ctx, req.GetName(), req.GetService())
+	if err != nil {
+		return nil, credentialFault(req.GetName(), err)
+	}
+	r := credentialRecord("revoke", req.GetName(), caller(ctx).String())
+	r.Body.Details["services"] = strings.Join(was.Services, " ")
+	if req.GetService() != "" {
+		r.Body.Details["services"] = req.GetService()
+	}
+	s.Journal.Note(ctx, r)
+	resp := &vaultv1.RevokeCredentialResponse{Credential: credentialOf(was)}
+	for _, u := range resp.GetCredential().GetUses() {
+		if req.GetService() == "" || req.GetService() == u.GetService() {
+			resp.Held = append(resp.Held, u)
+		}
+	}
+	return resp, nil
+}
+
+// RemoveCredential forgets one.
+func (s *credentialService) RemoveCredential(ctx context.Context, req *vaultv1.RemoveCredentialRequest) (*vaultv1.RemoveCredentialResponse, error) {
+	ctx = context.WithoutCancel(ctx)
+	was, err := s.Safe.Remove(ctx, req.GetName(), req.GetVersion())
+	if err != nil {
+		return nil, credentialFault(req.GetName(), err)
+	}
+	r := credentialRecord("remove", req.GetName(), caller(ctx).String())
+	if req.GetVersion() > 0 {
+		r.Body.Details["version"] = strconv.FormatUint(uint64(req.GetVersion()), 10)
+	}
+	s.Journal.Note(ctx, r)
+	return &vaultv1.RemoveCredentialResponse{Held: credentialOf(was).GetUses()}, nil
+}
+
+// ListCredentials shows what is known beside the values.
+func (s *credentialService) ListCredentials(ctx context.Context, _ *vaultv1.ListCredentialsRequest) (*vaultv1.ListCredentialsResponse, error) {
+	all, err := s.Safe.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys := s.Safe.Keys()
+	resp := &vaultv1.ListCredentialsResponse{Sealed: keys.Sealed(ctx), KeySource: keys.Source(), PassphraseSet: keys.Source() == keyring.SourcePassphrase && keys.Made(ctx)}
+	for _, c := range all {
+		resp.Credentials = append(resp.Credentials, credentialOf(c))
+	}
+	return resp, nil
+}
+
+// Unseal takes the passphrase. Guessing is slow: each try costs a third of a second, and they come one after the other.
+func (s *credentialService) Unseal(ctx context.Context, req *vaultv1.UnsealRequest) (*vaultv1.UnsealResponse, error) {
+	if err := s.Safe.Keys().Unseal(ctx, req.GetPassphrase()); err != nil {
+		s.noteCredentialRefused(ctx, "", "unseal", err)
+		return nil, credentialFault("", err)
+	}
+	s.Journal.Note(ctx, credentialRecord("unseal", "", caller(ctx).String()))
+	return &vaultv1.UnsealResponse{}, nil
+}
+
+// RotateKeys makes a new data key.
+func (s *credentialService) RotateKeys(ctx context.Context, req *vaultv1.RotateKeysRequest) (*vaultv1.RotateKeysResponse, error) {
+	n, err := s.Safe.Rotate(context.WithoutCancel(ctx), req.GetPassphrase())
+	if err != nil {
+		return nil, credentialFault("", err)
+	}
+	s.Journal.Note(ctx, credentialRecord("rotate-keys", "", caller(ctx).String()))
+	return &vaultv1.RotateKeysResponse{Values: count(n)}, nil
+}
+
+// releaseService gives values to services that start.
+type releaseService struct {
+	vaultv1.UnimplementedReleaseServiceServer
+	*Server
+}
+
+// starts are the tools by which services start; where one names its service, that one alone starts.
+var starts = map[string]bool{"start_service": true, "switch_mode": true}
+
+// ReleaseCredentials gives a service's launcher what the service is granted, within a redeemed call that still runs. Each is recorded
+// before.
+func (s *releaseService) ReleaseCredentials(ctx context.Context, req *vaultv1.ReleaseCredentialsRequest) (*vaultv1.ReleaseCredentialsResponse, error) {
+	ask := safe.Ask{Sink: caller(ctx).String(), Service: req.GetService(), Names: req.GetNames()}
+	grant, err := s.Issuer.KnownGrant(req.GetGrant())
+	if err == nil {
+		ask.Operation = grant.GetOperationId()
+		err = s.startsNow(ctx, grant, ask)
+	}
+	if err != nil {
+		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), ask.Service, err)
+		if fault.Is(err, callv1.Code_CODE_HALTED) {
+			return nil, err
+		}
+		return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+	}
+	uses, err := s.Safe.MayRelease(ctx, ask)
+	if err != nil {
+		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), ask.Service, err)
+		return nil, credentialFault("", err)
+	}
+	for _, u := range uses {
+		r := credentialRecord("use", u.Name, ask.Sink)
+		r.Kind, r.OperationId, r.Tool = auditv1.Kind_KIND_CREDENTIAL_USED, u.OperationID, grant.GetTool().GetName()
+		r.Body.Principal, r.Body.Session, r.Body.Channel = grant.GetPrincipal(), grant.GetSession(), grant.GetChannel()
+		r.Body.Details["domain"], r.Body.Details["service"] = "service", u.Service
+		r.Body.Details["version"] = strconv.FormatUint(uint64(u.Version), 10)
+		if err := s.Journal.Must(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	resp := &vaultv1.ReleaseCredentialsResponse{}
+	err = s.Halt.Within(grant.GetEpoch(), func() error {
+		return s.Safe.Release(context.WithoutCancel(ctx), ask, func(values []handover.Value) (err error) {
+			resp.Sealed, err = handover.Seal(req.GetPublicKey(), ask.Service, values)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, credentialFault("", err)
+	}
+	return resp, nil
+}
+
+// startsNow reports why a grant does not start that service at this moment.
+func (s *Server) startsNow(ctx context.Context, g *callv1.Grant, ask safe.Ask) error {
+	if g.GetAudience() != ask.Sink {
+		return errors.New("the grant is for another sink")
+	}
+	o, err := s.Queue.Check(ctx, g, ask.Sink)
+	switch {
+	case err != nil:
+		return err
+	case o == nil || o.State != vaultv1.OperationState_OPERATION_STATE_RUNNING:
+		return errors.New("its operation does not run now")
+	case !starts[o.ToolName]:
+		return errors.New(o.ToolName + " starts no service")
+	}
+	var named struct {
+		Service string `json:"service_id"`
+	}
+	if err := json.Unmarshal(o.Arguments, &named); err != nil {
+		return err
+	}
+	if named.Service != "" && named.Service != ask.Service || o.ToolName == "start_service" && named.Service == "" {
+		return errors.New("the call starts another service")
+	}
+	return nil
+}
+
+func (s *Server) isSink(id string) bool {
+	for _, sink := range s.Sinks {
+		if sink.String() == id {
+			return true
+		}
+	}
+	return false
+}
+
+func credentialRecord(action, name, by string) *auditv1.Record {
+	r := &auditv1.Record{Kind: auditv1.Kind_KIND_CREDENTIAL_CHANGED, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
+		Action: "credential-" + action, DecisionSource: by, Details: map[string]string{},
+	}}
+	if name != "" {
+		r.Body.Details["name"] = name
+	}
+	return r
+}
+
+func (s *Server) noteCredentialRefused(ctx context.Context, names, service string, cause error) {
+	r := &auditv1.Record{Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED, Body: &auditv1.Body{
+		Action: "credential-refused", Reason: cause.Error(), DecisionSource: caller(ctx).String(), Details: map[string]string{},
+	}}
+	for key, value := range map[string]string{"names": names, "service": service} {
+		if value != "" {
+			r.Body.Details[key] = value
+		}
+	}
+	s.Journal.Note(ctx, r)
+}
+
+// credentialFault is what callers see.
+func credentialFault(name string, err error) error {
+	cause := fault.WithCause(err)
+	switch {
+	case errors.Is(err, keyring.ErrSealed):
+		return fault.New(callv1.Code_CODE_SEALED, "the stored credentials are sealed: an operator must unseal the vault", cause)
+	case errors.Is(err, keyring.ErrPassphrase):
+		return fault.New(callv1.Code_CODE_DENIED, keyring.ErrPassphrase.Error(), cause)
+	case errors.Is(err, keyring.ErrNoPassphrase):
+		return fault.New(callv1.Code_CODE_CONFLICT, keyring.ErrNoPassphrase.Error(), cause)
+	case errors.Is(err, safe.ErrUnknown), errors.Is(err, safe.ErrNotGranted):
+		return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such credential, or it is not granted", cause)
+	case errors.Is(err, safe.ErrExists):
+		return fault.New(callv1.Code_CODE_CONFLICT, "there is a credential "+name+" already", cause)
+	case errors.Is(err, safe.ErrNewest):
+		return fault.New(callv1.Code_CODE_CONFLICT, safe.ErrNewest.Error(), cause)
+	case errors.Is(err, safe.ErrVersion), errors.Is(err, store.ErrState):
+		return fault.New(callv1.Code_CODE_CONFLICT, name+" changed meanwhile, or has no such version; look at it and try again", cause)
+	case errors.Is(err, safe.ErrCommitment):
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, safe.ErrCommitment.Error(), cause)
+	case errors.Is(err, store.ErrStatementUsed):
+		return fault.New(callv1.Code_CODE_CONFLICT, "the statement was used before", cause)
+	}
+	return err
+}
+
+// credentialOf is a credential without its values.
+func credentialOf(c *store.Credential) *vaultv1.Credential {
+	out := &vaultv1.Credential{Name: c.Name, Variable: c.Variable, Sink: c.Sink, Services: c.Services, Delivery: vaultv1.Delivery_DELIVERY_ENVIRONMENT}
+	if c.Delivery == statement.DeliveryFile {
+		out.Delivery = vaultv1.Delivery_DELIVERY_FILE
+	}
+	for _, v := range c.Versions {
+		out.Versions = append(out.Versions, &vaultv1.CredentialVersion{Version: v.Version, AddedAt: timestamppb.New(v.AddedAt), AddedBy: v.AddedBy})
+	}
+	for _, u := range c.Uses {
+		out.Uses = append(out.Uses, &vaultv1.Use{Service: u.Service, Version: u.Version, UsedAt: timestamppb.New(u.UsedAt), OperationId: u.OperationID})
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+package server
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/handover"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/statement"
+)
+
+func (v *vault) credentials() vaultv1.CredentialServiceClient {
+	return vaultv1.NewCredentialServiceClient(v.as(optionsv1.Role_ROLE_OPERATOR, "ada"))
+}
+
+func (v *vault) credential(c *statement.Credential) *statement.Statement {
+	now := v.clock.Now()
+	return &statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindCredential, ID: grant.NewID(), Operator: platformtest.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
+		Epoch: 1, Audience: v.self.String(), Credential: c,
+	}
+}
+
+var salt = bytes.Repeat([]byte{3}, statement.CommitmentKey)
+
+func (v *vault) value(action string, version int, value string) *vaultv1.ChangeCredentialRequest {
+	c := &statement.Credential{Action: action, Name: "hf", Version: version, Commitment: statement.Commitment(salt, "hf", version, []byte(value))}
+	if action == statement.CredentialAdd {
+		c.Delivery, c.Variable = statement.DeliveryFile, "HF_TOKEN_PATH"
+	}
+	return &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(c)), Value: []byte(value), Salt: salt}
+}
+
+func (v *vault) grantedTo(services ...string) *vaultv1.ChangeCredentialRequest {
+	return &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
+		Action: statement.CredentialGrant, Name: "hf", Sink: v.ID(executor, "local").String(), Services: services,
+	}))}
+}
+
+func (v *vault) stored(req *vaultv1.ChangeCredentialRequest) error {
+	_, err := v.credentials().ChangeCredential(v.t.Context(), req)
+	return err
+}
+
+func TestACredentialIsChangedByAStatementAlone(t *testing.T) {
+	v := newVault(t)
+	wantCode(t, v.stored(v.grantedTo("chat")), callv1.Code_CODE_NOT_FOUND)
+	swapped := v.value(statement.CredentialAdd, 1, "secret")
+	swapped.Value = []byte("another")
+	wantCode(t, v.stored(swapped), callv1.Code_CODE_INVALID_ARGUMENT)
+	for name, spoil := range map[string]func(*statement.Statement){
+		"another vault": func(s *statement.Statement) { s.Audience = v.ID(optionsv1.Role_ROLE_VAULT, "other").String() },
+		"another epoch": func(s *statement.Statement) { s.Epoch = 2 },
+		"expired": func(s *statement.Statement) {
+			s.IssuedAt, s.NotBefore, s.ExpiresAt = "2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2020-01-01T00:05:00Z"
+		},
+		"another's name": func(s *statement.Statement) { s.Operator = "eve" },
+		"no sink": func(s *statement.Statement) {
+			s.Credential = &statement.Credential{Action: statement.CredentialGrant, Name: "hf", Sink: "spiffe://other/executor/x", Services: []string{"chat"}}
+		},
+		"another kind": func(s *statement.Statement) { s.Kind, s.Credential = statement.KindResume, nil },
+	} {
+		req := v.value(statement.CredentialAdd, 1, "secret")
+		st, err := statement.Parse(req.GetStatement().GetStatement())
+		v.must(err)
+		spoil(st)
+		req.Statement = v.sign(st)
+		t.Run(name, func(t *testing.T) { wantCode(t, v.stored(req), callv1.Code_CODE_DENIED) })
+	}
+	add := v.value(statement.CredentialAdd, 1, "secret")
+	again := proto.CloneOf(add)
+	v.must(v.stored(add))
+	wantCode(t, v.stored(again), callv1.Code_CODE_CONFLICT)
+	wantCode(t, v.stored(v.value(statement.CredentialRotate, 3, "x")), callv1.Code_CODE_CONFLICT)
+	v.must(v.stored(v.value(statement.CredentialRotate, 2, "second")))
+
+	grants := v.grantedTo("chat")
+	v.must(v.stored(grants))
+	_, err := v.credentials().RevokeCredential(t.Context(), &vaultv1.RevokeCredentialRequest{Name: "hf"})
+	v.must(err)
+	wantCode(t, v.stored(grants), callv1.Code_CODE_CONFLICT) // what was revoked is not brought back by the statement that was used
+
+	_, err = v.credentials().RemoveCredential(t.Context(), &vaultv1.RemoveCredentialRequest{Name: "hf", Version: 2})
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	_, err = v.credentials().RemoveCredential(t.Context(), &vaultv1.RemoveCredentialRequest{Name: "hf", Version: 1})
+	v.must(err)
+	list, err := v.credentials().ListCredentials(t.Context(), &vaultv1.ListCredentialsRequest{})
+	v.must(err)
+	if one := list.GetCredentials()[0]; len(one.GetVersions()) != 1 || len(one.GetServices()) != 0 || list.GetSealed() {
+		t.Errorf("%v", list)
+	}
+	for _, r := range v.audit.of(auditv1.Kind_KIND_CREDENTIAL_CHANGED) {
+		if raw, _ := proto.Marshal(r); bytes.Contains(raw, []byte("secret")) || bytes.Contains(raw, []byte("second")) || bytes.Contains(raw, salt) {
+			t.Errorf("a record holds a value or its salt: %v", r)
+		}
+	}
+	v.audit.set(func(f *fakeAudit) { f.down = true })
+	wantCode(t, v.stored(v.value(statement.CredentialRotate, 3, "x")), callv1.Code_CODE_AUDIT_UNAVAILABLE)
+}
+
+func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	v.must(v.stored(v.grantedTo("chat")))
+	key, err := handover.NewKey()
+	v.must(err)
+	release := func(g *callv1.SignedGrant, service string, names ...string) (*vaultv1.ReleaseCredentialsResponse, error) {
+		return vaultv1.NewReleaseServiceClient(v.as(executor, "local")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+			Grant: g, Service: service, Names: names, PublicKey: key.Public(),
+		})
+	}
+	refused := func(g *callv1.SignedGrant, service string, code callv1.Code, names ...string) {
+		t.Helper()
+		if answer, err := release(g, service, names...); err == nil {
+			t.Fatalf("it was released: %v", answer)
+		} else {
+			wantCode(t, err, code)
+		}
+	}
+	_, id, g := v.granted(bearer, "chat")
+	refused(g, "chat", callv1.Code_CODE_DENIED, "hf") // not redeemed
+	v.must(v.redeem(g))
+	refused(g, "other", callv1.Code_CODE_DENIED, "hf") // the call starts another service
+	refused(g, "chat", callv1.Code_CODE_NOT_FOUND, "none")
+	refused(g, "chat", callv1.Code_CODE_NOT_FOUND, "hf", "none")
+	forged := proto.CloneOf(g)
+	forged.Payload[len(forged.Payload)-1] ^= 1
+	refused(forged, "chat", callv1.Code_CODE_DENIED, "hf")
+	if got, err := vaultv1.NewReleaseServiceClient(v.as(gateway, "main")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+		Grant: g, Service: "chat", Names: []string{"hf"}, PublicKey: key.Public(),
+	}); err == nil {
+		t.Fatalf("the gateway got %v", got)
+	}
+	if uses := v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED); len(uses) != 0 {
+		t.Fatalf("%d uses before the first", len(uses))
+	}
+	answer, err := release(g, "chat", "hf")
+	v.must(err)
+	values, err := key.Open(answer.GetSealed(), "chat")
+	v.must(err)
+	if len(values) != 1 || string(values[0].Value) != "secret" || !values[0].File || values[0].Variable != "HF_TOKEN_PATH" {
+		t.Errorf("%+v", values)
+	}
+	uses := v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)
+	if len(uses) != 1 || uses[0].GetOperationId() != id || uses[0].GetBody().GetDetails()["name"] != "hf" || uses[0].GetBody().GetDetails()["domain"] != "service" {
+		t.Errorf("%v", uses)
+	}
+
+	// Revoked: the answer names who got it, and the call that still runs gets it no more.
+	revoked, err := v.credentials().RevokeCredential(t.Context(), &vaultv1.RevokeCredentialRequest{Name: "hf", Service: "chat"})
+	v.must(err)
+	if held := revoked.GetHeld(); len(held) != 1 || held[0].GetService() != "chat" || held[0].GetOperationId() != id {
+		t.Errorf("%v", held)
+	}
+	refused(g, "chat", callv1.Code_CODE_NOT_FOUND, "hf")
+	v.must(v.stored(v.grantedTo("chat")))
+
+	// Unrecorded, not released.
+	v.audit.set(func(f *fakeAudit) { f.down = true })
+	refused(g, "chat", callv1.Code_CODE_AUDIT_UNAVAILABLE, "hf")
+	v.audit.set(func(f *fakeAudit) { f.down = false })
+
+	// Over, and halted.
+	_, err = v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
+	v.must(err)
+	refused(g, "chat", callv1.Code_CODE_DENIED, "hf")
+	_, _, next := v.granted(other, "chat")
+	v.must(v.redeem(next))
+	_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+	v.must(err)
+	refused(next, "chat", callv1.Code_CODE_HALTED, "hf")
+	if n := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)); n != 1 {
+		t.Errorf("%d uses are recorded", n)
+	}
+}
+
+// TestCredentialsStayAcrossARestart, with new data keys.
+func TestCredentialsStayAcrossARestart(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	v.must(v.stored(v.grantedTo("a", "b")))
+	n, err := v.credentials().RotateKeys(t.Context(), &vaultv1.RotateKeysRequest{})
+	v.must(err)
+	v.restart()
+	list, err := v.credentials().ListCredentials(t.Context(), &vaultv1.ListCredentialsRequest{})
+	v.must(err)
+	if one := list.GetCredentials()[0]; n.GetValues() != 1 || list.GetSealed() || !slices.Equal(one.GetServices(), []string{"a", "b"}) {
+		t.Errorf("%v, %v", n, list)
+	}
+	v.must(v.stored(v.value(statement.CredentialRotate, 2, "second")))
+}

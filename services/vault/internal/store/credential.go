@@ -1,0 +1,236 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"durward.internal/services/platform/database"
+)
+
+// Credential is what is kept of a stored credential beside its values.
+type Credential struct {
+	Name               string
+	Delivery, Variable string
+	// Sink and Services are to whom it is granted; empty: to nobody.
+	Sink      string
+	Services  []string
+	ChangedAt time.Time
+	// Versions are its values, newest first; Uses the last that each service got.
+	Versions []CredentialVersion
+	Uses     []CredentialUse
+}
+
+// CredentialVersion is one value, encrypted.
+type CredentialVersion struct {
+	Name    string
+	Version uint32
+	Value   []byte
+	AddedBy string
+	AddedAt time.Time
+}
+
+// CredentialUse is a value that a service got.
+type CredentialUse struct {
+	Name, Service string
+	Version       uint32
+	OperationID   string
+	UsedAt        time.Time
+}
+
+// Keyring is the data keys, encrypted.
+type Keyring struct {
+	Wrapped, Salt []byte
+	ChangedAt     time.Time
+}
+
+// Credentials returns all of them, by name. A row that does not bear its seal is an error: by it somebody could get a value.
+func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
+	var out []*Credential
+	byName := map[string]*Credential{}
+	err := s.sound(ctx, credentials, "ORDER BY name", func(scan func(...any) error) error {
+		c := &Credential{}
+		var services string
+		var changed int64
+		err := scan(&c.Name, &c.Delivery, &c.Variable, &c.Sink, &services, &changed)
+		c.Services, c.ChangedAt = strings.Fields(services), at(changed)
+		out, byName[c.Name] = append(out, c), c
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.sound(ctx, credentialVersions, "ORDER BY name, version DESC", func(scan func(...any) error) error {
+		var v CredentialVersion
+		var added int64
+		err := scan(&v.Name, &v.Version, &v.Value, &v.AddedBy, &added)
+		v.AddedAt = at(added)
+		if c := byName[v.Name]; c != nil {
+			c.Versions = append(c.Versions, v)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, s.sound(ctx, credentialUses, "ORDER BY name, service", func(scan func(...any) error) error {
+		var u CredentialUse
+		var used int64
+		err := scan(&u.Name, &u.Service, &u.Version, &u.OperationID, &used)
+		u.UsedAt = at(used)
+		if c := byName[u.Name]; c != nil {
+			c.Uses = append(c.Uses, u)
+		}
+		return err
+	})
+}
+
+// Credential returns one, or ErrNotFound.
+func (s *Store) Credential(ctx context.Context, name string) (*Credential, error) {
+	all, err := s.Credentials(ctx)
+	for _, c := range all {
+		if c.Name == name && err == nil {
+			return c, nil
+		}
+	}
+	if err == nil {
+		err = ErrNotFound
+	}
+	return nil, err
+}
+
+// sound reads rows each of which must bear its seal.
+func (s *Store) sound(ctx context.Context, t *table, rest string, row func(scan func(...any) error) error) error {
+	err := s.engine.find(ctx, t, rest, nil, func(scan scanner) (bool, error) {
+		err := row(func(into ...any) error {
+			sound, err := scan(into...)
+			if err == nil && !sound {
+				err = fmt.Errorf("a row of %s does not bear its seal: %w", t.name, database.ErrDamaged)
+			}
+			return err
+		})
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("read %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// PutCredential adds a value, and with the first one its credential, by a statement; ErrState where there is that version, or, with a
+// later one, no such credential.
+func (s *Store) PutCredential(ctx context.Context, c *Credential, v CredentialVersion, used UsedStatement) error {
+	return s.credential(ctx, used, func(w writer) error {
+		if v.Version == 1 {
+			if added, err := w.insert(ctx, credentials, c.Name, c.Delivery, c.Variable, "", "", nanos(v.AddedAt)); err != nil || !added {
+				return orState(err)
+			}
+		} else if n, err := w.update(ctx, credentials, []column{{"changed_at", nanos(v.AddedAt)}}, "name = ?", v.Name); err != nil || n == 0 {
+			return orState(err)
+		}
+		added, err := w.insert(ctx, credentialVersions, v.Name, v.Version, v.Value, v.AddedBy, nanos(v.AddedAt))
+		if err != nil || !added {
+			return orState(err)
+		}
+		return nil
+	})
+}
+
+// GrantCredential says to whom it is granted, by a statement; ErrState where there is none of that name.
+func (s *Store) GrantCredential(ctx context.Context, name, sink string, services []string, used UsedStatement) error {
+	return s.credential(ctx, used, func(w writer) error { return s.grant(ctx, w, name, sink, services, used.UsedAt) })
+}
+
+// RevokeCredential leaves it granted to those services; it may use the reserve.
+func (s *Store) RevokeCredential(ctx context.Context, name, sink string, services []string, when time.Time) error {
+	return s.write(ctx, always, func(w writer) error { return s.grant(ctx, w, name, sink, services, when) })
+}
+
+func (s *Store) grant(ctx context.Context, w writer, name, sink string, services []string, when time.Time) error {
+	n, err := w.update(ctx, credentials, []column{
+		{"sink", sink}, {"services", strings.Join(services, " ")}, {"changed_at", nanos(when)},
+	}, "name = ?", name)
+	if err != nil || n == 0 {
+		return orState(err)
+	}
+	return nil
+}
+
+// RemoveCredential forgets one version, or with 0 all of it.
+func (s *Store) RemoveCredential(ctx context.Context, name string, version uint32) error {
+	return s.write(ctx, always, func(w writer) error {
+		if version != 0 {
+			return w.remove(ctx, credentialVersions, "name = ? AND version = ?", name, version)
+		}
+		return errors.Join(w.remove(ctx, credentialVersions, "name = ?", name), w.remove(ctx, credentialUses, "name = ?", name),
+			w.remove(ctx, credentials, "name = ?", name))
+	})
+}
+
+// UseCredentials writes down that a service gets values.
+func (s *Store) UseCredentials(ctx context.Context, uses []CredentialUse) error {
+	return s.engine.transact(ctx, func(w writer) error {
+		for _, u := range uses {
+			if err := w.remove(ctx, credentialUses, "name = ? AND service = ?", u.Name, u.Service); err != nil {
+				return err
+			}
+			if _, err := w.insert(ctx, credentialUses, u.Name, u.Service, u.Version, u.OperationID, nanos(u.UsedAt)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Keyring returns the data keys, or ErrNotFound.
+func (s *Store) Keyring(ctx context.Context) (*Keyring, error) {
+	var k *Keyring
+	err := s.sound(ctx, keyring, "", func(scan func(...any) error) error {
+		k = &Keyring{}
+		var id, changed int64
+		err := scan(&id, &k.Wrapped, &k.Salt, &changed)
+		k.ChangedAt = at(changed)
+		return err
+	})
+	if err == nil && k == nil {
+		err = ErrNotFound
+	}
+	return k, err
+}
+
+// SetKeyring puts data keys in the place of others, with every value as it is under the new ones.
+func (s *Store) SetKeyring(ctx context.Context, k Keyring, values []CredentialVersion) error {
+	return s.engine.transact(ctx, func(w writer) error {
+		if err := w.remove(ctx, keyring, "id = ?", 1); err != nil {
+			return err
+		}
+		if _, err := w.insert(ctx, keyring, 1, blob(k.Wrapped), blob(k.Salt), nanos(k.ChangedAt)); err != nil {
+			return err
+		}
+		for _, v := range values {
+			if n, err := w.update(ctx, credentialVersions, []column{{"value", v.Value}}, "name = ? AND version = ?", v.Name, v.Version); err != nil || n == 0 {
+				return orState(err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Store) credential(ctx context.Context, used UsedStatement, f func(writer) error) error {
+	return s.engine.transact(ctx, func(w writer) error {
+		if err := use(ctx, w, used); err != nil {
+			return err
+		}
+		return f(w)
+	})
+}
+
+// orState is err, or ErrState where a row was not as it had to be.
+func orState(err error) error {
+	if err == nil {
+		return ErrState
+	}
+	return err
+}
