@@ -114,7 +114,6 @@ func TestSealedCredentials(t *testing.T) {
 	h := harness.New(t, harness.Options{Catalog: needyCatalog})
 	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\ncredentials: {key: passphrase}\n")
 	h.StartAll()
-	agent := h.Connect(h.AddClient("agent"))
 	add := []string{"credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--stdin", "--yes"}
 	if out := h.Run("x", add...); out.Code != 4 || !strings.Contains(out.Stderr, "durward vault unseal") {
 		t.Errorf("add while it is sealed: %+v", out)
@@ -135,7 +134,7 @@ func TestSealedCredentials(t *testing.T) {
 	}
 	h.Process(harness.Vault).Stop()
 	h.StartProcess(harness.Vault)
-	agent = h.Connect(h.AddClient("again"))
+	agent := h.Connect(h.AddClient("agent"))
 	if sealed := start(t, h, agent, needy); sealed.Status != "error" || sealed.Error.Code != "SEALED" {
 		t.Errorf("a start while it is sealed: %s", sealed.Raw)
 	}

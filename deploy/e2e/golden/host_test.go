@@ -57,6 +57,26 @@ func (w *world) agent(name string) *agent {
 	return a
 }
 
+// tellCredentials tells how a value comes to the vault, is granted, replaced, taken away and forgotten; nothing shows it.
+func tellCredentials(w *world) {
+	f := w.file("decisions/credential.txt")
+	w.WriteFile("token", "tops3cret")
+	f.both("credential", "list")
+	f.durward("credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH")
+	f.person([]string{"waits [y/N]", "types y"}, "credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--file", w.Path("token"))
+	f.person([]string{"waits [y/N]", "types y"}, "credential", "grant", "hf-token", "demo-chat")
+	f.durward("credential", "rotate", "hf-token", "--file", w.Path("token"), "--yes")
+	f.both("credential", "list")
+	f.both("credential", "show", "hf-token")
+	f.durward("credential", "import-env", "NO_SUCH_VARIABLE", "--yes")
+	f.durward("vault", "rotate-keys")
+	f.durward("vault", "unseal")
+	f.durward("credential", "revoke", "hf-token", "demo-chat")
+	f.durward("credential", "remove", "hf-token", "--version", "2", "--yes")
+	f.person([]string{"waits [y/N]", "types y"}, "credential", "remove", "hf-token")
+	f.durward("credential", "show", "hf-token")
+}
+
 // call calls a tool, and writes the call and the answer down.
 func (a *agent) call(f *transcript, status, tool, arguments string) envelope {
 	a.w.t.Helper()
@@ -276,6 +296,8 @@ func tellRules(w *world) {
 			f.durward("policy", "remove", id, "--yes")
 		}
 	}
+
+	tellCredentials(w)
 
 	f = w.file("decisions/client.txt")
 	f.says("A client is let in, gets new credentials, and is locked out.")

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 )
@@ -19,6 +20,9 @@ const (
 	serviceOffset = 16
 )
 
+// figures stand in the goldens as amounts of memory and other numbers: a port that reads alike would be taken for one of them.
+var figures = []int{20000, 24576, 28192, 28800}
+
 // ClaimPorts returns the first port of a free block, which stays claimed until the test ends.
 func ClaimPorts(t testing.TB) int {
 	t.Helper()
@@ -28,11 +32,14 @@ func ClaimPorts(t testing.TB) int {
 	}
 	for i := range blocks {
 		block := (i + os.Getpid()) % blocks
+		base := firstPort + block*portsPerHost
+		if slices.ContainsFunc(figures, func(n int) bool { return base <= n && n < base+portsPerHost }) {
+			continue
+		}
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprint(block)), os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
 			t.Fatal(err)
 		}
-		base := firstPort + block*portsPerHost
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil || !allFree(base) {
 			_ = f.Close()
 			continue

@@ -39,7 +39,7 @@ const (
 )
 
 // Credential is the name of the systemd credential (LoadCredentialEncrypted=) with SourceSystemd.
-const Credential = "durward-credentials"
+const Credential = "durward-credentials" // #nosec G101 -- a name
 
 // File is the upper key's file in the state folder, with SourceFile.
 const File = "credentials.key"
