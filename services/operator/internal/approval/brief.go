@@ -70,10 +70,13 @@ func (s Document) terms(now time.Time) []Line {
 			statement.CredentialAdd: "a credential is stored", statement.CredentialRotate: "a credential gets a new value",
 			statement.CredentialGrant: "a credential may be had by " + strings.Join(c.Services, ", "),
 		}[c.Action]
-		if c.Variable != "" {
-			what += ", given as " + c.Delivery + " by " + c.Variable
+		switch c.Delivery {
+		case statement.DeliveryFile:
+			what += ", given as a file at $" + c.Variable
+		case statement.DeliveryEnvironment:
+			what += ", given as $" + c.Variable
 		}
-		out = append(out, Line{Plain, fmt.Sprintf("You sign: %s: %s, %s", clean.Visible(c.Name), clean.Visible(what), until(st, now))})
+		out = append(out, Line{Plain, fmt.Sprintf("You sign: %s: %s", clean.Visible(c.Name), clean.Visible(what))})
 	default:
 		times := "once"
 		if st.Uses != 1 {

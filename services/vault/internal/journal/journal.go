@@ -121,7 +121,7 @@ func (j *Journal) complete(ctx context.Context, r *auditv1.Record) *auditv1.Reco
 }
 
 // sentences say what a record's action means, for whoever reads the story of an operation.
-var sentences = map[string]string{
+var sentences = map[string]string{ // #nosec G101 -- sentences
 	"open":                   "a session began",
 	"renew":                  "the session's reads may go on",
 	"close":                  "the session ended",
