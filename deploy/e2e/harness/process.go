@@ -15,9 +15,11 @@ import (
 
 // Process is one running program. It is not safe for concurrent use.
 type Process struct {
-	t      testing.TB
-	name   string
-	log    string
+	t    testing.TB
+	name string
+	log  string
+	// begins is how long the log was when the process began: those before it wrote the rest.
+	begins int64
 	cmd    *exec.Cmd
 	done   chan struct{}
 	ending error
@@ -42,6 +44,10 @@ func startProcess(t testing.TB, name, log string, env, args []string) *Process {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	before, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = f, f
@@ -52,7 +58,7 @@ func startProcess(t testing.TB, name, log string, env, args []string) *Process {
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
-	p := &Process{t: t, name: name, log: log, cmd: cmd, done: make(chan struct{})}
+	p := &Process{t: t, name: name, log: log, begins: before.Size(), cmd: cmd, done: make(chan struct{})}
 	go func() {
 		p.ending = cmd.Wait()
 		close(p.done)
@@ -162,6 +168,16 @@ func (p *Process) end() {
 		_ = p.cmd.Process.Kill()
 		<-p.done
 	}
+}
+
+// Said reports whether the process has written that to its log.
+func (p *Process) Said(text string) bool {
+	p.t.Helper()
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return bytes.Contains(b[p.begins:], []byte(text))
 }
 
 // Log returns the last lines of what the process logged.
