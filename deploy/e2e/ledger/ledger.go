@@ -141,11 +141,10 @@ func (w *Writer) next() *auditv1.Record {
 // Run appends until ctx ends, one after the other, and reports each tenth record. pause is how long it waits in between.
 func (w *Writer) Run(ctx context.Context, pause time.Duration) {
 	for n := 0; ctx.Err() == nil; n++ {
-		// What is not acknowledged is as it may be: the ledger holds what is.
 		if n%10 == 9 {
-			_ = w.Report(ctx)
+			_ = w.Report(ctx) // what is not acknowledged is as it may be: the ledger holds what is
 		} else {
-			_ = w.Append(ctx)
+			_ = w.Append(ctx) // as above
 		}
 		select {
 		case <-time.After(pause): // the rate that is wanted

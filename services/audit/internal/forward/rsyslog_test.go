@@ -80,7 +80,9 @@ func must(t *testing.T, err error) {
 
 func (r *rsyslog) start() {
 	r.t.Helper()
-	_ = os.Remove(filepath.Join(r.dir, "pid"))
+	if err := os.Remove(filepath.Join(r.dir, "pid")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Fatal(err)
+	}
 	path, err := exec.LookPath("rsyslogd")
 	if err != nil {
 		path = "/usr/sbin/rsyslogd"
@@ -107,8 +109,8 @@ func (r *rsyslog) start() {
 
 func (r *rsyslog) kill() {
 	if r.cmd != nil {
-		_ = r.cmd.Process.Kill()
-		_ = r.cmd.Wait()
+		must(r.t, r.cmd.Process.Kill())
+		_ = r.cmd.Wait() // it says that it was killed
 		r.cmd = nil
 	}
 }

@@ -4,8 +4,9 @@
 //
 // One goroutine writes. It gathers the requests that wait, stages them in memory, and makes one transaction of the
 // entries, the tree's new hashes and a signed note of their sum, which is no checkpoint; only when that is on disk is a checkpoint
-// signed, do the requests get their answers and does the log in memory move: no two checkpoints of one size exist. A transaction that fails leaves everything as it was; because its fate on disk
-// may be unknown, this process takes the lead again, and the log is read again and verified, before the next one.
+// signed, do the requests get their answers and does the log in memory move: no two checkpoints of one size exist. A transaction that
+// fails leaves everything as it was; because its fate on disk may be unknown, this process takes the lead again, and the log is read
+// again and verified, before the next one.
 //
 // Where several processes share a store, one leads. The others follow: they refuse what writers send, so that the writers go
 // to the one that leads, read the log as it grows, and take the lead when it is free.
@@ -28,9 +29,7 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/store"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/reserve"
@@ -384,110 +383,6 @@ func (l *Log) current(ctx context.Context) (*head, error) {
 	}
 	a, err := l.submit(ctx, &request{reads: true, answer: make(chan answer, 1)})
 	return a.head, err
-}
-
-// Export returns the newest checkpoint, its size, and the proof that it extends the tree of size known.
-func (l *Log) Export(ctx context.Context, known uint64) (size uint64, checkpoint []byte, consistency [][]byte, err error) {
-	h, err := l.current(ctx)
-	if err != nil {
-		return 0, nil, nil, err
-	}
-	if known <= h.Size {
-		consistency, err = l.consistency(ctx, h, known)
-	}
-	return h.Size, h.signed, consistency, err
-}
-
-// Receipt proves an entry in the newest tree, or in that of cosigned, a checkpoint of this log's with signatures of witnesses on it, if
-// that tree holds the entry. Nil: there is none.
-func (l *Log) Receipt(ctx context.Context, entry *auditv1.Entry, cosigned []byte) (*callv1.Receipt, error) {
-	h, err := l.current(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if entry.GetIndex() >= h.Size {
-		return nil, store.ErrNotFound
-	}
-	if c, err := logproof.ReadCheckpoint(cosigned); err == nil && entry.GetIndex() < c.Size && c.Size <= h.Size {
-		return l.receiptIn(ctx, h, c.Size, cosigned, entry)
-	}
-	return l.receipt(ctx, h, entry)
-}
-
-func (l *Log) receipt(ctx context.Context, h *head, entry *auditv1.Entry) (*callv1.Receipt, error) {
-	return l.receiptIn(ctx, h, h.Size, h.signed, entry)
-}
-
-// receiptIn proves an entry in h's tree of that size, which signed is the checkpoint of.
-func (l *Log) receiptIn(ctx context.Context, h *head, size uint64, signed []byte, entry *auditv1.Entry) (*callv1.Receipt, error) {
-	// Sizes are bounded by OpenCheckpoint and indexes lie below them.
-	proof, err := tlog.ProveRecord(int64(size), int64(entry.GetIndex()), l.reader(ctx, h))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return &callv1.Receipt{Index: entry.GetIndex(), Checkpoint: signed, LeafHash: entry.GetLeafHash(), Inclusion: raw(proof)}, nil
-}
-
-func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte, error) {
-	if known > h.Size {
-		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))
-	}
-	return l.prove(ctx, h, known, h.Size)
-}
-
-// prove proves that one of h's trees extends another, which is not larger.
-func (l *Log) prove(ctx context.Context, h *head, older, newer uint64) ([][]byte, error) {
-	if older == 0 || older == newer {
-		return nil, nil
-	}
-	proof, err := tlog.ProveTree(int64(newer), int64(older), l.reader(ctx, h))
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	return raw(proof), nil
-}
-
-func raw(hashes []tlog.Hash) [][]byte {
-	out := make([][]byte, len(hashes))
-	for i := range hashes {
-		out[i] = hashes[i][:]
-	}
-	return out
-}
-
-// reader reads the tree's hashes from h, then from the store, which may be ahead: a stored hash never changes.
-func (l *Log) reader(ctx context.Context, h *head) tlog.HashReader {
-	return overlay{ctx, l.cfg.Store, h.recent}
-}
-
-type overlay struct {
-	ctx    context.Context
-	store  Store
-	recent map[int64]tlog.Hash
-}
-
-func (o overlay) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	var missing []int64
-	var places []int
-	for i, index := range indexes {
-		if hash, ok := o.recent[index]; ok {
-			out[i] = hash
-			continue
-		}
-		missing, places = append(missing, index), append(places, i)
-	}
-	if len(missing) == 0 {
-		return out, nil
-	}
-	hashes, err := o.store.ReadHashes(o.ctx, missing)
-	if err != nil {
-		return nil, err
-	}
-	for i, hash := range hashes {
-		out[places[i]] = hash
-	}
-	return out, nil
 }
 
 // LoadSigner reads the log's signing key, a sumdb/note signer key on one line, from a file that only its owner can read.

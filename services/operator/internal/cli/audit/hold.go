@@ -110,7 +110,11 @@ func (a *app) addHold(ctx context.Context, s *cli.Session, hold *statement.Hold,
 			// A request leads to its operations.
 			ids = append(ids, e.GetRecord().GetOperationId())
 		}
-		about = append(about, approval.Line{Text: fmt.Sprintf("  %s: %s, of which %d have no body any more", clean.Visible(id), cli.Count(len(entries), "record"), gone)})
+		says := fmt.Sprintf("  %s: %s", clean.Visible(id), cli.Count(len(entries), "record"))
+		if gone > 0 {
+			says += fmt.Sprintf(", %d of them without a body already", gone)
+		}
+		about = append(about, approval.Line{Text: says})
 		for _, one := range ids {
 			if one != "" && !slices.Contains(hold.IDs, one) {
 				hold.IDs = append(hold.IDs, one)
