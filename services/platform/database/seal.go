@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -67,13 +65,7 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 			return err
 		}
 	}
-	path := filepath.Join(s.dir, KeyFile)
-	if s.SealKey, err = ReadSealKey(path); errors.Is(err, fs.ErrNotExist) && known > 0 {
-		// The process may have ended between the first seals and their key's last name.
-		if s.SealKey, err = ReadSealKey(path + PendingKey); err == nil {
-			err = os.Rename(path+PendingKey, path)
-		}
-	}
+	s.SealKey, err = ReadSealKey(s.dir, known > 0)
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case err != nil && !missing:
 		return err
@@ -87,7 +79,7 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 		}
 	}
 	if s.SealKey == nil {
-		if s.SealKey, err = MakeSealKey(path + PendingKey); err != nil {
+		if s.SealKey, err = MakeSealKey(s.dir); err != nil {
 			return err
 		}
 	}
@@ -153,12 +145,7 @@ func (s *Seals) Accept(ctx context.Context) error {
 		return err
 	}
 	s.damage = nil
-	path := filepath.Join(s.dir, KeyFile)
-	err = os.Rename(path+PendingKey, path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has its name
-	}
-	return err
+	return KeepSealKey(s.dir)
 }
 
 // Sound is an SQL expression over a row of the table: whether it bears its seal. On a nil Seals every row does; of another table none.

@@ -10,15 +10,17 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io/fs"
 	"math"
 	"math/bits"
 	"os"
+	"path/filepath"
 
 	"durward.internal/services/platform/clean"
 )
 
-// PendingKey is appended to the name of a key by which nothing is sealed yet.
-const PendingKey = ".new"
+// pendingKey is appended to the name of a key by which nothing is sealed yet.
+const pendingKey = ".new"
 
 // maxNamed bounds how many damaged rows are named.
 const maxNamed = 5
@@ -148,8 +150,20 @@ func (t *Sum) Add(v driver.Value, away bool) {
 	}
 }
 
-// ReadSealKey reads a key that only its owner may read.
-func ReadSealKey(path string) (SealKey, error) {
+// ReadSealKey reads the key of a state folder, which only its owner may read; fs.ErrNotExist where there is none. Where rows are sealed
+// the process may have ended between the first seals and their key's last name: it gets that now.
+func ReadSealKey(dir string, sealed bool) (SealKey, error) {
+	path := filepath.Join(dir, KeyFile)
+	key, err := readSealKey(path)
+	if sealed && errors.Is(err, fs.ErrNotExist) {
+		if key, err = readSealKey(path + pendingKey); err == nil {
+			err = os.Rename(path+pendingKey, path)
+		}
+	}
+	return key, err
+}
+
+func readSealKey(path string) (SealKey, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, err
@@ -165,14 +179,23 @@ func ReadSealKey(path string) (SealKey, error) {
 	return key, err
 }
 
-// MakeSealKey makes a key, durably.
-func MakeSealKey(path string) (SealKey, error) {
+// MakeSealKey makes a state folder's key, durably. It has its last name once what it seals is durable too: KeepSealKey.
+func MakeSealKey(dir string) (SealKey, error) {
 	key := make([]byte, keySize)
 	rand.Read(key)
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // #nosec G304 -- in the state folder
+	f, err := os.OpenFile(filepath.Join(dir, KeyFile+pendingKey), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) // #nosec G304 -- in the state folder
 	if err != nil {
 		return nil, err
 	}
 	_, err = f.Write(key)
 	return key, errors.Join(err, f.Sync(), f.Close())
+}
+
+// KeepSealKey gives a key that MakeSealKey made its last name; one that has it keeps it.
+func KeepSealKey(dir string) error {
+	path := filepath.Join(dir, KeyFile)
+	if err := os.Rename(path+pendingKey, path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -142,13 +141,7 @@ func (p *server) openSeals(ctx context.Context) error {
 		return err
 	}
 	path := filepath.Join(p.dir, database.KeyFile)
-	p.key, err = database.ReadSealKey(path)
-	if errors.Is(err, fs.ErrNotExist) && isSealed {
-		// The process may have ended between the first seals and their key's last name.
-		if p.key, err = database.ReadSealKey(path + database.PendingKey); err == nil {
-			err = os.Rename(path+database.PendingKey, path)
-		}
-	}
+	p.key, err = database.ReadSealKey(p.dir, isSealed)
 	switch missing := errors.Is(err, fs.ErrNotExist); {
 	case err != nil && !missing:
 		return err
@@ -157,7 +150,7 @@ func (p *server) openSeals(ctx context.Context) error {
 	case isSealed && string(mark) != string(p.key.Row(ofKey)):
 		return fmt.Errorf("its rows are sealed with another key than %s: copy that of the vault that led before", path)
 	case missing:
-		if p.key, err = database.MakeSealKey(path + database.PendingKey); err != nil {
+		if p.key, err = database.MakeSealKey(p.dir); err != nil {
 			return err
 		}
 		return p.accept(ctx)
@@ -284,9 +277,5 @@ func (p *server) accept(ctx context.Context) error {
 		return err
 	}
 	p.found = nil
-	path := filepath.Join(p.dir, database.KeyFile)
-	if err := os.Rename(path+database.PendingKey, path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil // it has its name
+	return database.KeepSealKey(p.dir)
 }
