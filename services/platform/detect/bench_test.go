@@ -55,7 +55,7 @@ llama_model_loader: - kv  12: general.file_type u32 = 7, tensors: 291, sha256:e3
 
 // BenchmarkFind shows Find beside the same work done pattern by pattern.
 func BenchmarkFind(b *testing.B) {
-	d, err := New()
+	d, err := New(Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func BenchmarkFind(b *testing.B) {
 
 // BenchmarkHostile: no text is much dearer than a dense one.
 func BenchmarkHostile(b *testing.B) {
-	d, err := New()
+	d, err := New(Config{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,13 +13,15 @@ import (
 // Pattern is a type of an operator's own.
 type Pattern struct {
 	// Type is [A-Z][A-Z0-9_]*, and none of the built-in types.
-	Type Type
+	Type Type `yaml:"type"`
 	// Expression is RE2's. It matches the value, or its first group does.
-	Expression string
-	// Examples are texts in each of which the pattern finds a value; at least one. Not are texts in which it finds none.
-	Examples, Not []string
+	Expression string `yaml:"expression"`
+	// Examples are texts in each of which the pattern finds a value; at least one.
+	Examples []string `yaml:"examples"`
+	// Not are texts in which it finds none.
+	Not []string `yaml:"not"`
 	// Confidence is from 1 to 100; 0 is 80.
-	Confidence int
+	Confidence int `yaml:"confidence"`
 }
 
 // Bounds of an operator's patterns.

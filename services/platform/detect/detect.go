@@ -12,7 +12,9 @@ package detect
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"durward.internal/services/platform/secret"
 )
@@ -53,16 +55,39 @@ type Span struct {
 	Why string
 }
 
-// Detector finds values. It is safe for concurrent use.
-type Detector struct{ custom []compiled }
+// Config says what a Detector looks for, as a human's file does. The zero value looks for each built-in type.
+type Config struct {
+	// Types are the built-in types that are looked for. Empty: all of them.
+	Types []Type `yaml:"types"`
+	// Patterns are the operator's own types, which are looked for beside them.
+	Patterns []Pattern `yaml:"patterns"`
+}
 
-// New returns a Detector with an operator's patterns beside its own, or says what is wrong with one of them.
-func New(patterns ...Pattern) (*Detector, error) {
-	custom, err := compile(patterns)
-	if err != nil {
+// Detector finds values. It is safe for concurrent use.
+type Detector struct {
+	custom []compiled
+	off    map[Type]bool
+}
+
+// New returns a Detector, or says what is wrong with its configuration. It tries each pattern on the pattern's own examples.
+func New(c Config) (*Detector, error) {
+	d := &Detector{off: map[Type]bool{}}
+	built := Types()
+	for _, t := range c.Types {
+		if !slices.Contains(built, t) {
+			return nil, fmt.Errorf("there is no built-in type %q; there are %s", t, strings.Trim(fmt.Sprint(built), "[]"))
+		}
+	}
+	for _, t := range built {
+		if len(c.Types) > 0 && !slices.Contains(c.Types, t) {
+			d.off[t] = true
+		}
+	}
+	var err error
+	if d.custom, err = compile(c.Patterns); err != nil {
 		return nil, err
 	}
-	return &Detector{custom: custom}, nil
+	return d, nil
 }
 
 // Find returns the values in a text in order; none overlaps another. Where candidates overlap, the surest gives its type, the longest of
@@ -87,6 +112,9 @@ func (d *Detector) Find(ctx context.Context, text string) ([]Span, error) {
 		if err := c.find(ctx, text, &s.spans); err != nil {
 			return nil, err
 		}
+	}
+	if len(d.off) > 0 {
+		s.spans = slices.DeleteFunc(s.spans, func(s Span) bool { return d.off[s.Type] })
 	}
 	return settle(s.spans), nil
 }

@@ -12,7 +12,7 @@ import (
 
 func find(t testing.TB, text string) []Span {
 	t.Helper()
-	d, err := New()
+	d, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,14 +140,14 @@ func TestPatterns(t *testing.T) {
 	} {
 		p := good
 		change(&p)
-		if _, err := New(p); err == nil {
+		if _, err := New(Config{Patterns: []Pattern{p}}); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}
-	if _, err := New(slices.Repeat([]Pattern{good}, maxPatterns+1)...); err == nil {
+	if _, err := New(Config{Patterns: slices.Repeat([]Pattern{good}, maxPatterns+1)}); err == nil {
 		t.Error("too many are taken")
 	}
-	d, err := New(good)
+	d, err := New(Config{Patterns: []Pattern{good}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,10 +160,39 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// A type that is not listed is not found, and one that does not exist is refused.
+func TestTypes(t *testing.T) {
+	const text = "Dr. Okonkwo, maria@example.org, 203.0.113.77, E-1"
+	pattern := Pattern{Type: "EMPLOYEE", Expression: `E-\d`, Examples: []string{"E-1"}}
+	for _, c := range []struct{ types, want []Type }{
+		{nil, []Type{Person, Email, IPv4, "EMPLOYEE"}},
+		{[]Type{Email}, []Type{Email, "EMPLOYEE"}},
+		{[]Type{IPv6, Person}, []Type{Person, "EMPLOYEE"}},
+	} {
+		d, err := New(Config{Types: c.types, Patterns: []Pattern{pattern}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		spans, err := d.Find(t.Context(), text)
+		var got []Type
+		for _, s := range spans {
+			got = append(got, s.Type)
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("of %v is found %v, %v", c.types, got, err)
+		}
+	}
+	for _, typ := range []Type{"", "email", "EMPLOYEE", "PASSPORT"} {
+		if _, err := New(Config{Types: []Type{typ}, Patterns: []Pattern{pattern}}); err == nil {
+			t.Errorf("the type %q is taken for a built-in one", typ)
+		}
+	}
+}
+
 func TestFindEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	d, _ := New()
+	d, _ := New(Config{})
 	if got, err := d.Find(ctx, "a@b.example"); !errors.Is(err, context.Canceled) || got != nil {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -176,7 +205,7 @@ func FuzzFind(f *testing.F) {
 	} {
 		f.Add(s)
 	}
-	d, _ := New(Pattern{Type: "X", Expression: "x+y?", Examples: []string{"x"}})
+	d, _ := New(Config{Patterns: []Pattern{{Type: "X", Expression: "x+y?", Examples: []string{"x"}}}})
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := d.Find(t.Context(), text)
 		if err != nil {

@@ -80,7 +80,7 @@ func TestDetection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New()
+	d, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

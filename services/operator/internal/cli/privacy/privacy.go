@@ -107,7 +107,7 @@ type ResultJSON struct {
 }
 
 func (a *app) detect(ctx context.Context, text string) error {
-	d, err := detect.New()
+	d, err := detect.New(detect.Config{})
 	if err != nil {
 		return err
 	}
