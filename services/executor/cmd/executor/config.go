@@ -10,8 +10,8 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/find"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/wiring"
 )
 
 // settings is the executor's configuration file.
@@ -72,26 +72,16 @@ type settings struct {
 func (s *settings) InDevelopment() bool { return s.development }
 func (s *settings) Obeyed() []string    { return []string{s.Catalog} }
 
+// Rules implements wiring.Settings.
+func (s *settings) Rules() (unattended []any, others any) {
+	rest := *s
+	rest.Unattended, rest.path, rest.development = nil, nil, false
+	return s.Unattended, rest
+}
+
 // Validate checks the whole file.
 func (s *settings) Validate() error {
-	problems := []error{s.Common.Validate()}
-	for _, peer := range []struct {
-		key  string
-		peer config.Peer
-		role optionsv1.Role
-	}{{"vault", s.Vault, optionsv1.Role_ROLE_VAULT}, {"audit", s.Audit, optionsv1.Role_ROLE_AUDIT}} {
-		if err := peer.peer.Validate(); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", peer.key, err))
-			continue
-		}
-		id, err := identity.Parse(peer.peer.Identity)
-		switch {
-		case err != nil:
-			problems = append(problems, fmt.Errorf("%s.identity: %w", peer.key, err))
-		case id.Role() != peer.role:
-			problems = append(problems, fmt.Errorf("%s.identity: is not an identity of role %s", peer.key, peer.key))
-		}
-	}
+	problems := []error{s.Common.Validate(), wiring.CheckPeers(s.Vault, s.Audit)}
 	if !filepath.IsAbs(s.Catalog) {
 		problems = append(problems, errors.New("catalogue: must be an absolute path"))
 	}

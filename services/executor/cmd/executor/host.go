@@ -22,14 +22,14 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
-	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/wiring"
 	"durward.internal/services/platform/telemetry"
 )
 
 // host is what this executor knows of its host and may do to it.
 type host struct {
-	closers
+	wiring.Closers
 	catalog      *catalog.Source
 	gpus         *gpu.Monitor
 	requirements *memreq.Tracker
@@ -42,7 +42,7 @@ type host struct {
 }
 
 // openHost opens it. The caller closes what is opened, also after an error.
-func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger) (h *host, err error) {
+func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.Logger) (h *host, err error) {
 	h = &host{progress: &progress.Hub{}}
 	programs, err := programsDir(cfg.ProgramsDir)
 	if err != nil {
@@ -56,7 +56,7 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 		logger.Warn(hint)
 	}
 	if measured != nil {
-		h.add(measured.Close)
+		h.Add(measured.Close)
 	}
 	h.catalog, err = catalog.Open(cfg.Catalog, catalog.Options{
 		ProgramsDir: programs, Development: cfg.development, UID: os.Getuid(), Foreign: cfg.Gateway, Lenient: true, Drivers: cfg.drivers(),
@@ -64,47 +64,33 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	if err != nil {
 		return h, err
 	}
-	h.add(func() error { h.catalog.Close(); return nil })
+	h.Add(func() error { h.catalog.Close(); return nil })
 	current := h.catalog.Current
 	h.gpus = gpu.New(gpu.Config{Source: measured, Catalog: current, Logger: logger})
-	drivers, err := openDrivers(cfg, current, h.gpus, releaseBy(vaultv1.NewReleaseServiceClient(l.vault)), logger)
+	drivers, err := openDrivers(cfg, current, h.gpus, releaseBy(vaultv1.NewReleaseServiceClient(l.Vault)), logger)
 	if err != nil {
 		return h, err
 	}
-	h.add(drivers.Close)
+	h.Add(drivers.Close)
 	state, err := store.Open(ctx, cfg.StateDir)
 	if err != nil {
 		return h, err
 	}
-	h.add(state.Close)
+	h.Add(state.Close)
 	h.deep = telemetry.NewDeep(logger,
 		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe},
 		telemetry.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
 	h.requirements, err = openRequirements(ctx, cfg, requirementsConfig{
-		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.diskReserve}, Logger: logger, Definition: drivers.Definition,
+		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.Reserve}, Logger: logger, Definition: drivers.Definition,
 	})
 	if err != nil {
 		return h, err
 	}
-	h.authority, err = sink.New(ctx, sink.Config{
-		Self: l.self.ID(), Trust: l.trust, Store: reservedStore{Store: state, kept: l.diskReserve}, Recorder: l.log, Witnessed: l.log.Witnessed, History: l.log,
-		Vault: sink.NewRedeemer(l.vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.vault), Logger: logger,
-	})
-	if err != nil {
+	if h.authority, err = l.Authority(ctx, state.Store, logger); err != nil {
 		return h, err
 	}
-	err = rollback.Damaged(ctx, logger, state.Damage(), func(ctx context.Context, reason string) error {
-		_, err := h.authority.Halt(ctx, reason, 0)
-		return err
-	}, func(ctx context.Context) error {
-		return l.diskReserve.Write(true, func() error { return state.Accept(ctx) })
-	})
-	if err != nil {
-		return h, err
-	}
-	l.telemetry.Halted(func() bool { return h.authority.Control().Halted })
 
-	leases, rule := &lease.Leases{}, recordRules(l.log)
+	leases, rule := &lease.Leases{}, recordRules(l.Log)
 	h.services = service.New(service.Config{
 		Catalog:    current,
 		Drivers:    drivers.byName,
@@ -128,7 +114,7 @@ func openHost(ctx context.Context, cfg *settings, l *links, logger *slog.Logger)
 	if err := h.services.Accept(current()); err != nil {
 		return h, fmt.Errorf("catalogue: %w", err)
 	}
-	h.metrics = metrics.New(l.telemetry.Metrics, h.services, h.gpus, h.requirements)
+	h.metrics = metrics.New(l.Telemetry.Metrics, h.services, h.gpus, h.requirements)
 	h.modes = mode.New(mode.Config{
 		Catalog:      current,
 		Services:     h.services,

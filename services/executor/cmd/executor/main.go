@@ -19,11 +19,13 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink/wiring"
 )
 
 // version is the program's, as Git and the linker have it.
@@ -73,7 +75,10 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer healthListener.Close()
-	l, err := openLinks(ctx, cfg, logger)
+	l, err := wiring.Open(ctx, wiring.Config{
+		Service: "executor", Version: version, Shared: cfg.Shared(), Vault: cfg.Vault, Audit: cfg.Audit,
+		Relief: "what takes load off the host", Logger: logger,
+	})
 	defer func() { err = errors.Join(err, l.Close()) }()
 	if err != nil {
 		return err
@@ -83,8 +88,9 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, err := openRules(rulesConfig{
-		Path: cfg.path(), GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: h.authority.SetUnattended, Log: l.log, Logger: logger,
+	rules, err := wiring.OpenRules(wiring.RulesConfig{
+		Name: "executor.yaml", Path: cfg.path(), Role: optionsv1.Role_ROLE_EXECUTOR, Empty: func() wiring.Settings { return &settings{} },
+		GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: h.authority.SetUnattended, Log: l.Log, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -99,17 +105,17 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	var running sync.WaitGroup
 	running.Go(func() { h.authority.Run(background) })
 	running.Go(func() { h.services.Run(background) })
-	running.Go(func() { rules.watch(background) })
+	running.Go(func() { rules.Watch(background) })
 	running.Go(func() { h.gpus.Run(background) })
 	running.Go(func() { h.requirements.Run(background, h.services, h.gpus) })
 	running.Go(func() { h.resume(background, interrupted, logger) })
 	running.Go(func() {
-		if err := l.telemetry.Serve(background, healthListener, nil); err != nil {
+		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
 			logger.Error("health is not served any more", "error", err)
 		}
 	})
-	process.Note(ctx, l.log, logger, "executor "+version, auditv1.Kind_KIND_STARTED)
-	logger.Info("serving", "listen", cfg.Listen, "identity", l.self.ID(), "development", cfg.development, "services", len(h.services.All()))
+	process.Note(ctx, l.Log, logger, "executor "+version, auditv1.Kind_KIND_STARTED)
+	logger.Info("serving", "listen", cfg.Listen, "identity", l.Self.ID(), "development", cfg.development, "services", len(h.services.All()))
 	// From the first sign of the end no step of a switch begins: the next start of this process looks after what is left.
 	defer context.AfterFunc(ctx, h.modes.Stop)()
 	err = srv.Serve(ctx, listener)
@@ -120,26 +126,23 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	h.authority.Wait(drained)
 	stop()
 	running.Wait()
-	process.Note(ctx, l.log, logger, "executor "+version, auditv1.Kind_KIND_STOPPED)
+	process.Note(ctx, l.Log, logger, "executor "+version, auditv1.Kind_KIND_STOPPED)
 	return err
 }
 
 // newServer serves the host to the gateway and to operators; every call passes the authority.
-func newServer(l *links, h *host, logger *slog.Logger) *rpc.Server {
+func newServer(l *wiring.Links, h *host, logger *slog.Logger) *rpc.Server {
 	srv := rpc.NewServer(rpc.ServerConfig{
-		Identity: l.self, Logger: logger, OnRefused: h.authority.OnRefused, Tracer: l.telemetry.Tracer(),
+		Identity: l.Self, Logger: logger, OnRefused: h.authority.OnRefused, Tracer: l.Telemetry.Tracer(),
 		Unary:  []grpc.UnaryServerInterceptor{h.metrics.Unary(), h.authority.Unary(h.subjects())},
 		Stream: []grpc.StreamServerInterceptor{h.authority.Stream()},
 	})
 	executorv1.RegisterToolServiceServer(srv, server.NewTools(server.ToolsConfig{Services: h.services, GPUs: h.gpus, Modes: h.modes, Progress: h.progress}))
 	executorv1.RegisterEventServiceServer(srv, server.NewEvents(h.services, h.progress))
 	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Self: l.self.ID().String(), Services: h.services, GPUs: h.gpus, Modes: h.modes, Authority: h.authority, Log: l.log, Version: version, Deep: h.deep,
-		Refused: h.catalog.Refused,
-		VaultReachable: func() bool {
-			l.vault.Connect() // wakes a connection that went idle
-			return l.vault.Spoken()
-		},
+		Self: l.Self.ID().String(), Services: h.services, GPUs: h.gpus, Modes: h.modes, Authority: h.authority, Log: l.Log, Version: version, Deep: h.deep,
+		Refused:        h.catalog.Refused,
+		VaultReachable: l.VaultReachable,
 	}))
 	return srv
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -106,6 +108,16 @@ func (nobody) Status(*catalog.Service) (v service.View) { return v }
 func (nobody) Watch(ctx context.Context, _ []string, _ func(service.Change) error) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// disk is a disk that is full as long as its reserve is held.
+type disk struct{ kept *reserve.Reserve }
+
+func (d disk) write() error {
+	if d.kept.InUse() {
+		return nil
+	}
+	return fmt.Errorf("write: %w", syscall.ENOSPC)
 }
 
 // fullPeaks is what writes peaks to a disk that is full.

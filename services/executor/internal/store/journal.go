@@ -63,7 +63,7 @@ type Ending struct {
 // BeginSwitch notes, before anything is done, what a switch will do. Only one can be open.
 func (s *Store) BeginSwitch(ctx context.Context, w *Switch) (int64, error) {
 	var id int64
-	err := s.within(ctx, func(tx *sql.Tx) error {
+	err := s.Within(ctx, func(tx *sql.Tx) error {
 		var open int
 		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM switch WHERE ended_at IS NULL`).Scan(&open); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (s *Store) BeginSwitch(ctx context.Context, w *Switch) (int64, error) {
 // NoteSteps writes down, in one go, how the step that went on ended and that the next one begins; either may be nil. What it
 // says of the next is on disk before the step is done.
 func (s *Store) NoteSteps(ctx context.Context, id int64, ended, next *Step) error {
-	return s.within(ctx, func(tx *sql.Tx) error {
+	return s.Within(ctx, func(tx *sql.Tx) error {
 		if err := noteEnded(ctx, tx, id, ended); err != nil || next == nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (s *Store) EndSwitch(ctx context.Context, id int64, last *Step, at time.Tim
 	if err != nil {
 		return fmt.Errorf("executor store: %w", err)
 	}
-	return s.within(ctx, func(tx *sql.Tx) error {
+	return s.Within(ctx, func(tx *sql.Tx) error {
 		if err := noteEnded(ctx, tx, id, last); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (s *Store) switches(ctx context.Context, query string, args ...any) ([]*Swi
 }
 
 func (s *Store) readSwitches(ctx context.Context, query string, args ...any) ([]*Switch, error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
+	rows, err := s.DB.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (s *Store) readSwitches(ctx context.Context, query string, args ...any) ([]
 }
 
 func (s *Store) readSteps(ctx context.Context, id int64) ([]Step, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT number, action, service, compensation, ended, done, took_ms FROM switch_step
+	rows, err := s.DB.QueryContext(ctx, `SELECT number, action, service, compensation, ended, done, took_ms FROM switch_step
 		WHERE switch = ? ORDER BY number`, id)
 	if err != nil {
 		return nil, err
@@ -234,7 +234,7 @@ func (s *Store) readSteps(ctx context.Context, id int64) ([]Step, error) {
 
 // Took returns how long the newest n steps of that kind took that went well, the oldest first.
 func (s *Store) Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT took_ms FROM (SELECT switch, number, took_ms FROM switch_step
+	rows, err := s.DB.QueryContext(ctx, `SELECT took_ms FROM (SELECT switch, number, took_ms FROM switch_step
 		WHERE service = ? AND action = ? AND done = 1 ORDER BY switch DESC, number DESC LIMIT ?) ORDER BY switch, number`,
 		service, int32(action), n)
 	if err != nil {
@@ -258,7 +258,7 @@ func (s *Store) Took(ctx context.Context, action executorv1.PlanAction, service 
 // CurrentMode is the mode that the host was switched to last, or "".
 func (s *Store) CurrentMode(ctx context.Context) (string, error) {
 	var mode string
-	if err := s.db.QueryRowContext(ctx, `SELECT mode FROM host_mode WHERE only = 1`).Scan(&mode); err != nil {
+	if err := s.DB.QueryRowContext(ctx, `SELECT mode FROM host_mode WHERE only = 1`).Scan(&mode); err != nil {
 		return "", fmt.Errorf("executor store: %w", err)
 	}
 	return mode, nil
@@ -266,7 +266,7 @@ func (s *Store) CurrentMode(ctx context.Context) (string, error) {
 
 // SetCurrentMode notes the mode that the host is in without a switch: its boot rule was followed.
 func (s *Store) SetCurrentMode(ctx context.Context, mode string) error {
-	if _, err := s.db.ExecContext(ctx, `UPDATE host_mode SET mode = ? WHERE only = 1`, mode); err != nil {
+	if _, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET mode = ? WHERE only = 1`, mode); err != nil {
 		return fmt.Errorf("executor store: %w", err)
 	}
 	return nil
@@ -275,7 +275,7 @@ func (s *Store) SetCurrentMode(ctx context.Context, mode string) error {
 // Booted is the newest boot of the host whose boot rule was followed to its end; "" where there is none.
 func (s *Store) Booted(ctx context.Context) (string, error) {
 	var boot string
-	if err := s.db.QueryRowContext(ctx, `SELECT boot FROM host_mode WHERE only = 1`).Scan(&boot); err != nil {
+	if err := s.DB.QueryRowContext(ctx, `SELECT boot FROM host_mode WHERE only = 1`).Scan(&boot); err != nil {
 		return "", fmt.Errorf("executor store: %w", err)
 	}
 	return boot, nil
@@ -283,23 +283,7 @@ func (s *Store) Booted(ctx context.Context) (string, error) {
 
 // SetBooted notes that the boot rule was followed in a boot of the host.
 func (s *Store) SetBooted(ctx context.Context, boot string) error {
-	if _, err := s.db.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1`, boot); err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	return nil
-}
-
-// within runs f in one transaction.
-func (s *Store) within(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	if err := f(tx); err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	if err := tx.Commit(); err != nil {
+	if _, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1`, boot); err != nil {
 		return fmt.Errorf("executor store: %w", err)
 	}
 	return nil

@@ -97,7 +97,7 @@ func TestOldSwitchesAreForgotten(t *testing.T) {
 		must(t, s.NoteSteps(t.Context(), id, nil, &Step{Number: 1, Service: "chat"}))
 		must(t, s.EndSwitch(t.Context(), id, nil, time.Unix(1, 0), &Ending{}))
 	}
-	_, err := s.db.ExecContext(t.Context(), `UPDATE sqlite_sequence SET seq = ? WHERE name = 'switch'`, first+keepSwitches)
+	_, err := s.DB.ExecContext(t.Context(), `UPDATE sqlite_sequence SET seq = ? WHERE name = 'switch'`, first+keepSwitches)
 	must(t, err)
 	begin(t, s, "work")
 	known, err := s.Switches(t.Context(), 10)
@@ -105,7 +105,7 @@ func TestOldSwitchesAreForgotten(t *testing.T) {
 		t.Errorf("there are %d left: %v", len(known), err)
 	}
 	var steps int
-	must(t, s.db.QueryRowContext(t.Context(), `SELECT count(*) FROM switch_step`).Scan(&steps))
+	must(t, s.DB.QueryRowContext(t.Context(), `SELECT count(*) FROM switch_step`).Scan(&steps))
 	if steps != 1 {
 		t.Errorf("%d steps are left", steps)
 	}

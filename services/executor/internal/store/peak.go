@@ -38,7 +38,7 @@ type Peak struct {
 
 // Peaks returns all of them, those of one service together.
 func (s *Store) Peaks(ctx context.Context) ([]Peak, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT service, digest, gpus, state, mib, readings, run_since, first_at, last_at FROM peak
+	rows, err := s.DB.QueryContext(ctx, `SELECT service, digest, gpus, state, mib, readings, run_since, first_at, last_at FROM peak
 		ORDER BY service, digest, gpus, state`)
 	if err != nil {
 		return nil, fmt.Errorf("executor store: %w", err)
@@ -67,7 +67,7 @@ func (s *Store) Peaks(ctx context.Context) ([]Peak, error) {
 // NotePeak writes one down. What is there already never becomes less: each GPU keeps the larger number, and readings are not
 // forgotten. Of one service the configurations seen last are kept.
 func (s *Store) NotePeak(ctx context.Context, p *Peak) error {
-	return s.within(ctx, func(tx *sql.Tx) error {
+	return s.Within(ctx, func(tx *sql.Tx) error {
 		peak, readings, first := append([]uint32{}, p.MiB...), p.Readings, p.First.UnixNano()
 		var known string
 		var times uint32

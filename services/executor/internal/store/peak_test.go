@@ -73,7 +73,7 @@ func TestOldConfigurationsAreForgotten(t *testing.T) {
 func TestPeaksAreBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())
-	if _, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+	if _, err := s.DB.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 		INSERT INTO peak SELECT 'old' || i, 'd', 'g', 'awake', '[1]', 3, 0, i, i FROM n`, keepPeaks); err != nil {
 		t.Fatal(err)
 	}

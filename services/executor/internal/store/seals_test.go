@@ -64,7 +64,7 @@ func TestEditedRowsAreNamed(t *testing.T) {
 func TestARowWithoutItsSealIsNotRead(t *testing.T) {
 	s := open(t, t.TempDir())
 	must(t, s.Spend(t.Context(), spend("a/1", nil)))
-	_, err := s.db.ExecContext(t.Context(), `DROP TRIGGER temp.seal_spent_update; UPDATE spent SET arguments = x'00'`)
+	_, err := s.DB.ExecContext(t.Context(), `DROP TRIGGER temp.seal_spent_update; UPDATE spent SET arguments = x'00'`)
 	must(t, err)
 	if _, err := s.Lookup(t.Context(), "a/1"); !errors.Is(err, database.ErrDamaged) {
 		t.Errorf("it is served: %v", err)

@@ -1,4 +1,4 @@
-package store
+package sinkstore
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ func spend(key string, statement *sink.Use) *sink.Spend {
 
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), dir)
+	s, err := Open(t.Context(), Config{Service: "sink", StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package wiring
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	executorstore "durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/sinkstore"
 )
 
 // disk is a disk that is full as long as its reserve is held.
@@ -98,7 +98,7 @@ func TestAReallyFullDisk(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	durable, err := executorstore.Open(t.Context(), dir)
+	durable, err := sinkstore.Open(t.Context(), sinkstore.Config{Service: "executor", StateDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}

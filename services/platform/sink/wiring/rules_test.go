@@ -1,4 +1,4 @@
-package main
+package wiring
 
 import (
 	"bytes"
@@ -15,9 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/platformtest"
-	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
 )
@@ -36,11 +37,19 @@ func (l *ledger) Spool(_ context.Context, r *auditv1.Record) error {
 	return nil
 }
 
+// file is a sink's configuration that holds nothing else.
+type file struct {
+	config.Common `yaml:",inline"`
+	Unattended    []any `yaml:"unattended"`
+}
+
+func (f *file) Validate() error                 { return nil }
+func (f *file) Rules() (list []any, others any) { return f.Unattended, f.Common }
+
 // ruled is a configuration file with who reads it.
 type ruled struct {
 	t    *testing.T
 	path string
-	text string
 	list []sink.Unattended
 	sets int
 	log  ledger
@@ -48,18 +57,13 @@ type ruled struct {
 
 func newRuled(t *testing.T) *ruled {
 	t.Helper()
-	input.Outside(t)
-	text, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &ruled{t: t, path: filepath.Join(t.TempDir(), "executor.yaml"), text: string(text)}
+	return &ruled{t: t, path: filepath.Join(t.TempDir(), "executor.yaml")}
 }
 
 // write puts the list into the file, as an editor does.
 func (r *ruled) write(list string) {
 	r.t.Helper()
-	text := strings.Replace(r.text, "\nunattended: []\n", "\nunattended: "+list+"\n", 1)
+	text := "listen: 127.0.0.1:7432\nunattended: " + list + "\n"
 	next := r.path + ".next"
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
 		r.t.Fatal(err)
@@ -69,11 +73,18 @@ func (r *ruled) write(list string) {
 	}
 }
 
-func (r *ruled) open(logger *slog.Logger) (*rules, error) {
-	return openRules(rulesConfig{Path: r.path, Log: &r.log, Logger: logger, Set: func(list []sink.Unattended) error {
-		r.list, r.sets = list, r.sets+1
-		return nil
-	}})
+func (r *ruled) open(logger *slog.Logger) (*Rules, error) {
+	return r.openFor(logger, "", false)
+}
+
+func (r *ruled) openFor(logger *slog.Logger, user string, development bool) (*Rules, error) {
+	return OpenRules(RulesConfig{
+		Name: "executor.yaml", Path: r.path, Role: optionsv1.Role_ROLE_EXECUTOR, Empty: func() Settings { return &file{} },
+		GatewayUser: user, Development: development, Log: &r.log, Logger: logger, Set: func(list []sink.Unattended) error {
+			r.list, r.sets = list, r.sets+1
+			return nil
+		},
+	})
 }
 
 const chatForCursor = `[{tool: switch_mode, clients: [cursor], arguments: {mode_id: [chat, coding]}}]`
@@ -91,10 +102,7 @@ func TestNobodyChecksWhoWroteTheList(t *testing.T) {
 		r := newRuled(t)
 		r.write("[]")
 		var said bytes.Buffer
-		if _, err := openRules(rulesConfig{
-			Path: r.path, GatewayUser: c.user, Development: c.development, Log: &r.log, Logger: slog.New(slog.NewTextHandler(&said, nil)),
-			Set: func([]sink.Unattended) error { return nil },
-		}); err != nil {
+		if _, err := r.openFor(slog.New(slog.NewTextHandler(&said, nil)), c.user, c.development); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(said.String(), "gateway_user"); got != c.want {
@@ -212,13 +220,13 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 	}
 	r := newRuled(t)
 	r.write("[]")
-	if _, err := openRules(rulesConfig{Path: r.path, GatewayUser: "nobody-by-that-name", Log: &r.log, Logger: platformtest.Logger(), Set: func([]sink.Unattended) error { return nil }}); err == nil {
+	if _, err := r.openFor(platformtest.Logger(), "nobody-by-that-name", false); err == nil {
 		t.Error("a user that does not exist was taken")
 	}
 }
 
 // look has the rules look at their file: an error is what makes them look again.
-func look(t *testing.T, rules *rules) {
+func look(t *testing.T, rules *Rules) {
 	t.Helper()
 	if err := rules.check(t.Context()); (err != nil) != (rules.problem != "") {
 		t.Errorf("check: %v, and what is wrong is %q", err, rules.problem)
@@ -235,7 +243,7 @@ func TestRulesAreTakenOverWithinASecond(t *testing.T) {
 	r.write("[stop_service]")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*filewatch.Interval)
 	defer cancel()
-	rules.watch(ctx)
+	rules.Watch(ctx)
 	if len(r.list) != 1 {
 		t.Errorf("after a second the list is %v", r.list)
 	}
