@@ -88,7 +88,7 @@ func checkMessage(d protoreflect.MessageDescriptor, value any, path string) erro
 		return invalid(path, "%s must be a JSON object", subject(path))
 	}
 	for key, item := range object {
-		fd := d.Fields().ByName(protoreflect.Name(key))
+		fd := field(d, key)
 		if fd == nil {
 			return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, unknownSentence(path), fault.WithField(path),
 				fault.WithSuggestions(config.Suggest(key, fieldNames(d))...))
@@ -215,7 +215,7 @@ func join(path, name string) string {
 func fieldNames(d protoreflect.MessageDescriptor) []string {
 	var names []string
 	for i := range d.Fields().Len() {
-		names = append(names, string(d.Fields().Get(i).Name()))
+		names = append(names, member(d.Fields().Get(i)))
 	}
 	slices.Sort(names)
 	return names

@@ -44,6 +44,9 @@ func lint() []string {
 		seen := map[protoreflect.FullName]bool{}
 		var lintMessage func(d protoreflect.MessageDescriptor)
 		lintMessage = func(d protoreflect.MessageDescriptor) {
+			if d.FullName() == reference {
+				return
+			}
 			if seen[d.FullName()] {
 				complain("%s is recursive or used twice", d.FullName())
 				return
@@ -80,7 +83,7 @@ func lintArgument(fd protoreflect.FieldDescriptor, complain func(string, ...any)
 			complain("%s is not optional, so that unset and zero look alike", fd.FullName())
 		}
 	case protoreflect.MessageKind:
-		if kind.Message().ParentFile().Package() != fd.ParentFile().Package() {
+		if kind.Message().FullName() != reference && kind.Message().ParentFile().Package() != fd.ParentFile().Package() {
 			complain("%s is a %s, which has no canonical form", fd.FullName(), kind.Message().FullName())
 			return
 		}

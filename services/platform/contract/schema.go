@@ -38,9 +38,9 @@ func messageSchema(d protoreflect.MessageDescriptor, input bool) map[string]any 
 		if about, _ := proto.GetExtension(fd.Options(), optionsv1.E_About).(string); about != "" {
 			p["description"] = about
 		}
-		properties[string(fd.Name())] = p
+		properties[member(fd)] = p
 		if input && rules.GetRequired() {
-			required = append(required, string(fd.Name()))
+			required = append(required, member(fd))
 		}
 	}
 	s := map[string]any{"type": "object", "additionalProperties": false}

@@ -34,12 +34,12 @@ func valueOf(d protoreflect.EnumDescriptor, word string) protoreflect.EnumValueD
 
 // Words returns protojson of a message, compact and in its order, with the words of enums in place of their names.
 func Words(d protoreflect.MessageDescriptor, protoJSON []byte) ([]byte, error) {
-	return rewritten(d, protoJSON, false, wordOf)
+	return rewritten(d, protoJSON, false, member, wordOf)
 }
 
 // Plain is Words with numbers as numbers, where protojson writes those of 64 bits as strings: for people's programs.
 func Plain(d protoreflect.MessageDescriptor, protoJSON []byte) ([]byte, error) {
-	return rewritten(d, protoJSON, true, wordOf)
+	return rewritten(d, protoJSON, true, member, wordOf)
 }
 
 func wordOf(d protoreflect.EnumDescriptor, name string) string {
@@ -51,7 +51,8 @@ func wordOf(d protoreflect.EnumDescriptor, name string) string {
 
 // Names is the inverse of Words and of Plain: protojson takes what it returns. What is no word stays, for protojson to refuse.
 func Names(d protoreflect.MessageDescriptor, raw []byte) ([]byte, error) {
-	return rewritten(d, raw, false, func(d protoreflect.EnumDescriptor, word string) string {
+	name := func(fd protoreflect.FieldDescriptor) string { return string(fd.Name()) }
+	return rewritten(d, raw, false, name, func(d protoreflect.EnumDescriptor, word string) string {
 		if v := valueOf(d, word); v != nil {
 			return string(v.Name())
 		}
@@ -59,10 +60,31 @@ func Names(d protoreflect.MessageDescriptor, raw []byte) ([]byte, error) {
 	})
 }
 
-func rewritten(d protoreflect.MessageDescriptor, raw []byte, numbers bool, enum func(protoreflect.EnumDescriptor, string) string) ([]byte, error) {
+// member is what a field is called in what agents read and write: its name in the contract, or the JSON name where that begins with
+// "$", which no name in the contract can.
+func member(fd protoreflect.FieldDescriptor) string {
+	if name := fd.JSONName(); strings.HasPrefix(name, "$") {
+		return name
+	}
+	return string(fd.Name())
+}
+
+// field finds the field that a member stands for.
+func field(d protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if strings.HasPrefix(name, "$") {
+		return d.Fields().ByJSONName(name)
+	}
+	if fd := d.Fields().ByName(protoreflect.Name(name)); fd != nil && member(fd) == name {
+		return fd
+	}
+	return nil
+}
+
+func rewritten(d protoreflect.MessageDescriptor, raw []byte, numbers bool, name func(protoreflect.FieldDescriptor) string,
+	enum func(protoreflect.EnumDescriptor, string) string) ([]byte, error) {
 	var out bytes.Buffer
 	out.Grow(len(raw))
-	r := rewriter{jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out), numbers, enum}
+	r := rewriter{jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out), numbers, name, enum}
 	if err := r.value(kind{message: d}); err != nil {
 		return nil, fmt.Errorf("rewrite %s: %w", d.Name(), err)
 	}
@@ -74,7 +96,9 @@ type rewriter struct {
 	enc *jsontext.Encoder
 	// numbers: those of 64 bits are written as numbers.
 	numbers bool
-	enum    func(protoreflect.EnumDescriptor, string) string
+	// name is what a field is called in what is written.
+	name func(protoreflect.FieldDescriptor) string
+	enum func(protoreflect.EnumDescriptor, string) string
 }
 
 // kind is what a JSON value stands for: a message, an enum, a number of 64 bits, or a map of one of them; the zero value: anything else.
@@ -95,24 +119,27 @@ func kindOf(fd protoreflect.FieldDescriptor) kind {
 	return kind{message: fd.Message(), enum: fd.Enum(), long: long}
 }
 
-// member is what the value of a member stands for.
-func (k kind) member(name string) kind {
+// member is what a member is called in what is written, and what its value stands for.
+func (r rewriter) member(k kind, name string) (string, kind) {
 	if k.entries {
-		return kind{message: k.message, enum: k.enum, long: k.long}
+		return name, kind{message: k.message, enum: k.enum, long: k.long}
 	}
 	if k.message == nil {
-		return kind{}
+		return name, kind{}
 	}
 	fd := k.message.Fields().ByName(protoreflect.Name(name))
+	if fd == nil {
+		fd = field(k.message, name)
+	}
 	switch {
 	case fd == nil:
-		return kind{}
+		return name, kind{}
 	case fd.IsMap():
 		of := kindOf(fd.MapValue())
 		of.entries = true
-		return of
+		return r.name(fd), of
 	default:
-		return kindOf(fd)
+		return r.name(fd), kindOf(fd)
 	}
 }
 
@@ -144,12 +171,13 @@ func (r rewriter) value(k kind) error {
 	for next := r.dec.PeekKind(); next != jsontext.KindEndObject && next != jsontext.KindEndArray; next = r.dec.PeekKind() {
 		item := k
 		if object {
-			name, err := r.dec.ReadToken()
+			read, err := r.dec.ReadToken()
 			if err != nil {
 				return err
 			}
-			item = k.member(name.String())
-			if err := r.enc.WriteToken(name); err != nil {
+			name, of := r.member(k, read.String())
+			item = of
+			if err := r.enc.WriteToken(jsontext.String(name)); err != nil {
 				return err
 			}
 		}

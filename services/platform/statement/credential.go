@@ -4,9 +4,15 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
+	"strings"
+	"time"
 
 	"durward.internal/services/platform/canonical"
 )
@@ -49,14 +55,34 @@ type Credential struct {
 	// Delivery and Variable are for add: how a program gets the value.
 	Delivery string `json:"delivery,omitempty"`
 	Variable string `json:"variable,omitempty"`
-	// Sink (a SPIFFE ID) and Services are for grant: who may ask for it, and for which services of its catalog.
+	CredentialGrants
+}
+
+// CredentialGrants is to whom a credential is granted. It replaces what the sink had before, and no other sink's.
+type CredentialGrants struct {
+	// Sink (a SPIFFE ID) may ask for it: for services of its catalog, or for requests to origins, and not both.
 	Sink     string   `json:"sink,omitempty"`
 	Services []string `json:"services,omitempty"`
+	// Origins are exact, as Origin has them. Header is where the value goes in requests to them, after Scheme and a space where there
+	// is a scheme, such as "Bearer".
+	Origins []string `json:"origins,omitempty"`
+	Header  string   `json:"header,omitempty"`
+	Scheme  string   `json:"scheme,omitempty"`
+	// Agents are clients, or "CLIENT/AGENT", whose calls may use it. For services none means any whose call a human let happen.
+	Agents []string `json:"agents,omitempty"`
+	// Unattended: the services get it in starts without a call too.
+	Unattended bool `json:"unattended,omitempty"`
+	// Until ends it (RFC 3339); empty: it lasts until it is revoked.
+	Until string `json:"until,omitempty"`
 }
 
 var (
 	credentialName     = regexp.MustCompile(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
 	credentialVariable = regexp.MustCompile(`\A[A-Z_][A-Z0-9_]{0,63}\z`)
+	credentialHeader   = regexp.MustCompile(`\A[A-Z][a-z0-9]*(-[A-Z0-9][a-z0-9]*){0,7}\z`)
+	credentialScheme   = regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9\-]{0,31}\z`)
+	credentialAgent    = regexp.MustCompile(`\A[a-z0-9][a-z0-9_\-]{0,63}(/[a-z0-9][a-z0-9_\-]{0,63})?\z`)
+	credentialHost     = regexp.MustCompile(`\A[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?\z`)
 	credentialService  = regexp.MustCompile(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
 	// reserved are variables that change which program runs, or how, before it runs.
 	reserved = regexp.MustCompile(`\A(LD_[A-Z_]*|PATH|HOME|USER|LANG|TERM|TZ|SHELL|IFS|ENV|BASH_ENV|GCONV_PATH|GLIBC_TUNABLES|PYTHON(PATH|HOME|STARTUP)|PERL5(OPT|LIB)|RUBYOPT|NODE_OPTIONS|JAVA_TOOL_OPTIONS|CUDA_[A-Z_]*)\z`)
@@ -87,7 +113,7 @@ func (c *Credential) check() error {
 	if _, err := canonical.ParseDigest(c.Commitment); err != nil && c.Commitment != "" {
 		return bad("commitment is not a digest")
 	}
-	anyGrant, anyDelivery := c.Sink != "" || c.Services != nil, c.Delivery != "" || c.Variable != ""
+	anyGrant, anyDelivery := !reflect.ValueOf(c.CredentialGrants).IsZero(), c.Delivery != "" || c.Variable != ""
 	switch {
 	case !CredentialName(c.Name):
 		return bad("name is none")
@@ -97,17 +123,88 @@ func (c *Credential) check() error {
 		}
 	case c.Action == CredentialRotate && value && c.Version > 1 && !anyGrant && !anyDelivery:
 	case c.Action == CredentialGrant && c.Version == 0 && c.Commitment == "" && !anyDelivery:
-		if c.Sink == "" || len(c.Services) == 0 || len(c.Services) > maxServices ||
-			!slices.IsSorted(c.Services) || len(slices.Compact(slices.Clone(c.Services))) != len(c.Services) {
-			return bad("sink or services are missing, too many or not in order")
-		}
-		for _, s := range c.Services {
-			if !credentialService.MatchString(s) {
-				return bad("service has no service's name")
-			}
-		}
+		return c.CredentialGrants.check(bad)
 	default:
 		return bad("statement says too little or too much for what it does")
 	}
 	return nil
+}
+
+// Ends returns when the grant ends; the zero time: when it is revoked.
+func (g *CredentialGrants) Ends() time.Time {
+	t, _ := parseTime(g.Until) // checked
+	return t
+}
+
+// hopHeaders steer a request itself, and hold no credential.
+var hopHeaders = []string{"Host", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Proxy-Authorization", "Expect", "Accept-Encoding"}
+
+// Check reports what a human could not sign.
+func (g *CredentialGrants) Check() error {
+	return g.check(func(what string) error { return errors.New("a credential's " + what) })
+}
+
+func (g *CredentialGrants) check(bad func(string) error) error {
+	for _, list := range []struct {
+		what  string
+		items []string
+		fits  func(string) bool
+	}{
+		{"services", g.Services, credentialService.MatchString},
+		{"origins", g.Origins, func(s string) bool { origin, err := Origin(s); return err == nil && origin == s }},
+		{"agents", g.Agents, credentialAgent.MatchString},
+	} {
+		if len(list.items) > maxServices || !slices.IsSorted(list.items) || len(slices.Compact(slices.Clone(list.items))) != len(list.items) ||
+			slices.ContainsFunc(list.items, func(s string) bool { return !list.fits(s) }) {
+			return bad(list.what + " are too many, not in order, or none")
+		}
+	}
+	if g.Until != "" {
+		if _, err := parseTime(g.Until); err != nil {
+			return bad("end is no time")
+		}
+	}
+	switch toServices, toOrigins := len(g.Services) > 0, len(g.Origins) > 0; {
+	case g.Sink == "" || toServices == toOrigins:
+		return bad("grant names a sink, and either services or origins")
+	case toServices && (g.Header != "" || g.Scheme != ""):
+		return bad("grant to services has no header")
+	case toOrigins && (g.Unattended || len(g.Agents) == 0):
+		return bad("grant to origins names its agents, and is never unattended")
+	case toOrigins && (!credentialHeader.MatchString(g.Header) || slices.Contains(hopHeaders, g.Header)):
+		return bad("header is none that holds a credential, such as Authorization")
+	case g.Scheme != "" && !credentialScheme.MatchString(g.Scheme):
+		return bad("scheme is none")
+	}
+	return nil
+}
+
+// Origin returns the origin of an absolute URL: scheme, host in small letters, and the port where it is not the scheme's own. Only https
+// has one, and http on a loopback address.
+func Origin(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "", errors.New("it is no URL")
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	address, err := netip.ParseAddr(host)
+	switch loopback := err == nil && address.IsLoopback(); {
+	case u.User != nil || u.Opaque != "" || host == "" || strings.HasSuffix(u.Host, ":"):
+		return "", errors.New("it has no host, or more than one")
+	case u.Scheme != "https" && (u.Scheme != "http" || !loopback):
+		return "", errors.New("it is not https")
+	}
+	if err != nil && !credentialHost.MatchString(host) {
+		return "", errors.New("its host is not a name in ASCII, nor an address")
+	}
+	if port == map[string]string{"https": "443", "http": "80"}[u.Scheme] {
+		port = ""
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port != "" {
+		host += ":" + port
+	}
+	return u.Scheme + "://" + host, nil
 }

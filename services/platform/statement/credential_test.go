@@ -12,7 +12,10 @@ func TestCredentialStatements(t *testing.T) {
 	digest := Commitment([]byte("key"), "hf", 1, []byte("value"))
 	add := Credential{Action: CredentialAdd, Name: "hf", Version: 1, Commitment: digest, Delivery: DeliveryFile, Variable: "HF_TOKEN_PATH"}
 	rotate := Credential{Action: CredentialRotate, Name: "hf", Version: 2, Commitment: digest}
-	grant := Credential{Action: CredentialGrant, Name: "hf", Sink: "spiffe://d/executor/local", Services: []string{"a", "b"}}
+	grant := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{Sink: "spiffe://d/executor/local", Services: []string{"a", "b"}}}
+	origin := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{
+		Sink: "spiffe://d/egress/local", Origins: []string{"https://api.example.com"}, Header: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
+	}}
 	with := func(c Credential, change func(*Credential)) *Credential { change(&c); return &c }
 	try := func(c *Credential) error {
 		now := time.Now()
@@ -46,13 +49,29 @@ func TestCredentialStatements(t *testing.T) {
 		"granted to all":           with(grant, func(c *Credential) { c.Services = []string{"*"} }),
 		"granted twice":            with(grant, func(c *Credential) { c.Services = []string{"a", "a"} }),
 		"granted out of order":     with(grant, func(c *Credential) { c.Services = []string{"b", "a"} }),
+		"an origin with a path":    with(origin, func(c *Credential) { c.Origins = []string{"https://api.example.com/v1"} }),
+		"an origin by http":        with(origin, func(c *Credential) { c.Origins = []string{"http://api.example.com"} }),
+		"every origin":             with(origin, func(c *Credential) { c.Origins = []string{"https://*"} }),
+		"its own port":             with(origin, func(c *Credential) { c.Origins = []string{"https://api.example.com:443"} }),
+		"a user in the origin":     with(origin, func(c *Credential) { c.Origins = []string{"https://u@api.example.com"} }),
+		"origins and services":     with(origin, func(c *Credential) { c.Services = []string{"a"} }),
+		"an origin to anybody":     with(origin, func(c *Credential) { c.Agents = nil }),
+		"an origin unattended":     with(origin, func(c *Credential) { c.Unattended = true }),
+		"no header":                with(origin, func(c *Credential) { c.Header = "" }),
+		"the host as header":       with(origin, func(c *Credential) { c.Header = "Host" }),
+		"two headers":              with(origin, func(c *Credential) { c.Header = "A: b\r\nC" }),
+		"a scheme with a value":    with(origin, func(c *Credential) { c.Scheme = "Bearer x" }),
+		"a header for services":    with(grant, func(c *Credential) { c.Header = "Authorization" }),
+		"an end that is none":      with(grant, func(c *Credential) { c.Until = "tomorrow" }),
+		"every agent":              with(grant, func(c *Credential) { c.Agents = []string{"*"} }),
+		"added for an hour":        with(add, func(c *Credential) { c.Until = "2030-01-01T00:00:00Z" }),
 		"granted with a value":     with(grant, func(c *Credential) { c.Version, c.Commitment = 1, digest }),
 	} {
 		if err := try(c); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, c := range []Credential{add, rotate, grant} {
+	for _, c := range []Credential{add, rotate, grant, origin} {
 		if err := try(&c); err != nil {
 			t.Errorf("%s: %v", c.Action, err)
 		}
@@ -70,5 +89,25 @@ func TestCommitment(t *testing.T) {
 			t.Error("two are alike")
 		}
 		seen[c] = true
+	}
+}
+
+func TestOrigin(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{
+		"", "api.example.com", "ftp://a", "http://a", "https://", "https:///x", "https://u:p@a", "https:a", "https://a:", "https://a b", "https://ä.example",
+		"https://a%2fb", "http://127.0.0.1.example.com", "http://2130706433", "http://[::1", "javascript://a",
+	} {
+		if origin, err := Origin(raw); err == nil {
+			t.Errorf("%q has the origin %q", raw, origin)
+		}
+	}
+	for raw, want := range map[string]string{
+		"https://API.example.com/v1?x=1#y": "https://api.example.com", "https://a:443/": "https://a", "https://a:8443": "https://a:8443",
+		"http://127.0.0.1:80": "http://127.0.0.1", "http://[::1]:8080/x": "http://[::1]:8080",
+	} {
+		if origin, err := Origin(raw); err != nil || origin != want {
+			t.Errorf("%q: %q, %v", raw, origin, err)
+		}
 	}
 }

@@ -387,6 +387,9 @@ func checkTool(t Tool) error {
 // CommandPrincipal is the principal of a human's own commands.
 func CommandPrincipal(operator string) string { return "operator:" + operator }
 
+// IsCommand reports whether a principal is an operator's command.
+func IsCommand(principal string) bool { return strings.HasPrefix(principal, CommandPrincipal("")) }
+
 // Sign displays nothing: the caller shows s.Marshal() first. It returns the evidence that grants carry.
 func Sign(s *Statement, signer ssh.Signer) (*callv1.HumanStatement, error) {
 	raw, err := s.Marshal()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker"
@@ -17,6 +18,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
 )
 
@@ -179,14 +181,14 @@ func (missing) Logs(context.Context, *catalog.Service, string, int) (driver.Page
 }
 
 // releaseBy asks the vault for credentials in the name of the call that starts a service. What starts one without a call, a rule of the
-// catalog or the undoing of a switch after a restart, gets none.
+// catalog or the undoing of a switch after a restart, gets what a human let the service have unattended.
 func releaseBy(vault vaultv1.ReleaseServiceClient) driverprocess.Release {
 	return func(ctx context.Context, service string, names []string, public []byte) ([]byte, error) {
 		grant := sink.Grant(ctx)
-		if grant == nil {
+		response, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Grant: grant, Service: service, Names: names, PublicKey: public})
+		if grant == nil && fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 			return nil, driver.ErrOnlyByCall
 		}
-		response, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Grant: grant, Service: service, Names: names, PublicKey: public})
 		return response.GetSealed(), err
 	}
 }

@@ -102,7 +102,7 @@ const (
 	CauseHostMemory     = "the host's memory has no room for what it would move there"
 	CauseSealed         = "the stored credentials are sealed until an operator unseals the vault"
 	CauseNoCredential   = "a credential that it needs is not stored, or not granted to it" // #nosec G101 -- a sentence
-	CauseOnlyByCall     = "it needs credentials, which it gets in a call alone: start it by a call"
+	CauseOnlyByCall     = "it needs credentials that are not granted to it unattended: start it by a call"
 	CauseUnknown        = "its manager did not say whether it was started"
 )
 

@@ -68,7 +68,7 @@ func (s Document) terms(now time.Time) []Line {
 		c := st.Credential
 		what := map[string]string{
 			statement.CredentialAdd: "a credential is stored", statement.CredentialRotate: "a credential gets a new value",
-			statement.CredentialGrant: "a credential may be had by " + strings.Join(c.Services, ", "),
+			statement.CredentialGrant: "from now on it may be had by " + Granted(c.Services, c.Origins, c.Header, c.Scheme, c.Agents, c.Unattended, c.Until),
 		}[c.Action]
 		switch c.Delivery {
 		case statement.DeliveryFile:
@@ -85,6 +85,24 @@ func (s Document) terms(now time.Time) []Line {
 		out = append(out, Line{Plain, fmt.Sprintf("You sign: %s on %s, %s, %s", clean.Visible(st.Tool.Name), clean.Visible(strings.TrimSpace(st.Target)), times, until(st, now))})
 	}
 	return out
+}
+
+// Granted says to whom a credential is granted: to services or for requests to origins, by whose calls, and until when.
+func Granted(services, origins []string, header, scheme string, agents []string, unattended bool, until string) string {
+	out := strings.Join(services, ", ")
+	if len(origins) > 0 {
+		out = fmt.Sprintf("requests to %s, as %s", strings.Join(origins, ", "), strings.TrimSpace(header+": "+scheme))
+	}
+	if unattended {
+		out += ", without a call too"
+	}
+	if len(agents) > 0 {
+		out += ", in calls of " + strings.Join(agents, ", ")
+	}
+	if until != "" {
+		out += ", until " + until
+	}
+	return clean.Visible(out)
 }
 
 // until is the statement's end.

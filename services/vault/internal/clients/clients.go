@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/statement"
 )
 
 // Defaults and bounds of a client's limits.
@@ -55,6 +56,8 @@ type Client struct {
 	Sessions, Pending int
 	// Agents are the names that the client may give its own agents; it may give no other.
 	Agents []string
+	// Credentials are the names of those that its calls may refer to; a human's grant must name the client too.
+	Credentials []string
 	// User is the human whose client it is, or "".
 	User    string
 	Revoked bool
@@ -112,6 +115,7 @@ type entry struct {
 	TierCeiling string   `yaml:"tier_ceiling"`
 	Limits      limits   `yaml:"limits"`
 	Agents      []string `yaml:"agents"`
+	Credentials []string `yaml:"credentials"`
 	User        string   `yaml:"user"`
 	Remote      bool     `yaml:"remote"`
 	Previous    previous `yaml:"previous"`
@@ -336,7 +340,7 @@ func (e entry) client() (*Client, error) {
 	if !idPattern.MatchString(e.ID) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
-	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, User: e.User, Remote: e.Remote}
+	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, Credentials: e.Credentials, User: e.User, Remote: e.Remote}
 	if c.User != "" && !IsUser(c.User) {
 		return nil, fmt.Errorf("%s: user must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit", e.ID)
 	}
@@ -367,6 +371,11 @@ func (e entry) client() (*Client, error) {
 	}
 	if len(c.Agents) > maxAgents {
 		return nil, fmt.Errorf("%s: more than %d agents", e.ID, maxAgents)
+	}
+	for _, name := range c.Credentials {
+		if !statement.CredentialName(name) {
+			return nil, fmt.Errorf("%s: credentials: a name is up to 64 small letters, digits, _ - and .; a value is never written here", e.ID)
+		}
 	}
 	for _, agent := range c.Agents {
 		if !namePattern.MatchString(agent) {

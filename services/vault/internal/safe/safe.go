@@ -5,6 +5,7 @@
 package safe
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"errors"
@@ -87,7 +88,10 @@ func (s *Safe) Change(ctx context.Context, c *statement.Credential, value, salt 
 		return err
 	}
 	if c.Action == statement.CredentialGrant {
-		return s.store.GrantCredential(ctx, c.Name, c.Sink, c.Services, used)
+		return s.store.GrantCredential(ctx, store.CredentialGrant{
+			Name: c.Name, Sink: c.Sink, Services: c.Services, Origins: c.Origins, Header: c.Header, Scheme: c.Scheme, Agents: c.Agents,
+			Unattended: c.Unattended, EndsAt: c.Ends(),
+		}, used)
 	}
 	// The commitment's key is kept with the value, so that it can be told later which value a statement was about.
 	plain := slices.Concat(salt, value)
@@ -101,23 +105,28 @@ func (s *Safe) Change(ctx context.Context, c *statement.Credential, value, salt 
 	}, used)
 }
 
-// Revoke takes a credential from a service, or from all, and returns it as it was before. Once it has returned nobody gets a value by
-// what was revoked.
-func (s *Safe) Revoke(ctx context.Context, name, service string) (*store.Credential, error) {
+// Revoke takes a credential from a service or an origin, or with "" from all, and returns it as it was before. Once it has returned nobody
+// gets a value by what was revoked.
+func (s *Safe) Revoke(ctx context.Context, name, from string) (*store.Credential, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	var left []string
-	if service != "" {
-		if !slices.Contains(c.Services, service) {
-			return nil, ErrNotGranted
+	taken := func(item string) bool { return from == "" || item == from }
+	var left []store.CredentialGrant
+	for _, g := range c.Grants {
+		if from != "" && !slices.Contains(g.Services, from) && !slices.Contains(g.Origins, from) {
+			continue
 		}
-		left = slices.DeleteFunc(slices.Clone(c.Services), func(other string) bool { return other == service })
+		g.Services, g.Origins = slices.DeleteFunc(slices.Clone(g.Services), taken), slices.DeleteFunc(slices.Clone(g.Origins), taken)
+		left = append(left, g)
 	}
-	return c, s.store.RevokeCredential(ctx, name, c.Sink, left, s.now())
+	if from != "" && left == nil {
+		return nil, ErrNotGranted
+	}
+	return c, s.store.RevokeCredential(ctx, name, left, s.now())
 }
 
 // Remove forgets a version that is not the newest, or with 0 the credential, and returns it as it was before.
@@ -151,11 +160,18 @@ func (s *Safe) Rotate(ctx context.Context, passphrase []byte) (int, error) {
 	return len(values), s.ring.Rotate(ctx, values, passphrase)
 }
 
-// Ask is a service that is about to start.
+// Ask is a service that is about to start, or a request that is about to leave.
 type Ask struct {
-	Sink, Service, Operation string
-	Names                    []string
+	Sink, Operation string
+	// Principal and Agent are whose call it is; both empty: it is a start without a call.
+	Principal, Agent string
+	// Service, or Origin and Header, is where the values go.
+	Service, Origin, Header string
+	Names                   []string
 }
+
+// to is what the values are for, as uses have it.
+func (a *Ask) to() string { return cmp.Or(a.Service, a.Origin) }
 
 // MayRelease reports why Release would fail, and which versions it would release. The error names the credential.
 func (s *Safe) MayRelease(ctx context.Context, a Ask) ([]store.CredentialUse, error) {
@@ -163,7 +179,7 @@ func (s *Safe) MayRelease(ctx context.Context, a Ask) ([]store.CredentialUse, er
 	return uses, err
 }
 
-// Release hands the newest value of each credential that the service is granted to seal, which encrypts them; the values are wiped when
+// Release hands the newest value of each credential that is granted to what asks to seal, which encrypts them; the values are wiped when
 // it returns.
 func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) error) error {
 	s.mu.Lock()
@@ -173,16 +189,24 @@ func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) e
 		return err
 	}
 	var values []handover.Value
-	for _, c := range found {
-		newest := c.Versions[0]
-		plain, err := s.ring.Decrypt(ctx, c.Name, newest.Version, newest.Value)
+	for i, c := range found {
+		newest := c.credential.Versions[0]
+		plain, err := s.ring.Decrypt(ctx, a.Names[i], newest.Version, newest.Value)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.Name, err)
+			return fmt.Errorf("%s: %w", a.Names[i], err)
 		}
 		defer clear(plain)
-		values = append(values, handover.Value{
-			Name: c.Name, File: c.Delivery == statement.DeliveryFile, Variable: c.Variable, Value: plain[statement.CommitmentKey:],
-		})
+		v := handover.Value{
+			Name: a.Names[i], File: c.credential.Delivery == statement.DeliveryFile, Variable: c.credential.Variable, Value: plain[statement.CommitmentKey:],
+		}
+		if a.Origin != "" {
+			v.File, v.Variable = false, c.grant.Header
+			if c.grant.Scheme != "" {
+				v.Value = slices.Concat([]byte(c.grant.Scheme+" "), v.Value)
+				defer clear(v.Value)
+			}
+		}
+		values = append(values, v)
 	}
 	if err := s.store.UseCredentials(ctx, uses); err != nil {
 		return err
@@ -190,7 +214,13 @@ func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) e
 	return seal(values)
 }
 
-func (s *Safe) granted(ctx context.Context, a Ask) (found []*store.Credential, uses []store.CredentialUse, err error) {
+// released is a credential with the grant that lets it go.
+type released struct {
+	credential *store.Credential
+	grant      store.CredentialGrant
+}
+
+func (s *Safe) granted(ctx context.Context, a Ask) (found []released, uses []store.CredentialUse, err error) {
 	if s.ring.Sealed(ctx) {
 		return nil, nil, keyring.ErrSealed
 	}
@@ -200,19 +230,41 @@ func (s *Safe) granted(ctx context.Context, a Ask) (found []*store.Credential, u
 		if err != nil && !errors.Is(err, ErrUnknown) {
 			return nil, nil, err
 		}
-		if c == nil || c.Sink != a.Sink || !slices.Contains(c.Services, a.Service) {
-			return nil, nil, fmt.Errorf("%s for %s: %w", name, a.Service, ErrNotGranted)
+		at := -1
+		if c != nil {
+			at = slices.IndexFunc(c.Grants, func(g store.CredentialGrant) bool { return s.covers(&g, &a) })
+		}
+		if at < 0 {
+			return nil, nil, fmt.Errorf("%s for %s: %w", name, a.to(), ErrNotGranted)
 		}
 		if variables[c.Variable] {
-			return nil, nil, fmt.Errorf("%s for %s: %w: another one has its variable %s", name, a.Service, ErrNotGranted, c.Variable)
+			return nil, nil, fmt.Errorf("%s for %s: %w: another one has its variable %s", name, a.to(), ErrNotGranted, c.Variable)
 		}
 		variables[c.Variable] = true
-		found = append(found, c)
+		found = append(found, released{c, c.Grants[at]})
 		uses = append(uses, store.CredentialUse{
-			Name: name, Service: a.Service, Version: c.Versions[0].Version, OperationID: a.Operation, UsedAt: s.now(),
+			Name: name, Service: a.to(), Version: c.Versions[0].Version, OperationID: a.Operation, UsedAt: s.now(),
 		})
 	}
 	return found, uses, nil
+}
+
+// covers reports whether a grant lets a credential go where it is asked for.
+func (s *Safe) covers(g *store.CredentialGrant, a *Ask) bool {
+	switch {
+	case g.Sink != a.Sink, !g.EndsAt.IsZero() && !s.now().Before(g.EndsAt):
+		return false
+	case a.Service != "" && !slices.Contains(g.Services, a.Service):
+		return false
+	case a.Service == "" && (!slices.Contains(g.Origins, a.Origin) || g.Header != a.Header):
+		return false
+	case a.Principal == "":
+		return g.Unattended
+	case len(g.Agents) == 0:
+		return true
+	}
+	return statement.IsCommand(a.Principal) || slices.Contains(g.Agents, a.Principal) ||
+		a.Agent != "" && slices.Contains(g.Agents, a.Principal+"/"+a.Agent)
 }
 
 // find returns a credential, which has a value; ErrUnknown.

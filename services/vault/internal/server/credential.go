@@ -1,10 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +16,8 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/statement"
@@ -51,8 +56,16 @@ func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.C
 	if c.Version > 0 {
 		r.Body.Details["version"] = strconv.Itoa(c.Version)
 	}
-	if len(c.Services) > 0 {
-		r.Body.Details["services"] = strings.Join(c.Services, " ")
+	for key, value := range map[string]string{
+		"services": strings.Join(c.Services, " "), "origins": strings.Join(c.Origins, " "), "header": c.Header,
+		"agents": strings.Join(c.Agents, " "), "until": c.Until,
+	} {
+		if value != "" {
+			r.Body.Details[key] = clean.Line(value, 500)
+		}
+	}
+	if c.Unattended {
+		r.Body.Details["unattended"] = "yes"
 	}
 	if err := s.Journal.Must(ctx, r); err != nil {
 		return nil, err
@@ -80,10 +93,14 @@ func (s *credentialService) RevokeCredential(ctx context.Context, req *vaultv1.R
 		return nil, credentialFault(req.GetName(), err)
 	}
 	r := credentialRecord("revoke", req.GetName(), caller(ctx).String())
-	r.Body.Details["services"] = strings.Join(was.Services, " ")
-	if req.GetService() != "" {
-		r.Body.Details["services"] = req.GetService()
+	from := []string{req.GetService()}
+	if req.GetService() == "" {
+		from = nil
+		for _, g := range was.Grants {
+			from = append(append(from, g.Services...), g.Origins...)
+		}
 	}
+	r.Body.Details["from"] = clean.Line(strings.Join(from, " "), 500)
 	s.Journal.Note(ctx, r)
 	resp := &vaultv1.RevokeCredentialResponse{Credential: credentialOf(was)}
 	for _, u := range resp.GetCredential().GetUses() {
@@ -152,52 +169,79 @@ type releaseService struct {
 // starts are the tools by which services start; where one names its service, that one alone starts.
 var starts = map[string]bool{"start_service": true, "switch_mode": true}
 
-// ReleaseCredentials gives a service's launcher what the service is granted, within a redeemed call that still runs. Each is recorded
-// before.
+// ReleaseCredentials gives a service's launcher what the service is granted, within a redeemed call that still runs, or what it may have
+// unattended. Each is recorded before.
 func (s *releaseService) ReleaseCredentials(ctx context.Context, req *vaultv1.ReleaseCredentialsRequest) (*vaultv1.ReleaseCredentialsResponse, error) {
 	ask := safe.Ask{Sink: caller(ctx).String(), Service: req.GetService(), Names: req.GetNames()}
-	grant, err := s.Issuer.KnownGrant(req.GetGrant())
-	if err == nil {
-		ask.Operation = grant.GetOperationId()
-		err = s.startsNow(ctx, grant, ask)
+	may := s.startsNow
+	if req.GetGrant() == nil {
+		may = nil
 	}
-	if err != nil {
-		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), ask.Service, err)
-		if fault.Is(err, callv1.Code_CODE_HALTED) {
-			return nil, err
+	sealed, err := s.release(ctx, req.GetGrant(), ask, may, req.GetPublicKey(), ask.Service)
+	return &vaultv1.ReleaseCredentialsResponse{Sealed: sealed}, err
+}
+
+// ReleaseHeader gives egress what it puts into a header of one call's requests to one origin. It is recorded before.
+func (s *releaseService) ReleaseHeader(ctx context.Context, req *vaultv1.ReleaseHeaderRequest) (*vaultv1.ReleaseHeaderResponse, error) {
+	ask := safe.Ask{Sink: caller(ctx).String(), Origin: req.GetOrigin(), Header: http.CanonicalHeaderKey(req.GetHeader()), Names: []string{req.GetName()}}
+	sealed, err := s.release(ctx, req.GetGrant(), ask, s.sendsNow, req.GetPublicKey(), handover.ForHeader(ask.Origin, ask.Header))
+	return &vaultv1.ReleaseHeaderResponse{Sealed: sealed}, err
+}
+
+// release encrypts what is asked for to a key. may judges the call that it is for; nil: there is none.
+func (s *Server) release(ctx context.Context, signed *callv1.SignedGrant, ask safe.Ask, may func(*store.Operation, safe.Ask) error,
+	public []byte, to string) ([]byte, error) {
+	epoch, grant := s.Halt.Now().Epoch, &callv1.Grant{}
+	if may != nil {
+		var err error
+		if grant, err = s.Issuer.KnownGrant(signed); err == nil {
+			epoch, ask.Operation, ask.Principal = grant.GetEpoch(), grant.GetOperationId(), grant.GetPrincipal()
+			err = s.runsNow(ctx, grant, &ask, may)
 		}
-		return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+		if err != nil {
+			s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
+			if fault.Is(err, callv1.Code_CODE_HALTED) {
+				return nil, err
+			}
+			return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+		}
 	}
 	uses, err := s.Safe.MayRelease(ctx, ask)
 	if err != nil {
-		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), ask.Service, err)
+		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
 		return nil, credentialFault("", err)
 	}
 	for _, u := range uses {
 		r := credentialRecord("use", u.Name, ask.Sink)
 		r.Kind, r.OperationId, r.Tool = auditv1.Kind_KIND_CREDENTIAL_USED, u.OperationID, grant.GetTool().GetName()
 		r.Body.Principal, r.Body.Session, r.Body.Channel = grant.GetPrincipal(), grant.GetSession(), grant.GetChannel()
-		r.Body.Details["domain"], r.Body.Details["service"] = "service", u.Service
+		if r.Body.Details["domain"], r.Body.Details["service"] = "service", u.Service; ask.Origin != "" {
+			delete(r.Body.Details, "service")
+			r.Body.Details["domain"], r.Body.Details["origin"], r.Body.Details["header"] = "request", ask.Origin, ask.Header
+		}
+		if may == nil {
+			r.Body.Details["unattended"] = "yes"
+		}
 		r.Body.Details["version"] = strconv.FormatUint(uint64(u.Version), 10)
 		if err := s.Journal.Must(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	resp := &vaultv1.ReleaseCredentialsResponse{}
-	err = s.Halt.Within(grant.GetEpoch(), func() error {
+	var sealed []byte
+	err = s.Halt.Within(epoch, func() error {
 		return s.Safe.Release(context.WithoutCancel(ctx), ask, func(values []handover.Value) (err error) {
-			resp.Sealed, err = handover.Seal(req.GetPublicKey(), ask.Service, values)
+			sealed, err = handover.Seal(public, to, values)
 			return err
 		})
 	})
 	if err != nil {
 		return nil, credentialFault("", err)
 	}
-	return resp, nil
+	return sealed, nil
 }
 
-// startsNow reports why a grant does not start that service at this moment.
-func (s *Server) startsNow(ctx context.Context, g *callv1.Grant, ask safe.Ask) error {
+// runsNow reports why a grant's call does not run at this moment for what is asked for, and says whose agent asks.
+func (s *Server) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, may func(*store.Operation, safe.Ask) error) error {
 	if g.GetAudience() != ask.Sink {
 		return errors.New("the grant is for another sink")
 	}
@@ -207,7 +251,14 @@ func (s *Server) startsNow(ctx context.Context, g *callv1.Grant, ask safe.Ask) e
 		return err
 	case o == nil || o.State != vaultv1.OperationState_OPERATION_STATE_RUNNING:
 		return errors.New("its operation does not run now")
-	case !starts[o.ToolName]:
+	}
+	ask.Agent = o.Agent
+	return may(o, *ask)
+}
+
+// startsNow reports why a call does not start that service.
+func (s *Server) startsNow(o *store.Operation, ask safe.Ask) error {
+	if !starts[o.ToolName] {
 		return errors.New(o.ToolName + " starts no service")
 	}
 	var named struct {
@@ -218,6 +269,37 @@ func (s *Server) startsNow(ctx context.Context, g *callv1.Grant, ask safe.Ask) e
 	}
 	if named.Service != "" && named.Service != ask.Service || o.ToolName == "start_service" && named.Service == "" {
 		return errors.New("the call starts another service")
+	}
+	return nil
+}
+
+// sendsNow reports why a call sends no such credential to that origin: its arguments do not refer to it, its url is of another origin, or
+// its client's line does not name it.
+func (s *Server) sendsNow(o *store.Operation, ask safe.Ask) error {
+	tool, ok := contract.Lookup(o.ToolName)
+	if !ok {
+		return errors.New("its tool is not known")
+	}
+	arguments, err := tool.Decode(o.Arguments)
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(contract.References(arguments), ask.Names[0]) {
+		return errors.New("the call's arguments do not refer to " + ask.Names[0])
+	}
+	var sent struct {
+		URL string `json:"url"`
+	}
+	if err := json.Unmarshal(o.Arguments, &sent); err != nil {
+		return err
+	}
+	origin, err := statement.Origin(sent.URL)
+	if err != nil || origin != ask.Origin {
+		return errors.New("the call's url is not of that origin")
+	}
+	client, ok := s.Clients.Lookup(o.Principal)
+	if !ok || !slices.Contains(client.Credentials, ask.Names[0]) {
+		return errors.New("the client's line in clients.yaml does not name " + ask.Names[0])
 	}
 	return nil
 }
@@ -281,7 +363,18 @@ func credentialFault(name string, err error) error {
 
 // credentialOf is a credential without its values.
 func credentialOf(c *store.Credential) *vaultv1.Credential {
-	out := &vaultv1.Credential{Name: c.Name, Variable: c.Variable, Sink: c.Sink, Services: c.Services, Delivery: vaultv1.Delivery_DELIVERY_ENVIRONMENT}
+	out := &vaultv1.Credential{Name: c.Name, Variable: c.Variable, Delivery: vaultv1.Delivery_DELIVERY_ENVIRONMENT}
+	for _, g := range c.Grants {
+		one := &vaultv1.CredentialGrant{
+			Sink: g.Sink, Services: g.Services, Origins: g.Origins, Header: g.Header, Scheme: g.Scheme, Agents: g.Agents, Unattended: g.Unattended,
+		}
+		if !g.EndsAt.IsZero() {
+			one.EndsAt = timestamppb.New(g.EndsAt)
+		}
+		if out.Grants = append(out.Grants, one); out.GetSink() == "" && len(g.Services) > 0 {
+			out.Sink, out.Services = g.Sink, g.Services
+		}
+	}
 	if c.Delivery == statement.DeliveryFile {
 		out.Delivery = vaultv1.Delivery_DELIVERY_FILE
 	}

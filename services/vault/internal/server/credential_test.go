@@ -43,7 +43,7 @@ func (v *vault) value(action string, version int, value string) *vaultv1.ChangeC
 
 func (v *vault) grantedTo(services ...string) *vaultv1.ChangeCredentialRequest {
 	return &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
-		Action: statement.CredentialGrant, Name: "hf", Sink: v.ID(executor, "local").String(), Services: services,
+		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{Sink: v.ID(executor, "local").String(), Services: services},
 	}))}
 }
 
@@ -66,7 +66,7 @@ func TestACredentialIsChangedByAStatementAlone(t *testing.T) {
 		},
 		"another's name": func(s *statement.Statement) { s.Operator = "eve" },
 		"no sink": func(s *statement.Statement) {
-			s.Credential = &statement.Credential{Action: statement.CredentialGrant, Name: "hf", Sink: "spiffe://other/executor/x", Services: []string{"chat"}}
+			s.Credential = &statement.Credential{Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{Sink: "spiffe://other/executor/x", Services: []string{"chat"}}}
 		},
 		"another kind": func(s *statement.Statement) { s.Kind, s.Credential = statement.KindResume, nil },
 	} {
@@ -180,6 +180,71 @@ func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
 	v.must(err)
 	refused(next, "chat", callv1.Code_CODE_HALTED, "hf")
 	if n := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)); n != 1 {
+		t.Errorf("%d uses are recorded", n)
+	}
+}
+
+// TestACredentialIsReleasedUnattendedWhereAHumanSaidSo: without a call, recorded, and never while the host is halted.
+func TestACredentialIsReleasedUnattendedWhereAHumanSaidSo(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	v.must(v.stored(v.grantedTo("chat")))
+	key, err := handover.NewKey()
+	v.must(err)
+	release := func() ([]byte, error) {
+		answer, err := vaultv1.NewReleaseServiceClient(v.as(executor, "local")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+			Service: "chat", Names: []string{"hf"}, PublicKey: key.Public(),
+		})
+		return answer.GetSealed(), err
+	}
+	_, err = release()
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	v.must(v.stored(&vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
+		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{
+			Sink: v.ID(executor, "local").String(), Services: []string{"chat"}, Unattended: true, Until: statement.FormatTime(v.clock.Now().Add(time.Hour)),
+		},
+	}))}))
+	sealed, err := release()
+	v.must(err)
+	if values, err := key.Open(sealed, "chat"); err != nil || string(values[0].Value) != "secret" {
+		t.Errorf("%+v, %v", values, err)
+	}
+	uses := v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)
+	if len(uses) != 1 || uses[0].GetBody().GetDetails()["unattended"] != "yes" || uses[0].GetOperationId() != "" {
+		t.Errorf("%v", uses)
+	}
+	v.audit.set(func(f *fakeAudit) { f.down = true })
+	_, err = release()
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.audit.set(func(f *fakeAudit) { f.down = false })
+	v.clock.advance(time.Hour)
+	_, err = release()
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	v.clock.advance(-time.Hour)
+	_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+	v.must(err)
+	_, err = release()
+	wantCode(t, err, callv1.Code_CODE_HALTED)
+}
+
+// TestACredentialGoesIntoNoHeaderButByReference: a call that runs and does not refer to it gets nothing, and the executor gets no header.
+func TestACredentialGoesIntoNoHeaderButByReference(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	v.must(v.stored(v.grantedTo("chat")))
+	_, _, g := v.granted(bearer, "chat")
+	v.must(v.redeem(g))
+	key, err := handover.NewKey()
+	v.must(err)
+	req := &vaultv1.ReleaseHeaderRequest{Grant: g, Name: "hf", Origin: "https://a.example", Header: "Authorization", PublicKey: key.Public()}
+	for _, role := range []optionsv1.Role{executor, gateway, optionsv1.Role_ROLE_OPERATOR, optionsv1.Role_ROLE_EGRESS} {
+		answer, err := vaultv1.NewReleaseServiceClient(v.as(role, "local")).ReleaseHeader(t.Context(), req)
+		if err == nil {
+			t.Fatalf("%v got %v", role, answer)
+		}
+		wantCode(t, err, callv1.Code_CODE_DENIED)
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)); n != 0 {
 		t.Errorf("%d uses are recorded", n)
 	}
 }

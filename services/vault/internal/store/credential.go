@@ -14,13 +14,23 @@ import (
 type Credential struct {
 	Name               string
 	Delivery, Variable string
-	// Sink and Services are to whom it is granted; empty: to nobody.
-	Sink      string
-	Services  []string
-	ChangedAt time.Time
-	// Versions are its values, newest first; Uses the last that each service got.
+	ChangedAt          time.Time
+	// Grants are to whom it is granted, by sink.
+	Grants []CredentialGrant
+	// Versions are its values, newest first; Uses the last that each service or origin got.
 	Versions []CredentialVersion
 	Uses     []CredentialUse
+}
+
+// CredentialGrant is what one sink may do with a credential, as a statement has it.
+type CredentialGrant struct {
+	Name, Sink        string
+	Services, Origins []string
+	Header, Scheme    string
+	Agents            []string
+	Unattended        bool
+	// EndsAt is zero where it lasts until it is revoked.
+	EndsAt time.Time
 }
 
 // CredentialVersion is one value, encrypted.
@@ -32,12 +42,14 @@ type CredentialVersion struct {
 	AddedAt time.Time
 }
 
-// CredentialUse is a value that a service got.
+// CredentialUse is a value that a service got, or that was put into a request.
 type CredentialUse struct {
-	Name, Service string
-	Version       uint32
-	OperationID   string
-	UsedAt        time.Time
+	Name string
+	// Service is the service's id, or the origin.
+	Service     string
+	Version     uint32
+	OperationID string
+	UsedAt      time.Time
 }
 
 // Keyring is the data keys, encrypted.
@@ -52,11 +64,27 @@ func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
 	byName := map[string]*Credential{}
 	err := s.sound(ctx, credentials, "ORDER BY name", func(scan func(...any) error) error {
 		c := &Credential{}
-		var services string
 		var changed int64
-		err := scan(&c.Name, &c.Delivery, &c.Variable, &c.Sink, &services, &changed)
-		c.Services, c.ChangedAt = strings.Fields(services), at(changed)
+		err := scan(&c.Name, &c.Delivery, &c.Variable, &changed)
+		c.ChangedAt = at(changed)
 		out, byName[c.Name] = append(out, c), c
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.sound(ctx, credentialGrants, "ORDER BY name, sink", func(scan func(...any) error) error {
+		var g CredentialGrant
+		var services, origins, agents string
+		var unattended, ends int64
+		err := scan(&g.Name, &g.Sink, &services, &origins, &g.Header, &g.Scheme, &agents, &unattended, &ends)
+		g.Services, g.Origins, g.Agents = strings.Fields(services), strings.Fields(origins), strings.Fields(agents)
+		if g.Unattended = unattended != 0; ends != 0 {
+			g.EndsAt = at(ends)
+		}
+		if c := byName[g.Name]; c != nil {
+			c.Grants = append(c.Grants, g)
+		}
 		return err
 	})
 	if err != nil {
@@ -124,7 +152,7 @@ func (s *Store) sound(ctx context.Context, t *table, rest string, row func(scan 
 func (s *Store) PutCredential(ctx context.Context, c *Credential, v CredentialVersion, used UsedStatement) error {
 	return s.credential(ctx, used, func(w writer) error {
 		if v.Version == 1 {
-			if added, err := w.insert(ctx, credentials, c.Name, c.Delivery, c.Variable, "", "", nanos(v.AddedAt)); err != nil || !added {
+			if added, err := w.insert(ctx, credentials, c.Name, c.Delivery, c.Variable, nanos(v.AddedAt)); err != nil || !added {
 				return orState(err)
 			}
 		} else if n, err := w.update(ctx, credentials, []column{{"changed_at", nanos(v.AddedAt)}}, "name = ?", v.Name); err != nil || n == 0 {
@@ -138,22 +166,39 @@ func (s *Store) PutCredential(ctx context.Context, c *Credential, v CredentialVe
 	})
 }
 
-// GrantCredential says to whom it is granted, by a statement; ErrState where there is none of that name.
-func (s *Store) GrantCredential(ctx context.Context, name, sink string, services []string, used UsedStatement) error {
-	return s.credential(ctx, used, func(w writer) error { return s.grant(ctx, w, name, sink, services, used.UsedAt) })
+// GrantCredential puts a grant in the place of the one that its sink had, by a statement; ErrState where there is no such credential.
+func (s *Store) GrantCredential(ctx context.Context, g CredentialGrant, used UsedStatement) error {
+	return s.credential(ctx, used, func(w writer) error { return s.setGrants(ctx, w, g.Name, []CredentialGrant{g}, used.UsedAt) })
 }
 
-// RevokeCredential leaves it granted to those services; it may use the reserve.
-func (s *Store) RevokeCredential(ctx context.Context, name, sink string, services []string, when time.Time) error {
-	return s.write(ctx, always, func(w writer) error { return s.grant(ctx, w, name, sink, services, when) })
+// RevokeCredential puts what is left of grants in their place, each for its sink, and takes away those that are left with nothing. It may
+// use the reserve.
+func (s *Store) RevokeCredential(ctx context.Context, name string, left []CredentialGrant, when time.Time) error {
+	return s.write(ctx, always, func(w writer) error { return s.setGrants(ctx, w, name, left, when) })
 }
 
-func (s *Store) grant(ctx context.Context, w writer, name, sink string, services []string, when time.Time) error {
-	n, err := w.update(ctx, credentials, []column{
-		{"sink", sink}, {"services", strings.Join(services, " ")}, {"changed_at", nanos(when)},
-	}, "name = ?", name)
-	if err != nil || n == 0 {
+func (s *Store) setGrants(ctx context.Context, w writer, name string, grants []CredentialGrant, when time.Time) error {
+	if n, err := w.update(ctx, credentials, []column{{"changed_at", nanos(when)}}, "name = ?", name); err != nil || n == 0 {
 		return orState(err)
+	}
+	for _, g := range grants {
+		if err := w.remove(ctx, credentialGrants, "name = ? AND sink = ?", name, g.Sink); err != nil {
+			return err
+		}
+		if len(g.Services) == 0 && len(g.Origins) == 0 {
+			continue
+		}
+		unattended, ends := int64(0), int64(0)
+		if g.Unattended {
+			unattended = 1
+		}
+		if !g.EndsAt.IsZero() {
+			ends = nanos(g.EndsAt)
+		}
+		if _, err := w.insert(ctx, credentialGrants, name, g.Sink, strings.Join(g.Services, " "), strings.Join(g.Origins, " "), g.Header,
+			g.Scheme, strings.Join(g.Agents, " "), unattended, ends); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -164,7 +209,7 @@ func (s *Store) RemoveCredential(ctx context.Context, name string, version uint3
 		if version != 0 {
 			return w.remove(ctx, credentialVersions, "name = ? AND version = ?", name, version)
 		}
-		return errors.Join(w.remove(ctx, credentialVersions, "name = ?", name), w.remove(ctx, credentialUses, "name = ?", name),
+		return errors.Join(w.remove(ctx, credentialGrants, "name = ?", name), w.remove(ctx, credentialVersions, "name = ?", name), w.remove(ctx, credentialUses, "name = ?", name),
 			w.remove(ctx, credentials, "name = ?", name))
 	})
 }

@@ -84,10 +84,11 @@ var (
 	usage         = &table{"usage", words("client tool day"), words("client tool day calls last_at"), false}
 	configuration = &table{"configuration", words("file"), words("file layer digest changed_at"), false}
 
-	credentials        = &table{"credentials", words("name"), words("name delivery variable sink services changed_at"), true}
+	credentials        = &table{"credentials", words("name"), words("name delivery variable changed_at"), true}
+	credentialGrants   = &table{"credential_grants", words("name sink"), words("name sink services origins header scheme agents unattended ends_at"), true}
 	credentialVersions = &table{"credential_versions", words("name version"), words("name version value added_by added_at"), true}
 	credentialUses     = &table{"credential_uses", words("name service"), words("name service version operation_id used_at"), true}
 	keyring            = &table{"keyring", words("id"), words("id wrapped salt changed_at"), true}
 
-	tables = []*table{operations, statements, spent, standing, control, usage, configuration, credentials, credentialVersions, credentialUses, keyring}
+	tables = []*table{operations, statements, spent, standing, control, usage, configuration, credentials, credentialGrants, credentialVersions, credentialUses, keyring}
 )

@@ -32,6 +32,7 @@ func suite(t *testing.T, open func(t *testing.T) *Store) {
 		"life of an operation": testLifeOfAnOperation, "a statement works once": testStatementWorksOnce, "end moves all or none": testEndMovesAllOrNone,
 		"the epoch never falls": testEpochNeverFalls, "prune": testPrune, "newest first": testOperationsAreNewestFirst, "standing": testStanding,
 		"uses": testUses, "in force": testInForce, "state": testState, "one of many spends": testOneSpends, "any text": testAnyText,
+		"credentials": testCredentials,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}

@@ -266,7 +266,7 @@ func (x Proof_Purpose) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Proof_Purpose.Descriptor instead.
 func (Proof_Purpose) EnumDescriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{6, 0}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // ToolRef names a tool so that no other definition can stand in for it.
@@ -387,6 +387,52 @@ func (x *HumanStatement) GetSignature() []byte {
 	return nil
 }
 
+// CredentialReference stands in a tool's arguments for a credential that the vault keeps: {"$credential":"github"}. It is what is
+// displayed, signed and recorded; the value takes its place in the sink alone, at the last moment.
+type CredentialReference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Credential    *string                `protobuf:"bytes,1,opt,name=credential,json=$credential,proto3,oneof" json:"credential,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialReference) Reset() {
+	*x = CredentialReference{}
+	mi := &file_durward_call_v1_call_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialReference) ProtoMessage() {}
+
+func (x *CredentialReference) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_call_v1_call_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialReference.ProtoReflect.Descriptor instead.
+func (*CredentialReference) Descriptor() ([]byte, []int) {
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CredentialReference) GetCredential() string {
+	if x != nil && x.Credential != nil {
+		return *x.Credential
+	}
+	return ""
+}
+
 // SignedGrant is the vault's signed permission for one call. The signature covers "durward.grant.v1\0" + payload, as
 // received: a payload is never re-serialised.
 type SignedGrant struct {
@@ -402,7 +448,7 @@ type SignedGrant struct {
 
 func (x *SignedGrant) Reset() {
 	*x = SignedGrant{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[2]
+	mi := &file_durward_call_v1_call_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +460,7 @@ func (x *SignedGrant) String() string {
 func (*SignedGrant) ProtoMessage() {}
 
 func (x *SignedGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[2]
+	mi := &file_durward_call_v1_call_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +473,7 @@ func (x *SignedGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignedGrant.ProtoReflect.Descriptor instead.
 func (*SignedGrant) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{2}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SignedGrant) GetPayload() []byte {
@@ -490,7 +536,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[3]
+	mi := &file_durward_call_v1_call_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +548,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[3]
+	mi := &file_durward_call_v1_call_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +561,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{3}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Grant) GetVersion() uint32 {
@@ -664,7 +710,7 @@ type SignedPermit struct {
 
 func (x *SignedPermit) Reset() {
 	*x = SignedPermit{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[4]
+	mi := &file_durward_call_v1_call_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +722,7 @@ func (x *SignedPermit) String() string {
 func (*SignedPermit) ProtoMessage() {}
 
 func (x *SignedPermit) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[4]
+	mi := &file_durward_call_v1_call_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +735,7 @@ func (x *SignedPermit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignedPermit.ProtoReflect.Descriptor instead.
 func (*SignedPermit) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{4}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SignedPermit) GetPayload() []byte {
@@ -738,7 +784,7 @@ type Permit struct {
 
 func (x *Permit) Reset() {
 	*x = Permit{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[5]
+	mi := &file_durward_call_v1_call_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +796,7 @@ func (x *Permit) String() string {
 func (*Permit) ProtoMessage() {}
 
 func (x *Permit) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[5]
+	mi := &file_durward_call_v1_call_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +809,7 @@ func (x *Permit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Permit.ProtoReflect.Descriptor instead.
 func (*Permit) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{5}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Permit) GetVersion() uint32 {
@@ -869,7 +915,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[6]
+	mi := &file_durward_call_v1_call_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +927,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[6]
+	mi := &file_durward_call_v1_call_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +940,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Proof) GetPurpose() Proof_Purpose {
@@ -940,7 +986,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[7]
+	mi := &file_durward_call_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +998,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[7]
+	mi := &file_durward_call_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1011,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Receipt) GetIndex() uint64 {
@@ -1017,7 +1063,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[8]
+	mi := &file_durward_call_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1029,7 +1075,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[8]
+	mi := &file_durward_call_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1042,7 +1088,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{8}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Outcome) GetReplayed() bool {
@@ -1113,7 +1159,7 @@ type Fault struct {
 
 func (x *Fault) Reset() {
 	*x = Fault{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[9]
+	mi := &file_durward_call_v1_call_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1171,7 @@ func (x *Fault) String() string {
 func (*Fault) ProtoMessage() {}
 
 func (x *Fault) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[9]
+	mi := &file_durward_call_v1_call_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1184,7 @@ func (x *Fault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fault.ProtoReflect.Descriptor instead.
 func (*Fault) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{9}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Fault) GetCode() Code {
@@ -1203,7 +1249,7 @@ type Subject struct {
 
 func (x *Subject) Reset() {
 	*x = Subject{}
-	mi := &file_durward_call_v1_call_proto_msgTypes[10]
+	mi := &file_durward_call_v1_call_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1261,7 @@ func (x *Subject) String() string {
 func (*Subject) ProtoMessage() {}
 
 func (x *Subject) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_call_v1_call_proto_msgTypes[10]
+	mi := &file_durward_call_v1_call_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1274,7 @@ func (x *Subject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subject.ProtoReflect.Descriptor instead.
 func (*Subject) Descriptor() ([]byte, []int) {
-	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{10}
+	return file_durward_call_v1_call_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Subject) GetLabel() string {
@@ -1257,7 +1303,11 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\x0eHumanStatement\x12)\n" +
 	"\tstatement\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x04R\tstatement\x12(\n" +
 	"\tsignature\x18\x02 \x01(\fB\n" +
-	"\xbaH\az\x05\x10\x01\x18\x80@R\tsignature\"x\n" +
+	"\xbaH\az\x05\x10\x01\x18\x80@R\tsignature\"\x95\x01\n" +
+	"\x13CredentialReference\x12o\n" +
+	"\n" +
+	"credential\x18\x01 \x01(\tBI\xbaH\"\xc8\x01\x01r\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$\x8a\xbc\x18 The name of a stored credential.H\x00R\v$credential\x88\x01\x01B\r\n" +
+	"\v_credential\"x\n" +
 	"\vSignedGrant\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x10R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +
@@ -1392,38 +1442,39 @@ func file_durward_call_v1_call_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_call_v1_call_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_durward_call_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_durward_call_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_durward_call_v1_call_proto_goTypes = []any{
 	(Channel)(0),                  // 0: durward.call.v1.Channel
 	(Code)(0),                     // 1: durward.call.v1.Code
 	(Proof_Purpose)(0),            // 2: durward.call.v1.Proof.Purpose
 	(*ToolRef)(nil),               // 3: durward.call.v1.ToolRef
 	(*HumanStatement)(nil),        // 4: durward.call.v1.HumanStatement
-	(*SignedGrant)(nil),           // 5: durward.call.v1.SignedGrant
-	(*Grant)(nil),                 // 6: durward.call.v1.Grant
-	(*SignedPermit)(nil),          // 7: durward.call.v1.SignedPermit
-	(*Permit)(nil),                // 8: durward.call.v1.Permit
-	(*Proof)(nil),                 // 9: durward.call.v1.Proof
-	(*Receipt)(nil),               // 10: durward.call.v1.Receipt
-	(*Outcome)(nil),               // 11: durward.call.v1.Outcome
-	(*Fault)(nil),                 // 12: durward.call.v1.Fault
-	(*Subject)(nil),               // 13: durward.call.v1.Subject
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*CredentialReference)(nil),   // 5: durward.call.v1.CredentialReference
+	(*SignedGrant)(nil),           // 6: durward.call.v1.SignedGrant
+	(*Grant)(nil),                 // 7: durward.call.v1.Grant
+	(*SignedPermit)(nil),          // 8: durward.call.v1.SignedPermit
+	(*Permit)(nil),                // 9: durward.call.v1.Permit
+	(*Proof)(nil),                 // 10: durward.call.v1.Proof
+	(*Receipt)(nil),               // 11: durward.call.v1.Receipt
+	(*Outcome)(nil),               // 12: durward.call.v1.Outcome
+	(*Fault)(nil),                 // 13: durward.call.v1.Fault
+	(*Subject)(nil),               // 14: durward.call.v1.Subject
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_durward_call_v1_call_proto_depIdxs = []int32{
 	0,  // 0: durward.call.v1.Grant.channel:type_name -> durward.call.v1.Channel
 	3,  // 1: durward.call.v1.Grant.tool:type_name -> durward.call.v1.ToolRef
-	14, // 2: durward.call.v1.Grant.issued_at:type_name -> google.protobuf.Timestamp
-	14, // 3: durward.call.v1.Grant.not_before:type_name -> google.protobuf.Timestamp
-	14, // 4: durward.call.v1.Grant.expires_at:type_name -> google.protobuf.Timestamp
+	15, // 2: durward.call.v1.Grant.issued_at:type_name -> google.protobuf.Timestamp
+	15, // 3: durward.call.v1.Grant.not_before:type_name -> google.protobuf.Timestamp
+	15, // 4: durward.call.v1.Grant.expires_at:type_name -> google.protobuf.Timestamp
 	4,  // 5: durward.call.v1.Grant.statements:type_name -> durward.call.v1.HumanStatement
 	0,  // 6: durward.call.v1.Permit.channel:type_name -> durward.call.v1.Channel
-	14, // 7: durward.call.v1.Permit.issued_at:type_name -> google.protobuf.Timestamp
-	14, // 8: durward.call.v1.Permit.not_before:type_name -> google.protobuf.Timestamp
-	14, // 9: durward.call.v1.Permit.expires_at:type_name -> google.protobuf.Timestamp
-	14, // 10: durward.call.v1.Permit.dangerous_until:type_name -> google.protobuf.Timestamp
+	15, // 7: durward.call.v1.Permit.issued_at:type_name -> google.protobuf.Timestamp
+	15, // 8: durward.call.v1.Permit.not_before:type_name -> google.protobuf.Timestamp
+	15, // 9: durward.call.v1.Permit.expires_at:type_name -> google.protobuf.Timestamp
+	15, // 10: durward.call.v1.Permit.dangerous_until:type_name -> google.protobuf.Timestamp
 	2,  // 11: durward.call.v1.Proof.purpose:type_name -> durward.call.v1.Proof.Purpose
-	10, // 12: durward.call.v1.Outcome.receipt:type_name -> durward.call.v1.Receipt
+	11, // 12: durward.call.v1.Outcome.receipt:type_name -> durward.call.v1.Receipt
 	1,  // 13: durward.call.v1.Fault.code:type_name -> durward.call.v1.Code
 	14, // [14:14] is the sub-list for method output_type
 	14, // [14:14] is the sub-list for method input_type
@@ -1437,13 +1488,14 @@ func file_durward_call_v1_call_proto_init() {
 	if File_durward_call_v1_call_proto != nil {
 		return
 	}
+	file_durward_call_v1_call_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_call_v1_call_proto_rawDesc), len(file_durward_call_v1_call_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

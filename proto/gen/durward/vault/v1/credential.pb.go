@@ -186,7 +186,7 @@ func (x *ChangeCredentialResponse) GetCredential() *Credential {
 type RevokeCredentialRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Empty: from all.
+	// The service or the origin that it is taken from; empty: from all.
 	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -505,8 +505,10 @@ type Credential struct {
 	Services []string `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty"`
 	// Newest first.
 	Versions []*CredentialVersion `protobuf:"bytes,6,rep,name=versions,proto3" json:"versions,omitempty"`
-	// The last use by each service.
-	Uses          []*Use `protobuf:"bytes,7,rep,name=uses,proto3" json:"uses,omitempty"`
+	// The last use by each service and origin.
+	Uses []*Use `protobuf:"bytes,7,rep,name=uses,proto3" json:"uses,omitempty"`
+	// To whom it is granted; sink and services above are of the first that has services.
+	Grants        []*CredentialGrant `protobuf:"bytes,8,rep,name=grants,proto3" json:"grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -590,6 +592,118 @@ func (x *Credential) GetUses() []*Use {
 	return nil
 }
 
+func (x *Credential) GetGrants() []*CredentialGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+// CredentialGrant is what one sink may do with a credential, by a human's statement.
+type CredentialGrant struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sink     string                 `protobuf:"bytes,1,opt,name=sink,proto3" json:"sink,omitempty"`
+	Services []string               `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	Origins  []string               `protobuf:"bytes,3,rep,name=origins,proto3" json:"origins,omitempty"`
+	// The header that requests to the origins have the value in, after the scheme and a space where there is one.
+	Header string `protobuf:"bytes,4,opt,name=header,proto3" json:"header,omitempty"`
+	Scheme string `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`
+	// Clients, or "CLIENT/AGENT", whose calls may use it; none: any whose call a human let happen.
+	Agents []string `protobuf:"bytes,6,rep,name=agents,proto3" json:"agents,omitempty"`
+	// Services get it in starts without a call too.
+	Unattended bool `protobuf:"varint,7,opt,name=unattended,proto3" json:"unattended,omitempty"`
+	// When it ends; unset: when it is revoked.
+	EndsAt        *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ends_at,json=endsAt,proto3" json:"ends_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CredentialGrant) Reset() {
+	*x = CredentialGrant{}
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CredentialGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CredentialGrant) ProtoMessage() {}
+
+func (x *CredentialGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CredentialGrant.ProtoReflect.Descriptor instead.
+func (*CredentialGrant) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CredentialGrant) GetSink() string {
+	if x != nil {
+		return x.Sink
+	}
+	return ""
+}
+
+func (x *CredentialGrant) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *CredentialGrant) GetOrigins() []string {
+	if x != nil {
+		return x.Origins
+	}
+	return nil
+}
+
+func (x *CredentialGrant) GetHeader() string {
+	if x != nil {
+		return x.Header
+	}
+	return ""
+}
+
+func (x *CredentialGrant) GetScheme() string {
+	if x != nil {
+		return x.Scheme
+	}
+	return ""
+}
+
+func (x *CredentialGrant) GetAgents() []string {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *CredentialGrant) GetUnattended() bool {
+	if x != nil {
+		return x.Unattended
+	}
+	return false
+}
+
+func (x *CredentialGrant) GetEndsAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndsAt
+	}
+	return nil
+}
+
 type CredentialVersion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -601,7 +715,7 @@ type CredentialVersion struct {
 
 func (x *CredentialVersion) Reset() {
 	*x = CredentialVersion{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +727,7 @@ func (x *CredentialVersion) String() string {
 func (*CredentialVersion) ProtoMessage() {}
 
 func (x *CredentialVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +740,7 @@ func (x *CredentialVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CredentialVersion.ProtoReflect.Descriptor instead.
 func (*CredentialVersion) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CredentialVersion) GetVersion() uint32 {
@@ -650,9 +764,10 @@ func (x *CredentialVersion) GetAddedBy() string {
 	return ""
 }
 
-// Use is a value that a service got when it was started.
+// Use is a value that a service got when it was started, or that was put into a request to an origin.
 type Use struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The service's id, or the origin.
 	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
 	Version       uint32                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	UsedAt        *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=used_at,json=usedAt,proto3" json:"used_at,omitempty"`
@@ -663,7 +778,7 @@ type Use struct {
 
 func (x *Use) Reset() {
 	*x = Use{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +790,7 @@ func (x *Use) String() string {
 func (*Use) ProtoMessage() {}
 
 func (x *Use) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +803,7 @@ func (x *Use) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Use.ProtoReflect.Descriptor instead.
 func (*Use) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Use) GetService() string {
@@ -728,7 +843,7 @@ type UnsealRequest struct {
 
 func (x *UnsealRequest) Reset() {
 	*x = UnsealRequest{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -740,7 +855,7 @@ func (x *UnsealRequest) String() string {
 func (*UnsealRequest) ProtoMessage() {}
 
 func (x *UnsealRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -753,7 +868,7 @@ func (x *UnsealRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnsealRequest.ProtoReflect.Descriptor instead.
 func (*UnsealRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UnsealRequest) GetPassphrase() []byte {
@@ -771,7 +886,7 @@ type UnsealResponse struct {
 
 func (x *UnsealResponse) Reset() {
 	*x = UnsealResponse{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +898,7 @@ func (x *UnsealResponse) String() string {
 func (*UnsealResponse) ProtoMessage() {}
 
 func (x *UnsealResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +911,7 @@ func (x *UnsealResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnsealResponse.ProtoReflect.Descriptor instead.
 func (*UnsealResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{13}
 }
 
 type RotateKeysRequest struct {
@@ -809,7 +924,7 @@ type RotateKeysRequest struct {
 
 func (x *RotateKeysRequest) Reset() {
 	*x = RotateKeysRequest{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +936,7 @@ func (x *RotateKeysRequest) String() string {
 func (*RotateKeysRequest) ProtoMessage() {}
 
 func (x *RotateKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +949,7 @@ func (x *RotateKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeysRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeysRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{13}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateKeysRequest) GetPassphrase() []byte {
@@ -854,7 +969,7 @@ type RotateKeysResponse struct {
 
 func (x *RotateKeysResponse) Reset() {
 	*x = RotateKeysResponse{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +981,7 @@ func (x *RotateKeysResponse) String() string {
 func (*RotateKeysResponse) ProtoMessage() {}
 
 func (x *RotateKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +994,7 @@ func (x *RotateKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeysResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeysResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{14}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RotateKeysResponse) GetValues() uint32 {
@@ -890,9 +1005,10 @@ func (x *RotateKeysResponse) GetValues() uint32 {
 }
 
 type ReleaseCredentialsRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Grant   *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
-	Service string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Unset: the service is started without a call.
+	Grant   *v1.SignedGrant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Service string          `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	// What the service's catalogue entry names.
 	Names []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
 	// The launcher's, made for this start.
@@ -903,7 +1019,7 @@ type ReleaseCredentialsRequest struct {
 
 func (x *ReleaseCredentialsRequest) Reset() {
 	*x = ReleaseCredentialsRequest{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -915,7 +1031,7 @@ func (x *ReleaseCredentialsRequest) String() string {
 func (*ReleaseCredentialsRequest) ProtoMessage() {}
 
 func (x *ReleaseCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -928,7 +1044,7 @@ func (x *ReleaseCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{15}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseCredentialsRequest) GetGrant() *v1.SignedGrant {
@@ -969,7 +1085,7 @@ type ReleaseCredentialsResponse struct {
 
 func (x *ReleaseCredentialsResponse) Reset() {
 	*x = ReleaseCredentialsResponse{}
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1097,7 @@ func (x *ReleaseCredentialsResponse) String() string {
 func (*ReleaseCredentialsResponse) ProtoMessage() {}
 
 func (x *ReleaseCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_credential_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,10 +1110,133 @@ func (x *ReleaseCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{16}
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReleaseCredentialsResponse) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+type ReleaseHeaderRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Grant *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Scheme, host and, where it is not the scheme's own, port: "https://api.example.com".
+	Origin string `protobuf:"bytes,3,opt,name=origin,proto3" json:"origin,omitempty"`
+	Header string `protobuf:"bytes,4,opt,name=header,proto3" json:"header,omitempty"`
+	// Made for this call: handover.NewKey.
+	PublicKey     []byte `protobuf:"bytes,5,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHeaderRequest) Reset() {
+	*x = ReleaseHeaderRequest{}
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHeaderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHeaderRequest) ProtoMessage() {}
+
+func (x *ReleaseHeaderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHeaderRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseHeaderRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReleaseHeaderRequest) GetGrant() *v1.SignedGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *ReleaseHeaderRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseHeaderRequest) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
+func (x *ReleaseHeaderRequest) GetHeader() string {
+	if x != nil {
+		return x.Header
+	}
+	return ""
+}
+
+func (x *ReleaseHeaderRequest) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+type ReleaseHeaderResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One handover.Value, the whole of the header's value, encrypted (HPKE) to the key; handover.ForHeader says what it is bound to.
+	Sealed        []byte `protobuf:"bytes,1,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseHeaderResponse) Reset() {
+	*x = ReleaseHeaderResponse{}
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseHeaderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseHeaderResponse) ProtoMessage() {}
+
+func (x *ReleaseHeaderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_credential_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseHeaderResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseHeaderResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ReleaseHeaderResponse) GetSealed() []byte {
 	if x != nil {
 		return x.Sealed
 	}
@@ -1016,10 +1255,10 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x18ChangeCredentialResponse\x12<\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x1c.durward.vault.v1.CredentialR\n" +
-	"credential\"\x97\x01\n" +
+	"credential\"u\n" +
 	"\x17RevokeCredentialRequest\x126\n" +
-	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$R\x04name\x12D\n" +
-	"\aservice\x18\x02 \x01(\tB*\xbaH'r%2#^([a-zA-Z0-9][a-zA-Z0-9_-]{0,63})?$R\aservice\"\x83\x01\n" +
+	"\x04name\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$R\x04name\x12\"\n" +
+	"\aservice\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xac\x02R\aservice\"\x83\x01\n" +
 	"\x18RevokeCredentialResponse\x12<\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\v2\x1c.durward.vault.v1.CredentialR\n" +
@@ -1036,7 +1275,7 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x06sealed\x18\x02 \x01(\bR\x06sealed\x12\x1d\n" +
 	"\n" +
 	"key_source\x18\x03 \x01(\tR\tkeySource\x12%\n" +
-	"\x0epassphrase_set\x18\x04 \x01(\bR\rpassphraseSet\"\x90\x02\n" +
+	"\x0epassphrase_set\x18\x04 \x01(\bR\rpassphraseSet\"\xcb\x02\n" +
 	"\n" +
 	"Credential\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
@@ -1045,7 +1284,19 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x04sink\x18\x04 \x01(\tR\x04sink\x12\x1a\n" +
 	"\bservices\x18\x05 \x03(\tR\bservices\x12?\n" +
 	"\bversions\x18\x06 \x03(\v2#.durward.vault.v1.CredentialVersionR\bversions\x12)\n" +
-	"\x04uses\x18\a \x03(\v2\x15.durward.vault.v1.UseR\x04uses\"\x7f\n" +
+	"\x04uses\x18\a \x03(\v2\x15.durward.vault.v1.UseR\x04uses\x129\n" +
+	"\x06grants\x18\b \x03(\v2!.durward.vault.v1.CredentialGrantR\x06grants\"\xf8\x01\n" +
+	"\x0fCredentialGrant\x12\x12\n" +
+	"\x04sink\x18\x01 \x01(\tR\x04sink\x12\x1a\n" +
+	"\bservices\x18\x02 \x03(\tR\bservices\x12\x18\n" +
+	"\aorigins\x18\x03 \x03(\tR\aorigins\x12\x16\n" +
+	"\x06header\x18\x04 \x01(\tR\x06header\x12\x16\n" +
+	"\x06scheme\x18\x05 \x01(\tR\x06scheme\x12\x16\n" +
+	"\x06agents\x18\x06 \x03(\tR\x06agents\x12\x1e\n" +
+	"\n" +
+	"unattended\x18\a \x01(\bR\n" +
+	"unattended\x123\n" +
+	"\aends_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x06endsAt\"\x7f\n" +
 	"\x11CredentialVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x125\n" +
 	"\badded_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aaddedAt\x12\x19\n" +
@@ -1065,14 +1316,24 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"passphrase\x18\x01 \x01(\fB\f\xbaH\x05z\x03\x18\x80\b\xf8\xbb\x18\x01R\n" +
 	"passphrase\",\n" +
 	"\x12RotateKeysResponse\x12\x16\n" +
-	"\x06values\x18\x01 \x01(\rR\x06values\"\x88\x02\n" +
-	"\x19ReleaseCredentialsRequest\x12:\n" +
-	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\x12A\n" +
+	"\x06values\x18\x01 \x01(\rR\x06values\"\x80\x02\n" +
+	"\x19ReleaseCredentialsRequest\x122\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantR\x05grant\x12A\n" +
 	"\aservice\x18\x02 \x01(\tB'\xbaH$r\"2 ^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$R\aservice\x12C\n" +
 	"\x05names\x18\x03 \x03(\tB-\xbaH*\x92\x01'\b\x01\x10\x10\x18\x01\"\x1fr\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$R\x05names\x12'\n" +
 	"\n" +
 	"public_key\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\"4\n" +
 	"\x1aReleaseCredentialsResponse\x12\x16\n" +
+	"\x06sealed\x18\x01 \x01(\fR\x06sealed\"\x8c\x02\n" +
+	"\x14ReleaseHeaderRequest\x12:\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\x126\n" +
+	"\x04name\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$R\x04name\x12\"\n" +
+	"\x06origin\x18\x03 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xac\x02R\x06origin\x123\n" +
+	"\x06header\x18\x04 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x06header\x12'\n" +
+	"\n" +
+	"public_key\x18\x05 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\"/\n" +
+	"\x15ReleaseHeaderResponse\x12\x16\n" +
 	"\x06sealed\x18\x01 \x01(\fR\x06sealed*Q\n" +
 	"\bDelivery\x12\x18\n" +
 	"\x14DELIVERY_UNSPECIFIED\x10\x00\x12\x11\n" +
@@ -1085,9 +1346,10 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x0fListCredentials\x12(.durward.vault.v1.ListCredentialsRequest\x1a).durward.vault.v1.ListCredentialsResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x06Unseal\x12\x1f.durward.vault.v1.UnsealRequest\x1a .durward.vault.v1.UnsealResponse\"\x05\xaa\xbb\x18\x01\x06\x12^\n" +
 	"\n" +
-	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\x88\x01\n" +
+	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\xf1\x01\n" +
 	"\x0eReleaseService\x12v\n" +
-	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x05\xaa\xbb\x18\x01\x03B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x05\xaa\xbb\x18\x01\x03\x12g\n" +
+	"\rReleaseHeader\x12&.durward.vault.v1.ReleaseHeaderRequest\x1a'.durward.vault.v1.ReleaseHeaderResponse\"\x05\xaa\xbb\x18\x01\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_credential_proto_rawDescOnce sync.Once
@@ -1102,7 +1364,7 @@ func file_durward_vault_v1_credential_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_credential_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_durward_vault_v1_credential_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_durward_vault_v1_credential_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_durward_vault_v1_credential_proto_goTypes = []any{
 	(Delivery)(0),                      // 0: durward.vault.v1.Delivery
 	(*ChangeCredentialRequest)(nil),    // 1: durward.vault.v1.ChangeCredentialRequest
@@ -1114,50 +1376,58 @@ var file_durward_vault_v1_credential_proto_goTypes = []any{
 	(*ListCredentialsRequest)(nil),     // 7: durward.vault.v1.ListCredentialsRequest
 	(*ListCredentialsResponse)(nil),    // 8: durward.vault.v1.ListCredentialsResponse
 	(*Credential)(nil),                 // 9: durward.vault.v1.Credential
-	(*CredentialVersion)(nil),          // 10: durward.vault.v1.CredentialVersion
-	(*Use)(nil),                        // 11: durward.vault.v1.Use
-	(*UnsealRequest)(nil),              // 12: durward.vault.v1.UnsealRequest
-	(*UnsealResponse)(nil),             // 13: durward.vault.v1.UnsealResponse
-	(*RotateKeysRequest)(nil),          // 14: durward.vault.v1.RotateKeysRequest
-	(*RotateKeysResponse)(nil),         // 15: durward.vault.v1.RotateKeysResponse
-	(*ReleaseCredentialsRequest)(nil),  // 16: durward.vault.v1.ReleaseCredentialsRequest
-	(*ReleaseCredentialsResponse)(nil), // 17: durward.vault.v1.ReleaseCredentialsResponse
-	(*v1.HumanStatement)(nil),          // 18: durward.call.v1.HumanStatement
-	(*timestamppb.Timestamp)(nil),      // 19: google.protobuf.Timestamp
-	(*v1.SignedGrant)(nil),             // 20: durward.call.v1.SignedGrant
+	(*CredentialGrant)(nil),            // 10: durward.vault.v1.CredentialGrant
+	(*CredentialVersion)(nil),          // 11: durward.vault.v1.CredentialVersion
+	(*Use)(nil),                        // 12: durward.vault.v1.Use
+	(*UnsealRequest)(nil),              // 13: durward.vault.v1.UnsealRequest
+	(*UnsealResponse)(nil),             // 14: durward.vault.v1.UnsealResponse
+	(*RotateKeysRequest)(nil),          // 15: durward.vault.v1.RotateKeysRequest
+	(*RotateKeysResponse)(nil),         // 16: durward.vault.v1.RotateKeysResponse
+	(*ReleaseCredentialsRequest)(nil),  // 17: durward.vault.v1.ReleaseCredentialsRequest
+	(*ReleaseCredentialsResponse)(nil), // 18: durward.vault.v1.ReleaseCredentialsResponse
+	(*ReleaseHeaderRequest)(nil),       // 19: durward.vault.v1.ReleaseHeaderRequest
+	(*ReleaseHeaderResponse)(nil),      // 20: durward.vault.v1.ReleaseHeaderResponse
+	(*v1.HumanStatement)(nil),          // 21: durward.call.v1.HumanStatement
+	(*timestamppb.Timestamp)(nil),      // 22: google.protobuf.Timestamp
+	(*v1.SignedGrant)(nil),             // 23: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_credential_proto_depIdxs = []int32{
-	18, // 0: durward.vault.v1.ChangeCredentialRequest.statement:type_name -> durward.call.v1.HumanStatement
+	21, // 0: durward.vault.v1.ChangeCredentialRequest.statement:type_name -> durward.call.v1.HumanStatement
 	9,  // 1: durward.vault.v1.ChangeCredentialResponse.credential:type_name -> durward.vault.v1.Credential
 	9,  // 2: durward.vault.v1.RevokeCredentialResponse.credential:type_name -> durward.vault.v1.Credential
-	11, // 3: durward.vault.v1.RevokeCredentialResponse.held:type_name -> durward.vault.v1.Use
-	11, // 4: durward.vault.v1.RemoveCredentialResponse.held:type_name -> durward.vault.v1.Use
+	12, // 3: durward.vault.v1.RevokeCredentialResponse.held:type_name -> durward.vault.v1.Use
+	12, // 4: durward.vault.v1.RemoveCredentialResponse.held:type_name -> durward.vault.v1.Use
 	9,  // 5: durward.vault.v1.ListCredentialsResponse.credentials:type_name -> durward.vault.v1.Credential
 	0,  // 6: durward.vault.v1.Credential.delivery:type_name -> durward.vault.v1.Delivery
-	10, // 7: durward.vault.v1.Credential.versions:type_name -> durward.vault.v1.CredentialVersion
-	11, // 8: durward.vault.v1.Credential.uses:type_name -> durward.vault.v1.Use
-	19, // 9: durward.vault.v1.CredentialVersion.added_at:type_name -> google.protobuf.Timestamp
-	19, // 10: durward.vault.v1.Use.used_at:type_name -> google.protobuf.Timestamp
-	20, // 11: durward.vault.v1.ReleaseCredentialsRequest.grant:type_name -> durward.call.v1.SignedGrant
-	1,  // 12: durward.vault.v1.CredentialService.ChangeCredential:input_type -> durward.vault.v1.ChangeCredentialRequest
-	3,  // 13: durward.vault.v1.CredentialService.RevokeCredential:input_type -> durward.vault.v1.RevokeCredentialRequest
-	5,  // 14: durward.vault.v1.CredentialService.RemoveCredential:input_type -> durward.vault.v1.RemoveCredentialRequest
-	7,  // 15: durward.vault.v1.CredentialService.ListCredentials:input_type -> durward.vault.v1.ListCredentialsRequest
-	12, // 16: durward.vault.v1.CredentialService.Unseal:input_type -> durward.vault.v1.UnsealRequest
-	14, // 17: durward.vault.v1.CredentialService.RotateKeys:input_type -> durward.vault.v1.RotateKeysRequest
-	16, // 18: durward.vault.v1.ReleaseService.ReleaseCredentials:input_type -> durward.vault.v1.ReleaseCredentialsRequest
-	2,  // 19: durward.vault.v1.CredentialService.ChangeCredential:output_type -> durward.vault.v1.ChangeCredentialResponse
-	4,  // 20: durward.vault.v1.CredentialService.RevokeCredential:output_type -> durward.vault.v1.RevokeCredentialResponse
-	6,  // 21: durward.vault.v1.CredentialService.RemoveCredential:output_type -> durward.vault.v1.RemoveCredentialResponse
-	8,  // 22: durward.vault.v1.CredentialService.ListCredentials:output_type -> durward.vault.v1.ListCredentialsResponse
-	13, // 23: durward.vault.v1.CredentialService.Unseal:output_type -> durward.vault.v1.UnsealResponse
-	15, // 24: durward.vault.v1.CredentialService.RotateKeys:output_type -> durward.vault.v1.RotateKeysResponse
-	17, // 25: durward.vault.v1.ReleaseService.ReleaseCredentials:output_type -> durward.vault.v1.ReleaseCredentialsResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 7: durward.vault.v1.Credential.versions:type_name -> durward.vault.v1.CredentialVersion
+	12, // 8: durward.vault.v1.Credential.uses:type_name -> durward.vault.v1.Use
+	10, // 9: durward.vault.v1.Credential.grants:type_name -> durward.vault.v1.CredentialGrant
+	22, // 10: durward.vault.v1.CredentialGrant.ends_at:type_name -> google.protobuf.Timestamp
+	22, // 11: durward.vault.v1.CredentialVersion.added_at:type_name -> google.protobuf.Timestamp
+	22, // 12: durward.vault.v1.Use.used_at:type_name -> google.protobuf.Timestamp
+	23, // 13: durward.vault.v1.ReleaseCredentialsRequest.grant:type_name -> durward.call.v1.SignedGrant
+	23, // 14: durward.vault.v1.ReleaseHeaderRequest.grant:type_name -> durward.call.v1.SignedGrant
+	1,  // 15: durward.vault.v1.CredentialService.ChangeCredential:input_type -> durward.vault.v1.ChangeCredentialRequest
+	3,  // 16: durward.vault.v1.CredentialService.RevokeCredential:input_type -> durward.vault.v1.RevokeCredentialRequest
+	5,  // 17: durward.vault.v1.CredentialService.RemoveCredential:input_type -> durward.vault.v1.RemoveCredentialRequest
+	7,  // 18: durward.vault.v1.CredentialService.ListCredentials:input_type -> durward.vault.v1.ListCredentialsRequest
+	13, // 19: durward.vault.v1.CredentialService.Unseal:input_type -> durward.vault.v1.UnsealRequest
+	15, // 20: durward.vault.v1.CredentialService.RotateKeys:input_type -> durward.vault.v1.RotateKeysRequest
+	17, // 21: durward.vault.v1.ReleaseService.ReleaseCredentials:input_type -> durward.vault.v1.ReleaseCredentialsRequest
+	19, // 22: durward.vault.v1.ReleaseService.ReleaseHeader:input_type -> durward.vault.v1.ReleaseHeaderRequest
+	2,  // 23: durward.vault.v1.CredentialService.ChangeCredential:output_type -> durward.vault.v1.ChangeCredentialResponse
+	4,  // 24: durward.vault.v1.CredentialService.RevokeCredential:output_type -> durward.vault.v1.RevokeCredentialResponse
+	6,  // 25: durward.vault.v1.CredentialService.RemoveCredential:output_type -> durward.vault.v1.RemoveCredentialResponse
+	8,  // 26: durward.vault.v1.CredentialService.ListCredentials:output_type -> durward.vault.v1.ListCredentialsResponse
+	14, // 27: durward.vault.v1.CredentialService.Unseal:output_type -> durward.vault.v1.UnsealResponse
+	16, // 28: durward.vault.v1.CredentialService.RotateKeys:output_type -> durward.vault.v1.RotateKeysResponse
+	18, // 29: durward.vault.v1.ReleaseService.ReleaseCredentials:output_type -> durward.vault.v1.ReleaseCredentialsResponse
+	20, // 30: durward.vault.v1.ReleaseService.ReleaseHeader:output_type -> durward.vault.v1.ReleaseHeaderResponse
+	23, // [23:31] is the sub-list for method output_type
+	15, // [15:23] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_credential_proto_init() }
@@ -1171,7 +1441,7 @@ func file_durward_vault_v1_credential_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_credential_proto_rawDesc), len(file_durward_vault_v1_credential_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -326,17 +326,24 @@ var CredentialService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	ReleaseService_ReleaseCredentials_FullMethodName = "/durward.vault.v1.ReleaseService/ReleaseCredentials"
+	ReleaseService_ReleaseHeader_FullMethodName      = "/durward.vault.v1.ReleaseService/ReleaseHeader"
 )
 
 // ReleaseServiceClient is the client API for ReleaseService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReleaseService is for the sink that starts services.
+// ReleaseService is for the sinks that credentials are granted to.
 type ReleaseServiceClient interface {
 	// ReleaseCredentials encrypts the credentials that a service is granted to the key of the program that becomes it. The grant is one
-	// that the caller has redeemed and that still runs, for a tool that starts services.
+	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
+	// statement lets it have unattended.
 	ReleaseCredentials(ctx context.Context, in *ReleaseCredentialsRequest, opts ...grpc.CallOption) (*ReleaseCredentialsResponse, error)
+	// ReleaseHeader encrypts what a credential puts into one header of requests to one origin, to a key that the caller made for this
+	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and
+	// a "url" of that origin; a human granted the credential to that origin, header and agent; and the agent's line in clients.yaml
+	// names the credential. Otherwise CODE_DENIED, or CODE_SEALED. The caller forgets the value when the call ends.
+	ReleaseHeader(ctx context.Context, in *ReleaseHeaderRequest, opts ...grpc.CallOption) (*ReleaseHeaderResponse, error)
 }
 
 type releaseServiceClient struct {
@@ -357,15 +364,31 @@ func (c *releaseServiceClient) ReleaseCredentials(ctx context.Context, in *Relea
 	return out, nil
 }
 
+func (c *releaseServiceClient) ReleaseHeader(ctx context.Context, in *ReleaseHeaderRequest, opts ...grpc.CallOption) (*ReleaseHeaderResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseHeaderResponse)
+	err := c.cc.Invoke(ctx, ReleaseService_ReleaseHeader_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReleaseServiceServer is the server API for ReleaseService service.
 // All implementations must embed UnimplementedReleaseServiceServer
 // for forward compatibility.
 //
-// ReleaseService is for the sink that starts services.
+// ReleaseService is for the sinks that credentials are granted to.
 type ReleaseServiceServer interface {
 	// ReleaseCredentials encrypts the credentials that a service is granted to the key of the program that becomes it. The grant is one
-	// that the caller has redeemed and that still runs, for a tool that starts services.
+	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
+	// statement lets it have unattended.
 	ReleaseCredentials(context.Context, *ReleaseCredentialsRequest) (*ReleaseCredentialsResponse, error)
+	// ReleaseHeader encrypts what a credential puts into one header of requests to one origin, to a key that the caller made for this
+	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and
+	// a "url" of that origin; a human granted the credential to that origin, header and agent; and the agent's line in clients.yaml
+	// names the credential. Otherwise CODE_DENIED, or CODE_SEALED. The caller forgets the value when the call ends.
+	ReleaseHeader(context.Context, *ReleaseHeaderRequest) (*ReleaseHeaderResponse, error)
 	mustEmbedUnimplementedReleaseServiceServer()
 }
 
@@ -378,6 +401,9 @@ type UnimplementedReleaseServiceServer struct{}
 
 func (UnimplementedReleaseServiceServer) ReleaseCredentials(context.Context, *ReleaseCredentialsRequest) (*ReleaseCredentialsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseCredentials not implemented")
+}
+func (UnimplementedReleaseServiceServer) ReleaseHeader(context.Context, *ReleaseHeaderRequest) (*ReleaseHeaderResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseHeader not implemented")
 }
 func (UnimplementedReleaseServiceServer) mustEmbedUnimplementedReleaseServiceServer() {}
 func (UnimplementedReleaseServiceServer) testEmbeddedByValue()                        {}
@@ -418,6 +444,24 @@ func _ReleaseService_ReleaseCredentials_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReleaseService_ReleaseHeader_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseHeaderRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReleaseServiceServer).ReleaseHeader(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReleaseService_ReleaseHeader_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReleaseServiceServer).ReleaseHeader(ctx, req.(*ReleaseHeaderRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReleaseService_ServiceDesc is the grpc.ServiceDesc for ReleaseService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -428,6 +472,10 @@ var ReleaseService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseCredentials",
 			Handler:    _ReleaseService_ReleaseCredentials_Handler,
+		},
+		{
+			MethodName: "ReleaseHeader",
+			Handler:    _ReleaseService_ReleaseHeader_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

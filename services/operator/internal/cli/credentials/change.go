@@ -8,16 +8,18 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
 )
 
@@ -156,39 +158,131 @@ stay until they are removed: durward credential remove NAME --version N.
 	return cmd
 }
 
+// grant is to whom a credential is granted, as flags say it.
+type grant struct {
+	origins, agents []string
+	header, scheme  string
+	unattended      bool
+	lasts           time.Duration
+	how             *cli.Asking
+}
+
 func (a *app) grantCommand() *cobra.Command {
-	var how *cli.Asking
+	var g grant
 	cmd := &cobra.Command{
-		Use:   "grant NAME SERVICE...",
-		Short: "Let services have a credential, with your signature",
-		Long: `Adds services to those that may get a credential. A service gets it when it is started by a call, its catalogue entry
-names it, and it is granted here.`,
-		Example:           "  durward credential grant hf-token llm",
-		Args:              cobra.MinimumNArgs(2),
+		Use:   "grant NAME (SERVICE... | --origin URL --agent CLIENT)",
+		Short: "Let services or requests have a credential, with your signature",
+		Long: `Adds to those that may get a credential. A service gets it when it is started by a call, its catalogue entry names it, and it
+is granted here. With --unattended it gets it in starts without a call too: a restart by rule, a boot mode, the undoing of a
+switch after the executor was restarted.
+
+With --origin the value goes into a header of requests that agents make: to that origin exactly, by the agents named here
+whose line in clients.yaml names the credential, in calls that you let happen and that refer to it:
+{"$credential":"NAME"}. No agent sees it.
+
+What is not said here stays as it was granted before; --agent and --origin are added to what is there.`,
+		Example: `  durward credential grant hf-token llm
+  durward credential grant hf-token llm --unattended --for 720h
+  durward credential grant github --origin https://api.github.com --agent claude`,
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			c, err := a.find(ctx, s, args[0])
-			if err != nil {
-				return err
-			}
-			services := slices.Concat(c.GetServices(), args[1:])
-			slices.Sort(services)
-			known, err := s.IDs(ctx, "service")
-			if err != nil {
-				return err
-			}
-			for _, service := range args[1:] {
-				if !slices.Contains(known, service) {
-					return cli.Usage("See: durward services", "the catalogue has no service %s", clean.Visible(service))
-				}
-			}
-			return a.change(ctx, s, "Sign and grant it?", *how, nil, &statement.Credential{
-				Action: statement.CredentialGrant, Name: c.GetName(), Sink: s.Config.Executor.Identity, Services: slices.Compact(services),
-			})
-		}),
 	}
-	how = cli.AskingFlags(cmd)
+	flags := cmd.Flags()
+	flags.StringArrayVar(&g.origins, "origin", nil, "requests to this origin, such as https://api.example.com, may have it")
+	flags.StringArrayVar(&g.agents, "agent", nil, "calls of this `CLIENT`, or CLIENT/AGENT, alone")
+	flags.StringVar(&g.header, "header", "Authorization", "with --origin: the `HEADER` that the value goes into")
+	flags.StringVar(&g.scheme, "scheme", "Bearer", "with --origin: what stands before the value; \"\" for nothing")
+	flags.BoolVar(&g.unattended, "unattended", false, "services get it in starts without a call too")
+	flags.DurationVar(&g.lasts, "for", 0, "it ends by itself after this time (default: when it is revoked)")
+	for _, name := range []string{"origin", "agent", "header", "scheme", "for"} {
+		cli.CompleteFlag(cmd, name, cobra.NoFileCompletions)
+	}
+	g.how = cli.AskingFlags(cmd)
+	cmd.RunE = a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+		c, err := a.find(ctx, s, args[0])
+		if err != nil {
+			return err
+		}
+		to, err := a.granted(ctx, s, c, args[1:], g, flags.Changed)
+		if err != nil {
+			return err
+		}
+		return a.change(ctx, s, "Sign and grant it?", *g.how, nil, &statement.Credential{
+			Action: statement.CredentialGrant, Name: c.GetName(), CredentialGrants: *to,
+		})
+	})
 	return cmd
+}
+
+// granted is the whole of what one sink may do with a credential once the flags are added to what it may do now.
+func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential, services []string, g grant, said func(flag string) bool) (*statement.CredentialGrants, error) {
+	toOrigins := len(g.origins) > 0
+	switch {
+	case toOrigins == (len(services) > 0):
+		return nil, cli.Usage("Name services, or --origin.", "it is not said to whom it is granted, or two things at once are")
+	case toOrigins && g.unattended, !toOrigins && (said("header") || said("scheme")):
+		return nil, cli.Usage("--header and --scheme go with --origin, --unattended with services.", "the flags do not fit together")
+	case g.lasts < 0:
+		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
+	}
+	to := &statement.CredentialGrants{Sink: s.Config.Executor.Identity}
+	if toOrigins {
+		self, err := identity.Parse(to.Sink)
+		if err != nil {
+			return nil, err
+		}
+		egress, err := identity.New(self.TrustDomain(), optionsv1.Role_ROLE_EGRESS, self.Instance())
+		if err != nil {
+			return nil, err
+		}
+		to.Sink, to.Header, to.Scheme = egress.String(), g.header, g.scheme
+	}
+	for _, now := range c.GetGrants() {
+		if now.GetSink() != to.Sink {
+			continue
+		}
+		to.Services, to.Origins, to.Agents, to.Unattended = now.GetServices(), now.GetOrigins(), now.GetAgents(), now.GetUnattended()
+		if now.GetEndsAt() != nil && now.GetEndsAt().AsTime().After(a.Now()) {
+			to.Until = statement.FormatTime(now.GetEndsAt().AsTime())
+		}
+		if !said("header") && toOrigins {
+			to.Header = now.GetHeader()
+		}
+		if !said("scheme") && toOrigins {
+			to.Scheme = now.GetScheme()
+		}
+	}
+	if said("unattended") {
+		to.Unattended = g.unattended
+	}
+	if g.lasts > 0 {
+		to.Until = statement.FormatTime(a.Now().Add(g.lasts))
+	}
+	known, err := s.IDs(ctx, "service")
+	if err != nil {
+		return nil, err
+	}
+	for _, service := range services {
+		if !slices.Contains(known, service) {
+			return nil, cli.Usage("See: durward services", "the catalogue has no service %s", clean.Visible(service))
+		}
+	}
+	for _, origin := range g.origins {
+		exact, err := statement.Origin(origin)
+		if err != nil {
+			return nil, cli.Usage("--origin https://api.example.com", "%s is no origin: %s", clean.Visible(origin), err)
+		}
+		to.Origins = append(to.Origins, exact)
+	}
+	to.Services, to.Agents = append(to.Services, services...), append(to.Agents, g.agents...)
+	for _, list := range []*[]string{&to.Services, &to.Origins, &to.Agents} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	if err := to.Check(); err != nil {
+		return nil, cli.Usage("See: durward credential grant --help", "%s", err)
+	}
+	return to, nil
 }
 
 func (a *app) importCommand() *cobra.Command {
@@ -263,8 +357,19 @@ func (a *app) change(ctx context.Context, s *cli.Session, question string, how c
 }
 
 func grantedTo(c *vaultv1.Credential) string {
-	if len(c.GetServices()) == 0 {
+	var to []string
+	for _, g := range c.GetGrants() {
+		to = append(to, approval.Granted(g.GetServices(), g.GetOrigins(), g.GetHeader(), g.GetScheme(), g.GetAgents(), g.GetUnattended(), ends(g)))
+	}
+	if len(to) == 0 {
 		return "granted to no service"
 	}
-	return "granted to " + strings.Join(output.Each(c.GetServices(), clean.Visible), ", ")
+	return "granted to " + strings.Join(to, "; to ")
+}
+
+func ends(g *vaultv1.CredentialGrant) string {
+	if g.GetEndsAt() == nil {
+		return ""
+	}
+	return statement.FormatTime(g.GetEndsAt().AsTime())
 }

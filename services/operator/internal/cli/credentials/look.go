@@ -64,10 +64,12 @@ func (a *app) listCommand() *cobra.Command {
 				a.Out.Printf("No credential is stored.\n")
 				return
 			}
-			a.Out.Table([]string{"NAME", "GIVEN AS", "SERVICES", "VERSION", "AGE", "LAST USE"}, output.Each(list.GetCredentials(), func(c *vaultv1.Credential) []string {
+			a.Out.Table([]string{"NAME", "GIVEN AS", "GRANTED TO", "VERSION", "AGE", "LAST USE"}, output.Each(list.GetCredentials(), func(c *vaultv1.Credential) []string {
 				newest := c.GetVersions()[0]
 				return []string{
-					clean.Visible(c.GetName()), given(c), strings.Join(output.Each(c.GetServices(), clean.Visible), ", "),
+					clean.Visible(c.GetName()), given(c), strings.Join(output.Each(c.GetGrants(), func(g *vaultv1.CredentialGrant) string {
+						return clean.Visible(strings.Join(append(g.GetServices(), g.GetOrigins()...), ", "))
+					}), ", "),
 					fmt.Sprint(newest.GetVersion()), a.ago(newest.GetAddedAt()), a.lastUse(c),
 				}
 			}))
@@ -117,9 +119,9 @@ func (a *app) lastUse(c *vaultv1.Credential) string {
 
 func (a *app) revokeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "revoke NAME [SERVICE]",
-		Short: "Take a credential from a service, or from all",
-		Long: `From the moment that it returns no service gets the credential by what was revoked. It needs no key: ending is always
+		Use:   "revoke NAME [SERVICE|ORIGIN]",
+		Short: "Take a credential from a service or an origin, or from all",
+		Long: `From the moment that it returns nothing gets the credential by what was revoked. It needs no key: ending is always
 safe. What runs keeps the value that it got, and is listed: stop it, and make the value worthless where it came from.`,
 		Example:           "  durward credential revoke hf-token llm",
 		Args:              cobra.RangeArgs(1, 2),
