@@ -60,9 +60,25 @@ type Keyring struct {
 
 // Credentials returns all of them, by name. A row that does not bear its seal is an error: by it somebody could get a value.
 func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
+	return s.credentials(ctx, "")
+}
+
+// Credential returns one, or ErrNotFound.
+func (s *Store) Credential(ctx context.Context, name string) (*Credential, error) {
+	found, err := s.credentials(ctx, "WHERE name = ? ", name)
+	if err == nil && len(found) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+func (s *Store) credentials(ctx context.Context, which string, args ...any) ([]*Credential, error) {
 	var out []*Credential
 	byName := map[string]*Credential{}
-	err := s.sound(ctx, credentials, "ORDER BY name", func(scan func(...any) error) error {
+	err := s.sound(ctx, credentials, which+"ORDER BY name", args, func(scan func(...any) error) error {
 		c := &Credential{}
 		var changed int64
 		err := scan(&c.Name, &c.Delivery, &c.Variable, &changed)
@@ -73,7 +89,7 @@ func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.sound(ctx, credentialGrants, "ORDER BY name, sink", func(scan func(...any) error) error {
+	err = s.sound(ctx, credentialGrants, which+"ORDER BY name, sink", args, func(scan func(...any) error) error {
 		var g CredentialGrant
 		var services, origins, agents string
 		var unattended, ends int64
@@ -90,7 +106,7 @@ func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.sound(ctx, credentialVersions, "ORDER BY name, version DESC", func(scan func(...any) error) error {
+	err = s.sound(ctx, credentialVersions, which+"ORDER BY name, version DESC", args, func(scan func(...any) error) error {
 		var v CredentialVersion
 		var added int64
 		err := scan(&v.Name, &v.Version, &v.Value, &v.AddedBy, &added)
@@ -103,7 +119,7 @@ func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	return out, s.sound(ctx, credentialUses, "ORDER BY name, service", func(scan func(...any) error) error {
+	return out, s.sound(ctx, credentialUses, which+"ORDER BY name, service", args, func(scan func(...any) error) error {
 		var u CredentialUse
 		var used int64
 		err := scan(&u.Name, &u.Service, &u.Version, &u.OperationID, &used)
@@ -115,23 +131,9 @@ func (s *Store) Credentials(ctx context.Context) ([]*Credential, error) {
 	})
 }
 
-// Credential returns one, or ErrNotFound.
-func (s *Store) Credential(ctx context.Context, name string) (*Credential, error) {
-	all, err := s.Credentials(ctx)
-	for _, c := range all {
-		if c.Name == name && err == nil {
-			return c, nil
-		}
-	}
-	if err == nil {
-		err = ErrNotFound
-	}
-	return nil, err
-}
-
 // sound reads rows each of which must bear its seal.
-func (s *Store) sound(ctx context.Context, t *table, rest string, row func(scan func(...any) error) error) error {
-	err := s.engine.find(ctx, t, rest, nil, func(scan scanner) (bool, error) {
+func (s *Store) sound(ctx context.Context, t *table, rest string, args []any, row func(scan func(...any) error) error) error {
+	err := s.engine.find(ctx, t, rest, args, func(scan scanner) (bool, error) {
 		err := row(func(into ...any) error {
 			sound, err := scan(into...)
 			if err == nil && !sound {
@@ -232,7 +234,7 @@ func (s *Store) UseCredentials(ctx context.Context, uses []CredentialUse) error 
 // Keyring returns the data keys, or ErrNotFound.
 func (s *Store) Keyring(ctx context.Context) (*Keyring, error) {
 	var k *Keyring
-	err := s.sound(ctx, keyring, "", func(scan func(...any) error) error {
+	err := s.sound(ctx, keyring, "", nil, func(scan func(...any) error) error {
 		k = &Keyring{}
 		var id, changed int64
 		err := scan(&id, &k.Wrapped, &k.Salt, &changed)

@@ -334,10 +334,10 @@ func (s *Store) Settle(ctx context.Context, operationID string, ok bool, when ti
 	err := s.write(ctx, s.relievesOf(ctx, operationID), func(w writer) error {
 		return move(ctx, w, operationID, vaultv1.OperationState_OPERATION_STATE_RUNNING, settled(ok, nanos(when)))
 	})
-	if err != nil && !errors.Is(err, ErrState) {
+	if err != nil {
 		return fmt.Errorf("settle operation: %w", err)
 	}
-	return err
+	return nil
 }
 
 func settled(ok bool, when int64) []column {
