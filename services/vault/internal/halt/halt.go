@@ -6,7 +6,6 @@ package halt
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -129,9 +128,6 @@ func (s *Switch) Resume(ctx context.Context, epoch uint64, used store.UsedStatem
 	}
 	next := store.Control{Epoch: epoch, ChangedBy: used.Operator, ChangedAt: at}
 	if err := s.store.SetControl(ctx, next, &used); err != nil {
-		if errors.Is(err, store.ErrStatementUsed) {
-			return err
-		}
 		return fmt.Errorf("resume: %w", err)
 	}
 	s.setLocked(next)

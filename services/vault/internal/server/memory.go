@@ -76,12 +76,12 @@ func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, erro
 // lost its database, between the record of an approval and the operation itself leaves as much, and nothing can be redeemed by it.
 func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
 	e, err := s.History.Last(ctx, auditv1.Kind_KIND_REDEEMED, "")
-	if err != nil || e == nil {
+	if err != nil {
 		return false, err
 	}
 	use, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["use"], 10, 32)
 	if err != nil {
-		return false, nil //nolint:nilerr // the log does not say which it was
+		return false, nil //nolint:nilerr // the log has none, or does not say which it was
 	}
 	_, err = s.Queue.Store.Spent(ctx, e.GetRecord().GetOperationId(), uint32(use))
 	if errors.Is(err, store.ErrNotFound) {
