@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 )
@@ -18,22 +20,21 @@ import (
 // TestPruned: a body that is gone as an operator signed is no finding, online and offline; one that is gone otherwise is, whatever audit
 // says of it.
 func TestPruned(t *testing.T) {
-	const audit, vault = "spiffe://durward.local/audit/main", "spiffe://durward.local/vault/main"
 	sealed := func(kinds map[string]uint64) *log {
 		l := newLog(t)
 		for range 3 {
-			l.addBy(vault, &auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, Time: timestamppb.New(testNow.AddDate(0, 0, -100)), Body: remark("x")})
+			l.addBy(vaultID, &auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, Time: timestamppb.New(testNow.AddDate(0, 0, -100)), Body: remark("x")})
 		}
 		st := &statement.Statement{
 			Type: statement.Type, Version: statement.Version, Kind: statement.KindPrune, ID: strings.Repeat("a", 32), Operator: platformtest.Operator,
 			IssuedAt: statement.FormatTime(testNow.Add(time.Minute)), NotBefore: statement.FormatTime(testNow.Add(time.Minute)),
-			ExpiresAt: statement.FormatTime(testNow.Add(2 * time.Minute)), Epoch: 1, Audience: audit,
+			ExpiresAt: statement.FormatTime(testNow.Add(2 * time.Minute)), Epoch: 1, Audience: auditID,
 			Prune: &statement.Prune{Size: 3, Before: statement.FormatTime(testNow.Add(time.Minute)), Kinds: kinds,
 				Oldest: statement.FormatTime(testNow.AddDate(0, 0, -100)), Newest: statement.FormatTime(testNow.AddDate(0, 0, -100))},
 		}
 		evidence, err := statement.Sign(st, l.kit.OperatorSigner)
 		l.must(err)
-		l.addBy(audit, &auditv1.Record{Kind: auditv1.Kind_KIND_PRUNED, Time: timestamppb.New(testNow), Body: &auditv1.Body{Statement: evidence}})
+		l.addBy(auditID, &auditv1.Record{Kind: auditv1.Kind_KIND_PRUNED, Time: timestamppb.New(testNow), Body: &auditv1.Body{Statement: evidence}})
 		return l
 	}
 	for name, tc := range map[string]struct {
@@ -67,5 +68,55 @@ func TestPruned(t *testing.T) {
 			t.Errorf("%s, offline: %+v, %v", name, offline, err)
 		}
 		l.must(own.Close())
+	}
+}
+
+// TestPrunedBy: the record that is said to have let a body go is a human's pruning, and one that the body fell under.
+func TestPrunedBy(t *testing.T) {
+	l := newLog(t)
+	for range 3 {
+		l.addBy(vaultID, &auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, Time: timestamppb.New(testNow.AddDate(0, 0, -100)), Body: remark("x")})
+	}
+	now, day := statement.FormatTime(testNow.Add(time.Minute)), statement.FormatTime(testNow.AddDate(0, 0, -100))
+	signed := func(kind auditv1.Kind, edit func(*statement.Statement)) uint64 {
+		st := &statement.Statement{
+			Type: statement.Type, Version: statement.Version, ID: strings.Repeat("a", 32), Operator: platformtest.Operator,
+			IssuedAt: now, NotBefore: now, ExpiresAt: statement.FormatTime(testNow.Add(2 * time.Minute)), Epoch: 1, Audience: auditID,
+		}
+		edit(st)
+		evidence, err := statement.Sign(st, l.kit.OperatorSigner)
+		l.must(err)
+		receipt, _ := l.addBy(auditID, &auditv1.Record{Kind: kind, Time: timestamppb.New(testNow), Body: &auditv1.Body{Statement: evidence}})
+		return receipt.GetIndex()
+	}
+	pruning := signed(auditv1.Kind_KIND_PRUNED, func(st *statement.Statement) {
+		st.Kind, st.Prune = statement.KindPrune, &statement.Prune{Size: 2, Before: now, Kinds: map[string]uint64{"KIND_ASKED": 2}, Oldest: day, Newest: day}
+	})
+	hold := signed(auditv1.Kind_KIND_HELD, func(st *statement.Statement) {
+		st.Kind, st.Hold = statement.KindHold, &statement.Hold{Since: day, Until: now, Reason: "a case"}
+	})
+	for _, tc := range []struct {
+		name   string
+		record int
+		by     uint64
+		said   string
+	}{
+		{"a record that was counted", 1, pruning, ""},
+		{"a record behind what was counted", 2, pruning, "is not for it"},
+		{"by a hold", 1, hold, "is not for it"},
+		{"by no statement", 1, 0, "allows nothing"},
+	} {
+		path, err := tlog.ProveRecord(l.size(), int64(tc.by), l)
+		l.must(err)
+		receipt := &callv1.Receipt{Index: tc.by, LeafHash: l.entries[tc.by].GetLeafHash(), Checkpoint: l.checkpoint()}
+		for _, h := range path {
+			receipt.Inclusion = append(receipt.Inclusion, h[:])
+		}
+		e := proto.CloneOf(l.entries[tc.record])
+		e.PrunedBy = proto.Uint64(tc.by)
+		decision, err := PrunedBy(t.Context(), archive{answer: &auditv1.GetRecordResponse{Entry: l.entries[tc.by], Receipt: receipt}}, e, l.kit.Trust.Current())
+		if (err == nil) != (tc.said == "") || (decision != nil) != (tc.said == "") || err != nil && !strings.Contains(err.Error(), tc.said) {
+			t.Errorf("%s: %+v, %v, want %q", tc.name, decision, err, tc.said)
+		}
 	}
 }
