@@ -252,10 +252,7 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 
 // waitOperation is the tool that an agent calls after pending_approval. Its answer is the original tool's.
 func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, request proto.Message, until bounds) (answer, error) {
-	wait, ok := request.(*vaultv1.WaitOperationRequest)
-	if !ok {
-		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("request is a %T", request)))
-	}
+	wait, _ := request.(*vaultv1.WaitOperationRequest) // by the contract
 	return s.settle(telling(ctx, req), req, call, wait.GetOperationId(), time.Time{}, until)
 }
 

@@ -125,6 +125,12 @@ func TestUnknownToolLooksDenied(t *testing.T) {
 	if denied.Status != "denied" || denied.Reason != "not_available" {
 		t.Errorf("a denied tool answers %s", denied.tool.Structured)
 	}
+	if r := e.send(t, request{session: s, body: toolCall(4, "drop_tables", `{}`)}); strings.Contains(r.raw, "resultType") {
+		t.Errorf("the stateful era knows no such member: %s", r.raw)
+	}
+	if r := e.send(t, statelessCall("drop_tables", `{}`)); !strings.Contains(r.raw, `"resultType":"complete"`) {
+		t.Errorf("the stateless era wants it: %s", r.raw)
+	}
 	plain := func(a answer) string { return strings.ReplaceAll(string(a.tool.Structured), a.RequestID, "r") }
 	if plain(denied) != plain(unknown) {
 		t.Errorf("unknown and denied differ:\n%s\n%s", plain(unknown), plain(denied))
@@ -265,6 +271,18 @@ func TestRunningOutlivesTheCall(t *testing.T) {
 	a := e.call(t, s, "wait_operation", `{"operation_id":"`+id+`"}`)
 	if a.Status != "ok" || e.executor.count() != 1 {
 		t.Errorf("%d effects, answer %s", e.executor.count(), a.tool.Structured)
+	}
+}
+
+// A vault that is away for long does not hold a call for as long as a human might take.
+func TestAVaultThatStaysAwayEndsTheWait(t *testing.T) {
+	t.Parallel() // it waits
+	e := newEdge(t, edgeOptions{hold: longestHold})
+	e.vault.unwilling = fault.New(callv1.Code_CODE_UNAVAILABLE, "away", fault.WithRetry(time.Second))
+	began := time.Now()
+	a := e.call(t, e.connect(t, tokenAgent), "start_service", `{"service_id":"demo-chat"}`)
+	if took := time.Since(began); took > longestHold/2 || a.Error == nil || a.Error.Code != "UNAVAILABLE" || a.OperationID == "" || a.Next == nil {
+		t.Errorf("after %v: %s", took, a.tool.Structured)
 	}
 }
 

@@ -235,10 +235,7 @@ func parseURI(uri string) (resource.URI, error) {
 // read is the handler of every resource: it reads the one that dispatch found in the request.
 func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	call := callOf(req)
-	uri, ok := ctx.Value(uriKey{}).(resource.URI)
-	if !ok || call == nil {
-		return nil, errors.New("a resource that dispatch did not see")
-	}
+	uri, _ := ctx.Value(uriKey{}).(resource.URI) // without it, it is no resource's
 	text, err := r.reader.Read(ctx, client(call), uri)
 	if err != nil {
 		return nil, fault.From(err)
@@ -283,13 +280,13 @@ func (r *resources) subscribable(ctx context.Context, call *httpfront.Call, raw 
 
 // subscribe subscribes a session of the stateful era. Notifications go out on its standalone stream.
 func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *httpfront.Call, raw string) error {
-	uris, states, err := r.subscribable(ctx, call, raw)
-	if err != nil {
-		return err
-	}
 	session, ok := req.GetSession().(*mcp.ServerSession)
 	if !ok {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("the session is a %T", req.GetSession())))
+	}
+	uris, states, err := r.subscribable(ctx, call, raw)
+	if err != nil {
+		return err
 	}
 	r.mu.Lock()
 	l := r.listeners[session]
