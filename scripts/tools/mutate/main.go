@@ -5,7 +5,7 @@
 // A guard is a condition of FOLDER's code whose branch refuses: it ends with an error that is not nil. The mutant takes that branch
 // never. That an error is passed on (err != nil) is no guard: where it was made, one stands. PACKAGES, separated by commas, are
 // those whose tests run against each mutant, in that order, until one fails. -only takes the guards whose line "FILE:LINE CONDITION"
-// matches. The tree is not touched: the compiler reads the mutant as an overlay. The exit code is 1 when a guard can be taken away and no test says so.
+// matches. GOFLAGS=-tags=real has it run the tests on real servers. The tree is not touched: the compiler reads the mutant as an overlay. The exit code is 1 when a guard can be taken away and no test says so.
 package main
 
 import (
@@ -177,7 +177,7 @@ var refusal = regexp.MustCompile(`(?i)err|refus|den[iy]|fault|invalid|bad|not|re
 
 var (
 	failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
-	broken = regexp.MustCompile(`(?m)^panic: `)
+	broken = regexp.MustCompile(`(?m)^panic: .*`)
 )
 
 // try compiles the packages' tests without the guard and returns the test that fails first, or "".

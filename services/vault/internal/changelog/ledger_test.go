@@ -47,4 +47,6 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 // nothingInForce remembers no file.
 type nothingInForce struct{ Store }
 
-func (nothingInForce) InForce(context.Context) (map[string]string, error) { return map[string]string{}, nil }
+func (nothingInForce) InForce(context.Context) (map[string]string, error) {
+	return map[string]string{}, nil
+}
