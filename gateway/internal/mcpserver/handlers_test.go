@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -41,6 +42,9 @@ func TestHandlersRefuseWhatNobodyHandsOn(t *testing.T) {
 	}
 	if err := s.resources.subscribe(t.Context(), &mcp.ClientRequest[*mcp.SubscribeParams]{}, call, "durward://gpu"); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("a subscription of no session: %v", err)
+	}
+	if _, err := newForm(&envelope.Envelope{RequestID: `a"b`}); err == nil {
+		t.Error("a form around a request id that would need escapes")
 	}
 	for _, era := range []httpfront.Era{httpfront.Stateful, httpfront.Stateless} {
 		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/mcp", strings.NewReader(`{}`))

@@ -247,9 +247,24 @@ func TestSealKeyOfTheDatabase(t *testing.T) {
 	key, err := os.ReadFile(filepath.Join(dir, database.KeyFile))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(other, database.KeyFile), key, 0o600))
-	if b := takeOver(t, standby(t, settings(s), other)); len(b.Damage()) != 0 {
+	b := takeOver(t, standby(t, settings(s), other))
+	if len(b.Damage()) != 0 {
 		t.Errorf("with the key: %q", b.Damage())
 	}
+	must(t, b.Close())
+	// What cannot be read is neither a database that was never sealed nor a key that is not there.
+	refused := func(what, dir string) {
+		b := standby(t, settings(s), dir)
+		if _, err := b.Lead(t.Context()); err == nil {
+			t.Errorf("%s: it leads", what)
+		}
+		must(t, b.Close())
+	}
+	s.SQL(t, vaultDB, "ALTER TABLE seals RENAME TO elsewhere")
+	refused("seals that cannot be read", other)
+	empty(t, s)
+	must(t, os.WriteFile(filepath.Join(other, database.KeyFile), []byte{1}, 0o600))
+	refused("a key that cannot be read, of a database without seals", other)
 }
 
 // TestUnsafeServerIsRefused: the vault keeps nothing on a server that forgets what it acknowledged.
