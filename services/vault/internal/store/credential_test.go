@@ -19,7 +19,7 @@ func testCredentials(t *testing.T, s *Store) {
 	second := CredentialVersion{Name: "hf", Version: 2, Value: []byte{2}, AddedBy: "ada", AddedAt: when}
 	services := CredentialGrant{Name: "hf", Sink: "executor", Services: []string{"a", "b"}, Unattended: true, EndsAt: when.Add(time.Hour)}
 	origins := CredentialGrant{Name: "hf", Sink: "egress", Origins: []string{"https://a"}, Header: "Authorization", Scheme: "Bearer", Agents: []string{"x/y"}}
-	must(t, s.PutCredential(ctx, &Credential{Name: "other"}, CredentialVersion{Name: "other", Version: 1}, used(9))) // in nobody's way
+	must(t, s.PutCredential(ctx, &Credential{Name: "other"}, CredentialVersion{Name: "other", Version: 1, Value: []byte{1}}, used(9))) // in nobody's way
 	if err := s.GrantCredential(ctx, services, used(1)); !errors.Is(err, ErrState) {
 		t.Errorf("granted before it is there: %v", err)
 	}
