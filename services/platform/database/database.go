@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
@@ -43,6 +44,8 @@ type Config struct {
 	// Wiped has SQLite overwrite what is deleted, in pages that are freed too. What the write-ahead log holds of it stays there until that
 	// begins anew.
 	Wiped bool
+	// Damaged has OpenReader open a file that is shorter than it says, too.
+	Damaged bool
 }
 
 // Open opens the database for reading and writing, making and migrating it as needed, and checks it first: ErrDamaged. Every commit is on disk when it
@@ -104,10 +107,11 @@ func OpenReader(ctx context.Context, cfg Config) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
-	db, err := sql.Open("sqlite", dsn(path, url.Values{
-		"mode":    {"ro"},
-		"_pragma": {"busy_timeout(5000)", "query_only(1)"},
-	}))
+	pragmas := []string{"busy_timeout(5000)", "query_only(1)"}
+	if cfg.Damaged {
+		pragmas = append(pragmas, "writable_schema(1)") // SQLite refuses such a file otherwise
+	}
+	db, err := sql.Open("sqlite", dsn(path, url.Values{"mode": {"ro"}, "_pragma": pragmas}))
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
@@ -213,11 +217,21 @@ func check(ctx context.Context, db *sql.DB, path string, proved bool) error {
 
 // damaged is err, as ErrDamaged where SQLite says that the file is no sound database.
 func damaged(err error) error {
-	var e *sqlite.Error
-	if errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB) && !errors.Is(err, ErrDamaged) {
+	if coded(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) && !errors.Is(err, ErrDamaged) {
 		return fmt.Errorf("%w (%w)", ErrDamaged, err)
 	}
 	return err
+}
+
+// Unsound reports whether an error says that the file is no sound database, or that a page of it cannot be read.
+func Unsound(err error) bool {
+	return errors.Is(err, ErrDamaged) || coded(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+}
+
+// coded reports whether an error is SQLite's with one of these codes.
+func coded(err error, codes ...int) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
 
 // Place is where an open database is on the disk. A database whose files are removed or replaced goes on being read and written

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 )
@@ -12,9 +13,15 @@ const (
 	deepPatience = time.Second
 )
 
+// Said is an error whose text is written for operators.
+type Said string
+
+func (s Said) Error() string { return string(s) }
+
 // Check is one question of a deep check.
 type Check struct {
-	// Problem is what operators are told when Ask fails. The error itself is logged.
+	// Problem is what operators are told when Ask fails, unless its error is a Said, which they are told instead. The error itself is
+	// logged.
 	Problem string
 	Ask     func(context.Context) error
 }
@@ -82,7 +89,11 @@ func (d *Deep) ask(ctx context.Context) (problems []string) {
 		}
 		if err != nil {
 			d.logger.WarnContext(ctx, "a deep check failed", "problem", c.Problem, "error", err)
-			problems = append(problems, c.Problem)
+			var said Said
+			if !errors.As(err, &said) {
+				said = Said(c.Problem)
+			}
+			problems = append(problems, string(said))
 		}
 	}
 	return problems

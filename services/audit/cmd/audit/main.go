@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"durward.internal/services/audit/internal/cosigned"
+	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/metrics"
 	"durward.internal/services/audit/internal/server"
@@ -51,8 +52,9 @@ type settings struct {
 	// Optional; nothing.
 	Forward string `yaml:"forward"`
 
-	// copyTo is set by -copy.
-	copyTo string
+	// copyTo is set by -copy, damaged by -damaged.
+	copyTo  string
+	damaged bool
 	// development is set by -development and by nothing else.
 	development bool
 }
@@ -82,7 +84,8 @@ func main() {
 		Name: "audit", Version: version, Settings: s,
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
-			f.StringVar(&s.copyTo, "copy", "", "copy the log to the empty database that this other configuration `file` names, close the one that it is in, and exit")
+			f.StringVar(&s.copyTo, "copy", "", "copy the log to the empty database that this other configuration `file` names, close the one that it is in, and exit (durward audit copy)")
+			f.BoolVar(&s.damaged, "damaged", false, "with -copy: leave out bodies that are not what was recorded, and leave the damaged database as it is")
 			guardFlags(f)
 		},
 		Check: func() error { return errors.Join(keyfile.Check(s.LogKey), postgres.Check(s.Database)) },
@@ -120,19 +123,23 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	db, diskReserve, err := openStore(ctx, s, logger)
 	if err != nil {
-		return err
+		return damage.Explain(ctx, nil, s.StateDir, err)
 	}
 	defer func() { _ = db.Close() }() // everything that matters was committed
 	history, err := log.Open(ctx, log.Config{
 		Store: db, Signer: signer, Reserve: diskReserve, Logger: logger, Keys: func() []note.Verifier { return roots.Current().LogKeys },
 	})
 	if err != nil {
-		return err
+		return damage.Explain(ctx, db, s.StateDir, err)
 	}
 	defer history.Close()
-	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "the log cannot be written", Ask: func(ctx context.Context) error {
-		return errors.Join(history.Ready(), db.Probe(ctx))
-	}})
+	if err := damage.Newest(ctx, db, history.Size()); err != nil {
+		return err
+	}
+	watch := damage.NewWatch(db, history.Size, logger)
+	deep := telemetry.NewDeep(logger,
+		telemetry.Check{Problem: "the log cannot be written", Ask: func(ctx context.Context) error { return errors.Join(history.Ready(), db.Probe(ctx)) }},
+		telemetry.Check{Problem: "the log is damaged", Ask: watch.Ask})
 	seen, err := cosigned.Open(ctx, cosigned.Config{
 		Log: history, Dir: s.StateDir,
 		Keys:      func() []note.Verifier { return roots.Current().LogKeys },
@@ -182,6 +189,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	group.Go(func() error { return tel.Serve(ctx, health, history.Ready) })
 	group.Go(func() error { refusals.Run(ctx); return nil })
 	group.Go(func() error { services.Retain(ctx); return nil })
+	group.Go(func() error { watch.Run(ctx); return nil })
 	group.Go(func() error { return recordLead(ctx, follows, history, services, logger) })
 	err = group.Wait()
 	if history.Follows() {
@@ -235,12 +243,38 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 			}
 			defer func() { err = errors.Join(err, unlock()) }()
 		}
-		if stores[i], _, err = openStore(ctx, side, logger); err != nil {
+		if i == 0 && s.damaged && !side.Database.Shared() {
+			stores[i], err = store.OpenDamaged(ctx, side.StateDir)
+		} else {
+			stores[i], _, err = openStore(ctx, side, logger)
+		}
+		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, stores[i].Close()) }()
 	}
-	return transfer.Run(ctx, transfer.Config{From: stores[0], To: stores[1], Signer: signer, Keys: roots.Current().LogKeys, Logger: logger})
+	p := progress{began: time.Now()}
+	if err := transfer.Run(ctx, transfer.Config{
+		From: stores[0], To: stores[1], Signer: signer, Keys: roots.Current().LogKeys, Logger: logger, Damaged: s.damaged, Progress: p.print,
+	}); err != nil {
+		return err
+	}
+	size, err := stores[1].Extent(ctx)
+	if err == nil {
+		fmt.Printf("the log is copied: %d records\n", size)
+	}
+	return err
+}
+
+// progress prints how far a copy is, once a second.
+type progress struct{ began, printed time.Time }
+
+func (p *progress) print(done, all int64) {
+	if done < all && time.Since(p.printed) < time.Second {
+		return
+	}
+	p.printed = time.Now()
+	fmt.Printf("%d of %d records are there, after %s\n", done, all, time.Since(p.began).Round(time.Second))
 }
 
 // recordLead records the start of a process that stood by, when it leads.

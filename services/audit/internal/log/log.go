@@ -45,6 +45,9 @@ const (
 	lookEvery = 500 * time.Millisecond
 )
 
+// ErrDamaged is wrapped by Open's error for a log that is not what was written. Package damage says what of it.
+var ErrDamaged = errors.New("the log was damaged or altered")
+
 // Store is what the log needs of its database.
 type Store interface {
 	Head(ctx context.Context) (store.Head, error)
@@ -191,7 +194,7 @@ func (l *Log) load(ctx context.Context) error {
 	h.Origin = l.cfg.Signer.Name()
 	if stored.Checkpoint == nil {
 		if stored.Entries != 0 || stored.Hashes != 0 {
-			return errors.New("the stored log has entries and no checkpoint: it was damaged or altered; restore it from a backup")
+			return fmt.Errorf("the stored log has entries and no checkpoint: %w", ErrDamaged)
 		}
 		h.Root, _ = tlog.TreeHash(0, nil) // the empty tree's root reads nothing
 		if h.signed, err = logproof.SignCheckpoint(h.Checkpoint, l.cfg.Signer); err != nil {
@@ -206,7 +209,7 @@ func (l *Log) load(ctx context.Context) error {
 		}
 		size := int64(h.Size)
 		if stored.Entries != size || stored.Hashes != tlog.StoredHashCount(size) {
-			return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: it was damaged or altered; restore it from a backup", stored.Entries, size)
+			return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: %w", stored.Entries, size, ErrDamaged)
 		}
 		indexes := roots(h.Size)
 		hashes, err := l.cfg.Store.ReadHashes(ctx, indexes)
@@ -221,7 +224,7 @@ func (l *Log) load(ctx context.Context) error {
 			return fmt.Errorf("the stored log's tree cannot be read: %w", err)
 		}
 		if root != h.Root {
-			return fmt.Errorf("the stored log's tree does not add up to its newest checkpoint (%d entries): it was damaged or altered; restore it from a backup", size)
+			return fmt.Errorf("the stored log's tree does not add up to its newest checkpoint (%d entries): %w", size, ErrDamaged)
 		}
 		newest, err := l.cfg.Store.Entry(ctx, h.Size-1)
 		if err != nil {
@@ -230,7 +233,7 @@ func (l *Log) load(ctx context.Context) error {
 		// The newest leaf is the one that a torn or edited database most likely gets wrong; `audit verify` checks all.
 		leaf, err := l.reader(ctx, h).ReadHashes([]int64{tlog.StoredHashIndex(0, size-1)})
 		if err != nil || !bytes.Equal(leaf[0][:], newest.GetLeafHash()) {
-			return errors.New("the stored log's newest entry is not the one that its tree commits to: it was damaged or altered; restore it from a backup")
+			return fmt.Errorf("the stored log's newest entry is not the one that its tree commits to: %w", ErrDamaged)
 		}
 	}
 	if stored.Checkpoint != nil {

@@ -13,6 +13,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 )
@@ -38,7 +39,7 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 	}
 	entries, err := s.cfg.Store.Search(ctx, q, limit+1, pageBytes)
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, s.unreadable(ctx, err, s.cfg.Log.Size())
 	}
 	out := &auditv1.SearchRecordsResponse{Entries: entries}
 	if len(entries) > limit {
@@ -77,10 +78,10 @@ func moment(ts *timestamppb.Timestamp, field string) (time.Time, error) {
 func (s historyService) GetRecord(ctx context.Context, req *auditv1.GetRecordRequest) (*auditv1.GetRecordResponse, error) {
 	entry, err := s.cfg.Store.Entry(ctx, req.GetIndex())
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound) && req.GetIndex() >= s.cfg.Log.Size():
 		return nil, notFound()
 	case err != nil:
-		return nil, unreadable(err)
+		return nil, s.unreadable(ctx, err, req.GetIndex())
 	}
 	var cosigned []byte
 	if s.cfg.Cosigned != nil {
@@ -110,16 +111,13 @@ func (s historyService) TailRecords(req *auditv1.TailRecordsRequest, stream grpc
 			var err error
 			end := size
 			if req.GetFilter() == nil {
-				entries, err = s.cfg.Store.Range(ctx, next, size, page, pageBytes)
-				if err == nil && len(entries) == 0 {
-					err = errors.New("entries are missing")
-				}
+				entries, err = s.rest(ctx, next, size)
 			} else {
 				end = min(size, next+window)
 				entries, err = s.matching(ctx, q, next, end)
 			}
 			if err != nil {
-				return unreadable(err)
+				return s.unreadable(ctx, err, next)
 			}
 			for _, e := range entries {
 				if err := stream.Send(&auditv1.TailRecordsResponse{Entry: e}); err != nil {
@@ -173,12 +171,9 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 		return err
 	}
 	for next := req.GetFromIndex(); next < size; {
-		entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+		entries, err := s.rest(ctx, next, size)
 		if err != nil {
-			return unreadable(err)
-		}
-		if len(entries) == 0 {
-			return unreadable(errors.New("entries are missing"))
+			return s.unreadable(ctx, err, next)
 		}
 		if err := stream.Send(&auditv1.ExportLogResponse{Entries: entries}); err != nil {
 			return err
@@ -186,6 +181,24 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 		next = entries[len(entries)-1].GetIndex() + 1
 	}
 	return nil
+}
+
+// rest returns the next entries that are to be sent, at least one.
+func (s historyService) rest(ctx context.Context, next, size uint64) ([]*auditv1.Entry, error) {
+	entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+	if err == nil && len(entries) == 0 {
+		err = store.ErrNotFound
+	}
+	return entries, err
+}
+
+// unreadable names the record that cannot be read, of those from one index on that were asked for.
+func (s historyService) unreadable(ctx context.Context, err error, from uint64) error {
+	if !store.Damaged(err) && !errors.Is(err, store.ErrNotFound) {
+		return unreadable(err)
+	}
+	end := min(s.cfg.Log.Size(), from+page)
+	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, damage.Refused(ctx, s.cfg.Store, min(from, end), end), fault.WithCause(err))
 }
 
 func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {

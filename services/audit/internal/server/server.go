@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,6 +32,7 @@ type Store interface {
 	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
 	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
+	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
 	retention.Store
 	// Growth is by how much it grows in a day.
 	Growth(ctx context.Context, now time.Time) (store.Growth, error)

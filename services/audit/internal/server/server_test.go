@@ -40,6 +40,7 @@ type house struct {
 	t     testing.TB
 	kit   *platformtest.Kit
 	addr  string
+	dir   string
 	audit identity.ID
 	log   *log.Log
 	serv  *server.Server
@@ -56,8 +57,8 @@ func newForwardingHouse(t testing.TB, what string, options ...platformtest.Optio
 	t.Helper()
 	kit := platformtest.New(t, options...)
 	kit.Deadline = time.Minute
-	h := &house{t: t, kit: kit, audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), forwarding: server.NewForwarding(what)}
-	db, err := store.Open(t.Context(), t.TempDir())
+	h := &house{t: t, kit: kit, dir: t.TempDir(), audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), forwarding: server.NewForwarding(what)}
+	db, err := store.Open(t.Context(), h.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -205,7 +205,7 @@ func (p *server) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, 
 		return true, nil
 	})
 	for index := range places {
-		err = errors.Join(err, fmt.Errorf("hash %d of the tree is missing", index))
+		err = errors.Join(err, fmt.Errorf("%w: hash %d of the tree is missing", errStored, index))
 	}
 	return out, err
 }

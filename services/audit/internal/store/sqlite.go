@@ -73,12 +73,14 @@ func (s *sqlite) prepare(ctx context.Context) error {
 		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
 		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
 		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ?`,
-	}), database.Prepare(ctx, s.reader, map[**sql.Stmt]string{
-		&s.selectHash: `SELECT hash FROM hashes WHERE idx = ?`,
-	})); err != nil {
+	}), s.prepareReader(ctx)); err != nil {
 		return fmt.Errorf("audit database: %w", err)
 	}
 	return nil
+}
+
+func (s *sqlite) prepareReader(ctx context.Context) error {
+	return database.Prepare(ctx, s.reader, map[**sql.Stmt]string{&s.selectHash: `SELECT hash FROM hashes WHERE idx = ?`})
 }
 
 func (s *sqlite) Close() error { return errors.Join(s.reader.Close(), s.db.Close()) }
@@ -216,10 +218,13 @@ func (s *sqlite) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, 
 	out := make([]tlog.Hash, len(indexes))
 	for i, index := range indexes {
 		var b []byte
-		if err := s.selectHash.QueryRowContext(ctx, index).Scan(&b); err != nil {
+		err := s.selectHash.QueryRowContext(ctx, index).Scan(&b)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = errStored
+		}
+		if err != nil {
 			return nil, fmt.Errorf("read hash %d of the tree: %w", index, err)
 		}
-		var err error
 		if out[i], err = hash(index, b); err != nil {
 			return nil, err
 		}

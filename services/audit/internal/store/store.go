@@ -157,7 +157,7 @@ func role(writer string) (string, error) {
 // hash checks what is stored of a hash of the tree.
 func hash(index int64, b []byte) (tlog.Hash, error) {
 	if len(b) != tlog.HashSize {
-		return tlog.Hash{}, fmt.Errorf("hash %d of the tree has %d bytes", index, len(b))
+		return tlog.Hash{}, fmt.Errorf("%w: hash %d of the tree has %d bytes", errStored, index, len(b))
 	}
 	return tlog.Hash(b), nil
 }
@@ -246,8 +246,8 @@ func entry(scan func(...any) error) (*auditv1.Entry, error) {
 	}
 	if len(body) > 0 {
 		r.Body = &auditv1.Body{}
-		if err := proto.Unmarshal(body, r.Body); err != nil {
-			return nil, err
+		if proto.Unmarshal(body, r.Body) != nil {
+			r.Body = nil // the header stands by itself, and whoever verifies the entry sees that this is not its body
 		}
 	}
 	if len(e.Leaf) != sha256.Size {
@@ -260,7 +260,7 @@ func entry(scan func(...any) error) (*auditv1.Entry, error) {
 	e.LeafHash = e.Leaf
 	var err error
 	if e.Leaf, err = logproof.Leaf(e); err != nil && !errors.Is(err, logproof.ErrIncomplete) {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errStored, err)
 	}
 	return e, nil
 }

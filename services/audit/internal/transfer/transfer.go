@@ -3,6 +3,9 @@
 //
 // The source is closed first, so that no process adds to it any more, and stays so. The target is closed until all of it is there, so
 // that no process begins a fork of the log on a part of it. What broke off goes on when it is run again.
+//
+// A damaged log can be copied without the bodies that are not what was committed to: its headers and its tree have to be there, and each
+// verifier names the records that lack a body.
 package transfer
 
 import (
@@ -15,7 +18,9 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/proto"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/logproof"
@@ -40,6 +45,10 @@ type Config struct {
 	// Keys are the trusted log keys.
 	Keys   []note.Verifier
 	Logger *slog.Logger
+	// Damaged leaves out bodies that are not what was committed to, and changes nothing in From, which may be one of store.OpenDamaged's.
+	Damaged bool
+	// Progress is told after each part how many entries are there, of how many; nil: nobody is.
+	Progress func(done, all int64)
 
 	// part bounds a part's records; 0: partRecords.
 	part int
@@ -47,15 +56,19 @@ type Config struct {
 
 // Run moves the log. Its errors are plain sentences for the human who runs it.
 func Run(ctx context.Context, cfg Config) error {
-	cfg.From.Fill(moved) // an earlier run may have closed it
-	if err := cfg.From.Lead(ctx); err != nil {
-		return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
+	if !cfg.Damaged {
+		cfg.From.Fill(moved) // an earlier run may have closed it
+		if err := cfg.From.Lead(ctx); err != nil {
+			return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
+		}
 	}
 	if err := prepare(ctx, cfg.To); err != nil {
 		return err
 	}
-	if err := cfg.From.SetClosed(ctx, moved); err != nil {
-		return fmt.Errorf("close the log to be copied: %w", err)
+	if !cfg.Damaged {
+		if err := cfg.From.SetClosed(ctx, moved); err != nil {
+			return fmt.Errorf("close the log to be copied: %w", err)
+		}
 	}
 	source, err := cfg.From.Head(ctx)
 	if err != nil {
@@ -84,7 +97,6 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("open the copy: %w", err)
 	}
 	cfg.To.Fill("")
-	cfg.Logger.Info("the log is copied, and the old database is closed", "entries", copied.Entries)
 	return nil
 }
 
@@ -118,27 +130,29 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 	if size > source.Entries || has.Hashes != tlog.StoredHashCount(size) {
 		return errors.New("the database to copy to holds another log: begin again with an empty one")
 	}
-	root, err := tlog.TreeHash(size, reader{ctx, cfg.To, nil})
-	if err != nil {
-		return err
-	}
-	if before, err := tlog.TreeHash(size, reader{ctx, cfg.From, nil}); err != nil || before != root {
-		return errors.Join(err, errors.New("the database to copy to holds another log: begin again with an empty one"))
+	if !cfg.Damaged { // a damaged tree is made anew, and at its end held against what was signed
+		root, err := tlog.TreeHash(size, reader{ctx, cfg.To, nil})
+		if err != nil {
+			return err
+		}
+		if before, err := tlog.TreeHash(size, reader{ctx, cfg.From, nil}); err != nil || before != root {
+			return errors.Join(err, errors.New("the database to copy to holds another log: begin again with an empty one"))
+		}
 	}
 	for size < source.Entries {
-		entries, err := cfg.From.Range(ctx, uint64(size), uint64(source.Entries), cmp.Or(cfg.part, partRecords), partBytes)
+		entries, err := cfg.next(ctx, uint64(size), uint64(source.Entries))
 		if err != nil {
 			return err
 		}
 		batch := store.Batch{Entries: entries, FirstHash: tlog.StoredHashIndex(0, size)}
 		fresh := map[int64]tlog.Hash{}
 		for _, e := range entries {
-			err := logproof.VerifyEntry(e)
+			err := cfg.verify(e)
 			if e.GetIndex() != uint64(size) {
 				err = errors.New("it is missing")
 			}
 			if err != nil {
-				return fmt.Errorf("entry %d of the log to be copied: %w: restore that database from a backup, and begin again", size, err)
+				return refused(size, err)
 			}
 			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), reader{ctx, cfg.To, fresh})
 			if err != nil {
@@ -151,7 +165,7 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 			size++
 		}
 		if len(entries) == 0 {
-			return fmt.Errorf("entry %d of the log to be copied is missing: restore that database from a backup, and begin again", size)
+			return refused(size, errors.New("it is missing"))
 		}
 		part := logproof.Checkpoint{Origin: whole.Origin, Size: uint64(size)}
 		if part.Root, err = tlog.TreeHash(size, reader{ctx, cfg.To, fresh}); err != nil {
@@ -166,9 +180,45 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 		if err := cfg.To.Commit(ctx, batch); err != nil {
 			return fmt.Errorf("write the copy: %w", err)
 		}
-		cfg.Logger.Info("copied", "entries", size, "of", source.Entries)
+		if cfg.Progress != nil {
+			cfg.Progress(size, source.Entries)
+		}
 	}
 	return nil
+}
+
+// next reads the next part. Where it cannot be read as a whole, less of it is, so that all before the damage is copied.
+func (cfg Config) next(ctx context.Context, from, end uint64) ([]*auditv1.Entry, error) {
+	for limit := cmp.Or(cfg.part, partRecords); ; limit /= 2 {
+		entries, err := cfg.From.Range(ctx, from, end, limit, partBytes)
+		if err == nil || !store.Damaged(err) {
+			return entries, err
+		}
+		if limit <= 1 {
+			return nil, refused(int64(from), err)
+		}
+	}
+}
+
+// verify checks an entry, and leaves out a body that is not what was committed to, where that is asked for.
+func (cfg Config) verify(e *auditv1.Entry) error {
+	err := logproof.VerifyEntry(e)
+	if err == nil || !cfg.Damaged {
+		return err
+	}
+	without := &auditv1.Entry{}
+	proto.Merge(without, e)
+	without.Salt, without.Record.Body = nil, nil
+	if logproof.VerifyEntry(without) != nil {
+		return err
+	}
+	e.Salt, e.Record.Body = nil, nil
+	cfg.Logger.Warn("a record is copied without its body", "index", e.GetIndex(), "writer", e.GetWriter(), "sequence", e.GetRecord().GetSequence())
+	return nil
+}
+
+func refused(index int64, err error) error {
+	return fmt.Errorf("record %d of the log to be copied: %w: put a backup of that database back, and begin again", index, err)
 }
 
 // reader reads hashes that are not committed yet, then the database's.

@@ -2,8 +2,11 @@ package transfer
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -131,25 +134,11 @@ func TestCopyOfNothing(t *testing.T) {
 	r.check(t, to, 0)
 }
 
-// cutter is a log handler that ends a context when a part was copied.
-type cutter struct {
-	slog.Handler
-	cut context.CancelFunc
-}
-
-func (c cutter) Enabled(context.Context, slog.Level) bool { return true }
-func (c cutter) Handle(_ context.Context, r slog.Record) error {
-	if r.Message == "copied" {
-		c.cut()
-	}
-	return nil
-}
-
 // TestBrokenOff: a copy that broke off is not opened, and goes on where it was.
 func TestBrokenOff(t *testing.T) {
 	r, to := newRig(t, fresh(t), 20), fresh(t)
 	ctx, cut := context.WithCancel(t.Context())
-	cfg := Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(cutter{slog.DiscardHandler, cut}), part: 7}
+	cfg := Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Progress: func(int64, int64) { cut() }, part: 7}
 	if err := Run(ctx, cfg); err == nil {
 		t.Fatal("it did not break off")
 	}
@@ -189,5 +178,77 @@ func TestCopyRefuses(t *testing.T) {
 	r.keys = other.keys
 	if err := r.run(t, fresh(t)); err == nil || !strings.Contains(err.Error(), "log_keys") {
 		t.Errorf("a stranger's log: %v", err)
+	}
+}
+
+// TestDamaged: of a damaged log all is copied but the bodies that are not what was committed to, and the file is left as it is. What
+// the tree cannot be made of again is refused, by its index.
+func TestDamaged(t *testing.T) {
+	r := newRig(t, fresh(t), 30)
+	dir := r.from.Folder()
+	if err := r.from.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(filepath.Join(dir, store.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := func(statements ...string) (string, *store.Store, error) {
+		t.Helper()
+		dir := t.TempDir()
+		path := filepath.Join(dir, store.File)
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		db, err := sql.Open("sqlite", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range statements {
+			if _, err := db.ExecContext(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		from, err := store.OpenDamaged(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = from.Close() })
+		to := fresh(t)
+		return path, to, Run(t.Context(), Config{From: from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Damaged: true, part: 7})
+	}
+	path, to, err := copied(`UPDATE bodies SET body = x'0a0178' WHERE idx = 3`, `UPDATE bodies SET body = x'ff' WHERE idx = 4`, `DELETE FROM hashes WHERE idx = 9`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before, err := logproof.OpenCheckpoint(r.add(t, to, 1), r.keys); err != nil || before.Size != 31 {
+		t.Errorf("the copy does not go on: %v, %v", before, err)
+	}
+	all, err := to.Range(t.Context(), 0, 30, 1<<20, 1<<30)
+	if err != nil || len(all) != 30 {
+		t.Fatal(len(all), err)
+	}
+	replay := &logproof.Replay{}
+	for i, e := range all {
+		if err := replay.Add(e); err != nil || logproof.BodyMissing(e) != (i == 3 || i == 4) {
+			t.Errorf("entry %d: %v, without its body: %v", i, err, logproof.BodyMissing(e))
+		}
+	}
+	if again, err := store.Open(t.Context(), filepath.Dir(path)); err != nil {
+		t.Error(err)
+	} else if err := errors.Join(again.Lead(t.Context()), again.Close()); err != nil {
+		t.Errorf("the damaged database was closed: %v", err)
+	}
+	for statement, want := range map[string]string{
+		`UPDATE entries SET tool = 'x' WHERE idx = 11`:                 "record 11 of the log",
+		`DELETE FROM entries WHERE idx = 12`:                           "record 12 of the log to be copied: it is missing",
+		`UPDATE entries SET tool = CAST(x'ff' AS TEXT) WHERE idx = 13`: "record 13 of the log",
+	} {
+		if _, _, err := copied(statement); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", statement, err)
+		}
 	}
 }

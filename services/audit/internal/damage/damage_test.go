@@ -1,0 +1,354 @@
+package damage_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/damage"
+	"durward.internal/services/audit/internal/log"
+	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/telemetry"
+)
+
+const (
+	writer  = "spiffe://durward.local/executor/local"
+	records = 200
+)
+
+// rig is a sound log, closed.
+type rig struct {
+	signer  note.Signer
+	keys    []note.Verifier
+	file    []byte
+	entries []*auditv1.Entry
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := note.NewVerifier(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{keys: []note.Verifier{v}}
+	if r.signer, err = note.NewSigner(secret); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.fill(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r.file, err = os.ReadFile(filepath.Join(dir, store.File)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// fill writes the records and keeps what they are.
+func (r *rig) fill(t *testing.T, db *store.Store) {
+	t.Helper()
+	l := r.open(t, db)
+	defer l.Close()
+	for first := uint64(1); first <= records; first += 50 {
+		var group []*auditv1.Record
+		for n := first; n < first+50; n++ {
+			group = append(group, &auditv1.Record{
+				Sequence: n, Kind: auditv1.Kind_KIND_INTENT, Time: timestamppb.Now(), RequestId: fmt.Sprintf("r-%d", n), Tool: "start_service",
+				Body: &auditv1.Body{Arguments: fmt.Sprintf(`{"service_id":"service-%d"}`, n), Session: fmt.Sprintf("s%d", n%7), Summary: strings.Repeat("x", int(n%90))},
+			})
+		}
+		if _, err := l.Append(t.Context(), writer, group, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if r.entries, err = db.Range(t.Context(), 0, records, records, 1<<30); err != nil || len(r.entries) != records {
+		t.Fatal(len(r.entries), err)
+	}
+}
+
+func (r *rig) open(t *testing.T, db *store.Store) *log.Log {
+	t.Helper()
+	l, err := r.log(t, db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (r *rig) log(t *testing.T, db *store.Store) (*log.Log, error) {
+	return log.Open(t.Context(), log.Config{Store: db, Signer: r.signer, Keys: func() []note.Verifier { return r.keys }})
+}
+
+// folder is a state folder with this file.
+func folder(t *testing.T, file []byte) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(t.TempDir(), "")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, store.File), file, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// start is what audit does before it serves.
+func (r *rig) start(t *testing.T, dir string) error {
+	t.Helper()
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		return damage.Explain(t.Context(), nil, dir, err)
+	}
+	defer db.Close() //nolint:errcheck // it was read alone
+	return r.startOn(t, db, dir)
+}
+
+func (r *rig) startOn(t *testing.T, db *store.Store, dir string) error {
+	t.Helper()
+	l, err := r.log(t, db)
+	if err != nil {
+		return damage.Explain(t.Context(), db, dir, err)
+	}
+	defer l.Close()
+	return damage.Newest(t.Context(), db, l.Size())
+}
+
+// altered is a state folder in whose database statements were carried out.
+func (r *rig) altered(t *testing.T, statements ...string) string {
+	t.Helper()
+	dir := folder(t, r.file)
+	db, err := sql.Open("sqlite", filepath.Join(dir, store.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range statements {
+		if _, err := db.ExecContext(t.Context(), s); err != nil {
+			t.Fatal(s, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// rows are damages that whoever writes the database can do, and what must be said.
+var rows = map[string]struct {
+	statement string
+	says      []string
+}{
+	"a header":         {`UPDATE entries SET tool = 'stop_service' WHERE idx = 100`, []string{"record 100 (" + writer + "'s 101): its header is not", "199 of 200"}},
+	"a leaf":           {`UPDATE entries SET leaf = (SELECT leaf FROM entries WHERE idx = 5) WHERE idx = 100`, []string{"record 100 (" + writer + "'s 101): its header is not"}},
+	"a writer":         {`UPDATE entries SET sequence = 9000 WHERE idx = 100`, []string{"record 100 (", "9000): its header is not"}},
+	"a missing record": {`DELETE FROM entries WHERE idx BETWEEN 100 AND 109`, []string{"records 100 to 109: missing", "190 of 200"}},
+	"the tree over a record": {`UPDATE hashes SET hash = (SELECT hash FROM hashes WHERE idx = 7) WHERE idx = ` + fmt.Sprint(leafAt(100)),
+		[]string{"record 100 (", "not the record that the tree has"}},
+	"a missing hash":  {`DELETE FROM hashes WHERE idx = ` + fmt.Sprint(leafAt(100)), []string{"record 100 (", "the tree above it cannot be read"}},
+	"the last record": {`DELETE FROM entries WHERE idx = 199`, []string{"199 entries and its newest checkpoint says 200", "record 199: missing"}},
+	"the root":        {`UPDATE hashes SET hash = (SELECT hash FROM hashes WHERE idx = 0) WHERE idx = ` + fmt.Sprint(leafAt(127)+7), []string{"does not add up", "the tree's hash over the 128 records up to it"}},
+}
+
+// leafAt is the stored index of a leaf.
+func leafAt(n int64) int64 { return tlog.StoredHashIndex(0, n) }
+
+func TestRows(t *testing.T) {
+	r := newRig(t)
+	if err := r.start(t, folder(t, r.file)); err != nil {
+		t.Fatalf("a sound log: %v", err)
+	}
+	for name, tc := range rows {
+		t.Run(name, func(t *testing.T) { says(t, r.start(t, r.altered(t, tc.statement)), tc.says...) })
+	}
+}
+
+// says fails unless the error says these, and what to do.
+func says(t *testing.T, err error, what ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("audit starts")
+	}
+	for _, want := range append(what, "-damaged") {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\nlacks %q", err, want)
+		}
+	}
+}
+
+// TestFile damages the file in ways that SQLite notices by itself, or not.
+func TestFile(t *testing.T) {
+	r := newRig(t)
+	says(t, r.start(t, folder(t, r.file[:len(r.file)-4096])), "the file is damaged", "of 200 records that were read are sound")
+	says(t, r.start(t, folder(t, r.file[:len(r.file)/2])), "the file is damaged")
+	spoilt := bytes.Clone(r.file)
+	copy(spoilt, "no database at all")
+	says(t, r.start(t, folder(t, spoilt)), "No record can be read")
+}
+
+// TestWhatIsNotNamedIsSound spoils pages and bytes of the file: whatever audit does not name is what was written, and it never starts on
+// a record that is not.
+func TestWhatIsNotNamedIsSound(t *testing.T) {
+	r := newRig(t)
+	const page = 4096
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the test's own choices
+	refused, named := 0, 0
+	spoil := func(what string, file []byte) {
+		dir := folder(t, file)
+		err := r.start(t, dir)
+		if err != nil {
+			refused++
+		}
+		db, openErr := store.OpenDamaged(t.Context(), dir)
+		if openErr != nil {
+			if err == nil {
+				t.Errorf("%s: audit starts on what cannot be opened: %v", what, openErr)
+			}
+			return
+		}
+		defer db.Close() //nolint:errcheck // it was read alone
+		report := &damage.Report{}
+		if examined := report.Examine(t.Context(), db, 0, records, nil); examined != nil {
+			t.Errorf("%s: %v", what, examined)
+		}
+		if !report.Sound() {
+			named++
+			if err == nil && report.Wrong > report.Absent {
+				t.Errorf("%s: audit starts with %v", what, report)
+			}
+		}
+		wrong := map[uint64]bool{}
+		for _, f := range report.Findings {
+			for i := f.First; i <= f.Last; i++ {
+				wrong[i] = true
+			}
+		}
+		if uint64(len(wrong)) != report.Wrong {
+			return // there are more than are named
+		}
+		for i, want := range r.entries {
+			if wrong[uint64(i)] {
+				continue
+			}
+			if got, err := db.Entry(t.Context(), uint64(i)); err != nil || !proto.Equal(want, got) {
+				t.Errorf("%s: record %d is not named: %v\n%v\nwas %v", what, i, err, got, want)
+			}
+		}
+	}
+	for range 24 {
+		at := random.IntN(len(r.file)/page-1) + 1
+		file := bytes.Clone(r.file)
+		clear(file[at*page : (at+1)*page])
+		spoil(fmt.Sprintf("page %d", at), file)
+	}
+	for range 60 {
+		at := random.IntN(len(r.file)-page) + page
+		file := bytes.Clone(r.file)
+		file[at] ^= byte(1 + random.IntN(255))
+		spoil(fmt.Sprintf("byte %d", at), file)
+	}
+	t.Logf("of 84 damages %d were named, and %d starts refused", named, refused)
+	if named < 20 || refused < named {
+		t.Errorf("of 84 damages %d were named, and %d starts refused: the test shows little", named, refused)
+	}
+}
+
+// TestMissingBody: a record without its body is named, and keeps nobody from going on.
+func TestMissingBody(t *testing.T) {
+	r := newRig(t)
+	dir := r.altered(t, `DELETE FROM bodies WHERE idx = 100`)
+	if err := r.start(t, dir); err != nil {
+		t.Error(err)
+	}
+	db, err := store.OpenDamaged(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // it was read alone
+	report := &damage.Report{}
+	if err := report.Examine(t.Context(), db, 0, records, nil); err != nil || report.Absent != 1 || !strings.Contains(report.String(), "record 100 ("+writer+"'s 101): its body is missing") {
+		t.Errorf("%v, %v", report, err)
+	}
+}
+
+// TestAway: a store that cannot be asked is no damage.
+func TestAway(t *testing.T) {
+	r := newRig(t)
+	db, err := store.Open(t.Context(), folder(t, r.file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // it was read alone
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	report := &damage.Report{}
+	if err := report.Examine(ctx, db, 0, records, nil); !errors.Is(err, context.Canceled) || !report.Sound() {
+		t.Errorf("%v, %v", err, report)
+	}
+	if err := damage.Explain(t.Context(), nil, t.TempDir(), context.Canceled); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "-damaged") {
+		t.Errorf("another error: %v", err)
+	}
+}
+
+// handler passes messages on.
+type handler struct {
+	slog.Handler
+	said chan slog.Record
+}
+
+func (h handler) Enabled(context.Context, slog.Level) bool { return true }
+func (h handler) Handle(_ context.Context, r slog.Record) error {
+	h.said <- r
+	return nil
+}
+
+// TestWatch: what is damaged far from the log's end is found while audit serves, and operators are told which record.
+func TestWatch(t *testing.T) {
+	r := newRig(t)
+	db, err := store.OpenDamaged(t.Context(), r.altered(t, `UPDATE bodies SET body = x'0a0178' WHERE idx = 7`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // it was read alone
+	said := make(chan slog.Record, 10)
+	w := damage.NewWatch(db, func() uint64 { return records }, slog.New(handler{slog.DiscardHandler, said}))
+	if err := w.Ask(t.Context()); err != nil {
+		t.Errorf("before it looked: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { w.Run(ctx); close(ended) }()
+	first := <-said
+	want := "record 7 (" + writer + "'s 8): its body is not what was committed to; 199 of 200 records that were read are sound"
+	if first.Message != "THE LOG IS DAMAGED" {
+		t.Errorf("it says %q", first.Message)
+	}
+	var told telemetry.Said
+	if err := w.Ask(t.Context()); !errors.As(err, &told) || string(told) != "the log is damaged: "+want {
+		t.Errorf("operators are told %v", err)
+	}
+	cancel()
+	<-ended
+}
