@@ -189,7 +189,8 @@ func (r *readers) serve(t testing.TB, throughSDK bool) {
 	r.spool = new(fakeSpool)
 	refusals, err := refusal.New(r.spool, logger)
 	must(t, err)
-	peers, err := relay.New(relay.Config{Vault: r.wire, Waits: r.wire, Executor: r.wire, Logger: logger})
+	// However long the run takes, no permit is old enough for a denial to be asked for again.
+	peers, err := relay.New(relay.Config{Vault: r.wire, Waits: r.wire, Executor: r.wire, Fresh: time.Hour, Logger: logger})
 	must(t, err)
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: time.Second, SessionTimeout: time.Hour,

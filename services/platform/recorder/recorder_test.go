@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -605,6 +608,27 @@ func TestRedacts(t *testing.T) {
 		if text := a.Entries[0].String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "[redacted:") {
 			t.Errorf("recorded: %s", text)
 		}
+	})
+}
+
+// TestStateIsToldWhole: what a process tells the log of its own state is read back as it was told, whatever its tables are called.
+func TestStateIsToldWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAudit(t), newStore()
+		a.Set(func() { a.Down = true })
+		r := start(t, a, s)
+		told := State{Revision: 7, Digest: strings.Repeat("ab", 32), Rows: map[string]uint64{
+			"credentials": 3, "credential_versions": 12345678, "keyring": 1, "tokens": 0, "spent_keys": 9, "passwords": 20260131,
+		}}
+		of := told.Record()
+		of.Time = timestamppb.Now()
+		if err := r.Spool(t.Context(), of); err != nil {
+			t.Fatal(err)
+		}
+		if got, _, err := r.LastState(t.Context()); err != nil || !reflect.DeepEqual(got, told) {
+			t.Errorf("told %v, read %v, %v", told, got, err)
+		}
+		stop(t, r)
 	})
 }
 

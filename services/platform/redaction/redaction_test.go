@@ -150,7 +150,7 @@ func TestKeepsIDs(t *testing.T) {
 			Principal: "claude", Session: "s-" + short, ParentRequestId: "r-" + short, Source: "native",
 			Details: map[string]string{
 				"grant": operation, "statement": operation, "statement_digest": "sha256:" + hex.EncodeToString(random(32)), "authority": "standing",
-				"caller": "spiffe://durward.local/executor/main", "digest": hex.EncodeToString(random(32)), "rows.spent_keys": "123456",
+				"caller": "spiffe://durward.local/executor/main", "digest": hex.EncodeToString(random(32)), "rows": "123456 credential_versions, 3 credentials",
 			},
 		}}
 		if out, fields := New().Record(record); out != record {
