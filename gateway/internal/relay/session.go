@@ -199,7 +199,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 	by.ClientName, by.ClientVersion = clean.Line(by.ClientName, 128), clean.Line(by.ClientVersion, 64)
 	ctx, cancel := context.WithTimeout(ctx, r.conf.DecideTimeout)
 	defer cancel()
-	out, st, err := r.open(ctx, by)
+	out, st, err := r.open(ctx, by, "")
 	if err != nil {
 		return nil, err
 	}
@@ -211,10 +211,12 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 	return s, nil
 }
 
-func (r *Relay) open(ctx context.Context, by Caller) (*vaultv1.OpenSessionResponse, *state, error) {
+// open opens a session, in the place of the one with the handle replaces where the vault lost that.
+func (r *Relay) open(ctx context.Context, by Caller, replaces string) (*vaultv1.OpenSessionResponse, *state, error) {
 	out, err := r.sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{
 		Credential: by.Credential, ClientName: by.ClientName, ClientVersion: by.ClientVersion,
 		Proof: by.proof(callv1.Proof_PURPOSE_OPEN), Agent: by.Agent, Sender: by.Sender.proto(), Remote: by.Remote,
+		Replaces: replaces,
 	})
 	if err != nil {
 		return nil, nil, fault.From(late(ctx, err))
@@ -411,7 +413,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		defer cancel()
 		by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
 		by.Remote = s.remote
-		out, st, err := r.open(detached, by)
+		out, st, err := r.open(detached, by, lost.handle)
 		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now
 		}

@@ -93,8 +93,8 @@ func New(c Config) (*Detector, error) {
 // Find returns the values in a text in order; none overlaps another. Where candidates overlap, the surest gives its type, the longest of
 // equals, and all that they cover together is the value. Find ends early, with ctx's error, when ctx does.
 func (d *Detector) Find(ctx context.Context, text string) ([]Span, error) {
-	s := scan{text: text}
-	if err := s.run(ctx); err != nil {
+	s, err := d.personal(ctx, text)
+	if err != nil {
 		return nil, err
 	}
 	secrets, err := secret.Find(ctx, text)
@@ -106,17 +106,36 @@ func (d *Detector) Find(ctx context.Context, text string) ([]Span, error) {
 		if one.Kind == "URL_PASSWORD" {
 			span.Type = URLCredential
 		}
-		s.spans = append(s.spans, span)
+		s = append(s, span)
+	}
+	return d.wanted(s), nil
+}
+
+// Personal is Find without credentials, for a caller that looks for those by itself.
+func (d *Detector) Personal(ctx context.Context, text string) ([]Span, error) {
+	s, err := d.personal(ctx, text)
+	return d.wanted(s), err
+}
+
+func (d *Detector) personal(ctx context.Context, text string) ([]Span, error) {
+	s := scan{text: text}
+	if err := s.run(ctx); err != nil {
+		return nil, err
 	}
 	for _, c := range d.custom {
 		if err := c.find(ctx, text, &s.spans); err != nil {
 			return nil, err
 		}
 	}
+	return s.spans, nil
+}
+
+// wanted settles the spans of the types that are looked for.
+func (d *Detector) wanted(spans []Span) []Span {
 	if len(d.off) > 0 {
-		s.spans = slices.DeleteFunc(s.spans, func(s Span) bool { return d.off[s.Type] })
+		spans = slices.DeleteFunc(spans, func(s Span) bool { return d.off[s.Type] })
 	}
-	return settle(s.spans), nil
+	return settle(spans)
 }
 
 // settle sorts spans and joins those that overlap.

@@ -16,8 +16,10 @@ import (
 	"durward.internal/services/platform/outside"
 )
 
-// opening is how a reference begins.
-const opening = "[[SECRET:"
+// replacements counts what stands in a text for values.
+func replacements(text string) int {
+	return strings.Count(text, "[[SECRET:") + strings.Count(text, "[[PII:") + strings.Count(text, " REDACTED]")
+}
 
 // withheld stands where text from outside was, when nobody could look through it.
 const (
@@ -71,7 +73,7 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 		}
 		for i, h := range batch {
 			h.Set(answer.GetTexts()[i])
-			c.replaced += max(strings.Count(answer.GetTexts()[i], opening)-strings.Count(h.Text, opening), 0)
+			c.replaced += max(replacements(answer.GetTexts()[i])-replacements(h.Text), 0)
 		}
 	}
 	return out, found.Complete()

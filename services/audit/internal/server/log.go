@@ -113,6 +113,8 @@ var kinds = map[optionsv1.Role][]auditv1.Kind{
 		auditv1.Kind_KIND_STANDING_GRANTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_MUTED,
 		auditv1.Kind_KIND_CONFIG_ADOPTED, auditv1.Kind_KIND_CONFIG_FOUND, auditv1.Kind_KIND_CONFIG_REFUSED, auditv1.Kind_KIND_OVERRIDE,
 		auditv1.Kind_KIND_STATE, auditv1.Kind_KIND_CREDENTIAL_CHANGED, auditv1.Kind_KIND_CREDENTIAL_USED,
+		auditv1.Kind_KIND_TOKENISED, auditv1.Kind_KIND_DELIVERED, auditv1.Kind_KIND_RESOLVED, auditv1.Kind_KIND_DISCLOSURE_DENIED,
+		auditv1.Kind_KIND_CAPABILITY_INVALID,
 		auditv1.Kind_KIND_READ, // it answers who asks how an operation stands
 	},
 	optionsv1.Role_ROLE_EXECUTOR: sinkKinds,

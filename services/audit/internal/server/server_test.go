@@ -154,7 +154,7 @@ func TestKinds(t *testing.T) {
 	sink := append([]auditv1.Kind{3, 36, 37, 40, 41, 42, 43, 44, 45, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_STANDING_ENDED}, both...)
 	for role, want := range map[optionsv1.Role][]auditv1.Kind{
 		optionsv1.Role_ROLE_GATEWAY:  append([]auditv1.Kind{auditv1.Kind_KIND_REFUSED}, both...),
-		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{3, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 42, 54, 55}, both...),
+		optionsv1.Role_ROLE_VAULT:    append([]auditv1.Kind{3, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 42, 54, 55, 70, 71, 72, 73, 74}, both...),
 		optionsv1.Role_ROLE_EXECUTOR: sink,
 		optionsv1.Role_ROLE_EGRESS:   sink,
 		optionsv1.Role_ROLE_OPERATOR: append([]auditv1.Kind{auditv1.Kind_KIND_CONFIG_CHANGED, auditv1.Kind_KIND_NOTE}, both...),

@@ -219,10 +219,20 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	tokens := token.New(token.Config{Credential: func(word string) bool {
-		_, known := registry.Authenticate(word)
-		return known
-	}})
+	detector, err := s.Privacy.Detector()
+	if err != nil {
+		return err
+	}
+	tokens := token.New(token.Config{
+		Credential: func(word string) bool {
+			_, known := registry.Authenticate(word)
+			return known
+		},
+		Detector: detector, Dir: filepath.Join(s.StateDir, token.Folder), Store: state, Owner: sessions.Owner, Now: time.Now, Logger: logger,
+	})
+	if err := tokens.Reclaim(ctx); err != nil {
+		return err
+	}
 	ring, err := keyring.Open(ctx, keyring.Config{
 		Store: state, Source: s.CredentialKey(), File: filepath.Join(s.StateDir, keyring.File), Getenv: os.Getenv, Now: time.Now, Logger: logger,
 	})

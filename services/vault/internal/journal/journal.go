@@ -152,6 +152,7 @@ var sentences = map[string]string{ // #nosec G101 -- sentences
 	"show":                   "its principal was told how it stands",
 	"halt":                   "every change is halted",
 	"resume":                 "changes may go on",
+	"tokenise":               "values in a text became references",
 	"credential-add":         "a human stored a credential",
 	"credential-rotate":      "a human gave a stored credential a new value",
 	"credential-grant":       "a human granted a stored credential to services",

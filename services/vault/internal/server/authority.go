@@ -249,16 +249,17 @@ func (s *authorityService) run(ctx context.Context, r operation.Request, h *call
 	}, !joined, nil
 }
 
-// tokenised is an agent's own words as records and approvers see them: without the credentials that it put there.
+// tokenised is an agent's own words as records and approvers see them: without the credentials and the personal data that it put there.
 func (s *Server) tokenised(ctx context.Context, opened *session.Session, words string) (string, error) {
 	if words == "" {
 		return "", nil
 	}
-	texts, _, err := s.Tokens.Tokenise(ctx, opened.Ref, token.OriginAgent, []string{words})
+	result, err := s.Tokens.Tokenise(ctx, opened.Ref, token.OriginAgent, []string{words})
 	if err != nil {
 		return "", err
 	}
-	return texts[0], nil
+	s.noteTokens(ctx, party{principal: opened.Principal, session: opened.Ref, channel: opened.Client.Channel}, token.OriginAgent, result)
+	return result.Texts[0], nil
 }
 
 // ask queues the call, or joins it to the identical one: whoever joins an approved one is the live call that carries it out.

@@ -344,7 +344,7 @@ func fill(m protoreflect.Message, handle string, depth int) {
 		case protoreflect.StringKind:
 			text := "../security/security.yaml"
 			switch fd.Name() {
-			case "session_id":
+			case "session_id", "replaces":
 				text = handle
 			case "credential":
 				text = tokenOf(bearer)

@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/desktop"
+	"durward.internal/services/platform/detect"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
@@ -221,6 +222,14 @@ func newVault(t *testing.T, options ...func(*Config, *operation.Config)) *vault 
 	return v
 }
 
+// tokens is how the vault keeps personal data, as its program has it.
+func (v *vault) tokens(state *store.Store, sessions *session.Table) token.Config {
+	v.t.Helper()
+	detector, err := detect.New(detect.Config{})
+	v.must(err)
+	return token.Config{Detector: detector, Dir: filepath.Join(v.Dir, token.Folder), Store: state, Owner: sessions.Owner, Now: v.clock.Now, Logger: platformtest.Logger()}
+}
+
 // start builds the vault on the state that is there; restart stops it first.
 func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	v.t.Helper()
@@ -268,7 +277,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(token.Config{}), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Operators: operators, Digest: state.Digest,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(v.tokens(state, sessions)), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Operators: operators, Digest: state.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {

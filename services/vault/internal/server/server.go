@@ -174,7 +174,7 @@ func (s *Server) Run(ctx context.Context) {
 		case <-sweep.C:
 			err = s.Sweep(ctx)
 		case <-prune.C:
-			err = errors.Join(s.Queue.Prune(ctx), s.Usage.Prune(ctx))
+			err = errors.Join(s.Queue.Prune(ctx), s.Usage.Prune(ctx), s.Tokens.Reclaim(ctx))
 		}
 		if err != nil && ctx.Err() == nil {
 			s.Logger.ErrorContext(ctx, "what is over could not be put away", "error", err)
@@ -190,7 +190,7 @@ func (s *Server) Sweep(ctx context.Context) error {
 		_, open := s.Sessions.Live(session)
 		return open
 	}
-	s.Tokens.Forget(open)
+	s.Tokens.Forget(ctx, open)
 	s.Usage.Forget(open)
 	s.refusedCalls.Flush(ctx, false)
 	return s.Queue.Sweep(ctx)

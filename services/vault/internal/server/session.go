@@ -82,6 +82,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	if ended != nil {
 		s.sessionEnded(ctx, ended, "made-room")
 	}
+	adopted := s.adopt(ctx, req.GetReplaces(), opened)
 	permits, err := s.permits(opened, client)
 	if err == nil {
 		r := journal.Session(auditv1.Kind_KIND_SESSION_OPENED, auditv1.Status_STATUS_OK, client.ID, opened.Ref, client.Channel)
@@ -92,6 +93,9 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		}
 		if opened.Remote {
 			r.Body.Details["remote"] = "yes"
+		}
+		if adopted != "" {
+			r.Body.Details["replaces"] = adopted
 		}
 		if sender != nil {
 			r.Body.Details["sender_user"] = s.Digest("sender user", client.ID, sender.User)
@@ -108,6 +112,26 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		KeyBound: client.KeyBound(), Permits: permits, Tools: s.judge(opened, client).callable(), ExpiresAt: timestamppb.New(opened.ExpiresAt()),
 		IdleTimeoutS: uint32(opened.Idle.Seconds()),
 	}, nil
+}
+
+// adopt gives what a session of an earlier process of the vault held to the one that the same client opened in its place, and returns the
+// earlier one's reference. Who knows its handle was its gateway; whose it was the vault itself wrote down.
+func (s *Server) adopt(ctx context.Context, handle string, opened *session.Session) string {
+	if handle == "" {
+		return ""
+	}
+	from := session.Ref(handle)
+	if _, live := s.Sessions.Live(from); live {
+		return ""
+	}
+	adopted, err := s.Tokens.Adopt(ctx, from, opened.Ref, opened.Owner())
+	if err != nil {
+		s.Logger.ErrorContext(ctx, "what an earlier session held cannot be taken up: its references stand for nothing now", "session", from, "error", err)
+	}
+	if !adopted {
+		return ""
+	}
+	return from
 }
 
 // RenewPermits signs the session's read permits again. It goes on during a halt: looking is safe.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -51,11 +52,29 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 		return nil, busyTokenising(err)
 	}
 	defer done()
-	texts, replaced, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
+	result, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
 	if err != nil {
 		return nil, busyTokenising(err)
 	}
-	return &vaultv1.TokeniseResponse{Texts: texts, Replaced: uint32(replaced)}, nil
+	s.noteTokens(ctx, who, token.OriginSink, result)
+	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, nil
+}
+
+// noteTokens records that values became references: how many of which types, and never which.
+func (s *Server) noteTokens(ctx context.Context, who party, origin token.Origin, result token.Result) {
+	if len(result.New) == 0 && result.Redacted == 0 {
+		return
+	}
+	r := journal.Session(auditv1.Kind_KIND_TOKENISED, auditv1.Status_STATUS_OK, who.principal, who.session, who.channel)
+	r.Tool, r.OperationId, r.Body.Action = who.tool, who.operation, "tokenise"
+	r.Body.Details = map[string]string{"origin": string(origin)}
+	for name, n := range result.New {
+		r.Body.Details[name] = strconv.Itoa(n)
+	}
+	if result.Redacted > 0 {
+		r.Body.Details["redacted"] = strconv.Itoa(result.Redacted)
+	}
+	s.Journal.Note(ctx, r)
 }
 
 func busyTokenising(cause error) error {
@@ -64,8 +83,9 @@ func busyTokenising(cause error) error {
 
 // party is for whom texts are looked through.
 type party struct {
-	principal, session, tool string
-	channel                  callv1.Channel
+	principal, session, tool, operation string
+
+	channel callv1.Channel
 }
 
 // whose finds the session that a request to tokenise is for.
@@ -89,6 +109,7 @@ func (s *tokeniseService) whose(ctx context.Context, req *vaultv1.TokeniseReques
 	}
 	who := party{
 		principal: grant.GetPrincipal(), session: grant.GetSession(), channel: grant.GetChannel(), tool: grant.GetTool().GetName(),
+		operation: grant.GetOperationId(),
 	}
 	spent, err := s.Queue.Redeemed(ctx, grant, self)
 	if err == nil && !spent {

@@ -94,7 +94,7 @@ func TestTokenise(t *testing.T) {
 	// With the session ends what it held.
 	v.clock.advance(session.IdleTimeout)
 	v.must(v.server.Sweep(t.Context()))
-	if n := v.server.Tokens.Sessions(); n != 0 {
+	if n := len(v.server.Tokens.Sessions()); n != 0 {
 		t.Errorf("%d sessions hold something", n)
 	}
 }

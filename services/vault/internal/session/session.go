@@ -90,6 +90,16 @@ type Session struct {
 	window proof.Window
 }
 
+// Owner names whose the session is: the client, its agent and, for a messaging client, the person and the room. Two sessions of one
+// owner may know what the other knows.
+func (s *Session) Owner() string {
+	parts := []string{s.Principal, s.Agent}
+	if s.Sender != nil {
+		parts = append(parts, s.Sender.User, s.Sender.Room)
+	}
+	return strings.Join(parts, "\x00")
+}
+
 // ExpiresAt is when the session ends however busy it is.
 func (s *Session) ExpiresAt() time.Time { return s.OpenedAt.Add(s.Life) }
 
@@ -116,6 +126,12 @@ func (s *Session) Lower(to optionsv1.Tier) bool {
 
 // Accept reports whether a proof's counter is new in this session.
 func (s *Session) Accept(counter uint64) bool { return s.window.Accept(counter) }
+
+// Ref is the public reference of the session that the handle opens, or opened.
+func Ref(id string) string {
+	handle := sha256.Sum256([]byte(id))
+	return "s-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(handle[:16]))
+}
 
 // Table holds all sessions. It is safe for concurrent use.
 type Table struct {
@@ -187,7 +203,7 @@ func (t *Table) Open(o Opening) (id string, s, ended *Session, err error) {
 	id = grant.NewID()
 	handle := sha256.Sum256([]byte(id))
 	s = &Session{
-		Ref:       "s-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(handle[:16])),
+		Ref:       Ref(id),
 		Principal: client.ID, Client: client, ClientName: o.Name, Agent: o.Agent, User: o.User, Sender: o.Sender, Remote: o.Remote,
 		OpenedAt: now, Idle: cmp.Or(o.Idle, IdleTimeout), Life: cmp.Or(o.Life, MaxLife), handle: handle, used: now,
 	}
@@ -243,6 +259,14 @@ func (t *Table) Live(ref string) (*Session, bool) {
 		return nil, false
 	}
 	return s, true
+}
+
+// Owner is the owner of an open session, by its public reference; empty where there is none.
+func (t *Table) Owner(ref string) string {
+	if s, live := t.Live(ref); live {
+		return s.Owner()
+	}
+	return ""
 }
 
 // Close ends a session and returns it, or nil if the handle opens none.

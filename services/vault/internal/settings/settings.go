@@ -48,6 +48,9 @@ type Settings struct {
 	// Credentials says where the key comes from that stored credentials are kept under.
 	Credentials Credentials `yaml:"credentials"`
 
+	// Privacy says what personal data agents do not see.
+	Privacy Privacy `yaml:"privacy"`
+
 	// Development is set by -development and by nothing else: one Unix user runs everything, so that GatewayUser is not looked at.
 	Development bool `yaml:"-"`
 }
@@ -110,7 +113,7 @@ func (s *Settings) Validate() error {
 	}
 	_, err := s.SinkIDs()
 	_, errAudit := s.AuditID()
-	return errors.Join(append(problems, err, errAudit)...)
+	return errors.Join(append(problems, err, errAudit, s.Privacy.Validate())...)
 }
 
 // InDevelopment and Obeyed implement process.Guarded. What of clients.yaml and the security configuration is the gateway's user's is

@@ -90,5 +90,10 @@ var (
 	credentialUses     = &table{"credential_uses", words("name service"), words("name service version operation_id used_at"), true}
 	keyring            = &table{"keyring", words("id"), words("id wrapped salt changed_at"), true}
 
-	tables = []*table{operations, statements, spent, standing, control, usage, configuration, credentials, credentialGrants, credentialVersions, credentialUses, keyring}
+	// tokens bear no seals: a value's encryption is bound to its reference, and its key is none of the database's.
+	tokens = &table{"tokens", words("session ref"), words("session ref value made_at"), false}
+
+	tables = []*table{
+		operations, statements, spent, standing, control, usage, configuration, credentials, credentialGrants, credentialVersions, credentialUses, keyring, tokens,
+	}
 )

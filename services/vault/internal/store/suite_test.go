@@ -32,7 +32,7 @@ func suite(t *testing.T, open func(t *testing.T) *Store) {
 		"life of an operation": testLifeOfAnOperation, "a statement works once": testStatementWorksOnce, "end moves all or none": testEndMovesAllOrNone,
 		"the epoch never falls": testEpochNeverFalls, "prune": testPrune, "newest first": testOperationsAreNewestFirst, "standing": testStanding,
 		"uses": testUses, "in force": testInForce, "state": testState, "one of many spends": testOneSpends, "any text": testAnyText,
-		"credentials": testCredentials,
+		"credentials": testCredentials, "tokens": testTokens,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, open(t)) })
 	}
@@ -299,4 +299,31 @@ func testAnyText(t *testing.T, s *Store) {
 			t.Errorf("%q is %q", name, got.ClientName)
 		}
 	}
+}
+
+func testTokens(t *testing.T, s *Store) {
+	ctx := t.Context()
+	when := time.Unix(1_800_000_000, 5).UTC()
+	list := []Token{{Ref: "tkn_a", Value: []byte{1, 0, 2}, At: when}, {Ref: "tkn_b", Value: []byte{3}, At: when.Add(time.Second)}}
+	must(t, s.KeepTokens(ctx, "s-1", list))
+	must(t, s.KeepTokens(ctx, "s-1", []Token{{Ref: "tkn_a", Value: []byte{9}, At: when}})) // stays
+	must(t, s.KeepTokens(ctx, "s-2", list[:1]))
+	read := func(session string, want ...Token) {
+		t.Helper()
+		got, err := s.Tokens(ctx, session)
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%s has, %v (-want +got):\n%s", session, err, diff)
+		}
+	}
+	read("s-1", list...)
+	must(t, s.MoveTokens(ctx, "s-1", "s-3"))
+	read("s-1")
+	read("s-3", list...)
+	sessions, err := s.TokenSessions(ctx)
+	if slices.Sort(sessions); err != nil || !slices.Equal(sessions, []string{"s-2", "s-3"}) {
+		t.Errorf("sessions: %v, %v", sessions, err)
+	}
+	must(t, s.ForgetTokens(ctx, "s-2", "s-9"))
+	read("s-2")
+	read("s-3", list...)
 }

@@ -5,30 +5,33 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
-
-	"durward.internal/services/platform/secret"
 )
 
 // maxLocal is maxBucket for the values of one request.
 const maxLocal = 64
 
+// short is how long a value is that is compared byte by byte; longer ones are compared by their sums, so that a hostile text costs no more.
+const short = 64
+
 // index finds values in texts. The zero index has none.
 type index struct {
 	// values by their first bytes.
 	values map[[window]byte][]held
-	count  int
-	bytes  int
+	// may has a bit for each hash of a value's first bytes: most places of a text begin none.
+	may   [64]uint64
+	count int
 	// base is what sums are made with; nobody outside can make two texts with one sum.
 	base uint64
 }
 
 type held struct {
-	text, kind string
-	sum        uint64
+	text string
+	kind kind
+	sum  uint64
 }
 
 // add takes a value that is worth looking for wherever it stands: one that no ordinary word is. It reports whether it did.
-func (x *index) add(text, kind string, most int) bool {
+func (x *index) add(text string, of kind, most int) bool {
 	if len(text) < window || len(text) > maxValue || !distinct(text) {
 		return false
 	}
@@ -42,33 +45,43 @@ func (x *index) add(text, kind string, most int) bool {
 		_, _ = rand.Read(random[:]) // never fails
 		x.values, x.base = map[[window]byte][]held{}, binary.LittleEndian.Uint64(random[:])>>4|1<<32
 	}
-	v := held{text: text, kind: kind}
+	v := held{text: text, kind: of}
 	for i := range len(text) {
 		v.sum = sum(times(v.sum, x.base), uint64(text[i])+1)
 	}
 	x.values[key] = append(bucket, v)
+	h := hash(text)
+	x.may[h>>6] |= 1 << (h & 63)
 	x.count++
-	x.bytes += len(text)
 	return true
 }
 
 // find returns where the values are, the longest at each place.
-func (x *index) find(text string) []secret.Span {
+func (x *index) find(text string) []span {
 	if x.count == 0 || len(text) < window {
 		return nil
 	}
 	var sums, powers []uint64 // made when first they are needed
-	var out []secret.Span
+	var out []span
 	for i := 0; i+window <= len(text); i++ {
-		best := secret.Span{}
+		if h := hash(text[i:]); x.may[h>>6]>>(h&63)&1 == 0 {
+			continue
+		}
+		best := span{}
 		for _, v := range x.values[[window]byte([]byte(text[i:i+window]))] {
 			if n := len(v.text); n > best.To-best.From && i+n <= len(text) {
+				if n <= short {
+					if text[i:i+n] == v.text {
+						best = span{i, i + n, v.kind}
+					}
+					continue
+				}
 				if sums == nil {
 					sums, powers = x.sums(text)
 				}
 				// The sum of a part is that of all up to its end without that of all before it.
 				if sum(times(sums[i], powers[n]), v.sum) == sums[i+n] {
-					best = secret.Span{From: i, To: i + n, Kind: v.kind}
+					best = span{i, i + n, v.kind}
 				}
 			}
 		}
@@ -77,6 +90,11 @@ func (x *index) find(text string) []secret.Span {
 		}
 	}
 	return out
+}
+
+// hash is of a text's first four bytes, in 12 bits.
+func hash(text string) uint32 {
+	return (uint32(text[0]) | uint32(text[1])<<8 | uint32(text[2])<<16 | uint32(text[3])<<24) * 2654435761 >> 20
 }
 
 // prime is 2^61-1.

@@ -1,29 +1,31 @@
-// Package token keeps what an agent may not see out of what it is given (DESIGN "Personal data"): values that the session's vault
-// holds, and what looks like a credential, each become a reference, [[SECRET:KIND:REF]]. It runs in the vault, on text that programs and
-// strangers wrote, and trusts nothing in it.
+// Package token keeps what an agent may not see out of what it is given (DESIGN "Personal data"): personal data, what looks like a
+// credential, and values that the session's vault holds, each become a reference of package reference. It runs in the vault, on text
+// that programs and strangers wrote, and trusts nothing in it.
 //
-// The same value is the same reference within one session and origin, so that an agent can tell two secrets apart; in another
+// The same value is the same reference within one session and origin, so that an agent can tell two values apart; in another
 // session it is another, and a value that the agent sent itself is another than the one that a sink holds, so that nobody finds
-// out by asking. What is held is held in memory, ends with its session, and is never logged.
+// out by asking. What is held ends with its session, and is never logged. On the disk it is encrypted under the session's own key, a file
+// that is destroyed at the session's end: what a database or its backup still has then opens for nobody.
 //
-// Everything here runs in time linear in the text: values are found by package secret, and again by a window of fixed length and a
-// sum over the rest.
+// Everything here runs in time linear in the text: values are found by packages secret and detect, and again by a window of fixed
+// length and a sum over the rest.
 package token
 
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base32"
+	"log/slog"
 	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode"
-	"unicode/utf8"
+	"time"
 
+	"durward.internal/services/platform/detect"
+	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/secret"
+	"durward.internal/services/vault/internal/store"
 )
 
 // Origin says where a text came from.
@@ -40,30 +42,53 @@ const (
 // Bounds of what one session's vault holds.
 const (
 	// MaxValues is how many values one session holds, and maxHeld how long they are together, in bytes; maxTotal bounds those
-	// of all sessions. What is found beyond them is replaced all the same, and looked for in what is asked about at once with it.
-	MaxValues = 256
-	maxHeld   = 128 << 10
+	// of all sessions. What is found beyond them is replaced by words that stand for nothing.
+	MaxValues = 1000
+	maxHeld   = 256 << 10
 	maxTotal  = 32 << 20
-	// maxValue is how long a value is that is looked for elsewhere, in bytes.
+	// maxValue is how long a value is that is looked for elsewhere, or kept, in bytes.
 	maxValue = 4 << 10
-	// maxIssued is how many references are known as issued in one session.
-	maxIssued = 4096
-	// window is how many bytes of a value find it; shorter values are not held.
+	// window is how many bytes of a value find it elsewhere.
 	window = 8
 	// maxBucket is how many values with the same first window are looked for.
 	maxBucket = 8
 )
 
-// Config is what a Values is made of.
+// What stands for a value that there is no room for.
+const (
+	redactedPII    = "[PII REDACTED]"
+	redactedSecret = "[SECRET REDACTED]" //nolint:gosec // what stands where a secret was
+)
+
+// Config is what a Values is made of. The zero Config holds everything in memory and knows no personal data.
 type Config struct {
 	// Credential reports whether a word is a credential that this vault lets somebody in with; nil: none is known.
 	Credential func(word string) bool
+	// Detector finds the personal data that becomes references; nil: none does.
+	Detector *detect.Detector
+	// Dir holds the sessions' keys, and Store what is encrypted under them; empty and nil: values end with the process.
+	Dir   string
+	Store Store
+	// Owner names whose a session is, so that nobody else takes up what it held; nil: nothing is taken up.
+	Owner  func(session string) string
+	Now    func() time.Time
+	Logger *slog.Logger
+}
+
+// Store keeps encrypted values; store.Store is one.
+type Store interface {
+	KeepTokens(ctx context.Context, session string, tokens []store.Token) error
+	Tokens(ctx context.Context, session string) ([]store.Token, error)
+	MoveTokens(ctx context.Context, from, to string) error
+	ForgetTokens(ctx context.Context, sessions ...string) error
+	TokenSessions(ctx context.Context) ([]string, error)
 }
 
 // Values holds the values of all sessions. It is safe for concurrent use.
 type Values struct {
 	cfg Config
-	key []byte
+	// started is when this process began: the clients of an earlier one have an hour from then to come back.
+	started time.Time
 
 	mu       sync.Mutex
 	sessions map[string]*holding
@@ -71,91 +96,117 @@ type Values struct {
 	total atomic.Int64
 }
 
-// holding is what one session's vault holds.
-type holding struct {
-	mu     sync.Mutex
-	values index
-	issued map[string]bool
-	// forgotten: the session has ended, and what is held now is not counted.
-	forgotten bool
-}
-
-// New returns a Values that holds nothing. References of different books have nothing in common.
+// New returns a Values that holds nothing but what an earlier process left. References of different books have nothing in common.
 func New(cfg Config) *Values {
-	b := &Values{cfg: cfg, key: make([]byte, 32), sessions: map[string]*holding{}}
-	_, _ = rand.Read(b.key) // never fails
-	return b
+	v := &Values{cfg: cfg, sessions: map[string]*holding{}}
+	if v.cfg.Now == nil {
+		v.cfg.Now = time.Now
+	}
+	if v.cfg.Logger == nil {
+		v.cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	v.started = v.cfg.Now()
+	return v
 }
 
-// Tokenise returns the texts, in their order, with each value replaced, and how many places there were. It ends early, with
-// ctx's error and no texts, when ctx does.
-func (b *Values) Tokenise(ctx context.Context, session string, origin Origin, texts []string) ([]string, int, error) {
-	h := b.holding(session)
-	found := make([][]piece, len(texts))
+// Result is texts with their values replaced, in their order.
+type Result struct {
+	Texts []string
+	// Replaced counts the places, Redacted those of them that there was no room for.
+	Replaced, Redacted int
+	// New counts the values that are held since, by type; a secret's is its kind.
+	New map[string]int
+	// Lookalikes counts what only looked like a reference of this session.
+	Lookalikes int
+}
+
+// Tokenise replaces each value in the texts. It ends early, with ctx's error and no texts, when ctx does.
+func (v *Values) Tokenise(ctx context.Context, session string, origin Origin, texts []string) (Result, error) {
+	h := v.holding(ctx, session)
+	found, lookalikes := make([][]piece, len(texts)), 0
 	for i, text := range texts {
-		found[i] = h.pieces(text)
+		var n int
+		found[i], n = h.pieces(text)
+		lookalikes += n
 		for j := range found[i] {
 			p := &found[i][j]
 			if p.issued {
 				continue
 			}
-			var err error
-			if p.spans, err = b.find(ctx, p.text); err != nil {
-				return nil, 0, err
+			p.views = viewsOf(p.text)
+			for k := range p.views {
+				spans, err := v.find(ctx, p.views[k].text)
+				if err != nil {
+					return Result{}, err
+				}
+				p.views[k].spans = spans
 			}
 		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	w := &writing{v: v, h: h, origin: origin, Result: Result{Texts: make([]string, len(texts)), New: map[string]int{}, Lookalikes: lookalikes}}
 	// All are known before the first is looked for: a value that one text names may stand bare, or in part, in an earlier one.
 	var local index
 	for _, pieces := range found {
 		for _, p := range pieces {
-			for _, s := range p.spans {
-				value := p.text[s.From:s.To]
-				local.add(value, s.Kind, maxLocal)
-				for from, to := range secret.Lines(value) {
-					local.add(strings.TrimSpace(value[from:to]), s.Kind, maxLocal)
-				}
-				// What the agent sent is its own affair: it is found again within one request, and takes no room.
-				if origin == OriginSink {
-					b.hold(h, value, s.Kind)
+			for _, one := range p.views {
+				for _, s := range one.spans {
+					value := one.text[s.From:s.To]
+					local.add(value, s.kind, maxLocal)
+					for from, to := range secret.Lines(value) {
+						local.add(strings.TrimSpace(value[from:to]), s.kind, maxLocal)
+					}
 				}
 			}
 		}
 	}
 	known := []*index{&local}
 	if origin == OriginSink {
+		// What the agent sent is its own affair: it is found again within one request.
 		known = append(known, &h.values)
 	}
-	out, replaced := make([]string, len(texts)), 0
 	for i, pieces := range found {
-		var w strings.Builder
+		var b strings.Builder
 		for _, p := range pieces {
 			if err := ctx.Err(); err != nil {
-				return nil, 0, err
+				return Result{}, err
 			}
 			if p.issued {
-				w.WriteString(p.text)
+				b.WriteString(p.text)
 				continue
 			}
-			for _, values := range known {
-				p.spans = append(p.spans, values.find(p.text)...)
-			}
-			replaced += b.rewrite(&w, h, session, origin, p)
+			w.piece(&b, p, known)
 		}
-		out[i] = w.String()
+		w.Texts[i] = b.String()
 	}
-	return out, replaced, nil
+	v.persist(ctx, session, h, w.fresh)
+	return w.Result, nil
 }
 
-// find returns the places in a text that look like credentials, and the vault's own credentials.
-func (b *Values) find(ctx context.Context, text string) ([]secret.Span, error) {
-	out, err := secret.Find(ctx, text)
-	if err != nil || b.cfg.Credential == nil {
-		return out, err
+// find returns the places in a text that hold personal data, or look like credentials, and the vault's own credentials.
+func (v *Values) find(ctx context.Context, text string) ([]span, error) {
+	secrets, err := secret.Find(ctx, text)
+	if err != nil {
+		return nil, err
 	}
-	return secret.Merge(append(out, credentials(text, b.cfg.Credential)...)), nil
+	if v.cfg.Credential != nil {
+		secrets = append(secrets, credentials(text, v.cfg.Credential)...)
+	}
+	var out []span
+	for _, s := range secrets {
+		out = append(out, span{s.From, s.To, kind{reference.Secret, s.Kind}})
+	}
+	if v.cfg.Detector != nil {
+		personal, err := v.cfg.Detector.Personal(ctx, text)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range personal {
+			out = append(out, span{s.From, s.To, kind{reference.PII, string(s.Type)}})
+		}
+	}
+	return merge(out), nil
 }
 
 // What a credential of this vault's clients looks like, whoever made it.
@@ -181,119 +232,91 @@ func wordByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("+/=_.~-", c) >= 0
 }
 
-// rewrite writes a piece with its values replaced, and returns how many there were.
-func (b *Values) rewrite(w *strings.Builder, h *holding, session string, origin Origin, p piece) int {
-	spans := secret.Merge(p.spans)
-	at := 0
-	for _, s := range spans {
-		w.WriteString(p.text[at:s.From])
-		w.WriteString(b.reference(h, session, origin, s.Kind, p.text[s.From:s.To]))
-		at = s.To
-	}
-	w.WriteString(p.text[at:])
-	return len(spans)
+// writing is one request on its way out, under the holding's lock.
+type writing struct {
+	Result
+	v      *Values
+	h      *holding
+	origin Origin
+	// fresh are the values that are held since.
+	fresh []*Value
 }
 
-// Forget drops what the sessions hold that keep does not want kept.
-func (b *Values) Forget(keep func(session string) bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for session := range b.sessions {
-		if !keep(session) {
-			h := b.sessions[session]
-			delete(b.sessions, session)
-			h.mu.Lock()
-			b.total.Add(-int64(h.values.bytes))
-			h.forgotten = true
-			h.mu.Unlock()
+// piece writes a piece with its values replaced.
+func (w *writing) piece(b *strings.Builder, p piece, known []*index) {
+	var spans []span
+	for _, one := range p.views {
+		for _, values := range known {
+			one.spans = append(one.spans, values.find(one.text)...)
 		}
+		spans = append(spans, one.back(p.text)...)
 	}
-}
-
-// Sessions counts the sessions that hold anything.
-func (b *Values) Sessions() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.sessions)
-}
-
-func (b *Values) holding(session string) *holding {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	h := b.sessions[session]
-	if h == nil {
-		h = &holding{issued: map[string]bool{}}
-		b.sessions[session] = h
+	at := 0
+	for _, s := range merge(spans) {
+		b.WriteString(p.text[at:s.From])
+		b.WriteString(w.replacement(s.kind, p.text[s.From:s.To]))
+		at = s.To
+		w.Replaced++
 	}
-	return h
+	b.WriteString(p.text[at:])
 }
 
-var refText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+// replacement is what stands for a value.
+func (w *writing) replacement(k kind, text string) string {
+	r := reference.Reference{Class: k.class, Type: k.name, ID: w.h.id(w.origin, k.class, text)}
+	if held := w.h.byID[r.ID]; held != nil {
+		r.Type = held.Type
+		return r.Marshal()
+	}
+	held := &Value{Reference: r, Origin: w.origin}
+	if len(text) <= maxValue && (w.origin == OriginSink || k.class == reference.PII) {
+		held.Text = strings.Clone(text) // a part of a text would keep all of it in memory
+	}
+	if !w.v.hold(w.h, held) {
+		w.Redacted++
+		if k.class == reference.PII {
+			return redactedPII
+		}
+		return redactedSecret
+	}
+	w.New[k.name]++
+	w.fresh = append(w.fresh, held)
+	return r.Marshal()
+}
 
-// reference is what stands for a value: 80 bits that the value, its session and its origin make.
-func (b *Values) reference(h *holding, session string, origin Origin, kind, value string) string {
-	mac := hmac.New(sha256.New, b.key)
-	for _, part := range []string{session, string(origin)} {
+// id is what stands for a value: 128 bits that the value, its session and its origin make.
+func (h *holding) id(origin Origin, class reference.Class, value string) (id reference.ID) {
+	mac := hmac.New(sha256.New, h.key[:])
+	for _, part := range []string{string(origin), string(class)} {
 		mac.Write([]byte(part))
 		mac.Write([]byte{0})
 	}
 	mac.Write([]byte(value))
-	ref := "[[SECRET:" + kind + ":" + refText.EncodeToString(mac.Sum(nil)[:10]) + "]]"
-	if len(h.issued) < maxIssued {
-		h.issued[ref] = true
-	}
-	return ref
-}
-
-// hold remembers a value while there is room.
-func (b *Values) hold(h *holding, value, kind string) {
-	if h.forgotten || h.values.count >= MaxValues || h.values.bytes+len(value) > maxHeld || b.total.Load()+int64(len(value)) > maxTotal {
-		return
-	}
-	// A clone: a part of a text would keep all of it in memory.
-	if h.values.add(strings.Clone(value), kind, maxBucket) {
-		b.total.Add(int64(len(value)))
-	}
-}
-
-// distinct reports whether a text cannot be an ordinary word: it is long, or has characters of two kinds in it.
-func distinct(s string) bool {
-	var letter, digit, other bool
-	for _, r := range s {
-		switch {
-		case unicode.IsDigit(r):
-			digit = true
-		case unicode.IsLetter(r):
-			letter = true
-		default:
-			other = true
-		}
-	}
-	return letter && digit || (letter || digit) && other || utf8.RuneCountInString(s) >= 24
+	copy(id[:], mac.Sum(nil))
+	return id
 }
 
 // piece is a part of a text: a reference that this session was given before, or what lies between two of them.
 type piece struct {
 	text   string
 	issued bool
-	spans  []secret.Span
+	views  []view
 }
 
-var references = regexp.MustCompile(`\[\[(?:SECRET|PII):[A-Z0-9_]{1,64}:[a-z2-7]{16}\]\]`)
-
-// pieces cuts a text at the references that are this session's own: they stay as they are. Others are made none.
-func (h *holding) pieces(text string) []piece {
+// pieces cuts a text at the references that are this session's own: they stay as they are. Others are made none, and counted.
+func (h *holding) pieces(text string) (out []piece, lookalikes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var out []piece
+	found, lookalikes := reference.Scan(text, func(r reference.Reference) bool {
+		held := h.byID[r.ID]
+		return held != nil && held.Class == r.Class && held.Type == r.Type
+	})
 	at := 0
-	for _, m := range references.FindAllStringIndex(text, -1) {
-		if h.issued[text[m[0]:m[1]]] {
-			out = append(out, piece{text: disarm(text[at:m[0]])}, piece{text: text[m[0]:m[1]], issued: true})
-			at = m[1]
-		}
+	for _, f := range found {
+		out = append(out, piece{text: disarm(text[at:f.From])}, piece{text: text[f.From:f.To], issued: true})
+		at = f.To
 	}
-	return append(out, piece{text: disarm(text[at:])})
+	return append(out, piece{text: disarm(text[at:])}), lookalikes
 }
 
 var (

@@ -4,12 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/reference"
 )
+
+// references is what a reference looks like, here.
+var references = regexp.MustCompile(`\[\[(?:SECRET|PII):[A-Z0-9_]{1,64}:tkn_[a-z2-7]{26}\]\]`)
 
 // parts that no scanner of this repository should take for credentials are put together here.
 func join(parts ...string) string { return strings.Join(parts, "") }
@@ -28,13 +34,13 @@ func keyBody(end string) string {
 	return "x" + end + keyLine + end + "b" + keyLine[1:] + end + "c" + keyLine[1:] + end + "Zm9vYmFy" + end + "ready"
 }
 
-func tokenise(t *testing.T, b *Values, session string, texts ...string) []string {
+func tokenise(t testing.TB, b *Values, session string, texts ...string) []string {
 	t.Helper()
-	out, _, err := b.Tokenise(t.Context(), session, OriginSink, texts)
+	out, err := b.Tokenise(t.Context(), session, OriginSink, texts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out
+	return out.Texts
 }
 
 func TestSecretsInLogs(t *testing.T) {
@@ -137,13 +143,14 @@ func TestWhatIsHeldIsFoundAnywhere(t *testing.T) {
 	if other := tokenise(t, b, "other", "s3cr3t-value")[0]; other != "s3cr3t-value" {
 		t.Errorf("another session's text became %q", other)
 	}
-	agent, _, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{"s3cr3t-value", "client_secret=s3cr3t-value"})
+	said, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{"s3cr3t-value", "client_secret=s3cr3t-value"})
+	agent := said.Texts
 	if err != nil || agent[0] != strings.TrimPrefix(agent[1], "client_secret=") || references.FindString(agent[1]) == ref {
 		t.Errorf("the agent's own are %q, %v", agent, err)
 	}
-	b.Forget(func(session string) bool { return session == "other" })
-	if b.Sessions() != 1 {
-		t.Errorf("%d sessions", b.Sessions())
+	b.Forget(t.Context(), func(session string) bool { return session == "other" })
+	if n := len(b.sessions); n != 1 {
+		t.Errorf("%d sessions", n)
 	}
 	if forgotten := tokenise(t, b, "s", "s3cr3t-value")[0]; forgotten != "s3cr3t-value" {
 		t.Errorf("after its end the session holds %q", forgotten)
@@ -162,7 +169,7 @@ func TestAReferenceIsNobodyElses(t *testing.T) {
 			t.Errorf("and then %q", again)
 		}
 	}
-	if New(Config{}).reference(&holding{issued: map[string]bool{}}, "s", OriginSink, "SETTING", "hunter2") == ref {
+	if other := tokenise(t, New(Config{}), "s", "password=hunter2")[0]; strings.HasSuffix(other, ref) {
 		t.Error("another vault makes the same reference")
 	}
 }
@@ -173,7 +180,8 @@ func TestWhatIsSpreadOverLinesIsFoundInParts(t *testing.T) {
 	around := "started\n" + key + "\nready"
 	for _, origin := range []Origin{OriginSink, OriginAgent} {
 		for _, part := range []string{"ab12cd34ef56", "gh78ij90kl12mn34\nop56qr78", "op56qr78"} {
-			got, _, err := New(Config{}).Tokenise(t.Context(), "s", origin, []string{part, around})
+			result, err := New(Config{}).Tokenise(t.Context(), "s", origin, []string{part, around})
+			got := result.Texts
 			if err != nil || strings.ContainsAny(references.ReplaceAllString(got[0], ""), "0123456789") {
 				t.Errorf("%s: %q became %q, %v", origin, part, got[0], err)
 			}
@@ -185,7 +193,7 @@ func TestWhatIsSpreadOverLinesIsFoundInParts(t *testing.T) {
 func TestRoom(t *testing.T) {
 	b := New(Config{})
 	for i := range 4 * MaxValues {
-		if _, _, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{fmt.Sprintf("password=%06dxyz", i)}); err != nil {
+		if _, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{fmt.Sprintf("password=%06dxyz", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,10 +205,10 @@ func TestRoom(t *testing.T) {
 		tokenise(t, b, "long", fmt.Sprintf("password=%06d%s", i, strings.Repeat("x", 3000)))
 		tokenise(t, b, "longer", fmt.Sprintf("password=%06d%s", i, strings.Repeat("x", maxValue)))
 	}
-	if n := b.sessions["long"].values.bytes; n > maxHeld || n < maxHeld-4000 || b.sessions["longer"].values.count != 0 {
+	if n := b.sessions["long"].room[OriginSink].bytes; n > maxHeld || n < maxHeld-4000 || b.sessions["longer"].values.count != 0 {
 		t.Errorf("%d bytes are held", n)
 	}
-	b.Forget(func(string) bool { return false })
+	b.Forget(t.Context(), func(string) bool { return false })
 	if n := b.total.Load(); n != 0 {
 		t.Errorf("%d bytes are counted after the end", n)
 	}
@@ -231,7 +239,7 @@ func TestBounds(t *testing.T) {
 		texts = append(texts, fmt.Sprintf("password=%06dxyz%06d", i, i))
 	}
 	for i, got := range tokenise(t, b, "s", texts...) {
-		if !references.MatchString(got) {
+		if references.MatchString(got) != (i < MaxValues) || strings.Contains(references.ReplaceAllString(got, ""), "xyz") || i >= MaxValues && got != "password="+redactedSecret {
 			t.Fatalf("%d: %q", i, got)
 		}
 	}
@@ -246,8 +254,8 @@ func TestBounds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if out, _, err := b.Tokenise(ctx, "s", OriginSink, []string{"password=hunter2"}); !errors.Is(err, context.Canceled) || out != nil {
-		t.Errorf("%q, %v after the end", out, err)
+	if out, err := b.Tokenise(ctx, "s", OriginSink, []string{"password=hunter2"}); !errors.Is(err, context.Canceled) || out.Texts != nil {
+		t.Errorf("%q, %v after the end", out.Texts, err)
 	}
 	// A common word is replaced where it is a password, and nowhere else.
 	if got := tokenise(t, b, "w", "password=elephants", "elephants")[1]; got != "elephants" {
@@ -271,18 +279,19 @@ func FuzzTokenise(f *testing.F) {
 	b := New(Config{})
 	f.Fuzz(func(t *testing.T, text string) {
 		session := fmt.Sprintf("%x", text)
-		defer b.Forget(func(string) bool { return false })
-		out, _, err := b.Tokenise(t.Context(), session, OriginSink, []string{text, "client_secret=" + "s3cr3t-value-0 " + text})
+		defer b.Forget(t.Context(), func(string) bool { return false })
+		result, err := b.Tokenise(t.Context(), session, OriginSink, []string{text, "client_secret=" + "s3cr3t-value-0 " + text})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range out {
+		for _, o := range result.Texts {
 			if utf8.ValidString(text) && !utf8.ValidString(o) {
 				t.Errorf("%q became %q", text, o)
 			}
-			for _, ref := range references.FindAllString(o, -1) {
-				if !b.sessions[session].issued[ref] {
-					t.Errorf("%q shows the reference %s, which nobody issued", o, ref)
+			found, _ := reference.Scan(o, nil)
+			for _, f := range found {
+				if b.sessions[session].byID[f.ID] == nil {
+					t.Errorf("%q shows the reference %s, which nobody issued", o, f.Marshal())
 				}
 			}
 			for _, bucket := range b.sessions[session].values.values {
@@ -308,7 +317,7 @@ func BenchmarkTokenise(b *testing.B) {
 			book := New(Config{})
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				if _, _, err := book.Tokenise(b.Context(), "s", OriginSink, []string{text}); err != nil {
+				if _, err := book.Tokenise(b.Context(), "s", OriginSink, []string{text}); err != nil {
 					b.Fatal(err)
 				}
 			}

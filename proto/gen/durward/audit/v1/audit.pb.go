@@ -89,6 +89,14 @@ const (
 	// operator.
 	Kind_KIND_CONFIG_CHANGED Kind = 60
 	Kind_KIND_NOTE           Kind = 61
+	// vault: values in a text became references (TOKENIZE); values were asked for by a sink within a call (DELIVER), and handed to it
+	// (RESOLVE); a human's policy names no such disclosure (POLICY_DENIED); a capability was not the vault's own for that use
+	// (CAPABILITY_INVALID). How many of which types, never which.
+	Kind_KIND_TOKENISED          Kind = 70
+	Kind_KIND_DELIVERED          Kind = 71
+	Kind_KIND_RESOLVED           Kind = 72
+	Kind_KIND_DISCLOSURE_DENIED  Kind = 73
+	Kind_KIND_CAPABILITY_INVALID Kind = 74
 )
 
 // Enum value maps for Kind.
@@ -132,6 +140,11 @@ var (
 		55: "KIND_CREDENTIAL_USED",
 		60: "KIND_CONFIG_CHANGED",
 		61: "KIND_NOTE",
+		70: "KIND_TOKENISED",
+		71: "KIND_DELIVERED",
+		72: "KIND_RESOLVED",
+		73: "KIND_DISCLOSURE_DENIED",
+		74: "KIND_CAPABILITY_INVALID",
 	}
 	Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":           0,
@@ -172,6 +185,11 @@ var (
 		"KIND_CREDENTIAL_USED":       55,
 		"KIND_CONFIG_CHANGED":        60,
 		"KIND_NOTE":                  61,
+		"KIND_TOKENISED":             70,
+		"KIND_DELIVERED":             71,
+		"KIND_RESOLVED":              72,
+		"KIND_DISCLOSURE_DENIED":     73,
+		"KIND_CAPABILITY_INVALID":    74,
 	}
 )
 
@@ -2987,7 +3005,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x127\n" +
 	"\tlogged_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bloggedAt\x12\x1b\n" +
 	"\tleaf_hash\x18\x04 \x01(\fR\bleafHash\x120\n" +
-	"\x06record\x18\x05 \x01(\v2\x18.durward.audit.v1.RecordR\x06record*\x8c\x06\n" +
+	"\x06record\x18\x05 \x01(\v2\x18.durward.audit.v1.RecordR\x06record*\x80\a\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -3030,7 +3048,12 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x17KIND_CREDENTIAL_CHANGED\x106\x12\x18\n" +
 	"\x14KIND_CREDENTIAL_USED\x107\x12\x17\n" +
 	"\x13KIND_CONFIG_CHANGED\x10<\x12\r\n" +
-	"\tKIND_NOTE\x10=*\x90\x01\n" +
+	"\tKIND_NOTE\x10=\x12\x12\n" +
+	"\x0eKIND_TOKENISED\x10F\x12\x12\n" +
+	"\x0eKIND_DELIVERED\x10G\x12\x11\n" +
+	"\rKIND_RESOLVED\x10H\x12\x1a\n" +
+	"\x16KIND_DISCLOSURE_DENIED\x10I\x12\x1b\n" +
+	"\x17KIND_CAPABILITY_INVALID\x10J*\x90\x01\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tSTATUS_OK\x10\x01\x12\x12\n" +

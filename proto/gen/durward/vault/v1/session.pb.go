@@ -314,7 +314,10 @@ type OpenSessionRequest struct {
 	// For whom a messaging client speaks. Required of such a client, refused from any other.
 	Sender *Sender `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
 	// The client's program runs on another machine, as it says itself; one that clients.yaml calls remote is so in any case.
-	Remote        bool `protobuf:"varint,7,opt,name=remote,proto3" json:"remote,omitempty"`
+	Remote bool `protobuf:"varint,7,opt,name=remote,proto3" json:"remote,omitempty"`
+	// The session_id of one that an earlier process of the vault opened for this client, and that this one takes the place of: what its
+	// references stand for is this session's from now on. Empty, or of no such session: nothing is.
+	Replaces      string `protobuf:"bytes,8,opt,name=replaces,proto3" json:"replaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -396,6 +399,13 @@ func (x *OpenSessionRequest) GetRemote() bool {
 		return x.Remote
 	}
 	return false
+}
+
+func (x *OpenSessionRequest) GetReplaces() string {
+	if x != nil {
+		return x.Replaces
+	}
+	return ""
 }
 
 // Sender is a person on a messaging platform, as the client tells. Each has sessions of their own (CH-1).
@@ -1822,7 +1832,7 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x0fspooled_records\x18\x04 \x01(\rR\x0espooledRecords\"T\n" +
 	"\x11TellHealthRequest\x12?\n" +
 	"\x06health\x18\x01 \x01(\v2\x1f.durward.vault.v1.GatewayHealthB\x06\xbaH\x03\xc8\x01\x01R\x06health\"\x14\n" +
-	"\x12TellHealthResponse\"\xda\x02\n" +
+	"\x12TellHealthResponse\"\x94\x03\n" +
 	"\x12OpenSessionRequest\x12.\n" +
 	"\n" +
 	"credential\x18\x01 \x01(\tB\x0e\xbaH\ar\x05\x10\x01\x18\x80\x04\xf8\xbb\x18\x01R\n" +
@@ -1833,7 +1843,8 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12A\n" +
 	"\x05agent\x18\x05 \x01(\tB+\xbaH(r&2$^([a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})?$R\x05agent\x120\n" +
 	"\x06sender\x18\x06 \x01(\v2\x18.durward.vault.v1.SenderR\x06sender\x12\x16\n" +
-	"\x06remote\x18\a \x01(\bR\x06remote\"H\n" +
+	"\x06remote\x18\a \x01(\bR\x06remote\x128\n" +
+	"\breplaces\x18\b \x01(\tB\x1c\xbaH\x15r\x132\x11^([0-9a-f]{32})?$\xf8\xbb\x18\x01R\breplaces\"H\n" +
 	"\x06Sender\x12\x1e\n" +
 	"\x04user\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04user\x12\x1e\n" +

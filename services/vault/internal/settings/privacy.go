@@ -1,0 +1,51 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+
+	"durward.internal/services/platform/detect"
+)
+
+// Privacy is about personal data in what agents get. Credentials are replaced whatever it says.
+type Privacy struct {
+	// Off leaves personal data as it is. DANGER: what a service logs of its users then reaches agents, and the companies that run them.
+	Off bool `yaml:"off"`
+	// Types are the built-in types that become references. Optional; empty means DefaultTypes.
+	Types []detect.Type `yaml:"types"`
+	// Patterns are types of the operator's own, which become references too.
+	Patterns []detect.Pattern `yaml:"patterns"`
+}
+
+// DefaultTypes are what belongs to a person. What belongs to a machine is left to those who ask for it: an agent that looks after a host
+// cannot work without its addresses.
+func DefaultTypes() []detect.Type {
+	return []detect.Type{
+		detect.Email, detect.Phone, detect.CreditCard, detect.IBAN, detect.USSSN, detect.Crypto, detect.DateOfBirth, detect.Person, detect.Address,
+	}
+}
+
+// Detector is what finds the personal data that becomes references; nil: none does.
+func (p *Privacy) Detector() (*detect.Detector, error) {
+	if p.Off {
+		return nil, nil
+	}
+	c := detect.Config{Types: p.Types, Patterns: p.Patterns}
+	if len(c.Types) == 0 {
+		c.Types = DefaultTypes()
+	}
+	d, err := detect.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("privacy: %w", err)
+	}
+	return d, nil
+}
+
+// Validate reports what is wrong with it.
+func (p *Privacy) Validate() error {
+	if p.Off && len(p.Types)+len(p.Patterns) > 0 {
+		return errors.New("privacy: off and types or patterns contradict each other: leave one out")
+	}
+	_, err := p.Detector()
+	return err
+}

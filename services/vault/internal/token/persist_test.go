@@ -1,0 +1,216 @@
+package token
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/reference"
+	"durward.internal/services/vault/internal/store"
+)
+
+const session1, session2 = "s-aaaaaaaaaaaaaaaaaaaaaaaaaa", "s-bbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+// disk is a vault's state folder, and a clock.
+type disk struct {
+	t   *testing.T
+	dir string
+	now time.Time
+}
+
+// run lets one process of a vault run on the disk.
+func (d *disk) run(f func(v *Values)) {
+	d.t.Helper()
+	state, err := store.Open(d.t.Context(), d.dir, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	v := personal(d.t, func(c *Config) {
+		c.Store, c.Dir = state, filepath.Join(d.dir, Folder)
+		c.Now = func() time.Time { return d.now }
+		c.Owner = func(session string) string { return "claude" }
+	})
+	f(v)
+	if err := state.Close(); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// holds counts the files of the disk that have the text in them.
+func (d *disk) holds(text string) (n int) {
+	d.t.Helper()
+	err := filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if bytes.Contains(raw, []byte(text)) {
+			n++
+		}
+		return err
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+// copy writes the files of the disk to another, as private as they are.
+func (d *disk) copy(to *disk) {
+	d.t.Helper()
+	err := filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := filepath.Join(to.dir, strings.TrimPrefix(path, d.dir))
+		if entry.IsDir() {
+			return os.MkdirAll(name, 0o700)
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(name, raw, 0o600)
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func idOf(t *testing.T, text string) reference.ID {
+	t.Helper()
+	r, err := reference.Parse(references.FindString(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.ID
+}
+
+func all(string) bool  { return true }
+func none(string) bool { return false }
+
+func TestValuesOutliveTheProcessWithinTheirSession(t *testing.T) {
+	d := &disk{t, t.TempDir(), time.Now()}
+	var was string
+	d.run(func(v *Values) { was = tokenise(t, v, session1, "mail "+mail+", password=s3cr3t-value")[0] })
+	if n := d.holds("maria.gonzalez") + d.holds("s3cr3t"); n != 0 {
+		t.Errorf("the values are in %d files", n)
+	}
+	d.run(func(v *Values) {
+		v.Forget(t.Context(), none)
+		if got := tokenise(t, v, session1, was, "mail "+mail+", s3cr3t-value"); got[0] != was || got[1] != strings.Replace(was, "password=", "", 1) {
+			t.Errorf("%q became %q", was, got)
+		}
+		if held, ok := v.Value(t.Context(), session1, idOf(t, was)); !ok || held.Text != mail {
+			t.Errorf("it stands for %+v, %t", held, ok)
+		}
+		v.Forget(t.Context(), none) // the session itself ended with the process; its gateway may come back for it
+		for name, c := range map[string]struct{ from, by string }{
+			"another client": {session1, "cursor"}, "nobody": {session1, ""}, "no session": {session2, "claude"}, "no name": {"../../x", "claude"},
+		} {
+			if ok, err := v.Adopt(t.Context(), c.from, session2, c.by); ok || err != nil {
+				t.Errorf("%s takes it up: %v", name, err)
+			}
+		}
+		if ok, err := v.Adopt(t.Context(), session1, session2, "claude"); !ok || err != nil {
+			t.Fatalf("it is not taken up: %v", err)
+		}
+		if held, ok := v.Value(t.Context(), session2, idOf(t, was)); !ok || held.Text != mail {
+			t.Errorf("taken up it stands for %+v, %t", held, ok)
+		}
+		if _, ok := v.Value(t.Context(), session1, idOf(t, was)); ok {
+			t.Error("the session before holds it still")
+		}
+		if ok, _ := v.Adopt(t.Context(), session2, session1, "claude"); ok {
+			t.Error("a session of this process is taken up")
+		}
+	})
+}
+
+// Once a session has ended, what its bytes on the disk were opens for nobody, whoever copied the database before.
+func TestTheKeyIsDestroyed(t *testing.T) {
+	d := &disk{t, t.TempDir(), time.Now()}
+	var was string
+	d.run(func(v *Values) { was = tokenise(t, v, session1, "mail "+mail)[0] })
+	copied, whole := &disk{t, t.TempDir(), d.now}, &disk{t, t.TempDir(), d.now}
+	for _, to := range []*disk{copied, whole} {
+		d.copy(to)
+	}
+	key := filepath.Join(Folder, session1+".key")
+	d.run(func(v *Values) {
+		if ok, err := v.Adopt(t.Context(), session1, session2, "claude"); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		file, err := os.Open(filepath.Join(d.dir, Folder, session2+".key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		v.Forget(t.Context(), none)
+		left := make([]byte, fileSize+1)
+		if n, err := file.Read(left); n != fileSize || err != nil || !bytes.Equal(left[:n], make([]byte, fileSize)) {
+			t.Errorf("of the removed key are left %x, %v", left[:n], err)
+		}
+		if _, ok := v.Value(t.Context(), session2, idOf(t, was)); ok {
+			t.Error("it stands for something after the end")
+		}
+	})
+	if files, err := os.ReadDir(filepath.Join(d.dir, Folder)); err != nil || len(files) != 0 {
+		t.Errorf("keys are left: %v, %v", files, err)
+	}
+	// The database as it was, with what the folder of keys is now.
+	if err := os.Remove(filepath.Join(copied.dir, key)); err != nil {
+		t.Fatal(err)
+	}
+	opens := func(d *disk) (ok bool) {
+		d.run(func(v *Values) {
+			_, ok = v.Value(t.Context(), session1, idOf(t, was))
+			rows, err := v.cfg.Store.Tokens(t.Context(), session1)
+			if err != nil || len(rows) != 1 {
+				t.Fatalf("%d rows, %v", len(rows), err)
+			}
+		})
+		return ok
+	}
+	if opens(copied) {
+		t.Error("an old copy of the database opens without the key")
+	}
+	if !opens(whole) {
+		t.Error("a copy of everything does not open: this test proves nothing")
+	}
+}
+
+func TestWhatNobodyComesBackForIsDestroyed(t *testing.T) {
+	d := &disk{t, t.TempDir(), time.Now()}
+	d.run(func(v *Values) { tokenise(t, v, session1, "mail "+mail) })
+	d.run(func(v *Values) {
+		for _, c := range []struct {
+			after time.Duration
+			want  int
+		}{{0, 1}, {restTime - time.Second, 1}, {time.Second, 0}} {
+			d.now = d.now.Add(c.after)
+			if err := v.Reclaim(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := v.keys().list(); err != nil || len(list) != c.want {
+				t.Errorf("after %s there are %d keys, %v", c.after, len(list), err)
+			}
+		}
+		// In use, a day is the end.
+		tokenise(t, v, session2, "mail "+mail)
+		d.now = d.now.Add(lifeTime - time.Second)
+		v.Forget(t.Context(), all)
+		if len(v.Sessions()) != 1 {
+			t.Error("it ended early")
+		}
+		d.now = d.now.Add(time.Second)
+		v.Forget(t.Context(), all)
+		if stored, err := v.cfg.Store.TokenSessions(t.Context()); err != nil || len(stored)+len(v.Sessions()) != 0 {
+			t.Errorf("after a day %v are left, %v", stored, err)
+		}
+	})
+}

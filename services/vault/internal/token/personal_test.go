@@ -1,0 +1,233 @@
+package token
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/detect"
+	"durward.internal/services/platform/reference"
+)
+
+// personal is a Values that finds personal data of every type.
+func personal(t testing.TB, change ...func(*Config)) *Values {
+	t.Helper()
+	d, err := detect.New(detect.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Detector: d}
+	for _, f := range change {
+		f(&c)
+	}
+	return New(c)
+}
+
+const mail, card = "maria.gonzalez@example.org", "4111 1111 1111 1111"
+
+func TestPersonalDataBecomesReferences(t *testing.T) {
+	v := personal(t)
+	for text, want := range map[string]string{
+		"mail to " + mail + " now":           "EMAIL",
+		"paid with " + card + ".":            "CREDIT_CARD",
+		"IBAN DE89 3704 0044 0532 0130 00":   "IBAN",
+		"client 203.0.113.77 connected":      "IPV4",
+		"tel. +49 30 901820":                 "PHONE",
+		"Dear Dr. Okonkwo,":                  "PERSON",
+		"born on 12 March 1984 in Leeds":     "DATE_OF_BIRTH",
+		`{"to":"` + mail + `","n":1}`:        "EMAIL",
+		"password=hunter2 for " + mail + "!": "EMAIL",
+	} {
+		got := tokenise(t, v, "s", text)[0]
+		ref := references.FindString(got[strings.Index(got, "[[PII")+len("[[PII")-5:])
+		if !strings.Contains(got, "[[PII:"+want+":tkn_") || !strings.HasPrefix(ref, "[[PII:") {
+			t.Errorf("%q became %q", text, got)
+		}
+		r, err := reference.Parse(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, ok := v.Value(t.Context(), "s", r.ID)
+		if !ok || held.Text == "" || !strings.Contains(text, held.Text) || held.Origin != OriginSink {
+			t.Errorf("%s stands for %+v, %t", ref, held, ok)
+		}
+		if _, ok := v.Value(t.Context(), "other", r.ID); ok {
+			t.Errorf("%s stands for something in another session", ref)
+		}
+		if again := tokenise(t, v, "s", got)[0]; again != got {
+			t.Errorf("%q became %q", got, again)
+		}
+		if other := tokenise(t, v, "other", ref)[0]; references.MatchString(other) {
+			t.Errorf("another session is shown %q", other)
+		}
+	}
+	// The JSON form of its own reference stays too.
+	ref := references.FindString(tokenise(t, v, "s", mail)[0])
+	r, err := reference.Parse(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.JSON = true
+	if got := tokenise(t, v, "s", `{"to":`+r.Marshal()+`}`)[0]; got != `{"to":`+r.Marshal()+`}` {
+		t.Errorf("the JSON form became %q", got)
+	}
+}
+
+// What an agent submits says nothing of what a sink holds, and is held for the call that it was sent in.
+func TestOrigins(t *testing.T) {
+	v := personal(t)
+	sink := tokenise(t, v, "s", mail)[0]
+	said, err := v.Tokenise(t.Context(), "s", OriginAgent, []string{mail})
+	if err != nil || said.Texts[0] == sink || said.New["EMAIL"] != 1 {
+		t.Fatalf("%+v, %v", said, err)
+	}
+	r, err := reference.Parse(said.Texts[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held, ok := v.Value(t.Context(), "s", r.ID); !ok || held.Origin != OriginAgent || held.Text != mail {
+		t.Errorf("the agent's own is %+v, %t", held, ok)
+	}
+	secret, err := v.Tokenise(t.Context(), "s", OriginAgent, []string{"password=hunter2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err = reference.Parse(strings.TrimPrefix(secret.Texts[0], "password=")); err != nil {
+		t.Fatal(err)
+	}
+	if held, ok := v.Value(t.Context(), "s", r.ID); !ok || held.Text != "" {
+		t.Errorf("an agent's secret is kept: %+v, %t", held, ok)
+	}
+}
+
+func TestNestedEncodings(t *testing.T) {
+	unicode := func(s string) string {
+		var b strings.Builder
+		for _, r := range s {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		return b.String()
+	}
+	held := "s3cr3t-value of the service"
+	for name, encode := range map[string]func(string) string{
+		"JSON in a string": func(s string) string { return strconv.Quote(`{"to":"` + s + `"}`) },
+		"escapes of JSON":  func(s string) string { return `{"to":"` + unicode(s) + `"}` },
+		"hexadecimal":      func(s string) string { return strings.ReplaceAll(s, "@", `\x40`) },
+		"a URL's query":    func(s string) string { return "GET /?to=" + url.QueryEscape(s) + "&x=1" },
+		"a URL's path":     func(s string) string { return "GET /" + strings.ReplaceAll(url.PathEscape(s), "@", "%40") + "/x" },
+		"base64":           func(s string) string { return "body: " + base64.StdEncoding.EncodeToString([]byte("to: "+s+"\n")) },
+		"base64, raw":      func(s string) string { return "body: " + base64.RawStdEncoding.EncodeToString([]byte("to: "+s)) + "," },
+		"base64, URL":      func(s string) string { return "?b=" + base64.URLEncoding.EncodeToString([]byte("~~~>> to: "+s)) },
+	} {
+		v := personal(t)
+		tokenise(t, v, "s", "client_secret='"+held+"'")
+		for _, value := range []string{mail, held} {
+			text := encode(value)
+			if strings.Contains(text, value) && name != "JSON in a string" && value == mail {
+				t.Fatalf("%s hides nothing: %q", name, text)
+			}
+			got := tokenise(t, v, "s", "before "+text+" after")[0]
+			left := references.ReplaceAllString(got, "")
+			if !references.MatchString(got) || strings.Contains(left, "gonzalez") || strings.Contains(left, "Z29uemFsZX") || strings.Contains(left, "value") ||
+				!strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+				t.Errorf("%s: %q became %q", name, text, got)
+			}
+		}
+	}
+	// What is no encoding of anything stays.
+	v := personal(t)
+	for _, text := range []string{"100%", `C:\users\x`, "path /usr/lib/python3/dist-packages/torch", "sha256:" + strings.Repeat("0123456789abcdef", 4),
+		base64.StdEncoding.EncodeToString([]byte("nothing to see here, move along")), `\u00zz %zz`, `tail \`} {
+		if got := tokenise(t, v, "s", text)[0]; got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// Beyond its cap a session's values are replaced, and not kept.
+func TestCap(t *testing.T) {
+	v := personal(t)
+	for i := range MaxValues + 50 {
+		got := tokenise(t, v, "s", fmt.Sprintf("mail user%04d@example.org", i))[0]
+		if strings.Contains(got, "@") || (got == "mail "+redactedPII) != (i >= MaxValues) {
+			t.Fatalf("%d: %q", i, got)
+		}
+	}
+	if n := len(v.sessions["s"].byID); n != MaxValues {
+		t.Errorf("%d values are held", n)
+	}
+	if got := tokenise(t, v, "s", "mail user0001@example.org")[0]; !references.MatchString(got) {
+		t.Errorf("one that is held became %q", got)
+	}
+}
+
+func TestAMillionGuesses(t *testing.T) {
+	v := personal(t)
+	ref := references.FindString(tokenise(t, v, "s", mail)[0])
+	r, err := reference.Parse(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved := 0
+	for bit := range 128 {
+		id := r.ID
+		id[bit/8] ^= 1 << (bit % 8)
+		if _, ok := v.Value(t.Context(), "s", id); ok {
+			resolved++
+		}
+	}
+	for range 1_000_000 {
+		if _, ok := v.Value(t.Context(), "s", reference.NewID()); ok {
+			resolved++
+		}
+	}
+	if resolved != 0 {
+		t.Errorf("%d of a million guesses stand for something", resolved)
+	}
+	// As any part of a text, an edited one is no reference either.
+	for i := range ref {
+		edited := ref[:i] + string(ref[i]^1) + ref[i+1:]
+		if found, _ := reference.Scan(tokenise(t, v, "s", edited)[0], nil); len(found) > 0 {
+			t.Errorf("%q is taken for a reference", edited)
+		}
+	}
+	if _, ok := v.Value(t.Context(), "s", r.ID); !ok {
+		t.Error("the reference itself stands for nothing: this test proves nothing")
+	}
+}
+
+// Ten megabytes of what begins like references take no longer than text of that length may.
+func TestBracketsAreLinear(t *testing.T) {
+	v := personal(t)
+	for _, unit := range []string{"[[", "[[PII:", "[[PII:EMAIL:tkn_", `{"$pii_ref":"tkn_`, "[[SECRET:A:", "[[ pii : "} {
+		text := strings.Repeat(unit, 10<<20/len(unit))
+		began := time.Now()
+		_, n := reference.Scan(text, func(reference.Reference) bool { return true })
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%q: %s for 10 MB", unit, took)
+		}
+		if len(unit) > 2 && n == 0 {
+			t.Errorf("%q: nothing looks like a reference", unit)
+		}
+	}
+	if _, err := v.Tokenise(t.Context(), "s", OriginSink, []string{strings.Repeat("[[PII:", 40<<10)}); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkPersonal(b *testing.B) {
+	line := "INFO 11-22 01:00:00 [serve.py:12] request from maria.gonzalez@example.org took 12.34 seconds, token throughput 3.4\n"
+	v := personal(b)
+	text := strings.Repeat(line, 2048/len(line))
+	tokenise(b, v, "s", text) // what is made once
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := v.Tokenise(b.Context(), "s", OriginSink, []string{text}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
