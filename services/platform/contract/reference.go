@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"regexp"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -11,6 +12,14 @@ import (
 
 // reference is the one message of another package that arguments may hold.
 var reference = (&callv1.CredentialReference{}).ProtoReflect().Descriptor().FullName()
+
+var credentialName = regexp.MustCompile(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
+
+// IsReference reports whether a JSON object is a reference to a credential, {"$credential":"github"}, and returns its name.
+func IsReference(object map[string]any) (string, bool) {
+	name, ok := object["$credential"].(string)
+	return name, ok && len(object) == 1 && credentialName.MatchString(name)
+}
 
 // References returns the names of the credentials that a decoded call refers to, in order and each once.
 func References(m proto.Message) []string {

@@ -53,6 +53,11 @@ func (f field) arguments(r *Redactor) string {
 	return `{"redacted":"` + r.mark(f.text) + `"}`
 }
 
+// Holds reports whether a tool's arguments, as JSON, hold what looks like a credential.
+func Holds(tool, arguments string) bool {
+	return field{text: arguments, tool: tool}.arguments(nil) != arguments
+}
+
 // walk goes through arguments.
 type walk struct {
 	redactor *Redactor
@@ -64,6 +69,9 @@ type walk struct {
 func (w *walk) value(v any, name string, d protoreflect.MessageDescriptor, hidden bool) any {
 	switch v := v.(type) {
 	case map[string]any:
+		if name, ok := contract.IsReference(v); ok && len(spans(name)) == 0 {
+			return v // it stands for a credential, so that none is here
+		}
 		out := make(map[string]any, len(v))
 		for key, item := range v {
 			var sub protoreflect.MessageDescriptor

@@ -267,3 +267,21 @@ func BenchmarkRecord(b *testing.B) {
 		r.Record(record)
 	}
 }
+
+// TestAReferenceIsNoCredential: what stands for one is shown, signed and recorded as it is.
+func TestAReferenceIsNoCredential(t *testing.T) {
+	t.Parallel()
+	for arguments, holds := range map[string]bool{
+		`{"headers":[{"credential":{"$credential":"github"},"name":"Authorization"}]}`: false,
+		`{"password":{"$credential":"github"}}`:                                        false,
+		`{"credential":"github-of-mine"}`:                                              true,
+		`{"x":{"$credential":"Not A Name"}}`:                                           true,
+		`{"x":{"$credential":"github","y":"z"}}`:                                       true,
+		`{"x":"ghp_` + strings.Repeat("A1b2", 9) + `"}`:                                true,
+		`{"service_id":"llm"}`:                                                         false,
+	} {
+		if got := Holds("http_request", arguments); got != holds {
+			t.Errorf("%s: %v", arguments, got)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -55,6 +56,9 @@ var version = release.Version()
 const closing = 2 * time.Second
 
 func main() {
+	// Other processes of its user do not look into it: in its memory are the keys of the stored credentials. Where the kernel refuses, root
+	// or not, they could look before too.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	var s settings.Settings
 	os.Exit(process.Main(program(&s), os.Args[1:], os.Stdout, os.Stderr))
 }

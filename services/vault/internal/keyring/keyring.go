@@ -41,6 +41,9 @@ const (
 // Credential is the name of the systemd credential (LoadCredentialEncrypted=) with SourceSystemd.
 const Credential = "durward-credentials" // #nosec G101 -- a name
 
+// next is at the end of the name of the upper key that takes the place of the present one.
+const next = "-next"
+
 // File is the upper key's file in the state folder, with SourceFile.
 const File = "credentials.key"
 
@@ -59,6 +62,8 @@ var (
 	ErrPassphrase = errors.New("the passphrase is not the one that the credentials' keys are kept under")
 	// ErrNoPassphrase: the upper key is made of none.
 	ErrNoPassphrase = errors.New("the key above the credentials' keys is not made of a passphrase")
+	// ErrNoNext: the key that is to be the upper one is not there.
+	ErrNoNext = errors.New("the next key above the credentials' keys is missing")
 )
 
 // Store keeps the wrapped data keys; store.Store is one.
@@ -119,7 +124,7 @@ func (r *Ring) current(ctx context.Context) error {
 	if r.cfg.Source == SourcePassphrase {
 		return ErrSealed
 	}
-	if err := r.withKey(func(key []byte) error { return r.unwrap(kept, key) }); err != nil {
+	if err := r.withKept(kept, func([]byte) error { return nil }); err != nil {
 		return fmt.Errorf("%w: %w", ErrSealed, err)
 	}
 	return nil
@@ -160,7 +165,7 @@ func (r *Ring) Unseal(ctx context.Context, passphrase []byte) error {
 	} else if _, err := rand.Read(salt); err != nil {
 		return err
 	}
-	return locked(argon2.IDKey(passphrase, salt, argonTime, argonMemory, argonLanes, keySize), func(key []byte) error {
+	return locked(derive(passphrase, salt), func(key []byte) error {
 		if kept == nil {
 			return r.make(ctx, key, salt)
 		}
@@ -197,10 +202,21 @@ func (r *Ring) Decrypt(ctx context.Context, name string, version uint32, value [
 	return r.aead.Decrypt(value, about(name, version))
 }
 
-// Rotate makes a new data key and encrypts every value anew. Nothing is under the old one when it returns.
-// It takes the passphrase, where the upper key is made of one, and wipes it.
-func (r *Ring) Rotate(ctx context.Context, values []store.CredentialVersion, passphrase []byte) error {
-	defer clear(passphrase)
+// Rotation is how keys are replaced.
+type Rotation struct {
+	// Passphrase is the present one, where the upper key is made of one. It is wiped.
+	Passphrase []byte
+	// Upper: the upper key is replaced too, by a file that is made here, by the credential durward-credentials-next of systemd's, or by
+	// what is made of Next, which is wiped.
+	Upper bool
+	Next  []byte
+}
+
+// Rotate makes a new data key and encrypts every value anew. Nothing is under the old one when it returns. What is decrypted meanwhile
+// is decrypted before or after.
+func (r *Ring) Rotate(ctx context.Context, values []store.CredentialVersion, how Rotation) error {
+	defer clear(how.Passphrase)
+	defer clear(how.Next)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.current(ctx); err != nil {
@@ -209,7 +225,7 @@ func (r *Ring) Rotate(ctx context.Context, values []store.CredentialVersion, pas
 	if r.aead == nil {
 		return ErrSealed
 	}
-	return r.above(ctx, passphrase, func(key []byte) error {
+	return r.above(ctx, how, func(key, salt []byte) error {
 		handle, err := keyset.NewHandle(aead.AES256GCMKeyTemplate())
 		if err != nil {
 			return err
@@ -231,7 +247,7 @@ func (r *Ring) Rotate(ctx context.Context, values []store.CredentialVersion, pas
 				return err
 			}
 		}
-		return r.keep(ctx, handle, fresh, key, r.salt, again)
+		return r.keep(ctx, handle, fresh, key, salt, again)
 	})
 }
 
@@ -296,33 +312,103 @@ func (r *Ring) unwrap(kept *store.Keyring, key []byte) error {
 	return nil
 }
 
-// above runs f with the key above the present data keys: read again, or made of the passphrase again.
-func (r *Ring) above(ctx context.Context, passphrase []byte, f func(key []byte) error) error {
-	if r.cfg.Source != SourcePassphrase {
-		return r.withKey(f)
-	}
+// above runs f with the key above the data keys that are to be, and its salt: the present one, read again or made of the passphrase again,
+// or the one that takes its place.
+func (r *Ring) above(ctx context.Context, how Rotation, f func(key, salt []byte) error) error {
 	kept, err := r.cfg.Store.Keyring(ctx)
 	if err != nil {
 		return err
 	}
-	return locked(argon2.IDKey(passphrase, kept.Salt, argonTime, argonMemory, argonLanes, keySize), func(key []byte) error {
-		if err := r.unwrap(kept, key); err != nil {
-			return ErrPassphrase
+	present := func(f func(key []byte) error) error { return r.withKept(kept, f) }
+	if r.cfg.Source == SourcePassphrase {
+		present = func(f func(key []byte) error) error {
+			return locked(derive(how.Passphrase, kept.Salt), func(key []byte) error {
+				if err := r.unwrap(kept, key); err != nil {
+					return ErrPassphrase
+				}
+				return f(key)
+			})
 		}
-		return f(key)
-	})
+	}
+	if !how.Upper {
+		return present(func(key []byte) error { return f(key, kept.Salt) })
+	}
+	if err := present(func([]byte) error { return nil }); err != nil {
+		return err
+	}
+	switch r.cfg.Source {
+	case SourcePassphrase:
+		if len(how.Next) == 0 {
+			return ErrNoNext
+		}
+		salt := make([]byte, saltSize)
+		if _, err := rand.Read(salt); err != nil {
+			return err
+		}
+		return locked(derive(how.Next, salt), func(key []byte) error { return f(key, salt) })
+	case SourceSystemd:
+		if _, err := os.Lstat(r.file() + next); err != nil {
+			return fmt.Errorf("%w: LoadCredentialEncrypted=%s%s", ErrNoNext, Credential, next)
+		}
+		return withFile(r.file()+next, func(key []byte) error { return f(key, nil) })
+	}
+	// The new file is there before anything is under it, and takes the old one's place after: whenever this ends, one of the two opens.
+	if err := os.Remove(r.file() + next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeFile(r.file() + next); err != nil {
+		return err
+	}
+	if err := withFile(r.file()+next, func(key []byte) error { return f(key, nil) }); err != nil {
+		return err
+	}
+	return replaceFile(r.file()+next, r.file())
 }
 
-// withKey reads the upper key, from where no person has to be asked, into locked memory for as long as f runs.
-func (r *Ring) withKey(f func(key []byte) error) error {
-	path := r.cfg.File
+// derive makes a key of a passphrase.
+func derive(passphrase, salt []byte) []byte {
+	return argon2.IDKey(passphrase, salt, argonTime, argonMemory, argonLanes, keySize)
+}
+
+// file is where the upper key lies, where no person has to be asked.
+func (r *Ring) file() string {
 	if r.cfg.Source == SourceSystemd {
-		dir := r.cfg.Getenv("CREDENTIALS_DIRECTORY")
-		if dir == "" {
-			return errors.New("systemd handed over no credentials: LoadCredentialEncrypted=" + Credential + " is missing from the unit")
-		}
-		path = filepath.Join(dir, Credential)
+		return filepath.Join(r.cfg.Getenv("CREDENTIALS_DIRECTORY"), Credential)
 	}
+	return r.cfg.File
+}
+
+// withKept opens the data keys that are stored and runs f with the key above them. Where the present key does not open them the next one
+// may: it took its place, and this process, or the host, ended before its file did.
+func (r *Ring) withKept(kept *store.Keyring, f func(key []byte) error) error {
+	opens := func(key []byte) error {
+		if err := r.unwrap(kept, key); err != nil {
+			return err
+		}
+		return f(key)
+	}
+	err := r.withKey(opens)
+	if err == nil {
+		return nil
+	}
+	if _, missing := os.Lstat(r.file() + next); missing != nil || withFile(r.file()+next, opens) != nil {
+		return err
+	}
+	if r.cfg.Source == SourceFile {
+		return replaceFile(r.file()+next, r.file())
+	}
+	return nil
+}
+
+// withKey runs f with the upper key, in locked memory.
+func (r *Ring) withKey(f func(key []byte) error) error {
+	if r.cfg.Source == SourceSystemd && r.cfg.Getenv("CREDENTIALS_DIRECTORY") == "" {
+		return errors.New("systemd handed over no credentials: LoadCredentialEncrypted=" + Credential + " is missing from the unit")
+	}
+	return withFile(r.file(), f)
+}
+
+func withFile(path string, f func(key []byte) error) error {
 	raw, err := keyfile.Read(path)
 	if err != nil {
 		return err
@@ -365,7 +451,19 @@ func makeFile(path string) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	return replaceFile(path+".new", path)
+}
+
+// replaceFile puts a file in another's place, durably.
+func replaceFile(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // about binds a value to its place: one that is moved to another row does not open.

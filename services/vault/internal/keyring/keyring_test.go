@@ -159,7 +159,7 @@ func TestKeyOfAPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	decrypts(t, again, "a", 1, encrypted, "secret")
-	if err := again.Rotate(t.Context(), nil, []byte("wrong horse")); !errors.Is(err, ErrPassphrase) {
+	if err := again.Rotate(t.Context(), nil, Rotation{Passphrase: []byte("wrong horse")}); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("new keys by a wrong one: %v", err)
 	}
 	if err := open(t, &kept{}, SourceFile, "").Unseal(t.Context(), []byte("x")); !errors.Is(err, ErrNoPassphrase) {
@@ -173,12 +173,12 @@ func TestRotate(t *testing.T) {
 	r := open(t, s, SourceFile, file)
 	values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "one")}, {Name: "b", Version: 2, Value: encrypt(t, r, "b", 2, "two")}}
 	s.fail = errors.New("the disk is full")
-	if err := r.Rotate(t.Context(), values, nil); !errors.Is(err, s.fail) {
+	if err := r.Rotate(t.Context(), values, Rotation{}); !errors.Is(err, s.fail) {
 		t.Errorf("what is not stored: %v", err)
 	}
 	decrypts(t, r, "a", 1, values[0].Value, "one")
 	s.fail = nil
-	if err := r.Rotate(t.Context(), values, nil); err != nil {
+	if err := r.Rotate(t.Context(), values, Rotation{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, ring := range []*Ring{r, open(t, s, SourceFile, file)} {
@@ -188,4 +188,120 @@ func TestRotate(t *testing.T) {
 			t.Error("what was under the old key still opens")
 		}
 	}
+}
+
+// TestTheUpperKeyIsReplaced, from wherever it comes; whoever has the old one opens nothing any more.
+func TestTheUpperKeyIsReplaced(t *testing.T) {
+	t.Parallel()
+	typed := func() []byte { return []byte("correct horse") }
+	for source, c := range map[string]struct {
+		how     func(file string) Rotation
+		prepare func(file string) error
+		after   func(file string) error
+	}{
+		SourceFile: {how: func(string) Rotation { return Rotation{Upper: true} }},
+		SourceSystemd: {
+			how:     func(string) Rotation { return Rotation{Upper: true} },
+			prepare: func(file string) error { return os.WriteFile(file+next, bytes.Repeat([]byte{8}, keySize), 0o400) },
+			after:   func(file string) error { return os.Rename(file+next, file) },
+		},
+		SourcePassphrase: {how: func(string) Rotation {
+			return Rotation{Upper: true, Passphrase: typed(), Next: []byte("battery staple")}
+		}},
+	} {
+		t.Run(source, func(t *testing.T) {
+			t.Parallel()
+			file, s := filepath.Join(t.TempDir(), Credential), &kept{}
+			if source == SourceSystemd {
+				if err := os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := open(t, s, source, file)
+			if source == SourcePassphrase {
+				if err := r.Unseal(t.Context(), typed()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "secret")}}
+			if source != SourceFile {
+				if err := r.Rotate(t.Context(), values, Rotation{Upper: true, Passphrase: typed()}); !errors.Is(err, ErrNoNext) {
+					t.Errorf("without the next one: %v", err)
+				}
+			}
+			if c.prepare != nil {
+				if err := c.prepare(file); err != nil {
+					t.Fatal(err)
+				}
+			}
+			old, err := os.ReadFile(file)
+			if err != nil && source != SourcePassphrase {
+				t.Fatal(err)
+			}
+			if err := r.Rotate(t.Context(), values, c.how(file)); err != nil {
+				t.Fatal(err)
+			}
+			decrypts(t, r, "a", 1, s.values[0].Value, "secret") // without a restart
+			opened := func(file string, passphrase string) *Ring {
+				r := open(t, s, source, file)
+				if source == SourcePassphrase {
+					if err := r.Unseal(t.Context(), []byte(passphrase)); err != nil && passphrase == "battery staple" {
+						t.Fatal(err)
+					}
+				}
+				return r
+			}
+			decrypts(t, opened(file, "battery staple"), "a", 1, s.values[0].Value, "secret")
+			if c.after != nil {
+				if err := c.after(file); err != nil {
+					t.Fatal(err)
+				}
+			}
+			decrypts(t, opened(file, "battery staple"), "a", 1, s.values[0].Value, "secret")
+			if source == SourceFile {
+				if _, err := os.Lstat(file + next); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the next key's file is left: %v", err)
+				}
+			}
+			stale := filepath.Join(t.TempDir(), Credential)
+			if err := os.WriteFile(stale, old, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if ring := opened(stale, "correct horse"); !ring.Sealed(t.Context()) {
+				t.Error("the old key opens what is stored")
+			}
+		})
+	}
+}
+
+// TestTheUpperKeyIsReplacedOrNot: wherever a change of its file is cut off, one of the two files opens what is stored.
+func TestTheUpperKeyIsReplacedOrNot(t *testing.T) {
+	t.Parallel()
+	dir, s := t.TempDir(), &kept{}
+	file := filepath.Join(dir, File)
+	r := open(t, s, SourceFile, file)
+	values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "secret")}}
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The store fails after the new file is there.
+	s.fail = errors.New("killed")
+	if err := r.Rotate(t.Context(), values, Rotation{Upper: true}); !errors.Is(err, s.fail) {
+		t.Fatal(err)
+	}
+	s.fail = nil
+	decrypts(t, open(t, s, SourceFile, file), "a", 1, values[0].Value, "secret")
+	// It is stored, and the file has not taken its place.
+	if err := r.Rotate(t.Context(), values, Rotation{Upper: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(file, file+next), os.WriteFile(file, old, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	decrypts(t, open(t, s, SourceFile, file), "a", 1, s.values[0].Value, "secret")
+	if _, err := os.Lstat(file + next); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the next key's file did not take its place: %v", err)
+	}
+	decrypts(t, open(t, s, SourceFile, file), "a", 1, s.values[0].Value, "secret")
 }

@@ -5,6 +5,7 @@
 package safe
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/hmac"
@@ -145,8 +146,8 @@ func (s *Safe) Remove(ctx context.Context, name string, version uint32) (*store.
 	return c, s.store.RemoveCredential(ctx, name, version)
 }
 
-// Rotate puts a new data key in the place of the old, and returns how many values it encrypted anew.
-func (s *Safe) Rotate(ctx context.Context, passphrase []byte) (int, error) {
+// Rotate puts a new data key in the place of the old, and as asked a new key above it, and returns how many values it encrypted anew.
+func (s *Safe) Rotate(ctx context.Context, how keyring.Rotation) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, err := s.store.Credentials(ctx)
@@ -157,7 +158,30 @@ func (s *Safe) Rotate(ctx context.Context, passphrase []byte) (int, error) {
 	for _, c := range all {
 		values = append(values, c.Versions...)
 	}
-	return len(values), s.ring.Rotate(ctx, values, passphrase)
+	return len(values), s.ring.Rotate(ctx, values, how)
+}
+
+// Holding returns the name of a credential whose newest value stands in a text, or "". It is asked only about a text that was found to hold
+// some credential, so that nobody finds out by it what is stored.
+func (s *Safe) Holding(ctx context.Context, text string) (string, error) {
+	all, err := s.store.Credentials(ctx)
+	if err != nil || s.ring.Sealed(ctx) {
+		return "", err
+	}
+	for _, c := range all {
+		if len(c.Versions) == 0 {
+			continue
+		}
+		plain, err := s.ring.Decrypt(ctx, c.Name, c.Versions[0].Version, c.Versions[0].Value)
+		if err != nil {
+			return "", err
+		}
+		held := len(plain) > statement.CommitmentKey && bytes.Contains([]byte(text), plain[statement.CommitmentKey:])
+		if clear(plain); held {
+			return c.Name, nil
+		}
+	}
+	return "", nil
 }
 
 // Ask is a service that is about to start, or a request that is about to leave.

@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/proof"
+	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/journal"
@@ -89,6 +90,9 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 			return s.deny(ctx, &op, ruleName(j.decide(tool, []byte("{}"), usage.Counts{}).Rule))
 		}
 		return nil, err
+	}
+	if redaction.Holds(op.ToolName, string(req.GetArguments())) {
+		return nil, s.heldBy(ctx, string(req.GetArguments()))
 	}
 	return s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, opened: opened, client: client, judge: j})
 }

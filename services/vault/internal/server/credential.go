@@ -150,13 +150,19 @@ func (s *credentialService) Unseal(ctx context.Context, req *vaultv1.UnsealReque
 	return &vaultv1.UnsealResponse{}, nil
 }
 
-// RotateKeys makes a new data key.
+// RotateKeys makes a new data key, and as asked a new key above it.
 func (s *credentialService) RotateKeys(ctx context.Context, req *vaultv1.RotateKeysRequest) (*vaultv1.RotateKeysResponse, error) {
-	n, err := s.Safe.Rotate(context.WithoutCancel(ctx), req.GetPassphrase())
+	n, err := s.Safe.Rotate(context.WithoutCancel(ctx), keyring.Rotation{
+		Passphrase: req.GetPassphrase(), Upper: req.GetUpper(), Next: req.GetNextPassphrase(),
+	})
 	if err != nil {
 		return nil, credentialFault("", err)
 	}
-	s.Journal.Note(ctx, credentialRecord("rotate-keys", "", caller(ctx).String()))
+	r := credentialRecord("rotate-keys", "", caller(ctx).String())
+	if req.GetUpper() {
+		r.Body.Details["upper"] = "yes"
+	}
+	s.Journal.Note(ctx, r)
 	return &vaultv1.RotateKeysResponse{Values: count(n)}, nil
 }
 
@@ -304,6 +310,16 @@ func (s *Server) sendsNow(o *store.Operation, ask safe.Ask) error {
 	return nil
 }
 
+// heldBy is what an agent is told whose arguments hold a credential: people would see it, and sign for it, and the log would keep it.
+func (s *Server) heldBy(ctx context.Context, arguments string) error {
+	name, err := s.Safe.Holding(ctx, arguments)
+	if err != nil || name == "" {
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "an argument holds what looks like a credential; ask your human to store it (durward credential add NAME) "+
+			`and pass {"$credential":"NAME"} where the tool takes one`, fault.WithCause(err))
+	}
+	return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "an argument holds a stored credential; pass "+`{"$credential":"`+name+`"} where the tool takes one`)
+}
+
 func (s *Server) isSink(id string) bool {
 	for _, sink := range s.Sinks {
 		if sink.String() == id {
@@ -343,6 +359,8 @@ func credentialFault(name string, err error) error {
 		return fault.New(callv1.Code_CODE_SEALED, "the stored credentials are sealed: an operator must unseal the vault", cause)
 	case errors.Is(err, keyring.ErrPassphrase):
 		return fault.New(callv1.Code_CODE_DENIED, keyring.ErrPassphrase.Error(), cause)
+	case errors.Is(err, keyring.ErrNoNext):
+		return fault.New(callv1.Code_CODE_CONFLICT, keyring.ErrNoNext.Error(), cause)
 	case errors.Is(err, keyring.ErrNoPassphrase):
 		return fault.New(callv1.Code_CODE_CONFLICT, keyring.ErrNoPassphrase.Error(), cause)
 	case errors.Is(err, safe.ErrUnknown), errors.Is(err, safe.ErrNotGranted):

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/platformtest"
@@ -263,4 +265,24 @@ func TestCredentialsStayAcrossARestart(t *testing.T) {
 		t.Errorf("%v, %v", n, list)
 	}
 	v.must(v.stored(v.value(statement.CredentialRotate, 2, "second")))
+}
+
+// TestArgumentsThatHoldACredentialAreRefused, with the reference to use instead: nobody is asked to sign them, and no record holds them.
+func TestArgumentsThatHoldACredentialAreRefused(t *testing.T) {
+	v := newVault(t)
+	stored, other := "ghp_"+strings.Repeat("A1b2", 9), "ghp_"+strings.Repeat("C3d4", 9) // #nosec G101 -- of no account
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, stored)))
+	for value, want := range map[string]string{stored: `{"$credential":"hf"}`, other: `{"$credential":"NAME"}`} {
+		opened := v.open(bearer)
+		_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", value))
+		wantCode(t, err, callv1.Code_CODE_INVALID_ARGUMENT)
+		if f := fault.From(err); f == nil || !strings.Contains(f.Message, want) || strings.Contains(f.Message, value) {
+			t.Errorf("it is told: %v", err)
+		}
+	}
+	for _, r := range v.audit.records {
+		if raw, err := proto.Marshal(r); err != nil || bytes.Contains(raw, []byte(stored)) || bytes.Contains(raw, []byte(other)) {
+			t.Errorf("a record holds one: %v, %v", r, err)
+		}
+	}
 }

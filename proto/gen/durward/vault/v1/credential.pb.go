@@ -917,9 +917,13 @@ func (*UnsealResponse) Descriptor() ([]byte, []int) {
 type RotateKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The passphrase that the keys are kept under, where they are kept under one.
-	Passphrase    []byte `protobuf:"bytes,1,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Passphrase []byte `protobuf:"bytes,1,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
+	// The key above the data keys is replaced: by a new file, by systemd's credential durward-credentials-next, or by what is made of
+	// next_passphrase.
+	Upper          bool   `protobuf:"varint,2,opt,name=upper,proto3" json:"upper,omitempty"`
+	NextPassphrase []byte `protobuf:"bytes,3,opt,name=next_passphrase,json=nextPassphrase,proto3" json:"next_passphrase,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RotateKeysRequest) Reset() {
@@ -955,6 +959,20 @@ func (*RotateKeysRequest) Descriptor() ([]byte, []int) {
 func (x *RotateKeysRequest) GetPassphrase() []byte {
 	if x != nil {
 		return x.Passphrase
+	}
+	return nil
+}
+
+func (x *RotateKeysRequest) GetUpper() bool {
+	if x != nil {
+		return x.Upper
+	}
+	return false
+}
+
+func (x *RotateKeysRequest) GetNextPassphrase() []byte {
+	if x != nil {
+		return x.NextPassphrase
 	}
 	return nil
 }
@@ -1310,11 +1328,13 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\n" +
 	"passphrase\x18\x01 \x01(\fB\x0e\xbaH\az\x05\x10\x01\x18\x80\b\xf8\xbb\x18\x01R\n" +
 	"passphrase\"\x10\n" +
-	"\x0eUnsealResponse\"A\n" +
+	"\x0eUnsealResponse\"\x8e\x01\n" +
 	"\x11RotateKeysRequest\x12,\n" +
 	"\n" +
 	"passphrase\x18\x01 \x01(\fB\f\xbaH\x05z\x03\x18\x80\b\xf8\xbb\x18\x01R\n" +
-	"passphrase\",\n" +
+	"passphrase\x12\x14\n" +
+	"\x05upper\x18\x02 \x01(\bR\x05upper\x125\n" +
+	"\x0fnext_passphrase\x18\x03 \x01(\fB\f\xbaH\x05z\x03\x18\x80\b\xf8\xbb\x18\x01R\x0enextPassphrase\",\n" +
 	"\x12RotateKeysResponse\x12\x16\n" +
 	"\x06values\x18\x01 \x01(\rR\x06values\"\x80\x02\n" +
 	"\x19ReleaseCredentialsRequest\x122\n" +

@@ -42,7 +42,7 @@ type CredentialServiceClient interface {
 	ListCredentials(ctx context.Context, in *ListCredentialsRequest, opts ...grpc.CallOption) (*ListCredentialsResponse, error)
 	// Unseal hands in the passphrase that the credentials' keys are kept under.
 	Unseal(ctx context.Context, in *UnsealRequest, opts ...grpc.CallOption) (*UnsealResponse, error)
-	// RotateKeys puts a new data key in the place of the old, and encrypts every value anew.
+	// RotateKeys puts a new data key in the place of the old, and encrypts every value anew; as asked the key above it is replaced too.
 	RotateKeys(ctx context.Context, in *RotateKeysRequest, opts ...grpc.CallOption) (*RotateKeysResponse, error)
 }
 
@@ -129,7 +129,7 @@ type CredentialServiceServer interface {
 	ListCredentials(context.Context, *ListCredentialsRequest) (*ListCredentialsResponse, error)
 	// Unseal hands in the passphrase that the credentials' keys are kept under.
 	Unseal(context.Context, *UnsealRequest) (*UnsealResponse, error)
-	// RotateKeys puts a new data key in the place of the old, and encrypts every value anew.
+	// RotateKeys puts a new data key in the place of the old, and encrypts every value anew; as asked the key above it is replaced too.
 	RotateKeys(context.Context, *RotateKeysRequest) (*RotateKeysResponse, error)
 	mustEmbedUnimplementedCredentialServiceServer()
 }

@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -223,23 +224,40 @@ first passphrase is the one from then on.`,
 }
 
 func (a *app) rotateKeysCommand() *cobra.Command {
-	var stdin bool
+	var stdin, upper bool
 	cmd := &cobra.Command{
-		Use:     "rotate-keys",
-		Short:   "Encrypt the stored credentials anew",
-		Long:    `Makes a new data key and encrypts every stored credential under it, while everything goes on.`,
+		Use:   "rotate-keys",
+		Short: "Encrypt the stored credentials anew",
+		Long: `Makes a new data key and encrypts every stored credential under it, while everything goes on.
+
+With --upper the key above the data keys is replaced too. Where it lies in a file, a new file takes its place. Where systemd hands
+it over, the new one comes as the credential durward-credentials-next, which the unit loads beside the other; once this has
+returned, put it in the other's place. Where it is made of a passphrase, the new one is asked for; --stdin reads the present
+one and the new one, a line each.`,
 		Example: "  durward vault rotate-keys",
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 			list, err := a.list(ctx, s)
 			if err != nil {
 				return err
 			}
-			request := &vaultv1.RotateKeysRequest{}
+			request := &vaultv1.RotateKeysRequest{Upper: upper}
 			if list.GetPassphraseSet() {
 				if request.Passphrase, err = a.passphrase(ctx, stdin, false); err != nil {
 					return err
 				}
 				defer clear(request.GetPassphrase())
+				if upper && stdin {
+					present, next, ok := bytes.Cut(request.GetPassphrase(), []byte("\n"))
+					if !ok {
+						return cli.Usage("Two lines: the present passphrase and the new one.", "the new passphrase is missing")
+					}
+					request.Passphrase, request.NextPassphrase = present, next
+				} else if upper {
+					if request.NextPassphrase, err = a.passphrase(ctx, false, true); err != nil {
+						return err
+					}
+					defer clear(request.GetNextPassphrase())
+				}
 			}
 			answer, err := s.Vault.Credentials.RotateKeys(ctx, request)
 			if err != nil {
@@ -251,6 +269,7 @@ func (a *app) rotateKeysCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&stdin, "stdin", false, "read the passphrase from standard input")
+	cmd.Flags().BoolVar(&upper, "upper", false, "replace the key above the data keys too")
 	return cmd
 }
 
@@ -263,7 +282,7 @@ func (a *app) passphrase(ctx context.Context, stdin, fresh bool) ([]byte, error)
 	if err != nil || !fresh {
 		return first, err
 	}
-	again, err := signingkey.AskTerminal(ctx, "It is the first one. Once more: ")
+	again, err := signingkey.AskTerminal(ctx, "Once more, since it is a new one: ")
 	if err != nil {
 		return nil, err
 	}
