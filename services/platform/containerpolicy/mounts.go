@@ -17,6 +17,7 @@ var tmpfsOption = regexp.MustCompile(
 // mount is one in the newer form. The options of kinds that are not mounted are looked at for being there.
 type mount struct {
 	Type, Source, Target, Consistency string
+	ReadOnly                          bool
 	BindOptions                       *struct {
 		Propagation                    string
 		CreateMountpoint, NonRecursive bool
@@ -26,7 +27,15 @@ type mount struct {
 }
 
 // mountPoint is a mount as the daemon reports it.
-type mountPoint struct{ Type, Source, Destination, Propagation string }
+type mountPoint struct {
+	Type, Source, Destination, Propagation string
+	RW                                     bool
+}
+
+// given reports whether a mount is of one of the executor's own files, which only this container gets.
+func (k *check) given(source, target string, writable bool) bool {
+	return !writable && source != "" && k.Given[target] == source
+}
 
 // mounts judges mounts in the newer form.
 func mounts(k *check) string {
@@ -60,6 +69,9 @@ func (k *check) mount(m mount) string {
 		}
 		if o := m.BindOptions; o != nil && (!private(o.Propagation) || o.CreateMountpoint) {
 			return "mounts must not pass through to the host and back"
+		}
+		if k.given(m.Source, m.Target, !m.ReadOnly) {
+			return ""
 		}
 		return k.source(m.Source, m.BindOptions == nil || !m.BindOptions.NonRecursive)
 	}
@@ -134,6 +146,9 @@ func (k *check) mountPoint(m mountPoint) string {
 	case "bind":
 		if !private(m.Propagation) {
 			return "mounts must not pass through to the host and back"
+		}
+		if k.given(m.Source, m.Destination, m.RW) {
+			return Target(m.Destination)
 		}
 		// Whether what is mounted below comes along is said in HostConfig, and judged there.
 		return Target(m.Destination) + k.source(m.Source, false)

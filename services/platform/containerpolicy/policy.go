@@ -34,6 +34,8 @@ const (
 type Rules struct {
 	// Mounts are the folders of the host that mounts may lie in.
 	Mounts []string
+	// Given are files of the executor's own that are mounted one by one, and read-only, at places of the container's: the file by the place.
+	Given map[string]string
 	// Refused are folders and files of the host that no mount may touch, beyond the built-in ones: the runtime's socket, our
 	// own files.
 	Refused []string

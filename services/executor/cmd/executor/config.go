@@ -43,6 +43,9 @@ type settings struct {
 	Docker struct {
 		// Socket is the Docker Engine's Unix socket, an absolute path. Empty: no service may use the docker driver.
 		Socket string `yaml:"socket"`
+		// CredentialsDir is a folder in memory (a tmpfs) that Docker sees too, an absolute path; containers get their credentials out of it.
+		// It is made where it is missing, and nobody else may get into it. Empty: /dev/shm/durward-UID.
+		CredentialsDir string `yaml:"credentials_dir"`
 	} `yaml:"docker"`
 	// GPU says how GPUs are measured.
 	GPU struct {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -12,6 +14,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/docker"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/executor/internal/driver/null"
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/driver/systemd"
@@ -39,7 +42,7 @@ func (s *settings) drivers() []string {
 
 // openDrivers opens the drivers that the configuration gives this executor. Those that need another program, systemd or Docker,
 // are opened when a service first needs them.
-func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, release driverprocess.Release, logger *slog.Logger) (*drivers, error) {
+func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor, release launch.Release, logger *slog.Logger) (*drivers, error) {
 	processes, err := driverprocess.New(driverprocess.Config{Dir: cfg.StateDir, Log: logger, Development: cfg.development, Release: release})
 	if err != nil {
 		return nil, err
@@ -49,12 +52,16 @@ func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor
 		close:  []func() error{func() error { processes.Close(); return nil }},
 	}
 	d.later(catalog.DriverSystemd, logger, func() (closer, error) {
-		return systemd.New(systemd.Config{Manager: cfg.Systemd.Manager, Development: cfg.development, Logger: logger})
+		return systemd.New(systemd.Config{
+			Manager: cfg.Systemd.Manager, Development: cfg.development, Logger: logger,
+			Release: release, Credentials: filepath.Join(cfg.StateDir, "credentials"),
+		})
 	})
 	if cfg.Docker.Socket != "" {
 		d.later(catalog.DriverDocker, logger, func() (closer, error) {
 			return docker.New(docker.Config{
 				Socket: cfg.Docker.Socket, Catalog: known, Logger: logger,
+				Release: release, Credentials: cmp.Or(cfg.Docker.CredentialsDir, fmt.Sprintf("/dev/shm/durward-%d", os.Getuid())),
 				UUID: func(index uint32) (string, bool) {
 					g, ok := gpus.Last().Find(index)
 					return g.UUID, ok && !g.Simulated && g.UUID != ""
@@ -182,7 +189,7 @@ func (missing) Logs(context.Context, *catalog.Service, string, int) (driver.Page
 
 // releaseBy asks the vault for credentials in the name of the call that starts a service. What starts one without a call, a rule of the
 // catalog or the undoing of a switch after a restart, gets what a human let the service have unattended.
-func releaseBy(vault vaultv1.ReleaseServiceClient) driverprocess.Release {
+func releaseBy(vault vaultv1.ReleaseServiceClient) launch.Release {
 	return func(ctx context.Context, service string, names []string, public []byte) ([]byte, error) {
 		grant := sink.Grant(ctx)
 		response, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Grant: grant, Service: service, Names: names, PublicKey: public})

@@ -20,6 +20,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/driver/launch"
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/server"
 	"durward.internal/services/platform/process"
@@ -41,8 +42,8 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == driverprocess.KeepLog {
 		os.Exit(driverprocess.KeepLogMain(os.Args[2:]))
 	}
-	if len(os.Args) > 1 && os.Args[1] == driverprocess.Launch {
-		os.Exit(driverprocess.LaunchMain(os.Args[2:]))
+	if len(os.Args) > 1 && os.Args[1] == launch.Word {
+		os.Exit(launch.Main(os.Args[2:]))
 	}
 	cfg := &settings{}
 	os.Exit(process.Main(process.Program{

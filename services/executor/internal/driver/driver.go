@@ -103,6 +103,7 @@ const (
 	CauseSealed         = "the stored credentials are sealed until an operator unseals the vault"
 	CauseNoCredential   = "a credential that it needs is not stored, or not granted to it" // #nosec G101 -- a sentence
 	CauseOnlyByCall     = "it needs credentials that are not granted to it unattended: start it by a call"
+	CauseNotTaken       = "its unit or container cannot take a credential the way it is set up; an operator finds how in credentials.md" // #nosec G101 -- a sentence
 	CauseUnknown        = "its manager did not say whether it was started"
 )
 
@@ -121,6 +122,8 @@ var (
 	ErrSealed       = errors.New(CauseSealed)
 	ErrNoCredential = errors.New(CauseNoCredential)
 	ErrOnlyByCall   = errors.New(CauseOnlyByCall)
+	// ErrNotTaken: what it was to be given cannot be handed to it as it is set up.
+	ErrNotTaken = errors.New(CauseNotTaken)
 	// ErrChanged: the service is not what the definition says, and nothing of it was run.
 	ErrChanged = errors.New(CauseChanged)
 	// ErrUnknown: the manager was told to start the service and its answer is lost. It may run by now, or later.
@@ -130,7 +133,7 @@ var (
 // Cause returns the fixed sentence for a driver's error.
 func Cause(err error) string {
 	for _, known := range []error{
-		ErrUnknown, ErrChanged, ErrSealed, ErrNoCredential, ErrOnlyByCall,
+		ErrUnknown, ErrChanged, ErrSealed, ErrNoCredential, ErrOnlyByCall, ErrNotTaken,
 		ErrPortInUse, ErrProgramMissing, ErrNotPermitted, ErrNotStopped, ErrUnitMissing, ErrImageMissing, ErrContainer, ErrNoManager,
 	} {
 		if errors.Is(err, known) {

@@ -252,7 +252,7 @@ func (m *Manager) panicked(ctx context.Context, s *catalog.Service, p any) {
 
 // mayRun returns the definition of what would be started, if that is what may be.
 func (m *Manager) mayRun(ctx context.Context, s *catalog.Service, a Act) (string, error) {
-	if len(s.Credentials) > 0 && s.Driver != catalog.DriverProcess {
+	if len(s.Credentials) > 0 && s.Driver == catalog.DriverNull {
 		return "", fault.New(callv1.Code_CODE_FAILED, s.ID+" was not started: its catalogue entry names credentials, which the "+s.Driver+" driver gives to no service")
 	}
 	definition, err := m.Definition(ctx, s)

@@ -313,10 +313,10 @@ func TestALieIsRemembered(t *testing.T) {
 func TestWhoeverNeedsCredentialsDoesNotStart(t *testing.T) {
 	p := &program{after: driver.Running}
 	m, s := manager(t, p, &answers{}, 0)
-	s.Credentials, s.Driver = []string{"hf-token"}, catalog.DriverSystemd
+	s.Credentials, s.Driver = []string{"hf-token"}, catalog.DriverNull
 	m.cfg.Drivers[s.Driver] = m.cfg.Drivers[catalog.DriverProcess]
 	_, err := m.Start(t.Context(), s)
-	wantFault(t, err, callv1.Code_CODE_FAILED, "chat was not started: its catalogue entry names credentials, which the systemd driver gives to no service")
+	wantFault(t, err, callv1.Code_CODE_FAILED, "chat was not started: its catalogue entry names credentials, which the null driver gives to no service")
 	if starts, _ := p.count(); starts != 0 {
 		t.Errorf("%d starts", starts)
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -49,7 +50,10 @@ type Config struct {
 	UUID func(index uint32) (uuid string, ok bool)
 	// Refused are folders and files that no container may see beyond those that none ever may: the executor's own.
 	Refused []string
-	Logger  *slog.Logger
+	// Release brings containers their credentials, as files that a launcher puts into the folder Credentials, which is in memory.
+	Release     launch.Release
+	Credentials string
+	Logger      *slog.Logger
 }
 
 // Driver makes, finds, starts and stops containers. It is safe for concurrent use; start and stop of one service must not
@@ -125,6 +129,15 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 	if err != nil {
 		return err
 	}
+	if len(s.Credentials) > 0 {
+		// The container keeps the files, and they lose their names here, as soon as it was started.
+		held, err := launch.Put(ctx, d.cfg.Release, s, d.cfg.Credentials)
+		if err != nil {
+			return err
+		}
+		defer held.Close()
+		spec.give(held.Files, rules)
+	}
 	if err := spec.check(rules); err != nil {
 		return fmt.Errorf("%w: what would be sent: %w", driver.ErrContainer, err)
 	}
@@ -155,6 +168,9 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 
 // startAdopted starts a container that a human made.
 func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definition string, h host) error {
+	if len(s.Credentials) > 0 {
+		return fmt.Errorf("%w: a container that somebody else made is given none", driver.ErrNotTaken)
+	}
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err

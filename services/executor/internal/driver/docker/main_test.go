@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"durward.internal/services/executor/internal/driver/launch"
 )
 
 // inContainer is set in the images that the tests make: then this test binary is the program in the container.
@@ -18,6 +20,9 @@ const inContainer = "DURWARD_TEST_CONTAINER"
 func TestMain(m *testing.M) {
 	if os.Getenv(inContainer) != "" {
 		os.Exit(program(os.Args[1:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == launch.Word {
+		os.Exit(launch.Main(os.Args[2:]))
 	}
 	os.Exit(m.Run())
 }

@@ -8,12 +8,14 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/network"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/containerpolicy"
 )
@@ -115,6 +117,24 @@ func (d *Driver) make(s *catalog.Service, i img, r *containerpolicy.Rules) (spec
 		out.host.DeviceRequests = []container.DeviceRequest{deviceRequest(k.GPUAccess, r.GPUs)}
 	}
 	return out, nil
+}
+
+// credentialsInside is where a container finds its credentials.
+const credentialsInside = "/run/credentials/"
+
+// give adds files that a launcher made, and the variables that name them.
+func (s *spec) give(files []launch.File, rules *containerpolicy.Rules) {
+	rules.Given = map[string]string{}
+	for _, f := range files {
+		inside := credentialsInside + f.Name
+		rules.Given[inside] = f.Path
+		rules.Environment = append(slices.Clone(rules.Environment), f.Variable)
+		s.host.Mounts = append(s.host.Mounts, mount.Mount{
+			Type: mount.TypeBind, Source: f.Path, Target: inside, ReadOnly: true,
+			BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: true},
+		})
+		s.config.Env = append(slices.DeleteFunc(s.config.Env, func(set string) bool { return strings.HasPrefix(set, f.Variable+"=") }), f.Variable+"="+inside)
+	}
 }
 
 // networkMode: without a port a container that needs no network gets none. One with a port needs a bridge, which leads out.

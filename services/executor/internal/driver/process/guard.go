@@ -6,9 +6,3 @@ import "os"
 
 // output is what a program writes to: the pipe to its log's keeper, and never the file.
 func output(pipe *os.File, _ string) *os.File { return pipe }
-
-// recipient is the key that the vault seals credentials to, and how what it sealed reaches the launcher: the launcher's own key, and
-// untouched.
-func recipient(public []byte) (to []byte, pass func(sealed []byte, service string) []byte) {
-	return public, func(sealed []byte, _ string) []byte { return sealed }
-}

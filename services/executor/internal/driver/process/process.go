@@ -30,6 +30,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/executor/internal/driver/process/cgroup"
 	"durward.internal/services/platform/catalog"
@@ -50,7 +51,7 @@ type Config struct {
 	// Development: a service may run as the executor's own user, and the machine's control groups are left alone.
 	Development bool
 	// Release brings services their credentials; nil: none that needs any is started.
-	Release Release
+	Release launch.Release
 }
 
 // Driver starts, finds and stops programs. It is safe for concurrent use; start and stop of one service must not overlap.
@@ -60,7 +61,7 @@ type Driver struct {
 	boot           string
 	development    bool
 	programs       catalog.Programs
-	release        Release
+	release        launch.Release
 	// groups is nil where services have no control groups.
 	groups *cgroup.Tree
 
@@ -253,7 +254,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		begin = func() error { return confined(start) }
 	}
 	if len(s.Credentials) > 0 {
-		begin = d.launching(ctx, s, cmd, begin)
+		begin = launch.Program(ctx, d.release, s, cmd, begin)
 	}
 	if err := d.save(r); err != nil {
 		return err
@@ -262,7 +263,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		d.clear(r)
 		d.forget(s.ID)
 		switch {
-		case errors.Is(err, driver.ErrChanged), errors.Is(err, driver.ErrSealed), errors.Is(err, driver.ErrNoCredential), errors.Is(err, driver.ErrOnlyByCall):
+		case errors.Is(err, driver.ErrChanged), errors.Is(err, driver.ErrSealed), errors.Is(err, driver.ErrNoCredential), errors.Is(err, driver.ErrOnlyByCall), errors.Is(err, driver.ErrNotTaken):
 			return err
 		case errors.Is(err, os.ErrPermission):
 			return fmt.Errorf("%w: %w", driver.ErrNotPermitted, err)

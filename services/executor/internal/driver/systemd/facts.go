@@ -64,11 +64,13 @@ type facts struct {
 	commands    [][]string
 	environment []string
 	dir         string
-	mainPID     int
-	cgroup      string
-	restarts    uint32
-	job         uint32
-	since       time.Time
+	// loads are the unit's LoadCredential=: names, and where they come from.
+	loads    map[string]string
+	mainPID  int
+	cgroup   string
+	restarts uint32
+	job      uint32
+	since    time.Time
 	// bounded: its memory has a limit.
 	bounded bool
 	// private: it sees no network but a loopback interface of its own. guarded: it may exchange packets with this host alone.
@@ -124,6 +126,22 @@ func take[T any](p properties, key string, into *T) {
 	}
 }
 
+// pairs reads an array of two strings each.
+func pairs(v any) map[string]string {
+	list, _ := v.([][]any)
+	if len(list) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(list))
+	for _, item := range list {
+		if len(item) == 2 {
+			name, _ := item[0].(string)
+			out[name], _ = item[1].(string)
+		}
+	}
+	return out
+}
+
 func read(p properties) facts {
 	f := facts{}
 	take(p, "Id", &f.id)
@@ -139,6 +157,7 @@ func read(p properties) facts {
 	f.above = privileged(p["ExecStartEx"])
 	f.commands, f.environment = commands(p), names(p["EnvironmentFiles"])
 	take(p, "WorkingDirectory", &f.dir)
+	f.loads = pairs(p["LoadCredential"])
 	take(p, "ControlGroup", &f.cgroup)
 	take(p, "NRestarts", &f.restarts)
 	take(p, "PrivateNetwork", &f.private)

@@ -24,6 +24,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -33,6 +34,9 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "act" {
 		os.Exit(act(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == launch.Word {
+		os.Exit(launch.Main(os.Args[2:]))
 	}
 	if os.Getenv("SANDBOX") != "1" {
 		fmt.Fprintln(os.Stderr, "run scripts/real-systemd.sh")
@@ -59,6 +63,18 @@ func act(args []string) int {
 			fmt.Println(line)
 		}
 		return status
+	case "credential": // copies one to a pipe
+		raw, err := os.ReadFile(filepath.Join(os.Getenv("CREDENTIALS_DIRECTORY"), args[1]))
+		if err == nil {
+			err = os.WriteFile(args[2], raw, 0o600)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if len(args) > 3 {
+			return act(args[3:])
+		}
 	case "count":
 		n, _ := strconv.Atoi(args[1])
 		for i := range n {

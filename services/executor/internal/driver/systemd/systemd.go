@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/executor/internal/driver/pin"
 	"durward.internal/services/platform/catalog"
 )
@@ -59,6 +60,9 @@ type Config struct {
 	Journalctl string
 	// Development: units of the host may run as any user, root and the executor's own among them.
 	Development bool
+	// Release brings units their credentials, which they load from a socket in the folder Credentials that is named as their service.
+	Release     launch.Release
+	Credentials string
 	Logger      *slog.Logger
 }
 
@@ -79,6 +83,8 @@ type Driver struct {
 	mu    sync.Mutex
 	bus   manager // nil while there is none
 	units map[string]*unit
+	// held are the launchers of the last starts, by service.
+	held map[string]*launch.Held
 }
 
 // New connects to systemd and begins to observe. That systemd does not answer is no error: it is tried again until it does.
@@ -98,6 +104,7 @@ func newDriver(cfg Config, connect func(context.Context) (manager, error)) (*Dri
 		journal: journal{program: cfg.Journalctl, user: cfg.Manager == ManagerUser},
 		connect: connect,
 		units:   map[string]*unit{},
+		held:    map[string]*launch.Held{},
 	}
 	d.journal.program = cmp.Or(d.journal.program, "/usr/bin/journalctl")
 	// A unit's packets are filtered by BPF programs on control groups of version 2, and only root may put them there.
@@ -278,6 +285,14 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	if err := d.unchanged(ctx, s, definition); err != nil {
 		return err
 	}
+	if len(s.Credentials) > 0 {
+		held, err := d.handOver(ctx, s, f)
+		if err != nil {
+			return err
+		}
+		// A unit's program has begun before it has loaded its credentials.
+		defer time.AfterFunc(loading, held.Close)
+	}
 	job, result, err := b.start(ctx, s.Unit)
 	if errors.Is(err, errDestructive) {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
@@ -295,6 +310,31 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
 	return lost(d.judge(ctx, s, f, verdict))
+}
+
+// loading is how long a unit may take to load its credentials once its start is reported.
+const loading = 5 * time.Second
+
+// handOver has a launcher ready for a unit that loads each of its credentials from the launcher's socket.
+func (d *Driver) handOver(ctx context.Context, s *catalog.Service, f facts) (*launch.Held, error) {
+	socket := filepath.Join(d.cfg.Credentials, s.ID)
+	for _, name := range s.Credentials {
+		if f.loads[name] != socket {
+			return nil, fmt.Errorf("%w: %s needs the line LoadCredential=%s:%s", driver.ErrNotTaken, s.Unit, name, socket)
+		}
+	}
+	d.mu.Lock()
+	before := d.held[s.ID]
+	d.mu.Unlock()
+	before.Close() // or it would take this one's socket away when it goes
+	held, err := launch.Serve(ctx, d.cfg.Release, s, socket)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held[s.ID] = held
+	return held, nil
 }
 
 // lost says that a start for which systemd has been asked may have begun, where systemd did not answer.
