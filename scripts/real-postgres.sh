@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Audit and the vault on Debian's PostgreSQL, which runs as a user who is not root, with TLS: the suites of their stores, a log that
 # moves there and back, two audits and two vaults of which one is killed and one stopped past its lock, PostgreSQL killed among appends
-# and between an approval and its use, its standby promoted, the network cut, and the negative controls of the fence. Installs postgresql-15 if it is missing. Arguments go to
+# and between an approval and its use, its standby promoted, its disk full, the network cut, and the negative controls. Installs postgresql-15 if it is missing. Arguments go to
 # `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."

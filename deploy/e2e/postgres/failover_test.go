@@ -60,7 +60,13 @@ type rig struct {
 // start starts the audits, with the addresses of the database's servers and what clients of it need, and writers that never stop.
 func start(t *testing.T, passwordFile, ca string, addresses ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, h: harness.New(t, harness.Options{})}
+	return startWith(t, harness.Options{}, passwordFile, ca, addresses...)
+}
+
+// startWith starts programs of another build.
+func startWith(t *testing.T, opts harness.Options, passwordFile, ca string, addresses ...string) *rig {
+	t.Helper()
+	r := &rig{t: t, h: harness.New(t, opts)}
 	settings := r.h.ReadFile("config/audit.yaml") + fmt.Sprintf("\ndatabase:\n  engine: postgres\n  addresses: [%s]\n  name: durward_audit\n  user: durward_audit\n  password_file: %s\n  ca: %s\n",
 		strings.Join(addresses, ", "), passwordFile, ca)
 	r.h.WriteFile("config/audit.yaml", settings)
@@ -244,14 +250,28 @@ func (w *wire) forward(ctx context.Context, from, to net.Conn) {
 	}
 }
 
-// verify ends the writers, reads the whole log from each audit, proves it, and holds against it what the writers were told.
+// verify fails for what is wrong of the log.
 func (r *rig) verify() {
+	t := r.t
+	t.Helper()
+	for _, wrong := range r.wrong() {
+		t.Error(wrong)
+	}
+	for _, w := range r.log.Writers {
+		if n := len(w.Times()); n < 2*enough {
+			t.Errorf("%s had %d records acknowledged: the test shows little", w.Name, n)
+		}
+	}
+}
+
+// wrong ends the writers, reads the whole log from each audit, proves it, and holds against it what the writers were told.
+func (r *rig) wrong() (list []string) {
 	t := r.t
 	t.Helper()
 	r.stop()
 	r.log.Close()
 	if said := r.log.Untrue(); said != "" {
-		t.Errorf("a writer found the log untrue:\n%s", said)
+		list = append(list, "a writer found the log untrue:\n"+said)
 	}
 	for _, role := range []string{harness.Audit, harness.Standby} {
 		var log *ledger.Log
@@ -262,13 +282,9 @@ func (r *rig) verify() {
 			return err
 		})
 		for _, wrong := range r.log.Check(log, time.Time{}) {
-			t.Errorf("%s: %s", role, wrong)
+			list = append(list, role+": "+wrong)
 		}
 		t.Logf("%s: %d entries verify", role, log.Size)
 	}
-	for _, w := range r.log.Writers {
-		if n := len(w.Times()); n < 2*enough {
-			t.Errorf("%s had %d records acknowledged: the test shows little", w.Name, n)
-		}
-	}
+	return list
 }

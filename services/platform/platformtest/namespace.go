@@ -18,6 +18,16 @@ const apartIn = "DURWARD_TEST_APART"
 // namespaces, which it never does in CI.
 func apart(t *testing.T, flags uintptr) bool {
 	t.Helper()
+	return again(t, &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | flags,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	})
+}
+
+// again is apart with other namespaces.
+func again(t *testing.T, attributes *syscall.SysProcAttr) bool {
+	t.Helper()
 	if os.Getenv(apartIn) != "" {
 		return true
 	}
@@ -28,11 +38,7 @@ func apart(t *testing.T, flags uintptr) bool {
 	// #nosec G204 G702 -- this very test again
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.timeout="+timeout.String())
 	cmd.Env = append(os.Environ(), apartIn+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | flags,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
+	cmd.SysProcAttr = attributes
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {

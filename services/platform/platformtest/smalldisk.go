@@ -16,8 +16,29 @@ func SmallDisk(t *testing.T, bytes int64) string {
 	if !apart(t, syscall.CLONE_NEWNS) {
 		return ""
 	}
-	dir := t.TempDir()
-	if err := syscall.Mount("durward-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", bytes)); err != nil {
+	return mount(t, bytes, 0o700)
+}
+
+// SmallDiskForAll is SmallDisk without a user namespace, for programs of other users: root alone has it.
+func SmallDiskForAll(t *testing.T, bytes int64) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a disk that other users write to takes root")
+	}
+	if !again(t, &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}) {
+		return ""
+	}
+	return mount(t, bytes, 0o755)
+}
+
+func mount(t *testing.T, bytes int64, mode int) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "disk") // others enter it, and its path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) }) // it is empty once nothing is mounted there
+	if err := syscall.Mount("durward-test", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=%#o", bytes, mode)); err != nil {
 		t.Fatalf("mount a small disk: %v", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }) // it ends with its namespace anyway

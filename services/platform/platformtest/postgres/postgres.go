@@ -288,6 +288,25 @@ func (s *Server) children(t testing.TB) []string {
 	return strings.Fields(string(list))
 }
 
+// Detach has a standby follow no more, while its server acknowledges without it: what comes from here on it does not have.
+func (s *Server) Detach(t testing.TB, standby *Server) {
+	t.Helper()
+	s.SQL(t, "postgres", "ALTER SYSTEM RESET synchronous_standby_names")
+	s.SQL(t, "postgres", "SELECT pg_reload_conf()")
+	standby.SQL(t, "postgres", "ALTER SYSTEM SET primary_conninfo = ''")
+	standby.SQL(t, "postgres", "SELECT pg_reload_conf()")
+	for began := time.Now(); s.SQL(t, "postgres", "SELECT count(*) FROM pg_stat_replication") != "0"; time.Sleep(20 * time.Millisecond) { // psql is the only one to ask
+		if time.Since(began) > time.Minute {
+			t.Fatal("the standby follows still")
+		}
+	}
+}
+
+// Running reports whether the server is there: on a full disk it may have ended by itself.
+func (s *Server) Running() bool {
+	return s.postmaster != nil && alive(strconv.Itoa(s.postmaster.Process.Pid))
+}
+
 // Kill ends the server and all of its processes with SIGKILL, as a power cut would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
