@@ -224,6 +224,7 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	f.durward("audit", "hold", "list")
 	f.durward("audit", "hold", "release", "0", "--yes")
 	f.durward("audit", "prune", "--older-than", "a while")
+	f.durward("audit", "copy", "nowhere.yaml")
 	f.both("audit", "stats", "--since", "2099-01-01T00:00:00Z")
 	f.durward("audit", "report", "--since", "2099-01-01T00:00:00Z")
 

@@ -352,3 +352,72 @@ func TestWatch(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestTornWrite: of the last writes to the write-ahead log a part reached the disk, cut off or full of zeros at any place, and the kernel
+// said of none of them that it is there. The log is one that was: it adds up, nothing in it is damaged, and it goes on.
+func TestTornWrite(t *testing.T) {
+	r := &rig{}
+	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := note.NewVerifier(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.keys = []note.Verifier{v}
+	if r.signer, err = note.NewSigner(secret); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // its files were copied
+	r.fill(t, db)
+	file, err := os.ReadFile(filepath.Join(dir, store.File))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wal, err := os.ReadFile(filepath.Join(dir, store.File+"-wal"))
+	if err != nil || len(wal) < 100_000 {
+		t.Fatalf("a write-ahead log of %d bytes, %v", len(wal), err)
+	}
+	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // the test's own choices
+	sizes := map[uint64]bool{}
+	for range 40 {
+		at := random.IntN(len(wal))
+		for what, torn := range map[string][]byte{"cut": wal[:at], "zeros": append(bytes.Clone(wal[:at]), make([]byte, len(wal)-at)...)} {
+			dir := folder(t, file)
+			if err := os.WriteFile(filepath.Join(dir, store.File+"-wal"), torn, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.start(t, dir); err != nil {
+				t.Errorf("%s at %d: %v", what, at, err)
+				continue
+			}
+			db, err := store.Open(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := r.open(t, db)
+			size := l.Size()
+			sizes[size] = true
+			report := &damage.Report{}
+			if err := report.Examine(t.Context(), db, 0, size, nil); err != nil || !report.Sound() || size%50 != 0 {
+				t.Errorf("%s at %d: %d records, %v, %v", what, at, size, report, err)
+			}
+			if _, err := l.Append(t.Context(), writer, []*auditv1.Record{{Sequence: size + 1, Kind: auditv1.Kind_KIND_INTENT, Time: timestamppb.Now()}}, 0); err != nil {
+				t.Errorf("%s at %d: %v", what, at, err)
+			}
+			l.Close()
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(sizes) < 3 {
+		t.Errorf("every log has one of %d sizes: the test shows little", len(sizes))
+	}
+}

@@ -20,7 +20,7 @@ const (
 	daily = 24 * time.Hour
 	share = 10
 	// advice is what a human does about it.
-	advice = `Keep a copy of the database as it is. Then put a backup back, or have "audit -copy" with -damaged bring to a new database what verifies ("A damaged log" in deploy/docs/audit.md)`
+	advice = `Keep a copy of the database as it is. Then put a backup back, or have "durward audit copy --damaged" bring to a new database what verifies ("A damaged log" in deploy/docs/audit.md)`
 )
 
 // Explain adds to the error of a log that does not open, if it is damaged, what of it is, and what to do. A nil db is one that does not

@@ -28,8 +28,8 @@ import (
 
 // Why the databases are closed.
 const (
-	moved   = "its log was moved to another database by audit -copy; the configuration must name that one"
-	filling = "audit -copy has not brought all of the log here: run it again"
+	moved   = "its log was moved to another database by durward audit copy; the configuration must name that one"
+	filling = "durward audit copy has not brought all of the log here: run it again"
 )
 
 // Bounds of a part, which is one transaction.

@@ -36,7 +36,7 @@ func (a *app) auditCommand() *cobra.Command {
 these commands keeps the newest checkpoint, and a log that does not extend it is refused loudly.`,
 	}
 	cmd.AddCommand(a.auditSearchCommand(), a.auditShowCommand(), a.auditVerifyCommand(), a.auditTailCommand(), a.auditExportCommand(), a.auditStatsCommand(), a.auditReportCommand(),
-		a.auditReceiptCommand(), a.auditPruneCommand(), a.auditHoldCommand())
+		a.auditReceiptCommand(), a.auditPruneCommand(), a.auditHoldCommand(), a.auditCopyCommand())
 	return cmd
 }
 

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"database/sql"
+	"strings"
+	"testing"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// TestAuditCopy moves the log of a stopped audit to another folder by `durward audit copy`: proofs stand, the old place says where the log
+// is, and a damaged record is named when audit starts, and keeps a copy from going on.
+func TestAuditCopy(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{})
+	h.StartAll()
+	mutate(t, h, h.Connect(h.AddClient("agent")), "start_service")
+	h.Durward("audit", "verify")
+	config := h.ReadFile("config/audit.yaml")
+	second := strings.ReplaceAll(config, "state/audit", "state/audit-new")
+	if second == config {
+		t.Fatalf("audit's state_dir is not in its configuration:\n%s", config)
+	}
+	h.WriteFile("config/audit-new.yaml", second)
+	to := h.Path("config", "audit-new.yaml")
+	if out := h.Run("", "audit", "copy", to); out.Code == 0 || !strings.Contains(out.Stderr, "audit") {
+		t.Errorf("a running audit's log is copied: %+v", out)
+	}
+	h.Process(harness.Audit).Stop()
+
+	// A bit of the disk flips.
+	path := h.Path("state", "audit", "audit.db")
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shift := func(by int) {
+		t.Helper()
+		if _, err := db.ExecContext(t.Context(), `UPDATE entries SET sequence = sequence + ? WHERE idx = 3`, by); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shift(1 << 20)
+	if code := h.Launch(harness.Audit).AwaitEnd(); code == 0 {
+		t.Error("audit starts on a damaged log")
+	}
+	if said := h.Process(harness.Audit).Log(); !strings.Contains(said, "record 3 (spiffe://") || !strings.Contains(said, "its header is not what was committed to") {
+		t.Errorf("audit does not name the record:\n%s", said)
+	}
+	if out := h.Run("", "audit", "copy", to); out.Code == 0 || !strings.Contains(out.Stderr, "record 3 of the log to be copied") {
+		t.Errorf("a damaged log is copied: %+v", out)
+	}
+
+	shift(-1 << 20)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out := h.Run("", "audit", "copy", to) // goes on with what broke off
+	if out.Code != 0 || !strings.Contains(out.Stdout, "records are there") {
+		t.Fatalf("%+v", out)
+	}
+	if again := h.Run("", "audit", "copy", to); again.Code == 0 || !strings.Contains(again.Stderr, "give it an empty one") {
+		t.Errorf("once more: %+v", again)
+	}
+	if code := h.Launch(harness.Audit).AwaitEnd(); code == 0 {
+		t.Error("audit starts on a log that was moved")
+	}
+	if said := h.Process(harness.Audit).Log(); !strings.Contains(said, "its log was moved to another database") {
+		t.Errorf("the old place does not say where the log is:\n%s", said)
+	}
+	h.WriteFile("config/audit.yaml", second)
+	h.StartProcess(harness.Audit)
+	h.Durward("audit", "verify")
+	if out := h.Run("", "audit", "verify", "--complete"); out.Code != 0 {
+		t.Errorf("the copy: %+v", out)
+	}
+}

@@ -1,0 +1,121 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+)
+
+const (
+	// keeper is the program that has the log, which alone may read its key and its databases; keeperUser runs it on an installed host.
+	keeper     = "audit"
+	keeperUser = "durward-audit"
+	// installed is audit's configuration on such a host.
+	installed = "/etc/durward/audit.yaml"
+)
+
+func (a *app) auditCopyCommand() *cobra.Command {
+	var from string
+	var damaged bool
+	cmd := &cobra.Command{
+		Use:   "copy NEW.yaml",
+		Short: "Move the log to another database, or out of a damaged one",
+		Long: `Brings the log from the database in audit's configuration to the empty one in NEW.yaml, a second configuration of
+audit: another state_dir, or a PostgreSQL database. Every entry is verified and the tree computed anew, so receipts,
+exports and checkpoints stay good. Stop audit before. The old database is closed, and an audit that is started on it
+says where the log is. What broke off goes on when the same command is run again.
+
+With --damaged it brings what can be proved out of a damaged database, and changes nothing in that: bodies that are
+not what was recorded are left out, and "durward audit verify" names those records.
+
+The program audit does it, since it alone may read the log's key and its databases. Run this as root where Durward
+was installed with "durward install": it changes to audit's own user. Elsewhere run it as the user of the home.`,
+		Example: "  sudo systemctl stop durward-audit && sudo durward audit copy /etc/durward/audit-new.yaml\n  durward audit copy ~/.durward/config/audit-new.yaml",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.copyLog(cmd.Context(), from, args[0], damaged)
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "", "audit's present configuration (of the home; as root "+installed+")")
+	cmd.Flags().BoolVar(&damaged, "damaged", false, "leave out bodies that are not what was recorded, and leave the old database as it is")
+	return cmd
+}
+
+func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error {
+	as := os.Geteuid()
+	if from == "" {
+		if from = a.Home.Config(keeper); as == 0 {
+			if _, err := os.Stat(installed); err == nil {
+				from = installed
+			}
+		}
+	}
+	for _, file := range []string{from, to} {
+		if _, err := os.Stat(file); err != nil {
+			return cli.Usage("Write the new configuration beside the present one, with another state_dir or database.", "there is no configuration %s", file)
+		}
+	}
+	folder, err := cli.OwnFolder()
+	if err != nil {
+		return err
+	}
+	args := []string{"-config", from, "-copy", to}
+	if damaged {
+		args = append(args, "-damaged")
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(folder, keeper), args...) // #nosec G204 -- our own program beside this one
+	cmd.Stdout, cmd.Stderr = a.Streams.Out, a.Streams.Err
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + a.Streams.Getenv("HOME"), "TMPDIR=" + a.Streams.Getenv("TMPDIR")}
+	if from == installed {
+		if cmd.SysProcAttr, err = asKeeper(); err != nil {
+			return err
+		}
+	} else {
+		cmd.Args = append(cmd.Args, "-development") // one user has all of a home
+	}
+	// Ctrl-C reaches the whole group: the part that is under way ends, and the next run goes on there.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == cli.ExitUsage:
+		return cli.Usage("Correct the configuration that it names.", "the log was not copied")
+	case err != nil:
+		return cli.Failed("What audit said stands above. Run the same command again once it is mended: it goes on where it ended.", "the log was not copied")
+	}
+	a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
+	return nil
+}
+
+// asKeeper is what a child of root's needs to be audit's own.
+func asKeeper() (*syscall.SysProcAttr, error) {
+	u, err := user.Lookup(keeperUser)
+	if err != nil {
+		return nil, cli.Failed("Run it on the host where Durward was installed.", "there is no Unix user %s", keeperUser)
+	}
+	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	groups, err3 := u.GroupIds()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("audit's user: %w", err)
+	}
+	as := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	for _, group := range groups {
+		n, err := strconv.ParseUint(group, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("audit's user: %w", err)
+		}
+		as.Groups = append(as.Groups, uint32(n))
+	}
+	return &syscall.SysProcAttr{Credential: as}, nil
+}
