@@ -75,13 +75,13 @@ type suite struct {
 	sessionHandle string
 }
 
-// TestBench prints one table of everything; -run TestBench/calls or TestBench/limits measures a part.
+// TestBench prints one table of everything; -run TestBench/calls, /limits or /logs measures a part.
 func TestBench(t *testing.T) {
 	var rows []row
 	for _, part := range []struct {
 		name    string
 		measure func(*suite)
-	}{{"calls", (*suite).calls}, {"limits", (*suite).limits}} {
+	}{{"calls", (*suite).calls}, {"limits", (*suite).limits}, {"logs", (*suite).logs}} {
 		t.Run(part.name, func(t *testing.T) {
 			s := &suite{T: t}
 			part.measure(s)
