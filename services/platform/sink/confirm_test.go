@@ -149,7 +149,7 @@ func TestNothingIsConfirmedOutsideAChange(t *testing.T) {
 		t.Errorf("a step anywhere: %v", err)
 	}
 	read := context.WithValue(t.Context(), notesKey{}, &notes{})
-	if _, err := a.run(read, &call{}, func(ctx context.Context, _ any) (any, error) { return nil, Confirm(ctx, begin) }); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+	if _, err := a.run(read, &call{}, nil, func(ctx context.Context, _ any) (any, error) { return nil, Confirm(ctx, begin) }); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("in a read: %v", err)
 	}
 }

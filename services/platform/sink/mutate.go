@@ -277,11 +277,16 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, errors.New("halted while the intent was recorded"))
 	}
 
+	request, err := a.deliver(ctx, c)
+	if err != nil {
+		f := fault.From(err)
+		return a.notActed(ctx, key, c, outcome, f.Code, f)
+	}
 	n := &notes{operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()
-	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, request, handler)
 	took := a.cfg.Now().Sub(began)
 	switch refused := (*refusal)(nil); {
 	case errors.As(err, &refused) && !n.begun:
@@ -375,14 +380,14 @@ func milliseconds(d time.Duration) uint32 {
 }
 
 // run calls the handler. A panic in it is a failure whose effect is not known to the caller but is over.
-func (a *Authority) run(ctx context.Context, c *call, handler grpc.UnaryHandler) (response proto.Message, err error) {
+func (a *Authority) run(ctx context.Context, c *call, request proto.Message, handler grpc.UnaryHandler) (response proto.Message, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			a.cfg.Logger.ErrorContext(ctx, "a tool's handler panicked", "tool", c.tool.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			response, err = nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal)
 		}
 	}()
-	got, err := handler(ctx, c.request)
+	got, err := handler(ctx, request)
 	if err != nil {
 		return nil, err
 	}

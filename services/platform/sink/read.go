@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -33,7 +34,11 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 		return nil, err
 	}
 	n := &notes{}
-	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, handler)
+	var response proto.Message
+	request, err := a.deliver(ctx, c)
+	if err == nil {
+		response, err = a.run(context.WithValue(ctx, notesKey{}, n), c, request, handler)
+	}
 	a.settleRead(ctx, c, err == nil)
 	if err == nil {
 		response, err = a.tokeniseRead(ctx, c, n, response)

@@ -104,7 +104,7 @@ type Finder interface {
 	Found(ctx context.Context, tool, operation string, arguments []byte) string
 }
 
-// Config is what an Authority is made of. Everything but History, Tokeniser, Unattended and Now is required.
+// Config is what an Authority is made of. Everything but History, Tokeniser, Discloser, Unattended and Now is required.
 type Config struct {
 	// Self is this sink: the audience that grants and permits must name. Its role says which tools are served.
 	Self     identity.ID
@@ -119,6 +119,8 @@ type Config struct {
 	History rollback.History
 	// Tokeniser is required where a tool of this sink returns text from outside.
 	Tokeniser Tokeniser
+	// Discloser resolves references to personal data in arguments; nil: a call that has any is refused.
+	Discloser Discloser
 	Logger    *slog.Logger
 	// Unattended are the calls beyond READ that run here without a human's statement: this sink's own file says so. SetUnattended
 	// replaces it.

@@ -304,11 +304,11 @@ func TestACallThatNobodyKnowsYetStaysOpen(t *testing.T) {
 
 func TestAPanicInAHandlerIsAnOutcome(t *testing.T) {
 	a, _, _ := newAuthority(t, platformtest.New(t))
-	_, err := a.run(t.Context(), &call{}, func(context.Context, any) (any, error) { panic("/secret") })
+	_, err := a.run(t.Context(), &call{}, nil, func(context.Context, any) (any, error) { panic("/secret") })
 	if !fault.Is(err, callv1.Code_CODE_INTERNAL) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error is %v", err)
 	}
-	if _, err := a.run(t.Context(), &call{}, func(context.Context, any) (any, error) { return "text", nil }); err == nil {
+	if _, err := a.run(t.Context(), &call{}, nil, func(context.Context, any) (any, error) { return "text", nil }); err == nil {
 		t.Error("a response that is no message passed")
 	}
 }

@@ -37,7 +37,7 @@ type censor struct {
 	drop bool
 }
 
-const secret, reference = "hunter2", "[[SECRET:TEST:aaaa]]"
+const secret, standIn = "hunter2", "[[SECRET:TEST:aaaa]]"
 
 func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...grpc.CallOption) (*vaultv1.TokeniseResponse, error) {
 	c.requests = append(c.requests, in)
@@ -46,7 +46,7 @@ func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...g
 	}
 	out := &vaultv1.TokeniseResponse{}
 	for _, text := range in.GetTexts() {
-		out.Texts = append(out.Texts, strings.ReplaceAll(text, secret, reference))
+		out.Texts = append(out.Texts, strings.ReplaceAll(text, secret, standIn))
 		out.Replaced += uint32(strings.Count(text, secret))
 	}
 	if c.drop {
@@ -134,7 +134,7 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 		}, code: callv1.Code_CODE_DENIED},
 		"the vault is away": {caller: granted, censor: censor{err: errors.New("gone")}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
 		"too few texts":     {caller: granted, censor: censor{drop: true}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
-		"its grant":         {caller: granted, asked: 1, want: "password is " + reference},
+		"its grant":         {caller: granted, asked: 1, want: "password is " + standIn},
 		"an operator":       {caller: func(ctx context.Context) context.Context { return ctx }, operator: true, want: "password is " + secret},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestWhatLiesAroundTheText(t *testing.T) {
 			Around(ctx, around)
 			return logs(ctx, nil)
 		})
-		if err != nil || len(censor.requests) != 1 || got.(*executorv1.ServiceLogsResponse).GetLog() != "password is "+reference {
+		if err != nil || len(censor.requests) != 1 || got.(*executorv1.ServiceLogsResponse).GetLog() != "password is "+standIn {
 			t.Fatalf("%v, %v, %d requests", got, err, len(censor.requests))
 		}
 		asked := censor.requests[0].GetTexts()
@@ -204,7 +204,7 @@ func TestTextFromOutsideAboutAChange(t *testing.T) {
 		log      string
 		warnings int
 	}{
-		"tokenised":         {log: "failed: " + reference},
+		"tokenised":         {log: "failed: " + standIn},
 		"the vault is away": {censor: censor{err: errors.New("gone")}, log: withheld, warnings: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,8 +252,8 @@ func TestEveryTextIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &auditv1.Record{
-		Tool: "a " + reference, OperationId: reference, Time: timestamppb.New(time.Unix(1, 0)), Tier: optionsv1.Tier_TIER_READ,
-		Body: &auditv1.Body{Summary: "deep " + reference, Details: map[string]string{reference: "x " + reference, "b": "y"}},
+		Tool: "a " + standIn, OperationId: standIn, Time: timestamppb.New(time.Unix(1, 0)), Tier: optionsv1.Tier_TIER_READ,
+		Body: &auditv1.Body{Summary: "deep " + standIn, Details: map[string]string{standIn: "x " + standIn, "b": "y"}},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -261,7 +261,7 @@ func TestEveryTextIsFound(t *testing.T) {
 	if message.GetTool() != "a "+secret {
 		t.Error("the handler's own message was changed")
 	}
-	both := &auditv1.Body{Details: map[string]string{secret: "1", reference: "2"}}
+	both := &auditv1.Body{Details: map[string]string{secret: "1", standIn: "2"}}
 	if _, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, &notes{}, both); err == nil {
 		t.Error("two keys became one, and a value was lost")
 	}

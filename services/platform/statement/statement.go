@@ -115,6 +115,8 @@ type Statement struct {
 	Target        string   `json:"target,omitempty"`
 	SubjectDigest string   `json:"subject_digest,omitempty"`
 	Plan          []string `json:"plan,omitempty"`
+	// Disclosures are the values that the sink gets in the place of references in the arguments; no other reference is resolved.
+	Disclosures []Disclosure `json:"disclosures,omitempty"`
 	// AgentReason is what the agent said it wants; it was displayed as untrusted.
 	AgentReason string `json:"agent_reason,omitempty"`
 
@@ -254,7 +256,7 @@ func (s *Statement) check() error {
 	single := s.Tool != nil && s.Tier != "" && len(s.Arguments) > 0 && s.ArgumentsDigest != "" && s.SubjectDigest != "" &&
 		s.Operation != "" && s.Uses == 1
 	anySingle := s.Tool != nil || s.Tier != "" || len(s.Arguments) > 0 || s.ArgumentsDigest != "" || s.SubjectDigest != "" ||
-		s.Operation != "" || s.Target != "" || len(s.Plan) > 0 || s.AgentReason != ""
+		s.Operation != "" || s.Target != "" || len(s.Plan) > 0 || s.AgentReason != "" || len(s.Disclosures) > 0
 	anyScope := len(s.Tools) > 0 || len(s.Pinned) > 0 || len(s.Free) > 0 || len(s.SubjectDigests) > 0 || s.AnySubject
 	if (s.Change != nil) != (s.Kind == KindConfig) {
 		return bad("a change is what a statement of kind config is about, and nothing else is")
@@ -285,6 +287,9 @@ func (s *Statement) check() error {
 		}
 		if _, err := canonical.ParseDigest(s.SubjectDigest); err != nil {
 			return bad("subject digest is not a digest")
+		}
+		if err := s.checkDisclosures(); err != nil {
+			return err
 		}
 		return checkTool(*s.Tool)
 	case KindScope:

@@ -83,6 +83,10 @@ func (s Document) terms(now time.Time) []Line {
 			times = fmt.Sprintf("%d times", st.Uses)
 		}
 		out = append(out, Line{Plain, fmt.Sprintf("You sign: %s on %s, %s, %s", clean.Visible(st.Tool.Name), clean.Visible(strings.TrimSpace(st.Target)), times, until(st, now))})
+		for _, d := range st.Disclosures {
+			out = append(out, Line{Danger, fmt.Sprintf("It gives %s the %s %s, in the place of %s at %s", clean.Visible(st.Audience), clean.Visible(d.Type),
+				clean.Visible(d.Hint), clean.Visible(d.Ref), clean.Visible(d.Pointer))})
+		}
 	}
 	return out
 }

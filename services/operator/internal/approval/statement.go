@@ -177,6 +177,11 @@ func (s Signer) Approve(op *vaultv1.Operation, preview *executorv1.PreviewCallRe
 	st.Epoch, st.Operation = op.GetEpoch(), op.GetOperationId()
 	st.Principal, st.Session, st.Channel = op.GetPrincipal(), op.GetSession(), statement.ChannelName(op.GetChannel())
 	st.AgentReason = op.GetAgentReason()
+	for _, d := range op.GetDisclosures() {
+		st.Disclosures = append(st.Disclosures, statement.Disclosure{
+			Pointer: d.GetPointer(), Ref: d.GetRef(), Type: d.GetType(), Hint: d.GetHint(), Commitment: d.GetCommitment(),
+		})
+	}
 	return st, nil
 }
 

@@ -122,7 +122,7 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 func (l *Links) Authority(ctx context.Context, store *sinkstore.Store, logger *slog.Logger) (*sink.Authority, error) {
 	a, err := sink.New(ctx, sink.Config{
 		Self: l.Self.ID(), Trust: l.Trust, Store: reservedStore{Store: store, kept: l.Reserve}, Recorder: l.Log, Witnessed: l.Log.Witnessed, History: l.Log,
-		Vault: sink.NewRedeemer(l.Vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.Vault), Logger: logger,
+		Vault: sink.NewRedeemer(l.Vault), Tokeniser: vaultv1.NewTokeniseServiceClient(l.Vault), Discloser: vaultv1.NewDisclosureServiceClient(l.Vault), Logger: logger,
 	})
 	if err != nil {
 		return nil, err

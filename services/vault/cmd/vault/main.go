@@ -33,6 +33,7 @@ import (
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/disclosure"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
@@ -246,7 +247,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Operators: operators, Digest: state.Digest,
+		Journal: log, Tokens: tokens, Disclosure: disclosure.New(s.Privacy.Disclose, time.Now), Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Operators: operators, Digest: state.Digest,
 		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})

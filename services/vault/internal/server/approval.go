@@ -39,13 +39,16 @@ func (s *approvalService) ListOperations(ctx context.Context, req *vaultv1.ListO
 	if err != nil {
 		return nil, err
 	}
+	for i := range ops {
+		ops[i] = s.shown(ctx, ops[i])
+	}
 	return &vaultv1.ListOperationsResponse{Operations: ops}, nil
 }
 
 // WatchOperations sends what waits, then each change.
 func (s *approvalService) WatchOperations(_ *vaultv1.WatchOperationsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchOperationsResponse]) error {
 	return s.Queue.Watch(stream.Context(), func(o *vaultv1.Operation) error {
-		return stream.Send(&vaultv1.WatchOperationsResponse{Operation: o})
+		return stream.Send(&vaultv1.WatchOperationsResponse{Operation: s.shown(stream.Context(), o)})
 	})
 }
 

@@ -94,6 +94,9 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	if redaction.Holds(op.ToolName, string(req.GetArguments())) {
 		return nil, s.heldBy(ctx, string(req.GetArguments()))
 	}
+	if err := s.mayDisclose(ctx, &op); err != nil {
+		return nil, err
+	}
 	return s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, opened: opened, client: client, judge: j})
 }
 

@@ -41,6 +41,7 @@ import (
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/disclosure"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
@@ -277,7 +278,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(v.tokens(state, sessions)), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Operators: operators, Digest: state.Digest,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(v.tokens(state, sessions)), Disclosure: disclosure.New(nil, v.clock.Now), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Operators: operators, Digest: state.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {

@@ -30,9 +30,11 @@ import (
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
+	"durward.internal/services/vault/internal/capability"
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/disclosure"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
@@ -75,6 +77,8 @@ type Config struct {
 	Halt     *halt.Switch
 	Journal  *journal.Journal
 	Tokens   *token.Values
+	// Disclosure says what of them may leave.
+	Disclosure *disclosure.Policy
 	// Safe keeps the credentials that services are given.
 	Safe  *safe.Safe
 	Audit Audit
@@ -108,13 +112,15 @@ type Server struct {
 	gateways gateways
 	// tokenising has turns at looking through texts.
 	tokenising *turns
+	// capabilities are what sinks resolve references by.
+	capabilities *capability.Issuer
 	// keeper holds the state against what the log knows.
 	keeper *rollback.Keeper
 }
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
-	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce)}
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce), capabilities: capability.New(c.Now)}
 	s.keeper = s.newKeeper()
 	s.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: func(ctx context.Context, r *auditv1.Record, more uint64) {
 		refusals.Note(r, "suppressed", more)
@@ -138,6 +144,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterRedeemServiceServer(r, &redeemService{Server: s})
 	vaultv1.RegisterCheckServiceServer(r, &checkService{Server: s})
 	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
+	vaultv1.RegisterDisclosureServiceServer(r, &disclosureService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
 	vaultv1.RegisterNoticeServiceServer(r, &noticeService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})

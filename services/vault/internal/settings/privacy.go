@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"durward.internal/services/platform/detect"
+	"durward.internal/services/vault/internal/disclosure"
 )
 
 // Privacy is about personal data in what agents get. Credentials are replaced whatever it says.
@@ -15,6 +16,9 @@ type Privacy struct {
 	Types []detect.Type `yaml:"types"`
 	// Patterns are types of the operator's own, which become references too.
 	Patterns []detect.Pattern `yaml:"patterns"`
+	// Disclose says where values may go in the place of references, in calls that a human approves one by one. Empty: nowhere, but for
+	// what an agent sent itself.
+	Disclose []disclosure.Rule `yaml:"disclose"`
 }
 
 // DefaultTypes are what belongs to a person. What belongs to a machine is left to those who ask for it: an agent that looks after a host
@@ -47,5 +51,11 @@ func (p *Privacy) Validate() error {
 		return errors.New("privacy: off and types or patterns contradict each other: leave one out")
 	}
 	_, err := p.Detector()
-	return err
+	problems := []error{err}
+	for i, rule := range p.Disclose {
+		if err := rule.Validate(); err != nil {
+			problems = append(problems, fmt.Errorf("privacy.disclose[%d].%w", i, err))
+		}
+	}
+	return errors.Join(problems...)
 }

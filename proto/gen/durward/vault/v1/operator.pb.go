@@ -59,7 +59,9 @@ type Operation struct {
 	// The tier as policy sees it, where that is above the contract's.
 	PolicyTier v11.Tier `protobuf:"varint,23,opt,name=policy_tier,json=policyTier,proto3,enum=durward.options.v1.Tier" json:"policy_tier,omitempty"`
 	// The rule that asks.
-	Rule          string `protobuf:"bytes,24,opt,name=rule,proto3" json:"rule,omitempty"`
+	Rule string `protobuf:"bytes,24,opt,name=rule,proto3" json:"rule,omitempty"`
+	// What the sink gets in the place of references in the arguments, once a human approves.
+	Disclosures   []*Disclosure `protobuf:"bytes,25,rep,name=disclosures,proto3" json:"disclosures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -262,6 +264,91 @@ func (x *Operation) GetRule() string {
 	return ""
 }
 
+func (x *Operation) GetDisclosures() []*Disclosure {
+	if x != nil {
+		return x.Disclosures
+	}
+	return nil
+}
+
+// Disclosure is a value that is not shown: where it goes, of which type it is, how it looks masked, and the commitment that the sink holds
+// it to.
+type Disclosure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pointer       string                 `protobuf:"bytes,1,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	Ref           string                 `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Hint          string                 `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
+	Commitment    string                 `protobuf:"bytes,5,opt,name=commitment,proto3" json:"commitment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disclosure) Reset() {
+	*x = Disclosure{}
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disclosure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disclosure) ProtoMessage() {}
+
+func (x *Disclosure) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disclosure.ProtoReflect.Descriptor instead.
+func (*Disclosure) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Disclosure) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
+func (x *Disclosure) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *Disclosure) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Disclosure) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
+}
+
+func (x *Disclosure) GetCommitment() string {
+	if x != nil {
+		return x.Commitment
+	}
+	return ""
+}
+
 type ListOperationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty: those that wait.
@@ -274,7 +361,7 @@ type ListOperationsRequest struct {
 
 func (x *ListOperationsRequest) Reset() {
 	*x = ListOperationsRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +373,7 @@ func (x *ListOperationsRequest) String() string {
 func (*ListOperationsRequest) ProtoMessage() {}
 
 func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[1]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +386,7 @@ func (x *ListOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsRequest.ProtoReflect.Descriptor instead.
 func (*ListOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{1}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ListOperationsRequest) GetStates() []OperationState {
@@ -325,7 +412,7 @@ type ListOperationsResponse struct {
 
 func (x *ListOperationsResponse) Reset() {
 	*x = ListOperationsResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +424,7 @@ func (x *ListOperationsResponse) String() string {
 func (*ListOperationsResponse) ProtoMessage() {}
 
 func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +437,7 @@ func (x *ListOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOperationsResponse.ProtoReflect.Descriptor instead.
 func (*ListOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ListOperationsResponse) GetOperations() []*Operation {
@@ -368,7 +455,7 @@ type WatchOperationsRequest struct {
 
 func (x *WatchOperationsRequest) Reset() {
 	*x = WatchOperationsRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +467,7 @@ func (x *WatchOperationsRequest) String() string {
 func (*WatchOperationsRequest) ProtoMessage() {}
 
 func (x *WatchOperationsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +480,7 @@ func (x *WatchOperationsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationsRequest.ProtoReflect.Descriptor instead.
 func (*WatchOperationsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 type WatchOperationsResponse struct {
@@ -405,7 +492,7 @@ type WatchOperationsResponse struct {
 
 func (x *WatchOperationsResponse) Reset() {
 	*x = WatchOperationsResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +504,7 @@ func (x *WatchOperationsResponse) String() string {
 func (*WatchOperationsResponse) ProtoMessage() {}
 
 func (x *WatchOperationsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +517,7 @@ func (x *WatchOperationsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchOperationsResponse.ProtoReflect.Descriptor instead.
 func (*WatchOperationsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *WatchOperationsResponse) GetOperation() *Operation {
@@ -448,7 +535,7 @@ type WatchWaitingRequest struct {
 
 func (x *WatchWaitingRequest) Reset() {
 	*x = WatchWaitingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +547,7 @@ func (x *WatchWaitingRequest) String() string {
 func (*WatchWaitingRequest) ProtoMessage() {}
 
 func (x *WatchWaitingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +560,7 @@ func (x *WatchWaitingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWaitingRequest.ProtoReflect.Descriptor instead.
 func (*WatchWaitingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 type WatchWaitingResponse struct {
@@ -486,7 +573,7 @@ type WatchWaitingResponse struct {
 
 func (x *WatchWaitingResponse) Reset() {
 	*x = WatchWaitingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -498,7 +585,7 @@ func (x *WatchWaitingResponse) String() string {
 func (*WatchWaitingResponse) ProtoMessage() {}
 
 func (x *WatchWaitingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -511,7 +598,7 @@ func (x *WatchWaitingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchWaitingResponse.ProtoReflect.Descriptor instead.
 func (*WatchWaitingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchWaitingResponse) GetWaiting() []*Waiting {
@@ -538,7 +625,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +637,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +650,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Waiting) GetNumber() string {
@@ -618,7 +705,7 @@ type ApproveOperationRequest struct {
 
 func (x *ApproveOperationRequest) Reset() {
 	*x = ApproveOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +717,7 @@ func (x *ApproveOperationRequest) String() string {
 func (*ApproveOperationRequest) ProtoMessage() {}
 
 func (x *ApproveOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +730,7 @@ func (x *ApproveOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveOperationRequest.ProtoReflect.Descriptor instead.
 func (*ApproveOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApproveOperationRequest) GetOperationId() string {
@@ -669,7 +756,7 @@ type ApproveOperationResponse struct {
 
 func (x *ApproveOperationResponse) Reset() {
 	*x = ApproveOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +768,7 @@ func (x *ApproveOperationResponse) String() string {
 func (*ApproveOperationResponse) ProtoMessage() {}
 
 func (x *ApproveOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +781,7 @@ func (x *ApproveOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveOperationResponse.ProtoReflect.Descriptor instead.
 func (*ApproveOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ApproveOperationResponse) GetOperation() *Operation {
@@ -714,7 +801,7 @@ type DenyOperationRequest struct {
 
 func (x *DenyOperationRequest) Reset() {
 	*x = DenyOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +813,7 @@ func (x *DenyOperationRequest) String() string {
 func (*DenyOperationRequest) ProtoMessage() {}
 
 func (x *DenyOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +826,7 @@ func (x *DenyOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyOperationRequest.ProtoReflect.Descriptor instead.
 func (*DenyOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DenyOperationRequest) GetOperationId() string {
@@ -765,7 +852,7 @@ type DenyOperationResponse struct {
 
 func (x *DenyOperationResponse) Reset() {
 	*x = DenyOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +864,7 @@ func (x *DenyOperationResponse) String() string {
 func (*DenyOperationResponse) ProtoMessage() {}
 
 func (x *DenyOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +877,7 @@ func (x *DenyOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyOperationResponse.ProtoReflect.Descriptor instead.
 func (*DenyOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DenyOperationResponse) GetOperation() *Operation {
@@ -809,7 +896,7 @@ type ClaimOperationRequest struct {
 
 func (x *ClaimOperationRequest) Reset() {
 	*x = ClaimOperationRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +908,7 @@ func (x *ClaimOperationRequest) String() string {
 func (*ClaimOperationRequest) ProtoMessage() {}
 
 func (x *ClaimOperationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +921,7 @@ func (x *ClaimOperationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimOperationRequest.ProtoReflect.Descriptor instead.
 func (*ClaimOperationRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClaimOperationRequest) GetOperationId() string {
@@ -854,7 +941,7 @@ type ClaimOperationResponse struct {
 
 func (x *ClaimOperationResponse) Reset() {
 	*x = ClaimOperationResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -866,7 +953,7 @@ func (x *ClaimOperationResponse) String() string {
 func (*ClaimOperationResponse) ProtoMessage() {}
 
 func (x *ClaimOperationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -879,7 +966,7 @@ func (x *ClaimOperationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimOperationResponse.ProtoReflect.Descriptor instead.
 func (*ClaimOperationResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClaimOperationResponse) GetGrant() *v1.SignedGrant {
@@ -905,7 +992,7 @@ type GrantCommandRequest struct {
 
 func (x *GrantCommandRequest) Reset() {
 	*x = GrantCommandRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1004,7 @@ func (x *GrantCommandRequest) String() string {
 func (*GrantCommandRequest) ProtoMessage() {}
 
 func (x *GrantCommandRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[14]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1017,7 @@ func (x *GrantCommandRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantCommandRequest.ProtoReflect.Descriptor instead.
 func (*GrantCommandRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GrantCommandRequest) GetStatement() *v1.HumanStatement {
@@ -950,7 +1037,7 @@ type GrantCommandResponse struct {
 
 func (x *GrantCommandResponse) Reset() {
 	*x = GrantCommandResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1049,7 @@ func (x *GrantCommandResponse) String() string {
 func (*GrantCommandResponse) ProtoMessage() {}
 
 func (x *GrantCommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[15]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1062,7 @@ func (x *GrantCommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantCommandResponse.ProtoReflect.Descriptor instead.
 func (*GrantCommandResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GrantCommandResponse) GetGrant() *v1.SignedGrant {
@@ -1000,7 +1087,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1099,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[16]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1112,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
 }
 
 type GetStatusResponse struct {
@@ -1058,7 +1145,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1070,7 +1157,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[17]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1083,7 +1170,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetStatusResponse) GetHalted() bool {
@@ -1217,7 +1304,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1316,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[18]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1329,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Gateway) GetIdentity() string {
@@ -1275,7 +1362,7 @@ type HaltRequest struct {
 
 func (x *HaltRequest) Reset() {
 	*x = HaltRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1374,7 @@ func (x *HaltRequest) String() string {
 func (*HaltRequest) ProtoMessage() {}
 
 func (x *HaltRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[19]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1387,7 @@ func (x *HaltRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltRequest.ProtoReflect.Descriptor instead.
 func (*HaltRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *HaltRequest) GetReason() string {
@@ -1319,7 +1406,7 @@ type HaltResponse struct {
 
 func (x *HaltResponse) Reset() {
 	*x = HaltResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1418,7 @@ func (x *HaltResponse) String() string {
 func (*HaltResponse) ProtoMessage() {}
 
 func (x *HaltResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[20]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1431,7 @@ func (x *HaltResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HaltResponse.ProtoReflect.Descriptor instead.
 func (*HaltResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HaltResponse) GetEpoch() uint64 {
@@ -1363,7 +1450,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1462,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1475,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeRequest) GetStatement() *v1.HumanStatement {
@@ -1407,7 +1494,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1506,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1519,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeResponse) GetEpoch() uint64 {
@@ -1453,7 +1540,7 @@ type GrantScopeRequest struct {
 
 func (x *GrantScopeRequest) Reset() {
 	*x = GrantScopeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1465,7 +1552,7 @@ func (x *GrantScopeRequest) String() string {
 func (*GrantScopeRequest) ProtoMessage() {}
 
 func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1478,7 +1565,7 @@ func (x *GrantScopeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeRequest.ProtoReflect.Descriptor instead.
 func (*GrantScopeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GrantScopeRequest) GetStatement() *v1.HumanStatement {
@@ -1506,7 +1593,7 @@ type GrantScopeResponse struct {
 
 func (x *GrantScopeResponse) Reset() {
 	*x = GrantScopeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1605,7 @@ func (x *GrantScopeResponse) String() string {
 func (*GrantScopeResponse) ProtoMessage() {}
 
 func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1618,7 @@ func (x *GrantScopeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantScopeResponse.ProtoReflect.Descriptor instead.
 func (*GrantScopeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GrantScopeResponse) GetStanding() *Standing {
@@ -1557,7 +1644,7 @@ type ProposeDangerousRequest struct {
 
 func (x *ProposeDangerousRequest) Reset() {
 	*x = ProposeDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1656,7 @@ func (x *ProposeDangerousRequest) String() string {
 func (*ProposeDangerousRequest) ProtoMessage() {}
 
 func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1669,7 @@ func (x *ProposeDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProposeDangerousRequest) GetStatement() *v1.HumanStatement {
@@ -1604,7 +1691,7 @@ type ProposeDangerousResponse struct {
 
 func (x *ProposeDangerousResponse) Reset() {
 	*x = ProposeDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1703,7 @@ func (x *ProposeDangerousResponse) String() string {
 func (*ProposeDangerousResponse) ProtoMessage() {}
 
 func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1716,7 @@ func (x *ProposeDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ProposeDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProposeDangerousResponse) GetStandingId() string {
@@ -1662,7 +1749,7 @@ type ConfirmDangerousRequest struct {
 
 func (x *ConfirmDangerousRequest) Reset() {
 	*x = ConfirmDangerousRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1761,7 @@ func (x *ConfirmDangerousRequest) String() string {
 func (*ConfirmDangerousRequest) ProtoMessage() {}
 
 func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1774,7 @@ func (x *ConfirmDangerousRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ConfirmDangerousRequest) GetStatement() *v1.HumanStatement {
@@ -1706,7 +1793,7 @@ type ConfirmDangerousResponse struct {
 
 func (x *ConfirmDangerousResponse) Reset() {
 	*x = ConfirmDangerousResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1805,7 @@ func (x *ConfirmDangerousResponse) String() string {
 func (*ConfirmDangerousResponse) ProtoMessage() {}
 
 func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1818,7 @@ func (x *ConfirmDangerousResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmDangerousResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmDangerousResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConfirmDangerousResponse) GetStanding() *Standing {
@@ -1766,7 +1853,7 @@ type Standing struct {
 
 func (x *Standing) Reset() {
 	*x = Standing{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1865,7 @@ func (x *Standing) String() string {
 func (*Standing) ProtoMessage() {}
 
 func (x *Standing) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1878,7 @@ func (x *Standing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Standing.ProtoReflect.Descriptor instead.
 func (*Standing) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Standing) GetStandingId() string {
@@ -1891,7 +1978,7 @@ type Mute struct {
 
 func (x *Mute) Reset() {
 	*x = Mute{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1990,7 @@ func (x *Mute) String() string {
 func (*Mute) ProtoMessage() {}
 
 func (x *Mute) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2003,7 @@ func (x *Mute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mute.ProtoReflect.Descriptor instead.
 func (*Mute) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Mute) GetPrincipal() string {
@@ -1955,7 +2042,7 @@ type ListStandingRequest struct {
 
 func (x *ListStandingRequest) Reset() {
 	*x = ListStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2054,7 @@ func (x *ListStandingRequest) String() string {
 func (*ListStandingRequest) ProtoMessage() {}
 
 func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[31]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2067,7 @@ func (x *ListStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingRequest.ProtoReflect.Descriptor instead.
 func (*ListStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 type ListStandingResponse struct {
@@ -1993,7 +2080,7 @@ type ListStandingResponse struct {
 
 func (x *ListStandingResponse) Reset() {
 	*x = ListStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2092,7 @@ func (x *ListStandingResponse) String() string {
 func (*ListStandingResponse) ProtoMessage() {}
 
 func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[32]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2105,7 @@ func (x *ListStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStandingResponse.ProtoReflect.Descriptor instead.
 func (*ListStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListStandingResponse) GetStanding() []*Standing {
@@ -2047,7 +2134,7 @@ type RevokeStandingRequest struct {
 
 func (x *RevokeStandingRequest) Reset() {
 	*x = RevokeStandingRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2059,7 +2146,7 @@ func (x *RevokeStandingRequest) String() string {
 func (*RevokeStandingRequest) ProtoMessage() {}
 
 func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[33]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2072,7 +2159,7 @@ func (x *RevokeStandingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingRequest.ProtoReflect.Descriptor instead.
 func (*RevokeStandingRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RevokeStandingRequest) GetStandingId() string {
@@ -2105,7 +2192,7 @@ type RevokeStandingResponse struct {
 
 func (x *RevokeStandingResponse) Reset() {
 	*x = RevokeStandingResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2204,7 @@ func (x *RevokeStandingResponse) String() string {
 func (*RevokeStandingResponse) ProtoMessage() {}
 
 func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[34]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2217,7 @@ func (x *RevokeStandingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeStandingResponse.ProtoReflect.Descriptor instead.
 func (*RevokeStandingResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RevokeStandingResponse) GetEnded() []*Standing {
@@ -2152,7 +2239,7 @@ type MutePrincipalRequest struct {
 
 func (x *MutePrincipalRequest) Reset() {
 	*x = MutePrincipalRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2251,7 @@ func (x *MutePrincipalRequest) String() string {
 func (*MutePrincipalRequest) ProtoMessage() {}
 
 func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[35]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2264,7 @@ func (x *MutePrincipalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalRequest.ProtoReflect.Descriptor instead.
 func (*MutePrincipalRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MutePrincipalRequest) GetPrincipal() string {
@@ -2213,7 +2300,7 @@ type MutePrincipalResponse struct {
 
 func (x *MutePrincipalResponse) Reset() {
 	*x = MutePrincipalResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2312,7 @@ func (x *MutePrincipalResponse) String() string {
 func (*MutePrincipalResponse) ProtoMessage() {}
 
 func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[36]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2325,7 @@ func (x *MutePrincipalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MutePrincipalResponse.ProtoReflect.Descriptor instead.
 func (*MutePrincipalResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MutePrincipalResponse) GetMute() *Mute {
@@ -2263,7 +2350,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2362,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[37]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2375,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 type ListSessionsResponse struct {
@@ -2300,7 +2387,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2399,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[38]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2412,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*OpenSession {
@@ -2356,7 +2443,7 @@ type OpenSession struct {
 
 func (x *OpenSession) Reset() {
 	*x = OpenSession{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2455,7 @@ func (x *OpenSession) String() string {
 func (*OpenSession) ProtoMessage() {}
 
 func (x *OpenSession) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[39]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2468,7 @@ func (x *OpenSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
 func (*OpenSession) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *OpenSession) GetSession() string {
@@ -2471,7 +2558,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2570,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[40]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2583,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetPolicyRequest) GetClient() string {
@@ -2518,7 +2605,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2617,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[41]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2630,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetPolicyResponse) GetPolicyDigest() string {
@@ -2591,7 +2678,7 @@ type ConfigFile struct {
 
 func (x *ConfigFile) Reset() {
 	*x = ConfigFile{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2690,7 @@ func (x *ConfigFile) String() string {
 func (*ConfigFile) ProtoMessage() {}
 
 func (x *ConfigFile) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[42]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2703,7 @@ func (x *ConfigFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigFile.ProtoReflect.Descriptor instead.
 func (*ConfigFile) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ConfigFile) GetName() string {
@@ -2661,7 +2748,7 @@ type PolicyRule struct {
 
 func (x *PolicyRule) Reset() {
 	*x = PolicyRule{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2760,7 @@ func (x *PolicyRule) String() string {
 func (*PolicyRule) ProtoMessage() {}
 
 func (x *PolicyRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[43]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2773,7 @@ func (x *PolicyRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyRule.ProtoReflect.Descriptor instead.
 func (*PolicyRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PolicyRule) GetRule() string {
@@ -2739,7 +2826,7 @@ type ExplainCallRequest struct {
 
 func (x *ExplainCallRequest) Reset() {
 	*x = ExplainCallRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2838,7 @@ func (x *ExplainCallRequest) String() string {
 func (*ExplainCallRequest) ProtoMessage() {}
 
 func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[44]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2851,7 @@ func (x *ExplainCallRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallRequest.ProtoReflect.Descriptor instead.
 func (*ExplainCallRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExplainCallRequest) GetClient() string {
@@ -2816,7 +2903,7 @@ type ExplainCallResponse struct {
 
 func (x *ExplainCallResponse) Reset() {
 	*x = ExplainCallResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2828,7 +2915,7 @@ func (x *ExplainCallResponse) String() string {
 func (*ExplainCallResponse) ProtoMessage() {}
 
 func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[45]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2841,7 +2928,7 @@ func (x *ExplainCallResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainCallResponse.ProtoReflect.Descriptor instead.
 func (*ExplainCallResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainCallResponse) GetDecision() string {
@@ -2881,7 +2968,7 @@ type AnnounceChangeRequest struct {
 
 func (x *AnnounceChangeRequest) Reset() {
 	*x = AnnounceChangeRequest{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2893,7 +2980,7 @@ func (x *AnnounceChangeRequest) String() string {
 func (*AnnounceChangeRequest) ProtoMessage() {}
 
 func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[46]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2906,7 +2993,7 @@ func (x *AnnounceChangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AnnounceChangeRequest) GetStatement() *v1.HumanStatement {
@@ -2924,7 +3011,7 @@ type AnnounceChangeResponse struct {
 
 func (x *AnnounceChangeResponse) Reset() {
 	*x = AnnounceChangeResponse{}
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2936,7 +3023,7 @@ func (x *AnnounceChangeResponse) String() string {
 func (*AnnounceChangeResponse) ProtoMessage() {}
 
 func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_operator_proto_msgTypes[47]
+	mi := &file_durward_vault_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2949,14 +3036,14 @@ func (x *AnnounceChangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceChangeResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceChangeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_durward_vault_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 var File_durward_vault_v1_operator_proto protoreflect.FileDescriptor
 
 const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdurward/vault/v1/operator.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1edurward/vault/v1/session.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\a\n" +
+	"\x1fdurward/vault/v1/operator.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1edurward/vault/v1/session.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\a\n" +
 	"\tOperation\x12!\n" +
 	"\foperation_id\x18\x01 \x01(\tR\voperationId\x126\n" +
 	"\x05state\x18\x02 \x01(\x0e2 .durward.vault.v1.OperationStateR\x05state\x12\x1c\n" +
@@ -2988,7 +3075,17 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\tstatement\x18\x16 \x01(\v2\x1f.durward.call.v1.HumanStatementR\tstatement\x129\n" +
 	"\vpolicy_tier\x18\x17 \x01(\x0e2\x18.durward.options.v1.TierR\n" +
 	"policyTier\x12\x12\n" +
-	"\x04rule\x18\x18 \x01(\tR\x04rule\"q\n" +
+	"\x04rule\x18\x18 \x01(\tR\x04rule\x12>\n" +
+	"\vdisclosures\x18\x19 \x03(\v2\x1c.durward.vault.v1.DisclosureR\vdisclosures\"\x80\x01\n" +
+	"\n" +
+	"Disclosure\x12\x18\n" +
+	"\apointer\x18\x01 \x01(\tR\apointer\x12\x10\n" +
+	"\x03ref\x18\x02 \x01(\tR\x03ref\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x12\n" +
+	"\x04hint\x18\x04 \x01(\tR\x04hint\x12\x1e\n" +
+	"\n" +
+	"commitment\x18\x05 \x01(\tR\n" +
+	"commitment\"q\n" +
 	"\x15ListOperationsRequest\x128\n" +
 	"\x06states\x18\x01 \x03(\x0e2 .durward.vault.v1.OperationStateR\x06states\x12\x1e\n" +
 	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\"U\n" +
@@ -3215,172 +3312,174 @@ func file_durward_vault_v1_operator_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_operator_proto_rawDescData
 }
 
-var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_durward_vault_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_durward_vault_v1_operator_proto_goTypes = []any{
 	(*Operation)(nil),                // 0: durward.vault.v1.Operation
-	(*ListOperationsRequest)(nil),    // 1: durward.vault.v1.ListOperationsRequest
-	(*ListOperationsResponse)(nil),   // 2: durward.vault.v1.ListOperationsResponse
-	(*WatchOperationsRequest)(nil),   // 3: durward.vault.v1.WatchOperationsRequest
-	(*WatchOperationsResponse)(nil),  // 4: durward.vault.v1.WatchOperationsResponse
-	(*WatchWaitingRequest)(nil),      // 5: durward.vault.v1.WatchWaitingRequest
-	(*WatchWaitingResponse)(nil),     // 6: durward.vault.v1.WatchWaitingResponse
-	(*Waiting)(nil),                  // 7: durward.vault.v1.Waiting
-	(*ApproveOperationRequest)(nil),  // 8: durward.vault.v1.ApproveOperationRequest
-	(*ApproveOperationResponse)(nil), // 9: durward.vault.v1.ApproveOperationResponse
-	(*DenyOperationRequest)(nil),     // 10: durward.vault.v1.DenyOperationRequest
-	(*DenyOperationResponse)(nil),    // 11: durward.vault.v1.DenyOperationResponse
-	(*ClaimOperationRequest)(nil),    // 12: durward.vault.v1.ClaimOperationRequest
-	(*ClaimOperationResponse)(nil),   // 13: durward.vault.v1.ClaimOperationResponse
-	(*GrantCommandRequest)(nil),      // 14: durward.vault.v1.GrantCommandRequest
-	(*GrantCommandResponse)(nil),     // 15: durward.vault.v1.GrantCommandResponse
-	(*GetStatusRequest)(nil),         // 16: durward.vault.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),        // 17: durward.vault.v1.GetStatusResponse
-	(*Gateway)(nil),                  // 18: durward.vault.v1.Gateway
-	(*HaltRequest)(nil),              // 19: durward.vault.v1.HaltRequest
-	(*HaltResponse)(nil),             // 20: durward.vault.v1.HaltResponse
-	(*ResumeRequest)(nil),            // 21: durward.vault.v1.ResumeRequest
-	(*ResumeResponse)(nil),           // 22: durward.vault.v1.ResumeResponse
-	(*GrantScopeRequest)(nil),        // 23: durward.vault.v1.GrantScopeRequest
-	(*GrantScopeResponse)(nil),       // 24: durward.vault.v1.GrantScopeResponse
-	(*ProposeDangerousRequest)(nil),  // 25: durward.vault.v1.ProposeDangerousRequest
-	(*ProposeDangerousResponse)(nil), // 26: durward.vault.v1.ProposeDangerousResponse
-	(*ConfirmDangerousRequest)(nil),  // 27: durward.vault.v1.ConfirmDangerousRequest
-	(*ConfirmDangerousResponse)(nil), // 28: durward.vault.v1.ConfirmDangerousResponse
-	(*Standing)(nil),                 // 29: durward.vault.v1.Standing
-	(*Mute)(nil),                     // 30: durward.vault.v1.Mute
-	(*ListStandingRequest)(nil),      // 31: durward.vault.v1.ListStandingRequest
-	(*ListStandingResponse)(nil),     // 32: durward.vault.v1.ListStandingResponse
-	(*RevokeStandingRequest)(nil),    // 33: durward.vault.v1.RevokeStandingRequest
-	(*RevokeStandingResponse)(nil),   // 34: durward.vault.v1.RevokeStandingResponse
-	(*MutePrincipalRequest)(nil),     // 35: durward.vault.v1.MutePrincipalRequest
-	(*MutePrincipalResponse)(nil),    // 36: durward.vault.v1.MutePrincipalResponse
-	(*ListSessionsRequest)(nil),      // 37: durward.vault.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),     // 38: durward.vault.v1.ListSessionsResponse
-	(*OpenSession)(nil),              // 39: durward.vault.v1.OpenSession
-	(*GetPolicyRequest)(nil),         // 40: durward.vault.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),        // 41: durward.vault.v1.GetPolicyResponse
-	(*ConfigFile)(nil),               // 42: durward.vault.v1.ConfigFile
-	(*PolicyRule)(nil),               // 43: durward.vault.v1.PolicyRule
-	(*ExplainCallRequest)(nil),       // 44: durward.vault.v1.ExplainCallRequest
-	(*ExplainCallResponse)(nil),      // 45: durward.vault.v1.ExplainCallResponse
-	(*AnnounceChangeRequest)(nil),    // 46: durward.vault.v1.AnnounceChangeRequest
-	(*AnnounceChangeResponse)(nil),   // 47: durward.vault.v1.AnnounceChangeResponse
-	(OperationState)(0),              // 48: durward.vault.v1.OperationState
-	(v1.Channel)(0),                  // 49: durward.call.v1.Channel
-	(*v1.ToolRef)(nil),               // 50: durward.call.v1.ToolRef
-	(v11.Tier)(0),                    // 51: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),    // 52: google.protobuf.Timestamp
-	(*v1.HumanStatement)(nil),        // 53: durward.call.v1.HumanStatement
-	(*v1.SignedGrant)(nil),           // 54: durward.call.v1.SignedGrant
-	(*GatewayHealth)(nil),            // 55: durward.vault.v1.GatewayHealth
-	(*Sender)(nil),                   // 56: durward.vault.v1.Sender
-	(*Setting)(nil),                  // 57: durward.vault.v1.Setting
+	(*Disclosure)(nil),               // 1: durward.vault.v1.Disclosure
+	(*ListOperationsRequest)(nil),    // 2: durward.vault.v1.ListOperationsRequest
+	(*ListOperationsResponse)(nil),   // 3: durward.vault.v1.ListOperationsResponse
+	(*WatchOperationsRequest)(nil),   // 4: durward.vault.v1.WatchOperationsRequest
+	(*WatchOperationsResponse)(nil),  // 5: durward.vault.v1.WatchOperationsResponse
+	(*WatchWaitingRequest)(nil),      // 6: durward.vault.v1.WatchWaitingRequest
+	(*WatchWaitingResponse)(nil),     // 7: durward.vault.v1.WatchWaitingResponse
+	(*Waiting)(nil),                  // 8: durward.vault.v1.Waiting
+	(*ApproveOperationRequest)(nil),  // 9: durward.vault.v1.ApproveOperationRequest
+	(*ApproveOperationResponse)(nil), // 10: durward.vault.v1.ApproveOperationResponse
+	(*DenyOperationRequest)(nil),     // 11: durward.vault.v1.DenyOperationRequest
+	(*DenyOperationResponse)(nil),    // 12: durward.vault.v1.DenyOperationResponse
+	(*ClaimOperationRequest)(nil),    // 13: durward.vault.v1.ClaimOperationRequest
+	(*ClaimOperationResponse)(nil),   // 14: durward.vault.v1.ClaimOperationResponse
+	(*GrantCommandRequest)(nil),      // 15: durward.vault.v1.GrantCommandRequest
+	(*GrantCommandResponse)(nil),     // 16: durward.vault.v1.GrantCommandResponse
+	(*GetStatusRequest)(nil),         // 17: durward.vault.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),        // 18: durward.vault.v1.GetStatusResponse
+	(*Gateway)(nil),                  // 19: durward.vault.v1.Gateway
+	(*HaltRequest)(nil),              // 20: durward.vault.v1.HaltRequest
+	(*HaltResponse)(nil),             // 21: durward.vault.v1.HaltResponse
+	(*ResumeRequest)(nil),            // 22: durward.vault.v1.ResumeRequest
+	(*ResumeResponse)(nil),           // 23: durward.vault.v1.ResumeResponse
+	(*GrantScopeRequest)(nil),        // 24: durward.vault.v1.GrantScopeRequest
+	(*GrantScopeResponse)(nil),       // 25: durward.vault.v1.GrantScopeResponse
+	(*ProposeDangerousRequest)(nil),  // 26: durward.vault.v1.ProposeDangerousRequest
+	(*ProposeDangerousResponse)(nil), // 27: durward.vault.v1.ProposeDangerousResponse
+	(*ConfirmDangerousRequest)(nil),  // 28: durward.vault.v1.ConfirmDangerousRequest
+	(*ConfirmDangerousResponse)(nil), // 29: durward.vault.v1.ConfirmDangerousResponse
+	(*Standing)(nil),                 // 30: durward.vault.v1.Standing
+	(*Mute)(nil),                     // 31: durward.vault.v1.Mute
+	(*ListStandingRequest)(nil),      // 32: durward.vault.v1.ListStandingRequest
+	(*ListStandingResponse)(nil),     // 33: durward.vault.v1.ListStandingResponse
+	(*RevokeStandingRequest)(nil),    // 34: durward.vault.v1.RevokeStandingRequest
+	(*RevokeStandingResponse)(nil),   // 35: durward.vault.v1.RevokeStandingResponse
+	(*MutePrincipalRequest)(nil),     // 36: durward.vault.v1.MutePrincipalRequest
+	(*MutePrincipalResponse)(nil),    // 37: durward.vault.v1.MutePrincipalResponse
+	(*ListSessionsRequest)(nil),      // 38: durward.vault.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),     // 39: durward.vault.v1.ListSessionsResponse
+	(*OpenSession)(nil),              // 40: durward.vault.v1.OpenSession
+	(*GetPolicyRequest)(nil),         // 41: durward.vault.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),        // 42: durward.vault.v1.GetPolicyResponse
+	(*ConfigFile)(nil),               // 43: durward.vault.v1.ConfigFile
+	(*PolicyRule)(nil),               // 44: durward.vault.v1.PolicyRule
+	(*ExplainCallRequest)(nil),       // 45: durward.vault.v1.ExplainCallRequest
+	(*ExplainCallResponse)(nil),      // 46: durward.vault.v1.ExplainCallResponse
+	(*AnnounceChangeRequest)(nil),    // 47: durward.vault.v1.AnnounceChangeRequest
+	(*AnnounceChangeResponse)(nil),   // 48: durward.vault.v1.AnnounceChangeResponse
+	(OperationState)(0),              // 49: durward.vault.v1.OperationState
+	(v1.Channel)(0),                  // 50: durward.call.v1.Channel
+	(*v1.ToolRef)(nil),               // 51: durward.call.v1.ToolRef
+	(v11.Tier)(0),                    // 52: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),    // 53: google.protobuf.Timestamp
+	(*v1.HumanStatement)(nil),        // 54: durward.call.v1.HumanStatement
+	(*v1.SignedGrant)(nil),           // 55: durward.call.v1.SignedGrant
+	(*GatewayHealth)(nil),            // 56: durward.vault.v1.GatewayHealth
+	(*Sender)(nil),                   // 57: durward.vault.v1.Sender
+	(*Setting)(nil),                  // 58: durward.vault.v1.Setting
 }
 var file_durward_vault_v1_operator_proto_depIdxs = []int32{
-	48, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
-	49, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
-	50, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
-	51, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
-	52, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
-	52, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
-	52, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
-	53, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
-	51, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
-	48, // 9: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
-	0,  // 10: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
-	0,  // 11: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
-	7,  // 12: durward.vault.v1.WatchWaitingResponse.waiting:type_name -> durward.vault.v1.Waiting
-	51, // 13: durward.vault.v1.Waiting.tier:type_name -> durward.options.v1.Tier
-	52, // 14: durward.vault.v1.Waiting.asked_at:type_name -> google.protobuf.Timestamp
-	52, // 15: durward.vault.v1.Waiting.expires_at:type_name -> google.protobuf.Timestamp
-	53, // 16: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
-	0,  // 17: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	0,  // 18: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	54, // 19: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	0,  // 20: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
-	53, // 21: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
-	54, // 22: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
-	52, // 23: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	52, // 24: durward.vault.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
-	18, // 25: durward.vault.v1.GetStatusResponse.gateways:type_name -> durward.vault.v1.Gateway
-	52, // 26: durward.vault.v1.Gateway.told_at:type_name -> google.protobuf.Timestamp
-	55, // 27: durward.vault.v1.Gateway.health:type_name -> durward.vault.v1.GatewayHealth
-	53, // 28: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	53, // 29: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	29, // 30: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
-	0,  // 31: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
-	53, // 32: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
-	52, // 33: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
-	52, // 34: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
-	53, // 35: durward.vault.v1.ConfirmDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
-	29, // 36: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
-	52, // 37: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
-	52, // 38: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
-	53, // 39: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
-	53, // 40: durward.vault.v1.Standing.confirmation:type_name -> durward.call.v1.HumanStatement
-	52, // 41: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
-	29, // 42: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
-	30, // 43: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
-	29, // 44: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
-	30, // 45: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
-	39, // 46: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
-	49, // 47: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
-	52, // 48: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
-	52, // 49: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
-	52, // 50: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
-	56, // 51: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
-	51, // 52: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
-	42, // 53: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
-	57, // 54: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
-	43, // 55: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
-	43, // 56: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
-	51, // 57: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
-	53, // 58: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
-	1,  // 59: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
-	3,  // 60: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
-	8,  // 61: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
-	10, // 62: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
-	12, // 63: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
-	14, // 64: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
-	5,  // 65: durward.vault.v1.NoticeService.WatchWaiting:input_type -> durward.vault.v1.WatchWaitingRequest
-	23, // 66: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
-	25, // 67: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
-	27, // 68: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
-	31, // 69: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
-	33, // 70: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
-	35, // 71: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
-	37, // 72: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
-	40, // 73: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
-	44, // 74: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
-	46, // 75: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
-	16, // 76: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
-	19, // 77: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
-	21, // 78: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
-	2,  // 79: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
-	4,  // 80: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
-	9,  // 81: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
-	11, // 82: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
-	13, // 83: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
-	15, // 84: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
-	6,  // 85: durward.vault.v1.NoticeService.WatchWaiting:output_type -> durward.vault.v1.WatchWaitingResponse
-	24, // 86: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
-	26, // 87: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
-	28, // 88: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
-	32, // 89: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
-	34, // 90: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
-	36, // 91: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
-	38, // 92: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
-	41, // 93: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
-	45, // 94: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
-	47, // 95: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
-	17, // 96: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
-	20, // 97: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
-	22, // 98: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
-	79, // [79:99] is the sub-list for method output_type
-	59, // [59:79] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	49, // 0: durward.vault.v1.Operation.state:type_name -> durward.vault.v1.OperationState
+	50, // 1: durward.vault.v1.Operation.channel:type_name -> durward.call.v1.Channel
+	51, // 2: durward.vault.v1.Operation.tool:type_name -> durward.call.v1.ToolRef
+	52, // 3: durward.vault.v1.Operation.tier:type_name -> durward.options.v1.Tier
+	53, // 4: durward.vault.v1.Operation.asked_at:type_name -> google.protobuf.Timestamp
+	53, // 5: durward.vault.v1.Operation.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 6: durward.vault.v1.Operation.decided_at:type_name -> google.protobuf.Timestamp
+	54, // 7: durward.vault.v1.Operation.statement:type_name -> durward.call.v1.HumanStatement
+	52, // 8: durward.vault.v1.Operation.policy_tier:type_name -> durward.options.v1.Tier
+	1,  // 9: durward.vault.v1.Operation.disclosures:type_name -> durward.vault.v1.Disclosure
+	49, // 10: durward.vault.v1.ListOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	0,  // 11: durward.vault.v1.ListOperationsResponse.operations:type_name -> durward.vault.v1.Operation
+	0,  // 12: durward.vault.v1.WatchOperationsResponse.operation:type_name -> durward.vault.v1.Operation
+	8,  // 13: durward.vault.v1.WatchWaitingResponse.waiting:type_name -> durward.vault.v1.Waiting
+	52, // 14: durward.vault.v1.Waiting.tier:type_name -> durward.options.v1.Tier
+	53, // 15: durward.vault.v1.Waiting.asked_at:type_name -> google.protobuf.Timestamp
+	53, // 16: durward.vault.v1.Waiting.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 17: durward.vault.v1.ApproveOperationRequest.statement:type_name -> durward.call.v1.HumanStatement
+	0,  // 18: durward.vault.v1.ApproveOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	0,  // 19: durward.vault.v1.DenyOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	55, // 20: durward.vault.v1.ClaimOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	0,  // 21: durward.vault.v1.ClaimOperationResponse.operation:type_name -> durward.vault.v1.Operation
+	54, // 22: durward.vault.v1.GrantCommandRequest.statement:type_name -> durward.call.v1.HumanStatement
+	55, // 23: durward.vault.v1.GrantCommandResponse.grant:type_name -> durward.call.v1.SignedGrant
+	53, // 24: durward.vault.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	53, // 25: durward.vault.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	19, // 26: durward.vault.v1.GetStatusResponse.gateways:type_name -> durward.vault.v1.Gateway
+	53, // 27: durward.vault.v1.Gateway.told_at:type_name -> google.protobuf.Timestamp
+	56, // 28: durward.vault.v1.Gateway.health:type_name -> durward.vault.v1.GatewayHealth
+	54, // 29: durward.vault.v1.ResumeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	54, // 30: durward.vault.v1.GrantScopeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	30, // 31: durward.vault.v1.GrantScopeResponse.standing:type_name -> durward.vault.v1.Standing
+	0,  // 32: durward.vault.v1.GrantScopeResponse.operation:type_name -> durward.vault.v1.Operation
+	54, // 33: durward.vault.v1.ProposeDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	53, // 34: durward.vault.v1.ProposeDangerousResponse.not_before:type_name -> google.protobuf.Timestamp
+	53, // 35: durward.vault.v1.ProposeDangerousResponse.not_after:type_name -> google.protobuf.Timestamp
+	54, // 36: durward.vault.v1.ConfirmDangerousRequest.statement:type_name -> durward.call.v1.HumanStatement
+	30, // 37: durward.vault.v1.ConfirmDangerousResponse.standing:type_name -> durward.vault.v1.Standing
+	53, // 38: durward.vault.v1.Standing.granted_at:type_name -> google.protobuf.Timestamp
+	53, // 39: durward.vault.v1.Standing.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 40: durward.vault.v1.Standing.statement:type_name -> durward.call.v1.HumanStatement
+	54, // 41: durward.vault.v1.Standing.confirmation:type_name -> durward.call.v1.HumanStatement
+	53, // 42: durward.vault.v1.Mute.until:type_name -> google.protobuf.Timestamp
+	30, // 43: durward.vault.v1.ListStandingResponse.standing:type_name -> durward.vault.v1.Standing
+	31, // 44: durward.vault.v1.ListStandingResponse.muted:type_name -> durward.vault.v1.Mute
+	30, // 45: durward.vault.v1.RevokeStandingResponse.ended:type_name -> durward.vault.v1.Standing
+	31, // 46: durward.vault.v1.MutePrincipalResponse.mute:type_name -> durward.vault.v1.Mute
+	40, // 47: durward.vault.v1.ListSessionsResponse.sessions:type_name -> durward.vault.v1.OpenSession
+	50, // 48: durward.vault.v1.OpenSession.channel:type_name -> durward.call.v1.Channel
+	53, // 49: durward.vault.v1.OpenSession.opened_at:type_name -> google.protobuf.Timestamp
+	53, // 50: durward.vault.v1.OpenSession.expires_at:type_name -> google.protobuf.Timestamp
+	53, // 51: durward.vault.v1.OpenSession.dangerous_until:type_name -> google.protobuf.Timestamp
+	57, // 52: durward.vault.v1.OpenSession.sender:type_name -> durward.vault.v1.Sender
+	52, // 53: durward.vault.v1.OpenSession.tier_ceiling:type_name -> durward.options.v1.Tier
+	43, // 54: durward.vault.v1.GetPolicyResponse.files:type_name -> durward.vault.v1.ConfigFile
+	58, // 55: durward.vault.v1.GetPolicyResponse.settings:type_name -> durward.vault.v1.Setting
+	44, // 56: durward.vault.v1.GetPolicyResponse.rules:type_name -> durward.vault.v1.PolicyRule
+	44, // 57: durward.vault.v1.ExplainCallResponse.rule:type_name -> durward.vault.v1.PolicyRule
+	52, // 58: durward.vault.v1.ExplainCallResponse.tier:type_name -> durward.options.v1.Tier
+	54, // 59: durward.vault.v1.AnnounceChangeRequest.statement:type_name -> durward.call.v1.HumanStatement
+	2,  // 60: durward.vault.v1.ApprovalService.ListOperations:input_type -> durward.vault.v1.ListOperationsRequest
+	4,  // 61: durward.vault.v1.ApprovalService.WatchOperations:input_type -> durward.vault.v1.WatchOperationsRequest
+	9,  // 62: durward.vault.v1.ApprovalService.ApproveOperation:input_type -> durward.vault.v1.ApproveOperationRequest
+	11, // 63: durward.vault.v1.ApprovalService.DenyOperation:input_type -> durward.vault.v1.DenyOperationRequest
+	13, // 64: durward.vault.v1.ApprovalService.ClaimOperation:input_type -> durward.vault.v1.ClaimOperationRequest
+	15, // 65: durward.vault.v1.ApprovalService.GrantCommand:input_type -> durward.vault.v1.GrantCommandRequest
+	6,  // 66: durward.vault.v1.NoticeService.WatchWaiting:input_type -> durward.vault.v1.WatchWaitingRequest
+	24, // 67: durward.vault.v1.StandingService.GrantScope:input_type -> durward.vault.v1.GrantScopeRequest
+	26, // 68: durward.vault.v1.StandingService.ProposeDangerous:input_type -> durward.vault.v1.ProposeDangerousRequest
+	28, // 69: durward.vault.v1.StandingService.ConfirmDangerous:input_type -> durward.vault.v1.ConfirmDangerousRequest
+	32, // 70: durward.vault.v1.StandingService.ListStanding:input_type -> durward.vault.v1.ListStandingRequest
+	34, // 71: durward.vault.v1.StandingService.RevokeStanding:input_type -> durward.vault.v1.RevokeStandingRequest
+	36, // 72: durward.vault.v1.StandingService.MutePrincipal:input_type -> durward.vault.v1.MutePrincipalRequest
+	38, // 73: durward.vault.v1.StandingService.ListSessions:input_type -> durward.vault.v1.ListSessionsRequest
+	41, // 74: durward.vault.v1.PolicyService.GetPolicy:input_type -> durward.vault.v1.GetPolicyRequest
+	45, // 75: durward.vault.v1.PolicyService.ExplainCall:input_type -> durward.vault.v1.ExplainCallRequest
+	47, // 76: durward.vault.v1.PolicyService.AnnounceChange:input_type -> durward.vault.v1.AnnounceChangeRequest
+	17, // 77: durward.vault.v1.ControlService.GetStatus:input_type -> durward.vault.v1.GetStatusRequest
+	20, // 78: durward.vault.v1.ControlService.Halt:input_type -> durward.vault.v1.HaltRequest
+	22, // 79: durward.vault.v1.ControlService.Resume:input_type -> durward.vault.v1.ResumeRequest
+	3,  // 80: durward.vault.v1.ApprovalService.ListOperations:output_type -> durward.vault.v1.ListOperationsResponse
+	5,  // 81: durward.vault.v1.ApprovalService.WatchOperations:output_type -> durward.vault.v1.WatchOperationsResponse
+	10, // 82: durward.vault.v1.ApprovalService.ApproveOperation:output_type -> durward.vault.v1.ApproveOperationResponse
+	12, // 83: durward.vault.v1.ApprovalService.DenyOperation:output_type -> durward.vault.v1.DenyOperationResponse
+	14, // 84: durward.vault.v1.ApprovalService.ClaimOperation:output_type -> durward.vault.v1.ClaimOperationResponse
+	16, // 85: durward.vault.v1.ApprovalService.GrantCommand:output_type -> durward.vault.v1.GrantCommandResponse
+	7,  // 86: durward.vault.v1.NoticeService.WatchWaiting:output_type -> durward.vault.v1.WatchWaitingResponse
+	25, // 87: durward.vault.v1.StandingService.GrantScope:output_type -> durward.vault.v1.GrantScopeResponse
+	27, // 88: durward.vault.v1.StandingService.ProposeDangerous:output_type -> durward.vault.v1.ProposeDangerousResponse
+	29, // 89: durward.vault.v1.StandingService.ConfirmDangerous:output_type -> durward.vault.v1.ConfirmDangerousResponse
+	33, // 90: durward.vault.v1.StandingService.ListStanding:output_type -> durward.vault.v1.ListStandingResponse
+	35, // 91: durward.vault.v1.StandingService.RevokeStanding:output_type -> durward.vault.v1.RevokeStandingResponse
+	37, // 92: durward.vault.v1.StandingService.MutePrincipal:output_type -> durward.vault.v1.MutePrincipalResponse
+	39, // 93: durward.vault.v1.StandingService.ListSessions:output_type -> durward.vault.v1.ListSessionsResponse
+	42, // 94: durward.vault.v1.PolicyService.GetPolicy:output_type -> durward.vault.v1.GetPolicyResponse
+	46, // 95: durward.vault.v1.PolicyService.ExplainCall:output_type -> durward.vault.v1.ExplainCallResponse
+	48, // 96: durward.vault.v1.PolicyService.AnnounceChange:output_type -> durward.vault.v1.AnnounceChangeResponse
+	18, // 97: durward.vault.v1.ControlService.GetStatus:output_type -> durward.vault.v1.GetStatusResponse
+	21, // 98: durward.vault.v1.ControlService.Halt:output_type -> durward.vault.v1.HaltResponse
+	23, // 99: durward.vault.v1.ControlService.Resume:output_type -> durward.vault.v1.ResumeResponse
+	80, // [80:100] is the sub-list for method output_type
+	60, // [60:80] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_operator_proto_init() }
@@ -3395,7 +3494,7 @@ func file_durward_vault_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_operator_proto_rawDesc), len(file_durward_vault_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

@@ -249,6 +249,324 @@ func (x *TokeniseResponse) GetReplaced() uint32 {
 	return 0
 }
 
+type DeliverRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeliverRequest) Reset() {
+	*x = DeliverRequest{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeliverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeliverRequest) ProtoMessage() {}
+
+func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
+func (*DeliverRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeliverRequest) GetGrant() *v1.SignedGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+type DeliverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the arguments' members.
+	Capabilities  []*Capability `protobuf:"bytes,1,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeliverResponse) Reset() {
+	*x = DeliverResponse{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeliverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeliverResponse) ProtoMessage() {}
+
+func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
+func (*DeliverResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DeliverResponse) GetCapabilities() []*Capability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+// Capability is permission to disclose one value.
+type Capability struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the value goes: the JSON pointer (RFC 6901) of the string that the reference stands in.
+	Pointer       string `protobuf:"bytes,1,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	Token         []byte `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capability) Reset() {
+	*x = Capability{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capability) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capability) ProtoMessage() {}
+
+func (x *Capability) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capability.ProtoReflect.Descriptor instead.
+func (*Capability) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Capability) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
+func (x *Capability) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type ResolveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Grant         *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	Capabilities  []*Capability          `protobuf:"bytes,2,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveRequest) Reset() {
+	*x = ResolveRequest{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveRequest) ProtoMessage() {}
+
+func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
+func (*ResolveRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ResolveRequest) GetGrant() *v1.SignedGrant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *ResolveRequest) GetCapabilities() []*Capability {
+	if x != nil {
+		return x.Capabilities
+	}
+	return nil
+}
+
+type ResolveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each capability, in their order.
+	Values        []*Disclosed `protobuf:"bytes,1,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveResponse) Reset() {
+	*x = ResolveResponse{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveResponse) ProtoMessage() {}
+
+func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
+func (*ResolveResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResolveResponse) GetValues() []*Disclosed {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+// Disclosed is a value, and the key of the commitment to it in the human's statement.
+type Disclosed struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Pointer string                 `protobuf:"bytes,1,opt,name=pointer,proto3" json:"pointer,omitempty"`
+	// The reference's own part, "tkn_…", and its type.
+	Ref           string `protobuf:"bytes,2,opt,name=ref,proto3" json:"ref,omitempty"`
+	Type          string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Value         string `protobuf:"bytes,4,opt,name=value,proto3" json:"value,omitempty"`
+	Salt          []byte `protobuf:"bytes,5,opt,name=salt,proto3" json:"salt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disclosed) Reset() {
+	*x = Disclosed{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disclosed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disclosed) ProtoMessage() {}
+
+func (x *Disclosed) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disclosed.ProtoReflect.Descriptor instead.
+func (*Disclosed) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Disclosed) GetPointer() string {
+	if x != nil {
+		return x.Pointer
+	}
+	return ""
+}
+
+func (x *Disclosed) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *Disclosed) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *Disclosed) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Disclosed) GetSalt() []byte {
+	if x != nil {
+		return x.Salt
+	}
+	return nil
+}
+
 type RedeemRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Grant         *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
@@ -258,7 +576,7 @@ type RedeemRequest struct {
 
 func (x *RedeemRequest) Reset() {
 	*x = RedeemRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -270,7 +588,7 @@ func (x *RedeemRequest) String() string {
 func (*RedeemRequest) ProtoMessage() {}
 
 func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -283,7 +601,7 @@ func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemRequest.ProtoReflect.Descriptor instead.
 func (*RedeemRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RedeemRequest) GetGrant() *v1.SignedGrant {
@@ -304,7 +622,7 @@ type RedeemResponse struct {
 
 func (x *RedeemResponse) Reset() {
 	*x = RedeemResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -316,7 +634,7 @@ func (x *RedeemResponse) String() string {
 func (*RedeemResponse) ProtoMessage() {}
 
 func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -329,7 +647,7 @@ func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemResponse.ProtoReflect.Descriptor instead.
 func (*RedeemResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RedeemResponse) GetRedeemedAt() *timestamppb.Timestamp {
@@ -358,7 +676,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +688,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +701,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SettleRequest) GetOperationId() string {
@@ -415,7 +733,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -427,7 +745,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -440,7 +758,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{13}
 }
 
 var File_durward_vault_v1_redeem_proto protoreflect.FileDescriptor
@@ -458,7 +776,28 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\x05under\x12\x05\xbaH\x02\b\x01\"D\n" +
 	"\x10TokeniseResponse\x12\x14\n" +
 	"\x05texts\x18\x01 \x03(\tR\x05texts\x12\x1a\n" +
-	"\breplaced\x18\x02 \x01(\rR\breplaced\"K\n" +
+	"\breplaced\x18\x02 \x01(\rR\breplaced\"L\n" +
+	"\x0eDeliverRequest\x12:\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\"S\n" +
+	"\x0fDeliverResponse\x12@\n" +
+	"\fcapabilities\x18\x01 \x03(\v2\x1c.durward.vault.v1.CapabilityR\fcapabilities\"V\n" +
+	"\n" +
+	"Capability\x12$\n" +
+	"\apointer\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\apointer\x12\"\n" +
+	"\x05token\x18\x02 \x01(\fB\f\xbaH\x05z\x03\x18\x80\x02\xf8\xbb\x18\x01R\x05token\"\x9a\x01\n" +
+	"\x0eResolveRequest\x12:\n" +
+	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\x12L\n" +
+	"\fcapabilities\x18\x02 \x03(\v2\x1c.durward.vault.v1.CapabilityB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x102R\fcapabilities\"F\n" +
+	"\x0fResolveResponse\x123\n" +
+	"\x06values\x18\x01 \x03(\v2\x1b.durward.vault.v1.DisclosedR\x06values\"\x81\x01\n" +
+	"\tDisclosed\x12\x18\n" +
+	"\apointer\x18\x01 \x01(\tR\apointer\x12\x10\n" +
+	"\x03ref\x18\x02 \x01(\tR\x03ref\x12\x12\n" +
+	"\x04type\x18\x03 \x01(\tR\x04type\x12\x1a\n" +
+	"\x05value\x18\x04 \x01(\tB\x04\xf8\xbb\x18\x01R\x05value\x12\x18\n" +
+	"\x04salt\x18\x05 \x01(\fB\x04\xf8\xbb\x18\x01R\x04salt\"K\n" +
 	"\rRedeemRequest\x12:\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\"c\n" +
 	"\x0eRedeemResponse\x12;\n" +
@@ -477,7 +816,10 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\n" +
 	"CheckGrant\x12#.durward.vault.v1.CheckGrantRequest\x1a$.durward.vault.v1.CheckGrantResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
 	"\x0fTokeniseService\x12Y\n" +
-	"\bTokenise\x12!.durward.vault.v1.TokeniseRequest\x1a\".durward.vault.v1.TokeniseResponse\"\x06\xaa\xbb\x18\x02\x03\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\bTokenise\x12!.durward.vault.v1.TokeniseRequest\x1a\".durward.vault.v1.TokeniseResponse\"\x06\xaa\xbb\x18\x02\x03\x042\xc3\x01\n" +
+	"\x11DisclosureService\x12V\n" +
+	"\aDeliver\x12 .durward.vault.v1.DeliverRequest\x1a!.durward.vault.v1.DeliverResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12V\n" +
+	"\aResolve\x12 .durward.vault.v1.ResolveRequest\x1a!.durward.vault.v1.ResolveResponse\"\x06\xaa\xbb\x18\x02\x03\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_redeem_proto_rawDescOnce sync.Once
@@ -491,39 +833,54 @@ func file_durward_vault_v1_redeem_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_redeem_proto_rawDescData
 }
 
-var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_durward_vault_v1_redeem_proto_goTypes = []any{
 	(*CheckGrantRequest)(nil),     // 0: durward.vault.v1.CheckGrantRequest
 	(*CheckGrantResponse)(nil),    // 1: durward.vault.v1.CheckGrantResponse
 	(*TokeniseRequest)(nil),       // 2: durward.vault.v1.TokeniseRequest
 	(*TokeniseResponse)(nil),      // 3: durward.vault.v1.TokeniseResponse
-	(*RedeemRequest)(nil),         // 4: durward.vault.v1.RedeemRequest
-	(*RedeemResponse)(nil),        // 5: durward.vault.v1.RedeemResponse
-	(*SettleRequest)(nil),         // 6: durward.vault.v1.SettleRequest
-	(*SettleResponse)(nil),        // 7: durward.vault.v1.SettleResponse
-	(*v1.SignedGrant)(nil),        // 8: durward.call.v1.SignedGrant
-	(*v1.SignedPermit)(nil),       // 9: durward.call.v1.SignedPermit
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*DeliverRequest)(nil),        // 4: durward.vault.v1.DeliverRequest
+	(*DeliverResponse)(nil),       // 5: durward.vault.v1.DeliverResponse
+	(*Capability)(nil),            // 6: durward.vault.v1.Capability
+	(*ResolveRequest)(nil),        // 7: durward.vault.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 8: durward.vault.v1.ResolveResponse
+	(*Disclosed)(nil),             // 9: durward.vault.v1.Disclosed
+	(*RedeemRequest)(nil),         // 10: durward.vault.v1.RedeemRequest
+	(*RedeemResponse)(nil),        // 11: durward.vault.v1.RedeemResponse
+	(*SettleRequest)(nil),         // 12: durward.vault.v1.SettleRequest
+	(*SettleResponse)(nil),        // 13: durward.vault.v1.SettleResponse
+	(*v1.SignedGrant)(nil),        // 14: durward.call.v1.SignedGrant
+	(*v1.SignedPermit)(nil),       // 15: durward.call.v1.SignedPermit
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_durward_vault_v1_redeem_proto_depIdxs = []int32{
-	8,  // 0: durward.vault.v1.CheckGrantRequest.grant:type_name -> durward.call.v1.SignedGrant
-	8,  // 1: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
-	9,  // 2: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
-	8,  // 3: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
-	10, // 4: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
-	4,  // 5: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
-	6,  // 6: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
-	0,  // 7: durward.vault.v1.CheckService.CheckGrant:input_type -> durward.vault.v1.CheckGrantRequest
-	2,  // 8: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
-	5,  // 9: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
-	7,  // 10: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
-	1,  // 11: durward.vault.v1.CheckService.CheckGrant:output_type -> durward.vault.v1.CheckGrantResponse
-	3,  // 12: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
-	9,  // [9:13] is the sub-list for method output_type
-	5,  // [5:9] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	14, // 0: durward.vault.v1.CheckGrantRequest.grant:type_name -> durward.call.v1.SignedGrant
+	14, // 1: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
+	15, // 2: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
+	14, // 3: durward.vault.v1.DeliverRequest.grant:type_name -> durward.call.v1.SignedGrant
+	6,  // 4: durward.vault.v1.DeliverResponse.capabilities:type_name -> durward.vault.v1.Capability
+	14, // 5: durward.vault.v1.ResolveRequest.grant:type_name -> durward.call.v1.SignedGrant
+	6,  // 6: durward.vault.v1.ResolveRequest.capabilities:type_name -> durward.vault.v1.Capability
+	9,  // 7: durward.vault.v1.ResolveResponse.values:type_name -> durward.vault.v1.Disclosed
+	14, // 8: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
+	16, // 9: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
+	10, // 10: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
+	12, // 11: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
+	0,  // 12: durward.vault.v1.CheckService.CheckGrant:input_type -> durward.vault.v1.CheckGrantRequest
+	2,  // 13: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
+	4,  // 14: durward.vault.v1.DisclosureService.Deliver:input_type -> durward.vault.v1.DeliverRequest
+	7,  // 15: durward.vault.v1.DisclosureService.Resolve:input_type -> durward.vault.v1.ResolveRequest
+	11, // 16: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
+	13, // 17: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
+	1,  // 18: durward.vault.v1.CheckService.CheckGrant:output_type -> durward.vault.v1.CheckGrantResponse
+	3,  // 19: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
+	5,  // 20: durward.vault.v1.DisclosureService.Deliver:output_type -> durward.vault.v1.DeliverResponse
+	8,  // 21: durward.vault.v1.DisclosureService.Resolve:output_type -> durward.vault.v1.ResolveResponse
+	16, // [16:22] is the sub-list for method output_type
+	10, // [10:16] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_redeem_proto_init() }
@@ -541,9 +898,9 @@ func file_durward_vault_v1_redeem_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_redeem_proto_rawDesc), len(file_durward_vault_v1_redeem_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   14,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_durward_vault_v1_redeem_proto_goTypes,
 		DependencyIndexes: file_durward_vault_v1_redeem_proto_depIdxs,

@@ -387,3 +387,157 @@ var TokeniseService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "durward/vault/v1/redeem.proto",
 }
+
+const (
+	DisclosureService_Deliver_FullMethodName = "/durward.vault.v1.DisclosureService/Deliver"
+	DisclosureService_Resolve_FullMethodName = "/durward.vault.v1.DisclosureService/Resolve"
+)
+
+// DisclosureServiceClient is the client API for DisclosureService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// DisclosureService is for sinks: what references in the arguments of one approved call stand for.
+type DisclosureServiceClient interface {
+	// Deliver makes a capability for each reference to personal data in the arguments of a call that the caller has redeemed, that runs now
+	// and that a human approved by itself. All are delivered, or none: CODE_DENIED where a human's file names no such disclosure, or a
+	// reference stands for nothing in the call's session.
+	Deliver(ctx context.Context, in *DeliverRequest, opts ...grpc.CallOption) (*DeliverResponse, error)
+	// Resolve spends capabilities, and returns what they are for. A capability works once, for the sink, the call and the argument that it
+	// was made for, within 300 seconds; for anything else CODE_DENIED, and none of the request's values.
+	Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error)
+}
+
+type disclosureServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewDisclosureServiceClient(cc grpc.ClientConnInterface) DisclosureServiceClient {
+	return &disclosureServiceClient{cc}
+}
+
+func (c *disclosureServiceClient) Deliver(ctx context.Context, in *DeliverRequest, opts ...grpc.CallOption) (*DeliverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeliverResponse)
+	err := c.cc.Invoke(ctx, DisclosureService_Deliver_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *disclosureServiceClient) Resolve(ctx context.Context, in *ResolveRequest, opts ...grpc.CallOption) (*ResolveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolveResponse)
+	err := c.cc.Invoke(ctx, DisclosureService_Resolve_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// DisclosureServiceServer is the server API for DisclosureService service.
+// All implementations must embed UnimplementedDisclosureServiceServer
+// for forward compatibility.
+//
+// DisclosureService is for sinks: what references in the arguments of one approved call stand for.
+type DisclosureServiceServer interface {
+	// Deliver makes a capability for each reference to personal data in the arguments of a call that the caller has redeemed, that runs now
+	// and that a human approved by itself. All are delivered, or none: CODE_DENIED where a human's file names no such disclosure, or a
+	// reference stands for nothing in the call's session.
+	Deliver(context.Context, *DeliverRequest) (*DeliverResponse, error)
+	// Resolve spends capabilities, and returns what they are for. A capability works once, for the sink, the call and the argument that it
+	// was made for, within 300 seconds; for anything else CODE_DENIED, and none of the request's values.
+	Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error)
+	mustEmbedUnimplementedDisclosureServiceServer()
+}
+
+// UnimplementedDisclosureServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedDisclosureServiceServer struct{}
+
+func (UnimplementedDisclosureServiceServer) Deliver(context.Context, *DeliverRequest) (*DeliverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Deliver not implemented")
+}
+func (UnimplementedDisclosureServiceServer) Resolve(context.Context, *ResolveRequest) (*ResolveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resolve not implemented")
+}
+func (UnimplementedDisclosureServiceServer) mustEmbedUnimplementedDisclosureServiceServer() {}
+func (UnimplementedDisclosureServiceServer) testEmbeddedByValue()                           {}
+
+// UnsafeDisclosureServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to DisclosureServiceServer will
+// result in compilation errors.
+type UnsafeDisclosureServiceServer interface {
+	mustEmbedUnimplementedDisclosureServiceServer()
+}
+
+func RegisterDisclosureServiceServer(s grpc.ServiceRegistrar, srv DisclosureServiceServer) {
+	// If the following call panics, it indicates UnimplementedDisclosureServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&DisclosureService_ServiceDesc, srv)
+}
+
+func _DisclosureService_Deliver_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeliverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DisclosureServiceServer).Deliver(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DisclosureService_Deliver_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DisclosureServiceServer).Deliver(ctx, req.(*DeliverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _DisclosureService_Resolve_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DisclosureServiceServer).Resolve(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DisclosureService_Resolve_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DisclosureServiceServer).Resolve(ctx, req.(*ResolveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// DisclosureService_ServiceDesc is the grpc.ServiceDesc for DisclosureService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var DisclosureService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.vault.v1.DisclosureService",
+	HandlerType: (*DisclosureServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Deliver",
+			Handler:    _DisclosureService_Deliver_Handler,
+		},
+		{
+			MethodName: "Resolve",
+			Handler:    _DisclosureService_Resolve_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/vault/v1/redeem.proto",
+}

@@ -1,0 +1,53 @@
+package statement
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/reference"
+)
+
+func TestDisclosuresAreThoseOfTheArguments(t *testing.T) {
+	ref := reference.Reference{Class: reference.PII, Type: "EMAIL", ID: reference.NewID()}
+	salt := []byte(strings.Repeat("k", 32))
+	arguments := fmt.Appendf(nil, `{"to":%q}`, "mail "+ref.Marshal())
+	good := Disclosure{
+		Pointer: "/to", Ref: ref.ID.String(), Type: "EMAIL", Hint: "m•••@example.org",
+		Commitment: DisclosureCommitment(salt, "/to", ref.ID.String(), "EMAIL", "maria@example.org"),
+	}
+	for name, change := range map[string]func(*Statement){
+		"one too many":        func(s *Statement) { s.Disclosures = append(s.Disclosures, good) },
+		"another place":       func(s *Statement) { s.Disclosures[0].Pointer = "/cc" },
+		"a wildcard":          func(s *Statement) { s.Disclosures[0].Pointer = "*" },
+		"another reference":   func(s *Statement) { s.Disclosures[0].Ref = reference.NewID().String() },
+		"another type":        func(s *Statement) { s.Disclosures[0].Type = "PHONE" },
+		"no hint":             func(s *Statement) { s.Disclosures[0].Hint = "" },
+		"a hint that hides":   func(s *Statement) { s.Disclosures[0].Hint = "m\u202e" },
+		"no commitment":       func(s *Statement) { s.Disclosures[0].Commitment = "" },
+		"of another kind":     func(s *Statement) { s.Kind = KindCommand },
+		"without a reference": func(s *Statement) { s.Arguments = []byte(`{"to":"x"}`) },
+	} {
+		s := &Statement{Kind: KindApprove, Arguments: arguments, Disclosures: []Disclosure{good}}
+		if err := s.checkDisclosures(); err != nil {
+			t.Fatal(err)
+		}
+		change(s)
+		if err := s.checkDisclosures(); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := &Statement{Disclosures: []Disclosure{good}}
+	if !s.Discloses("/to", good.Ref, "EMAIL", salt, "maria@example.org") {
+		t.Error("its own value is refused: this test proves nothing")
+	}
+	if s.Discloses("/to", good.Ref, "EMAIL", salt, "mallory@example.org") || s.Discloses("/cc", good.Ref, "EMAIL", salt, "maria@example.org") ||
+		s.Discloses("/to", good.Ref, "EMAIL", salt[1:], "maria@example.org") {
+		t.Error("another value, place or salt is taken")
+	}
+	if _, err := canonical.ParseDigest(good.Commitment); err != nil {
+		t.Error(err)
+	}
+}
