@@ -57,6 +57,11 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 		return nil, busyTokenising(err)
 	}
 	s.noteTokens(ctx, who, token.OriginSink, result)
+	if who.channel == callv1.Channel_CHANNEL_MESSAGING {
+		for i := range result.Texts {
+			result.Texts[i] = token.Redact(result.Texts[i]) // OUT-4
+		}
+	}
 	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, nil
 }
 

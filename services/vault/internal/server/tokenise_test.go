@@ -152,3 +152,61 @@ func TestAnAgentsWordsAreTokenised(t *testing.T) {
 		t.Errorf("recorded as %v", r)
 	}
 }
+
+// Others read along on a messaging channel: personal data is not even referred to there (OUT-4).
+func TestMessagingChannelsGetNoPersonalData(t *testing.T) {
+	v := newVault(t)
+	v.messenger()
+	chat, err := v.openAs("alice", "kitchen")
+	v.must(err)
+	const text = "from maria.gonzalez@example.org, password=hunter2-hunter2"
+	for name, c := range map[string]struct {
+		opened *vaultv1.OpenSessionResponse
+		want   string
+	}{"a messaging client": {chat, "from [PII REDACTED], password=[[SECRET:"}, "another": {v.open(bearer), "from [[PII:EMAIL:"}} {
+		answer, err := v.tokenise(byPermit(permitFor(executor, c.opened.GetPermits()), text))
+		v.must(err)
+		if got := answer.GetTexts()[0]; !strings.HasPrefix(got, c.want) || strings.Contains(got, "gonzalez") || answer.GetReplaced() != 2 {
+			t.Errorf("%s gets %q", name, got)
+		}
+	}
+}
+
+// A vault that restarts knows no sessions; what one held is its client's again in the session that takes its place, and nobody else's.
+func TestReferencesOutliveTheVaultsProcess(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	const text = "from maria.gonzalez@example.org"
+	before, err := v.tokenise(byPermit(permitFor(executor, opened.GetPermits()), text))
+	v.must(err)
+	v.restart()
+	again := func(client, replaces string) string {
+		now, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(client), Replaces: replaces})
+		v.must(err)
+		answer, err := v.tokenise(byPermit(permitFor(executor, now.GetPermits()), before.GetTexts()[0]))
+		v.must(err)
+		return answer.GetTexts()[0]
+	}
+	for name, got := range map[string]string{
+		"another client": again(other, opened.GetSessionId()), "who names none": again(bearer, ""), "a guess": again(bearer, strings.Repeat("0", 32)),
+	} {
+		if strings.Contains(got, "[[PII:") {
+			t.Errorf("%s takes it up: %q", name, got)
+		}
+	}
+	if got := again(bearer, opened.GetSessionId()); got != before.GetTexts()[0] {
+		t.Errorf("its own reference became %q", got)
+	}
+	if got := again(bearer, opened.GetSessionId()); strings.Contains(got, "[[PII:") {
+		t.Errorf("a second session takes it up: %q", got)
+	}
+	found := 0
+	for _, r := range v.audit.of(auditv1.Kind_KIND_SESSION_OPENED) {
+		if r.GetBody().GetDetails()["replaces"] == opened.GetSession() {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d records say whose place a session takes", found)
+	}
+}

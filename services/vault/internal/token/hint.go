@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/reference"
 )
 
 // Hint is a value as an approver is shown it: enough to tell two apart, too little to use. A long one shows its first character and its
@@ -29,6 +30,22 @@ func Hint(value string) string {
 		return mask
 	}
 	return string(shown[0]) + mask + string(shown[len(shown)-2:])
+}
+
+// Redact returns a text with every reference to personal data replaced by words that stand for nothing, for a channel that others read too.
+func Redact(text string) string {
+	found, _ := reference.Scan(text, nil)
+	var b strings.Builder
+	at := 0
+	for _, f := range found {
+		if f.Class == reference.PII {
+			b.WriteString(text[at:f.From])
+			b.WriteString(redactedPII)
+			at = f.To
+		}
+	}
+	b.WriteString(text[at:])
+	return b.String()
 }
 
 // Salt is the key of a commitment to what a reference stands for in one place of one operation: who does not know it learns nothing of the
