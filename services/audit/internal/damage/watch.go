@@ -15,7 +15,7 @@ import (
 
 const (
 	// newest is how many records are looked at before a process serves: what a torn write gets wrong is among the last.
-	newest = 2048
+	newest = 1024
 	// daily is how often the whole log is read again, and share the part of the time that this may take.
 	daily = 24 * time.Hour
 	share = 10

@@ -88,3 +88,27 @@ func BenchmarkAppendAtOnce(b *testing.B) {
 	})
 	b.ReportMetric(float64(b.N)/time.Since(started).Seconds(), "records/s")
 }
+
+// BenchmarkAppendBatches appends 64 records at a time, from 16 writers at a time.
+func BenchmarkAppendBatches(b *testing.B) {
+	const batch = 64
+	r := newRig(b)
+	var writer atomic.Int64
+	b.SetParallelism(8)
+	started := time.Now()
+	b.RunParallel(func(pb *testing.PB) {
+		me := fmt.Sprintf("spiffe://durward.local/operator/o%d", writer.Add(1))
+		for sequence := uint64(1); pb.Next(); {
+			var records []*auditv1.Record
+			for range batch {
+				records = append(records, benchRecord(sequence))
+				sequence++
+			}
+			if _, err := r.log.Append(b.Context(), me, records, 0); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)*batch/time.Since(started).Seconds(), "records/s")
+}

@@ -38,7 +38,10 @@ func (a *app) auditStatsCommand() *cobra.Command {
 		Use:   "stats",
 		Short: "Count calls, decisions and denials, and say how long the disk lasts",
 		Long: `Reads the records since a time and counts calls by tool and by client, decisions, and how long approvals took.
-The log's growth in the last week, or since it began, says how many days its disk lasts.`,
+The log's growth in the last week, or since it began, says how many days its disk lasts.
+
+Each record is held against its own leaf. That audit made none up and left none out is for "durward audit verify"
+to prove: an audit that somebody took over could miscount here until then.`,
 		Example: "  durward audit stats\n  durward audit stats --since 24h --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,7 +58,10 @@ func (a *app) auditReportCommand() *cobra.Command {
 		Use:   "report",
 		Short: "Write what a reviewer should read, as Markdown",
 		Long: `Writes to standard output, as Markdown, what "durward audit stats" counts and the newest records that stand
-out since a time: what was denied, what failed, what takes something away.`,
+out since a time: what was denied, what failed, what takes something away.
+
+Each record is held against its own leaf. That audit made none up and left none out is for "durward audit verify"
+to prove: an audit that somebody took over could miscount here until then.`,
 		Example: "  durward audit report --since 168h > week.md",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
