@@ -185,7 +185,12 @@ func (l *Log) commit(group []*request) {
 		return
 	}
 	if l.broken.Load() {
-		if err := l.lead(ctx); err != nil {
+		err := l.lead(ctx)
+		if errors.Is(err, store.ErrFollows) {
+			l.relay(ctx, group)
+			return
+		}
+		if err != nil {
 			l.cfg.Logger.Debug("the log cannot be read again after a failed transaction", "cause", err.Error())
 			refuse(group, unavailable(err))
 			return

@@ -379,9 +379,9 @@ func (l *Log) submit(ctx context.Context, r *request) (answer, error) {
 	}
 }
 
-// current is the newest state, of another process that leads too.
+// current is the newest state, of another process that leads too. A log whose transaction failed may have lost the lead, and looks.
 func (l *Log) current(ctx context.Context) (*head, error) {
-	if !l.follows.Load() {
+	if !l.follows.Load() && !l.broken.Load() {
 		return l.head.Load(), nil
 	}
 	a, err := l.submit(ctx, &request{reads: true, answer: make(chan answer, 1)})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -374,12 +375,12 @@ func TestFailedTransactions(t *testing.T) {
 			if size := r.log.Size(); size != 1 {
 				t.Fatalf("%d entries in memory, want 1", size)
 			}
-			r.check()
 			r.db.set(nil, nil, errors.New("the disk is gone"))
 			if _, err := r.log.Append(t.Context(), me, []*auditv1.Record{two}, 1); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 				t.Fatalf("while nothing can be read: %v", err)
 			}
 			r.db.set(nil, nil, nil)
+			r.check()
 			head, err := r.log.Head(t.Context(), me, 1)
 			if err != nil || head.GetLastSequence() != 1+tc.written {
 				t.Fatalf("last sequence %d, %v; want %d", head.GetLastSequence(), err, 1+tc.written)
@@ -391,6 +392,59 @@ func TestFailedTransactions(t *testing.T) {
 			r.check()
 		})
 	}
+}
+
+// deposed is a store whose lead another process takes when the test says so.
+type deposed struct {
+	*store.Store
+	lost atomic.Bool
+}
+
+func (d *deposed) Lead(ctx context.Context) error {
+	if d.lost.Load() {
+		return store.ErrFollows
+	}
+	return d.Store.Lead(ctx)
+}
+
+func (d *deposed) Commit(ctx context.Context, b store.Batch) error {
+	if d.lost.Load() {
+		return errors.New("connection reset by peer")
+	}
+	return d.Store.Commit(ctx, b)
+}
+
+// TestADeposedLogIsReadAnew: a log that lost its lead together with its connection answers readers with what the one that leads has
+// written since.
+func TestADeposedLogIsReadAnew(t *testing.T) {
+	r := newRig(t)
+	r.log.Close()
+	me, own := writers[0], &deposed{Store: r.db.Store}
+	cfg := r.config()
+	cfg.Store = own
+	first, err := log.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(first.Close)
+	r.log = first
+	r.append(me, r.record(me, "1"))
+	own.lost.Store(true)
+	two := r.record(me, "2")
+	if _, err := first.Append(t.Context(), me, []*auditv1.Record{two}, 1); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+		t.Fatal(err)
+	}
+	if r.log, err = log.Open(t.Context(), r.config()); err != nil {
+		t.Fatal(err)
+	}
+	r.append(me, two, r.record(me, "3"))
+	if size, _, _, err := first.Export(t.Context(), 0); err != nil || size != 3 {
+		t.Errorf("it reads %d entries, %v; want 3", size, err)
+	}
+	if _, err := first.Append(t.Context(), me, []*auditv1.Record{r.record(me, "4")}, 3); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+		t.Errorf("it still writes: %v", err)
+	}
+	r.check()
 }
 
 // TestOpenRefuses: a database that was edited, cut or exchanged does not become a log.
