@@ -2,78 +2,184 @@ package detect
 
 import "strings"
 
-// longStreets are how the words of some languages end that name a street.
-var longStreets = []string{
-	"straße", "strasse", "str", "gasse", "allee", "platz", "weg", "ufer", "damm", "straat", "laan", "plein", "gracht", "kade", "dreef", "singel", "gatan", "vägen", "gränd",
-	"vej", "gade", "veien", "gata", "katu", "tie", "kuja", "utca", "útja",
+// An address is a street with a house's number, in one of the orders that countries have, and what follows it: a flat, a town, a state,
+// a code, a country. What alone is too little, a word with a capital and a number, counts where the words before it or the
+// lines behind it say that it is an address.
+
+const (
+	whyStreet    = "a street's name, and a number"
+	whyNumber    = "a number, and a street's name"
+	whyTown      = "a name and a number, and a town behind them"
+	whyAnnounced = "a name and a number, and the words before them announce an address"
+)
+
+// addressWords announce an address.
+var addressWords = []string{
+	"address*", "live", "lives", "lived", "living", "reside*", "residence", "located", "ship", "shipped", "shipping", "deliver*", "mailing", "moved", "moving", "relocate*",
+	"adresse", "wohnt", "wohnhaft", "indirizzo", "dirección", "direccion", "adress",
 }
 
-// place looks at a word with a capital that may be a street's name, or begin one, with a number behind it. It reports whether it took it.
-func (s *scan) place(w capitalised) bool {
-	name := s.text[w.from:w.to]
-	switch {
-	case w.flags&road != 0:
-		at := s.roadWords(w.to)
-		if !is(s.at(at-1), isLower) {
-			return false
-		}
-		if to := s.houseNumber(at); at > w.to && to > 0 {
-			s.take(w.from, to, 75, "a street's name, and a number")
+// minWord is how long a word of a street's name has to be to be told by how it ends.
+const minWord = 6
+
+// compound reports whether a word names a street by how it ends: Hauptstraße, Kerkstraat, Storgatan.
+func compound(word string) bool {
+	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon()[word]&(notName|organ) != 0 {
+		return false
+	}
+	for _, end := range streetEnds[word[len(word)-1]] {
+		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !notStreets[word] {
 			return true
-		}
-	case name == "PO" || name == "P":
-		if to := s.box(w.from); to > 0 {
-			s.take(w.from, to, 85, "a post office box")
-			return true
-		}
-	case len(name) > 5:
-		for _, end := range longStreets {
-			if !strings.HasSuffix(name, end) || len(name) < len(end)+3 {
-				continue
-			}
-			if end == "str" && s.at(w.to) != '.' {
-				break
-			}
-			at := w.to
-			if s.at(at) == '.' {
-				at++
-			}
-			if to := s.houseNumber(at); to > 0 && !w.known {
-				s.take(w.from, to, 75, "a street's name, and a number")
-				return true
-			}
-			break
 		}
 	}
 	return false
 }
 
-// take adds an address with what follows it.
-func (s *scan) take(from, to, confidence int, why string) {
-	to = s.town(s.unit(to))
-	s.namesTo, s.numbersTo = to, to
-	s.add(from, to, Address, confidence, why)
+// token is where a word of a street's or a town's name ends that begins at a place, with the point of an abbreviation; from where there is none.
+func (s *scan) token(from int) int {
+	to := from
+	for to < len(s.text) && to-from < maxNameWord+8 {
+		c := s.text[to]
+		if is(c, isLower|isUpper) || to > from && (c == '\'' || c == '-' || is(c, isDigit) && is(s.text[from], isDigit)) && is(s.at(to+1), isWord) || to == from && is(c, isDigit) {
+			to++
+			continue
+		}
+		if c == 0xe2 && strings.HasPrefix(s.text[to:], "’") && to > from {
+			to += len("’")
+			continue
+		}
+		break
+	}
+	if to > from && to-from <= 6 && s.at(to) == '.' && (s.at(to+1) == ' ' || s.at(to+1) == ',') && !is(s.text[from], isDigit) {
+		to++
+	}
+	return to
 }
 
-// roadWords returns where the words end that name a street behind Rue, Via, Calle.
-func (s *scan) roadWords(at int) int {
-	for range 5 {
-		if s.at(at) != ' ' || !is(s.at(at+1), isLower|isUpper) {
+// capitalAt reports whether a word begins at a place with a capital.
+func (s *scan) capitalAt(i int) bool {
+	c := s.at(i)
+	return is(c, isUpper) || kinds[c] == kindUpper && i+1 < len(s.text) && upperRune(c, s.text[i+1])
+}
+
+// upperRune reports whether two bytes are a capital of the Latin script beyond ASCII.
+func upperRune(a, b byte) bool {
+	switch a {
+	case 0xc3:
+		return b < 0x9f
+	case 0xc4, 0xc5:
+		return b&1 == 0 || a == 0xc5 && (b == 0xb9 || b == 0xbb || b == 0xbd) || a == 0xc4 && b >= 0xb9 && b&1 == 1
+	}
+	return b&1 == 0
+}
+
+// place looks at a word with a capital that may begin an address: a street's name, a number behind it; or a box. It reports whether it
+// took one.
+func (s *scan) place(w capitalised) bool {
+	name := s.text[w.from:w.to]
+	switch name {
+	case "PO", "P", "PSC", "Unit", "USS", "USNS", "USNV", "USCGC":
+		if to := s.box(w.from); to > 0 {
+			s.take(w.from, to, 85, "a post office box")
+			return true
+		}
+	}
+	from, road := w.from, roads[strings.TrimSuffix(strings.ToLower(name), ".")]
+	if before := s.wordBefore(w.from); !road && w.from-before > 2 && roads[strings.TrimRight(s.text[before:w.from], ". ")] {
+		from, road = before, true
+	}
+	at, known, words := w.from, road, 0
+	for ; words < 6; words++ {
+		end := s.token(at)
+		if end == at || is(s.text[at], isDigit) {
 			break
 		}
-		end := at + 1
-		for end < len(s.text) && end-at < maxNameWord && (is(s.text[end], isLower|isUpper) || s.text[end] == '\'' || s.text[end] == '-' || s.text[end] == '.') {
-			end++
+		word := s.text[at:end]
+		upper := s.capitalAt(at)
+		switch {
+		case words == 0 && !upper:
+			return false
+		case words > 0 && streetWords[strings.TrimSuffix(word, ".")], compound(word), strings.HasSuffix(word, "str.") && len(word) > 6:
+			known = true
+		case !upper && !joins[word]:
+			end = at
 		}
-		if end-at > 5 && is(s.text[at+1], isLower) {
+		if end == at {
 			break
 		}
-		at = end
+		if at = end; s.at(at) == ' ' {
+			at++
+		}
+	}
+	at = s.trimBack(at)
+	to := s.houseNumber(at)
+	if to == 0 || !known && s.at(at) == ',' {
+		return false
+	}
+	switch {
+	case !s.plainWords(w.from, at):
+		return false
+	case known:
+		s.take(from, to, 75, whyStreet)
+		return true
+	case w.flags&notName != 0 || words > 4:
+		return false
+	case s.near(from, 24, addressWords) && s.prose(from, to) && w.to-w.from > 2:
+		s.take(from, to, 60, whyAnnounced)
+		return true
+	}
+	if end, sure := s.block(to); sure && end > to {
+		s.take(from, to, 60, whyTown)
+		return true
+	}
+	return false
+}
+
+// trimBack is where what comes before a place ends, without its space.
+func (s *scan) trimBack(at int) int {
+	for at > 0 && s.text[at-1] == ' ' {
+		at--
 	}
 	return at
 }
 
-// houseNumber returns where a house's number ends that may stand behind a place, or 0.
+// wordBefore is where the word in small letters begins that stands before a place: "ul. ", "via "; the place where there is none.
+func (s *scan) wordBefore(from int) int {
+	end := from
+	if s.at(end-1) == ' ' {
+		end--
+	}
+	if end < from && s.at(end-1) == '.' {
+		end--
+	}
+	begin := end
+	for begin > 0 && end-begin < 12 && is(s.text[begin-1], isLower) {
+		begin--
+	}
+	if end == from || begin == end || is(s.at(begin-1), isWord) {
+		return from
+	}
+	return begin
+}
+
+// take adds an address with what follows it.
+func (s *scan) take(from, to, confidence int, why string) {
+	// A flat's number may stand before the house's.
+	if s.at(from-1) == ' ' && is(s.at(from-2), isDigit) {
+		begin := from - 1
+		for begin > 0 && from-begin <= 7 && is(s.text[begin-1], isDigit) {
+			begin--
+		}
+		if c := s.at(begin - 1); from-begin <= 6 && !is(c, isWord) && strings.IndexByte(".-:/=_@,", c) < 0 {
+			from = begin
+		}
+	}
+	to, _ = s.block(to)
+	s.namesTo, s.numbersTo = to, to
+	s.add(from, to, Address, confidence, why)
+}
+
+// houseNumber returns where a house's number ends that may stand behind a place, or 0: " 12", ", 12b", " nº 12", " 12/3", " 12-14".
 func (s *scan) houseNumber(at int) int {
 	if s.at(at) == ',' {
 		at++
@@ -81,50 +187,114 @@ func (s *scan) houseNumber(at int) int {
 	if s.at(at) != ' ' {
 		return 0
 	}
-	end := at + 1
+	at++
+	for _, mark := range []string{"nº ", "n° ", "nº", "n°", "n. ", "Nr. ", "nr. ", "No. ", "no. ", "No: ", "No:", "No ", "#", "km ", "Bloc ", "bl. "} {
+		if strings.HasPrefix(s.text[at:], mark) {
+			at += len(mark)
+			break
+		}
+	}
+	return s.number(at)
+}
+
+// number returns where a house's number ends that begins at a place, or 0. It may be none: s/n.
+func (s *scan) number(at int) int {
+	if strings.HasPrefix(s.text[at:], "s/n") && !is(s.at(at+3), isWord) {
+		return at + 3
+	}
+	end := at
 	for end < len(s.text) && end-at <= 5 && is(s.text[end], isDigit) {
 		end++
 	}
-	if end == at+1 || end-at > 5 {
+	if end == at || end-at > 5 {
 		return 0
 	}
 	if is(s.at(end), isLower|isUpper) && !is(s.at(end+1), isWord) {
 		end++
+	} else if s.at(end) == ' ' && is(s.at(end+1), isLower|isUpper) && s.at(end+1) < 0x80 && s.at(end+1) != 'a' && s.at(end+1) != 'I' && !is(s.at(end+2), isWord) && s.at(end+2) != '.' {
+		end += 2 // 12 B
 	}
-	if is(s.at(end), isWord) || s.at(end) == '.' && is(s.at(end+1), isDigit) || s.at(end) == ':' {
-		return 0
-	}
-	return end
-}
-
-// box returns where "P.O. Box 12" ends.
-func (s *scan) box(from int) int {
-	at := from
-	for _, form := range []string{"P.O. Box ", "P.O.Box ", "PO Box ", "P O Box ", "P.O. BOX ", "PO BOX "} {
-		if strings.HasPrefix(s.text[from:], form) {
-			at = from + len(form)
-			break
+	if c := s.at(end); (c == '/' || c == '-') && is(s.at(end+1), isDigit) {
+		more := end + 1
+		for more < len(s.text) && more-end < 5 && is(s.text[more], isDigit) {
+			more++
+		}
+		if c := s.at(more); is(c, isLower|isUpper) && !is(s.at(more+1), isWord) {
+			more++
+		}
+		if c := s.at(more); c != '/' && c != '-' && !is(c, isWord) {
+			end = more
+		} else {
+			return 0 // a date
 		}
 	}
-	end := at
-	for end < len(s.text) && end-at < 8 && is(s.text[end], isDigit) {
-		end++
-	}
-	if at == from || end == at {
+	if c := s.at(end); is(c, isWord) || (c == '.' || c == ',' || c == ':') && is(s.at(end+1), isDigit) || c == '%' || c == '(' {
 		return 0
 	}
 	return end
 }
 
-// street looks at a number that may be a house's, with a street's name behind it: 12 Long Lane.
+// box returns where "P.O. Box 12" ends, or what the post of the US' forces has for a street; 0 where there is none.
+func (s *scan) box(from int) int {
+	digits := func(at, most int) int {
+		end := at
+		for end < len(s.text) && end-at < most && is(s.text[end], isDigit) {
+			end++
+		}
+		if end == at || is(s.at(end), isWord) {
+			return 0
+		}
+		return end
+	}
+	part := s.text[from:min(len(s.text), from+40)]
+	for _, form := range []string{"P.O. Box ", "P.O.Box ", "PO Box ", "P O Box ", "P.O. BOX ", "PO BOX ", "P. O. Box "} {
+		if strings.HasPrefix(part, form) {
+			return digits(from+len(form), 8)
+		}
+	}
+	for _, form := range []string{"PSC ", "Unit "} {
+		if strings.HasPrefix(part, form) {
+			if at := digits(from+len(form), 5); at > 0 {
+				for _, sep := range []string{", Box ", " Box "} {
+					if strings.HasPrefix(s.text[at:], sep) {
+						return digits(at+len(sep), 6)
+					}
+				}
+			}
+			return 0
+		}
+	}
+	for _, form := range []string{"USS ", "USNS ", "USNV ", "USCGC "} {
+		if strings.HasPrefix(part, form) {
+			if end := s.token(from + len(form)); end > from+len(form) {
+				if to, sure := s.block(end); sure && to > end {
+					return end
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// street looks at a number that may be a house's, with a street's name behind it: 12 Long Lane, 12 rue de Rivoli.
 func (s *scan) street(from, to int) {
-	if to-from > 6 || s.at(from-1) == '.' || s.at(from-1) == '-' || s.at(from-1) == ':' || s.at(from-1) == '/' || s.at(from-1) == '=' {
+	if c := s.at(from - 1); to-from > 6 || c != 0 && strings.IndexByte(".-:/=_@", c) >= 0 {
 		s.code(from, to)
 		return
 	}
 	at := to
+	if c := s.at(at); (c == '-' || c == '/') && is(s.at(at+1), isDigit) {
+		for at++; at-to < 6 && is(s.at(at), isDigit); {
+			at++
+		}
+	}
 	if is(s.at(at), isLower|isUpper) && s.at(at+1) == ' ' {
 		at++
+	}
+	for _, more := range []string{" bis", " ter"} {
+		if strings.HasPrefix(s.text[at:], more) && !is(s.at(at+4), isWord) {
+			at += 4
+		}
 	}
 	if s.at(at) == ',' {
 		at++
@@ -134,161 +304,165 @@ func (s *scan) street(from, to int) {
 		return
 	}
 	at++
-	if s.frenchStreet(from, at) {
-		return
+	if !s.streetBehind(from, at) {
+		s.code(from, to)
 	}
-	last, seen := 0, 0
-	for range 6 {
-		if kinds[s.at(at)] != kindUpper && !is(s.at(at), isDigit) {
+}
+
+// streetBehind looks at what follows a house's number, and reports whether it is a street.
+func (s *scan) streetBehind(from, at int) bool {
+	begin := at
+	strong, weak, last, capitals := 0, 0, 0, 0
+	lead := false
+	for words := range 7 {
+		end := s.token(at)
+		if end == at {
 			break
 		}
-		end := at
-		for end < len(s.text) && end-at < maxNameWord && (is(s.text[end], isWord) && s.text[end] != '_' || s.text[end] == '\'' || s.text[end] == '-') {
-			end++
-		}
-		flags := lexicon()[s.text[at:end]]
-		if flags&street != 0 && seen > 0 {
-			last = end
-		}
-		if is(s.text[at], isDigit) && (end-at < 3 || !is(s.text[end-1], isLower)) {
-			break // 5th, but no number
-		}
-		seen++
-		if s.at(end) == '.' {
-			if last == end {
-				last++
+		word := strings.TrimSuffix(s.text[at:end], ".")
+		upper := s.capitalAt(at)
+		if words > 0 && flatWords[strings.ToLower(word)] && lexicon()[word]&(street|suffix) == 0 {
+			if stop, _ := s.flat(at); stop > 0 {
+				break
 			}
-			end++
+		}
+		if words == 0 && end-at > 1 && roads[strings.ToLower(word)] {
+			lead = true
+		} else if !upper && !is(s.text[at], isDigit) {
+			if words == 0 || !joins[word] {
+				break
+			}
+		} else if is(s.text[at], isDigit) {
+			if end-at < 3 || !is(s.text[end-1], isLower) {
+				break // 5th, but no number
+			}
+			last = end
+		} else {
+			flags := lexicon()[word]
+			if words > 0 && capitals > 0 || words > 0 && last > 0 {
+				switch {
+				case flags&street != 0:
+					strong = end
+				case flags&suffix != 0:
+					weak = end
+				case compound(word), streetWords[word]:
+					strong = end
+				}
+			} else if compound(word) {
+				strong = end
+			}
+			if flags&notName != 0 && flags&(street|suffix) == 0 && strong == 0 && words == 0 && !compass[word] {
+				return false
+			}
+			capitals++
+			last = end
 		}
 		if s.at(end) != ' ' {
 			break
 		}
 		at = end + 1
 	}
-	if last > 0 {
-		s.take(from, last, 85, "a number, and a street's name")
-		return
+	switch {
+	case lead && capitals > 0 && last > begin:
+		s.take(from, last, 75, whyNumber)
+		return true
+	case strong > 0:
+		s.take(from, s.point(strong), 85, whyNumber)
+		return true
+	case last == 0 || capitals == 0:
+		return false
 	}
-	s.code(from, to)
-}
-
-var frenchRoads = []string{"rue ", "avenue ", "boulevard ", "chemin ", "allée ", "impasse ", "place ", "quai ", "route ", "square ", "cours "}
-
-// frenchStreet looks for "rue de Rivoli" behind a number.
-func (s *scan) frenchStreet(from, at int) bool {
-	for _, r := range frenchRoads {
-		if len(s.text)-at > len(r) && s.text[at]|0x20 == r[0] && strings.EqualFold(s.text[at:at+len(r)], r) {
-			end := s.roadWords(at + len(r) - 1)
-			if end <= at+len(r) || !strings.ContainsAny(s.text[at+len(r):end], "ABCDEFGHIJKLMNOPQRSTUVWXYZ") && kinds[s.at(at+len(r))] != kindUpper {
-				return false
+	announced := s.near(from, 40, addressWords)
+	if end := s.houseNumber(last); end > 0 && capitals <= 3 && !s.productBefore(from) && s.lineEnds(end) && s.plainWords(begin, last) {
+		// 12 Furumyra 5: the line of a letter, when a town's follows.
+		if next, sign := s.separator(end); sign == '\n' || sign == ',' {
+			if stop := s.townWords(next); stop > 0 && (sign == '\n' && s.lineEnds(stop) || announced) {
+				s.take(from, end, 60, whyTown)
+				return true
 			}
-			s.take(from, end, 75, "a number, and a street's name")
+		}
+		if stop, sure := s.block(end); sure && stop > end {
+			s.take(from, end, 60, whyTown)
 			return true
 		}
+		if announced && s.prose(from, end) {
+			s.take(from, end, 60, whyAnnounced)
+			return true
+		}
+	}
+	to := last
+	if weak > 0 {
+		to = weak
+	}
+	if !s.plainWords(begin, to) || s.productBefore(from) {
+		return false
+	}
+	if end, sure := s.block(to); sure && end > to {
+		s.take(from, to, 70, whyTown)
+		return true
+	}
+	switch {
+	case announced && s.prose(from, to):
+		s.take(from, to, 60, whyAnnounced)
+		return true
+	case weak > 0 && weak == last && (s.lineEnds(weak) || s.prose(from, to)):
+		s.take(from, s.point(weak), 60, whyNumber)
+		return true
 	}
 	return false
 }
 
-// unit returns where ", Apt 4" ends that may stand at a place, or the place.
-func (s *scan) unit(to int) int {
-	at := to
-	if s.at(at) == ',' {
-		at++
+// productBefore reports whether a word that is no name stands right before a place: Windows 11 Pro.
+func (s *scan) productBefore(from int) bool {
+	if s.at(from-1) != ' ' || !is(s.at(from-2), isWord) {
+		return false
 	}
-	if s.at(at) != ' ' {
-		return to
+	begin := from - 1
+	for begin > 0 && from-begin < maxNameWord && is(s.text[begin-1], isWord) {
+		begin--
 	}
-	at++
-	for _, w := range []string{"Apt", "Apartment", "Suite", "Ste", "Unit", "Floor", "Fl", "Room", "Rm", "Bldg", "#"} {
-		rest, ok := strings.CutPrefix(s.text[at:min(len(s.text), at+24)], w)
-		if !ok {
+	return lexicon()[s.text[begin:from-1]]&notName != 0
+}
+
+// plainWords reports whether each word has small letters, as names have: API Key has none.
+func (s *scan) plainWords(from, to int) bool {
+	for at := from; at < to; {
+		end := s.token(at)
+		if end == at {
+			at++
 			continue
 		}
-		rest = strings.TrimLeft(rest, ". ")
-		end := min(len(s.text), at+24) - len(rest)
-		from := end
-		for end < len(s.text) && end-from < 8 && is(s.text[end], isWord) {
-			end++
+		if end-at > 1 && s.capitalAt(at) && is(s.text[at+1], isUpper) {
+			return false
 		}
-		if end > from {
-			return end
-		}
+		at = end
+	}
+	return true
+}
+
+// point is where an abbreviation ends, with its point.
+func (s *scan) point(to int) int {
+	if s.at(to) == '.' && (s.at(to+1) == ',' || s.at(to+1) == ' ' && kinds[s.at(to+2)] == kindUpper) {
+		return to + 1
 	}
 	return to
 }
 
-var states = wordSet(`AL AK AZ AR CA CO CT DE FL GA HI ID IL IN IA KS KY LA ME MD MA MI MN MS MO MT NE NV NH NJ NM NY NC ND OH OK OR PA RI SC SD TN TX UT VT VA WA WV WI WY
-	DC PR GU VI AB BC MB NB NL NS ON PE QC SK NSW VIC QLD TAS ACT NT`)
-
-// town returns where ", Springfield, IL 62704" ends that may follow a street at a place, or the place.
-func (s *scan) town(to int) int {
-	at := to
-	for s.at(at) == ',' || s.at(at) == ' ' || s.at(at) == '\n' {
-		if at++; at-to > 2 {
-			return to
-		}
+// lineEnds reports whether nothing follows that belongs to the same line's part.
+func (s *scan) lineEnds(at int) bool {
+	if s.at(at) == ' ' && strings.IndexByte("])}|\"", s.at(at+1)) >= 0 {
+		return true
 	}
-	if at == to {
-		return to
-	}
-	end := at
-	for words := 0; words < 4 && kinds[s.at(end)] == kindUpper; words++ {
-		w := end
-		for end < len(s.text) && end-w < maxNameWord && (is(s.text[end], isLower|isUpper) || s.text[end] == '-' || s.text[end] == '.') {
-			end++
-		}
-		if states[s.text[w:end]] && words > 0 {
-			if code := s.postcode(end); code > 0 {
-				return code
-			}
-			return end
-		}
-		if s.at(end) == ',' {
-			end++
-		}
-		if s.at(end) != ' ' {
-			break
-		}
-		end++
-	}
-	return to
+	c := s.at(at)
+	return c == 0 || c == '\n' || c == ']' || c == ')' || c == '"' || c == '\\' || c == '?' || c == ',' || c == '.' && (s.at(at+1) == 0 || s.at(at+1) == '\n' || s.at(at+1) == ' ')
 }
-
-// postcode returns where five digits end, or five and four, that may stand behind a place; 0 where there are none.
-func (s *scan) postcode(at int) int {
-	if s.at(at) == ',' {
-		at++
-	}
-	if s.at(at) != ' ' {
-		return 0
-	}
-	at++
-	end := at
-	for end < len(s.text) && end-at < 6 && is(s.text[end], isDigit) {
-		end++
-	}
-	if n := end - at; n != 5 && n != 4 {
-		return 0
-	}
-	if s.at(end) == '-' && is(s.at(end+1), isDigit) {
-		for end++; end < len(s.text) && end-at < 11 && is(s.text[end], isDigit); {
-			end++
-		}
-	}
-	if is(s.at(end), isWord) {
-		return 0
-	}
-	return end
-}
-
-var codeWords = []string{"zip", "zipcode", "postal", "postcode"}
 
 // code looks at a number that may be a town's: ", CA 90210", or where one is named.
 func (s *scan) code(from, to int) {
 	if n := to - from; n < 4 || n > 6 || from < 5 || is(s.at(to), isWord) || s.at(to) == '.' && is(s.at(to+1), isDigit) {
 		return
 	}
-	if end := s.postcode(from - 1); end > 0 && s.text[from-1] == ' ' {
+	if end := s.zip(from); end > 0 && s.text[from-1] == ' ' {
 		begin := from - 1
 		for begin > 0 && from-begin < 5 && is(s.text[begin-1], isUpper) {
 			begin--
@@ -308,3 +482,5 @@ func (s *scan) code(from, to int) {
 		s.add(from, end, Address, 60, "a town's number is named before it")
 	}
 }
+
+var codeWords = []string{"zip", "zipcode", "postal", "postcode", "plz", "postleitzahl", "cap", "postnummer"}

@@ -1,70 +1,6 @@
 package detect
 
-import (
-	_ "embed"
-	"strings"
-	"sync"
-)
-
-//go:embed names.txt
-var namesText string
-
-const (
-	given   = 1 << iota // a given name
-	family              // a family name
-	word                // a word of English, too
-	title               // Mr, Dr
-	notName             // never one: machines, projects, months
-	organ               // what ends the name of a company or a place
-	street              // what a street's name ends with
-	road                // what a street's name begins with
-)
-
-// lexicon is what capitalised words are known to be. It is read once from what is linked in.
-var lexicon = sync.OnceValue(func() map[string]uint8 {
-	out := make(map[string]uint8, 16<<10)
-	flags := uint8(0)
-	for line := range strings.Lines(namesText) {
-		line = strings.TrimSpace(line)
-		if head, ok := strings.CutPrefix(line, "# "); ok {
-			flags = 0
-			for _, f := range strings.Fields(head) {
-				flags |= map[string]uint8{"given": given, "family": family, "word": word}[f]
-			}
-			continue
-		}
-		for name := range strings.FieldsSeq(line) {
-			out[name] |= flags
-		}
-	}
-	put := func(list string, flag uint8, alone bool) {
-		for w := range strings.FieldsSeq(list) {
-			if alone {
-				out[w] = flag
-			} else {
-				out[w] |= flag
-			}
-		}
-	}
-	put("Mr Mrs Ms Mx Miss Dr Prof Professor Sir Madam Mister Herr Frau Mme Monsieur Señor Señora", title, true)
-	put(`January February March April May June July August September October November December Monday Tuesday Wednesday Thursday Friday Saturday Sunday
-		Ada Ampere Blackwell Claude Darwin Debian Falcon Fedora Gemini Gemma Gloo Grace Hopper Jenkins Julia Kepler Lora Lovelace Llama Maxwell Mistral
-		Pascal Phi Prometheus Python Ray Ruby Rust Tesla Turing Ubuntu Volta Vulkan Xeon Loki Sentry Kafka Redis Apollo Athena Atlas Aurora Jasper Jira
-		India China Israel Ireland Holland Jordan Chad Georgia Kenya Cuba Paris London Berlin Texas Virginia Carolina Dakota Florida Montana Sydney Houston
-		Dallas Lincoln Jackson Madison Austin Phoenix Orlando Charlotte Victoria Alexandria Santiago Asia America Africa Europe The This That These Those
-		There Then They You Your What When Where Why How Our His Her She Its See Not No Yes Ok And But For From With Please Thanks Thank Hello Dear Best
-		All World Everyone Everybody Folks Friends Sirs Customer Customers User Users Admin Administrator Support Guys Ladies Gentlemen Again
-		Error Info Warning Debug Trace Fatal Critical Notice Started Starting Stopped Stopping Loading Loaded Failed Using Model Server Client Token Tokens
-		Request Response Error Exception Process Service Worker Engine Cache Memory Device Driver Kernel Total Max Min Avg Internet English Spanish`, notName, true)
-	put(`Inc Inc. LLC Ltd Corp Corporation Company Co Group GmbH AG SA BV NV Plc University College School Institute Hospital Bank Hotel Airport Station
-		County City River Lake Mountain Island Islands Park Bay Beach Valley Museum Church Center Centre Foundation Association Club Team Server Service
-		Systems Technologies Technology Software Labs Media Holdings Partners Industries Motors Airlines International`, organ, true)
-	put(`Street St Avenue Ave Road Rd Boulevard Blvd Lane Ln Drive Dr Court Ct Place Pl Square Sq Terrace Ter Way Highway Hwy Parkway Pkwy Circle Cir Trail
-		Trl Alley Crescent Cres Close Grove Row Walk Mews Pike Loop Plaza Esplanade Quay Gardens Hill Route Expressway Causeway Turnpike Freeway Path Crossing`, street, false)
-	put(`Rue Via Viale Calle Rua Avenida Piazza Plaza Plaça Corso Chemin Allée Impasse Boulevard Avenue Quai Strada Ulica Ul Camino Carrer Carrera Paseo
-		Praça Travessa Largo Vicolo Jalan`, road, false)
-	return out
-})
+import "strings"
 
 // capitalised is a word and where it ends.
 type capitalised struct {
@@ -192,9 +128,48 @@ func (s *scan) introduced(from int) bool {
 	return false
 }
 
-var common = func() map[string]bool {
-	return wordSet("the a an to is my you i he she was of and in for with that have has it we our please are will on at from his her me your this can by would be not as who what")
-}()
+// common are small words of sentences that people write.
+var common = wordSet(`the a an to is my you i he she was of and in for with that have has it we our please are will on at from his her me your this can by would be not as who what
+	they them him us were had do does did could should when where how why if then than there here so up out about into just like know get go see think no yes but or one all
+	been more some very much too many two any only also even now ever never back down home day today love want need make made take took come came give said says ask asked
+	tell told born lives`)
+
+// People's words stand around a name that nobody knows: who somebody is, and what he does that programs do not.
+var (
+	peopleBefore = wordSet(`friend brother sister mother father wife husband son daughter uncle aunt cousin nephew niece colleague boss neighbor neighbour actor actress singer
+		poet artist composer painter president senator governor mayor king queen lawyer sergeant detective`)
+	peopleAfter = wordSet(`said replied thinks thought lives lived died married marries loves loved smiled laughed sings sang starred`)
+)
+
+// neighbour reports whether such a word stands before a place, or behind another.
+func (s *scan) neighbour(from, to int) bool {
+	end := s.trimBack(from)
+	begin := end
+	for begin > 0 && end-begin < 12 && is(s.text[begin-1], isLower) {
+		begin--
+	}
+	if end == from-1 && !is(s.at(begin-1), isWord) && peopleBefore[s.text[begin:end]] {
+		return true
+	}
+	if s.at(to) != ' ' {
+		return false
+	}
+	end = to + 1
+	for end < len(s.text) && end-to < 12 && is(s.text[end], isLower) {
+		end++
+	}
+	return peopleAfter[s.text[to+1:end]] && !is(s.at(end), isWord)
+}
+
+// foreign reports whether a word has letters that English has not.
+func (s *scan) foreign(w capitalised) bool {
+	for i := w.from; i < w.to; i++ {
+		if c := s.text[i]; c >= 0xc3 && c <= 0xc8 {
+			return w.to-w.from > 4
+		}
+	}
+	return false
+}
 
 // prose reports whether people's words stand around a place: some of the small words of a sentence on the same line, which is no
 // program's.
@@ -248,9 +223,6 @@ func (s *scan) capital(from int) {
 		return
 	}
 	introduced := s.introduced(from)
-	if !introduced && w.known && w.flags&given == 0 {
-		return
-	}
 	first := w
 	var parts []capitalised
 	for len(parts) < 3 {
@@ -273,8 +245,9 @@ func (s *scan) capital(from int) {
 // sure is how sure it is that words are a person's name, and why; 0: it is none.
 func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (int, string) {
 	plain := first.flags&word == 0
+	last := first
 	if len(parts) > 0 {
-		last := parts[len(parts)-1]
+		last = parts[len(parts)-1]
 		switch {
 		case first.flags&given != 0 && plain && last.flags&family != 0:
 			return 85, "a given name and a family name"
@@ -286,10 +259,22 @@ func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (in
 			return 75, "the words before it introduce a name"
 		case first.flags&given != 0 && last.initial:
 			return 75, "a given name, an initial and another word"
-		case first.flags&given != 0 && last.flags&(family|given) != 0 && s.prose(first.from, last.to) && !s.beginsSentence(first.from):
+		}
+		if !s.prose(first.from, last.to) {
+			return 0, ""
+		}
+		begins := s.beginsSentence(first.from)
+		switch {
+		case first.flags&given != 0 && last.flags&(family|given) != 0 && !begins:
 			return 55, "a given name and a family name, both words as well"
-		case !first.known && last.flags&family != 0 && last.flags&word == 0 && !s.beginsSentence(first.from) && s.prose(first.from, last.to):
+		case first.flags&(family|word) == family && last.flags&(family|given) != 0 && last.flags&word == 0:
+			return 60, "two family names in a sentence"
+		case !first.known && last.flags&family != 0 && last.flags&word == 0 && !begins:
 			return 55, "an unknown word with a capital, and a family name"
+		case !first.known && !last.known && (s.foreign(first) || s.foreign(last)):
+			return 55, "two words with capitals, and letters that English has not"
+		case !first.known && (!last.known || last.flags&family != 0) && s.neighbour(first.from, last.to):
+			return 55, "two words with capitals, and a word beside them that people stand with"
 		}
 		return 0, ""
 	}
@@ -298,8 +283,21 @@ func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (in
 		return 80, "a name, and the words before it introduce one"
 	case introduced:
 		return 60, "the words before it introduce a name"
-	case first.flags&given != 0 && plain && s.prose(first.from, first.to):
+	case !s.prose(first.from, first.to):
+		return 0, ""
+	}
+	begins := s.beginsSentence(first.from)
+	switch {
+	case first.flags&given != 0 && plain:
 		return 60, "a given name in a sentence"
+	case first.flags&family != 0 && plain && !begins:
+		return 50, "a family name in a sentence"
+	case first.flags&(given|family) != 0 && s.neighbour(first.from, first.to):
+		return 50, "a name, and a word beside it that people stand with"
+	case !first.known && s.foreign(first) && !begins:
+		return 50, "a word with a capital, and letters that English has not"
+	case !first.known && !begins && s.neighbour(first.from, first.to):
+		return 45, "a word with a capital, and a word beside it that people stand with"
 	}
 	return 0, ""
 }
