@@ -76,6 +76,7 @@ func Groups() []Group {
 		{"crowd", crowdLines()},
 		{"state", stateLines()},
 		{"witnesses", rewrittenLines()},
+		{"secrets", secretLines()},
 		{"edge", slices.Concat(edgeLines(), bridgeLines())},
 		{"authority", authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
