@@ -9,10 +9,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"durward.internal/deploy/e2e/harness"
@@ -26,14 +30,14 @@ func needyCatalog(h *harness.Host) string {
 	h.WriteFile("needy.sh", `#!/bin/sh
 for value in "$(cat "$HF_TOKEN_PATH")" "$SECOND"; do printf %s "$value" | sha256sum | cut -d' ' -f1; done >"$1.new"
 mv "$1.new" "$1"
-exec "$2" -port "$3"
+exec "$2" -port "$3" -touch "$1.began"
 `)
 	if err := os.Chmod(program, 0o755); err != nil {
 		panic(err)
 	}
 	entry := func(id, credentials string, n int) string {
-		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [%q, %q, %q, \"%d\"], writes: [%q], credentials: %s, port: %d, health: {path: /health}}\n",
-			id, id, program, seen, filepath.Join(h.Bin, "durward-demo"), h.Port(n), seen, credentials, h.Port(n))
+		return fmt.Sprintf("  - {id: %s, name: %s, driver: process, argv: [%q, %q, %q, \"%d\"], writes: [%q, %q], credentials: %s, port: %d, health: {path: /health}}\n",
+			id, id, program, seen, filepath.Join(h.Bin, "durward-demo"), h.Port(n), seen, seen+".began", credentials, h.Port(n))
 	}
 	return "version: 1\nservices:\n" + entry(needy, "[hf-token, second]", 0) + entry("other", "[hf-token]", 1)
 }
@@ -106,6 +110,89 @@ func TestCredentials(t *testing.T) {
 	h.Durward("credential", "remove", "hf-token", "--version", "1", "--yes")
 	h.Durward("credential", "remove", "hf-token", "--yes")
 	h.Durward("audit", "verify")
+}
+
+// TestAProgramThatNeedsItsToken: a program fetches a gated model from a hub, which wants the token of that day, and serves only then. It
+// comes back by its rule without a call once a human said that it may, and not before.
+func TestAProgramThatNeedsItsToken(t *testing.T) {
+	t.Parallel()
+	var token atomic.Pointer[string]
+	fetched := make(chan struct{}, 16)
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+*token.Load() {
+			http.Error(w, "gated", http.StatusUnauthorized)
+			return
+		}
+		fetched <- struct{}{}
+		fmt.Fprint(w, "the weights")
+	}))
+	defer hub.Close()
+	h := harness.Start(t, harness.Options{Catalog: func(h *harness.Host) string {
+		h.WriteFile("hub.sh", `#!/bin/sh
+set -e
+curl -fsS -H @- "$1/model" >"$2" <<TOKEN
+Authorization: Bearer $(cat "$HF_TOKEN_PATH")
+TOKEN
+exec "$3" -port "$4" -touch "$2.began"
+`)
+		if err := os.Chmod(h.Path("hub.sh"), 0o755); err != nil {
+			panic(err)
+		}
+		return fmt.Sprintf("version: 1\nservices:\n  - {id: llm, name: llm, driver: process, argv: [%q, %q, %q, %q, \"%d\"], writes: [%q, %q], credentials: [hf-token], port: %d, health: {path: /health}, restart: {max: 10, within_s: 600}}\n",
+			h.Path("hub.sh"), hub.URL, h.Path("weights"), filepath.Join(h.Bin, "durward-demo"), h.Port(0), h.Path("weights"), h.Path("weights.began"), h.Port(0))
+	}})
+	agent := h.Connect(h.AddClient("agent"))
+	first, second := canary("hub-1"), canary("hub-2")
+	token.Store(&first)
+	if out := h.Run(first, "credential", "add", "hf-token", "--path-variable", "HF_TOKEN_PATH", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	h.Durward("credential", "grant", "hf-token", "llm", "--yes")
+	if started := start(t, h, agent, "llm"); started.Status != "ok" || h.ReadFile("weights") != "the weights" {
+		t.Fatalf("with its token: %s", started.Raw)
+	}
+	<-fetched
+
+	// It ends by itself. Its rule would start it again, and it gets no token without a call.
+	end := func() {
+		t.Helper()
+		pids := h.ServicePIDs()
+		if len(pids) != 1 {
+			t.Fatalf("programs: %v", pids)
+		}
+		if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end()
+	harness.Eventually(t, "its failure is told", func() error {
+		if out := h.Durward("audit", "search", "--json"); !strings.Contains(out, "not granted to it unattended") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	// A human lets it, for a time. The hub wants another token by now, which a human stores.
+	h.Durward("credential", "grant", "hf-token", "llm", "--unattended", "--for", "1h", "--yes")
+	token.Store(&second)
+	if out := h.Run(second, "credential", "rotate", "hf-token", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("rotate: %+v", out)
+	}
+	h.Durward("start", "llm", "--yes")
+	<-fetched
+	end()
+	<-fetched // without a call
+	harness.Eventually(t, "the use is recorded", func() error {
+		if log := h.Durward("audit", "search", "--kind", "credential-used", "--json"); !strings.Contains(log, `"unattended": "yes"`) {
+			return errors.New(log)
+		}
+		return nil
+	})
+	for place, value := range disclosed(t, h, first, second) {
+		t.Errorf("%s holds %s", place, value)
+	}
+	if out := h.Durward("credential", "revoke", "hf-token"); !strings.Contains(out, "llm got version 2") {
+		t.Errorf("revoke:\n%s", out)
+	}
 }
 
 // TestSealedCredentials needs a passphrase after each start of the vault.
