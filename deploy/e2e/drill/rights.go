@@ -201,8 +201,9 @@ func (w *world) resumption(role string, epoch uint64) *callv1.HumanStatement {
 func forgedRecords(w *world) (trials, effects int) {
 	const mark = "r-forged"
 	forged := func() int {
-		return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer
-			WHERE writers.role = 'gateway' AND request_id = ?`, mark)
+		// Reads are in blocks, by writer; a gateway writes none.
+		return w.query(harness.Audit, `SELECT (SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer WHERE writers.role = 'gateway' AND request_id = ?)
+			+ (SELECT count(*) FROM spans JOIN writers ON writers.id = spans.writer WHERE writers.role = 'gateway')`, mark)
 	}
 	signed := w.sign(w.agentStatement("start_service", idle), w.signer)
 	unsigned := proto.CloneOf(signed)

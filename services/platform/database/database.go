@@ -223,9 +223,10 @@ func damaged(err error) error {
 	return err
 }
 
-// Unsound reports whether an error says that the file is no sound database, or that a page of it cannot be read.
+// Unsound reports whether an error says that the file is no sound database, or that a page of it cannot be read. A statement of ours that is
+// wrong is so because the schema is not what it was.
 func Unsound(err error) bool {
-	return errors.Is(err, ErrDamaged) || coded(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+	return errors.Is(err, ErrDamaged) || coded(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR)
 }
 
 // coded reports whether an error is SQLite's with one of these codes.

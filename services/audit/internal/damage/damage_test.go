@@ -165,11 +165,17 @@ var rows = map[string]struct {
 	"a leaf":           {`UPDATE entries SET leaf = (SELECT leaf FROM entries WHERE idx = 5) WHERE idx = 100`, []string{"record 100 (" + writer + "'s 101): its header is not"}},
 	"a writer":         {`UPDATE entries SET sequence = 9000 WHERE idx = 100`, []string{"record 100 (", "9000): its header is not"}},
 	"a missing record": {`DELETE FROM entries WHERE idx BETWEEN 100 AND 109`, []string{"records 100 to 109: missing", "190 of 200"}},
-	"the tree over a record": {`UPDATE hashes SET hash = (SELECT hash FROM hashes WHERE idx = 7) WHERE idx = ` + fmt.Sprint(leafAt(100)),
+	"the tree over a record": {overwrite(leafAt(100), 7),
 		[]string{"record 100 (", "not the record that the tree has"}},
-	"a missing hash":  {`DELETE FROM hashes WHERE idx = ` + fmt.Sprint(leafAt(100)), []string{"record 100 (", "the tree above it cannot be read"}},
+	"a missing hash":  {`DELETE FROM tree WHERE chunk = ` + fmt.Sprint(leafAt(100)/126), []string{"record 63 (", "the tree above it cannot be read"}},
 	"the last record": {`DELETE FROM entries WHERE idx = 199`, []string{"199 entries and its newest checkpoint says 200", "record 199: missing"}},
-	"the root":        {`UPDATE hashes SET hash = (SELECT hash FROM hashes WHERE idx = 0) WHERE idx = ` + fmt.Sprint(leafAt(127)+7), []string{"does not add up", "the tree's hash over the 128 records up to it"}},
+	"the root":        {overwrite(leafAt(127)+7, 0), []string{"does not add up", "the tree's hash over the 128 records up to it"}},
+}
+
+// overwrite puts one of the tree's hashes in the place of another.
+func overwrite(index, by int64) string {
+	return fmt.Sprintf(`UPDATE tree SET hashes = CAST(substr(hashes, 1, %d) || (SELECT substr(hashes, %d, 32) FROM tree WHERE chunk = %d) || substr(hashes, %d) AS BLOB) WHERE chunk = %d`,
+		index%126*32, by%126*32+1, by/126, index%126*32+33, index/126)
 }
 
 // leafAt is the stored index of a leaf.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"durward.internal/services/audit/internal/store"
@@ -39,7 +40,7 @@ func TestPostgresRows(t *testing.T) {
 			n++
 			copied := "copy" + strconv.Itoa(n)
 			s.SQL(t, "postgres", "CREATE DATABASE "+copied+" TEMPLATE durward_audit OWNER durward_audit")
-			s.SQL(t, copied, tc.statement)
+			s.SQL(t, copied, strings.ReplaceAll(tc.statement, "AS BLOB", "AS bytea"))
 			db := open(t, copied)
 			defer db.Close() //nolint:errcheck // it was read alone
 			says(t, r.startOn(t, db, ""), tc.says...)

@@ -22,7 +22,7 @@ func TestDamagedRecordIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, statement := range []string{`UPDATE entries SET tool = CAST(x'ff' AS TEXT) WHERE idx = 3`, `DELETE FROM entries WHERE idx = 5`} {
+	for _, statement := range []string{`UPDATE entries SET tool = CAST(x'ff' AS TEXT) WHERE idx = 3`, `DELETE FROM entries WHERE idx = 4`} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
@@ -39,9 +39,9 @@ func TestDamagedRecordIsNamed(t *testing.T) {
 	client := h.history()
 	_, err = client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 3})
 	named("the record", "record 3: cannot be read", err)
-	_, err = client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 5})
-	named("the missing record", "record 5: missing", err)
 	_, err = client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 4})
+	named("the missing record", "record 4: missing", err)
+	_, err = client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 5})
 	if err != nil {
 		t.Errorf("a sound record: %v", err)
 	}

@@ -3,11 +3,13 @@ package store_test
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base32"
 	"encoding/hex"
 	"flag"
 	"fmt"
 	mrand "math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,4 +160,79 @@ func fill(b *testing.B, db *store.Store, random *mrand.Rand, n int) (operations 
 		}
 	}
 	return operations
+}
+
+// BenchmarkBytes reports what a record takes on disk, all told, by what it is and by how many came at once.
+func BenchmarkBytes(b *testing.B) {
+	id := func(prefix string) string {
+		raw := make([]byte, 16)
+		_, _ = rand.Read(raw)
+		return prefix + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw))
+	}
+	sessions := make([]string, 16)
+	for i := range sessions {
+		sessions[i] = id("s-")
+	}
+	body := func(i int) *auditv1.Body {
+		return &auditv1.Body{
+			Principal: "claude", Session: sessions[i%len(sessions)], Channel: callv1.Channel_CHANNEL_API, Source: "native", Arguments: "{}", DurationMs: uint32(i % 3),
+			Details: map[string]string{"caller": "spiffe://durward.local/gateway/main"},
+		}
+	}
+	read := func(i int) *auditv1.Record {
+		return &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: id("r-"), Tool: "list_modes", Tier: optionsv1.Tier_TIER_READ, Status: auditv1.Status_STATUS_OK, Body: body(i)}
+	}
+	arguments := func(i int) *auditv1.Record {
+		r := read(i)
+		r.Body.Arguments, r.Body.Summary = fmt.Sprintf(`{"lines":100,"service_id":"chat-%d"}`, i%40), fmt.Sprintf("%d lines of chat-%d", i%101, i%40)
+		return r
+	}
+	change := func(i int) *auditv1.Record {
+		r := arguments(i)
+		r.Kind, r.Tool, r.Tier, r.OperationId = []auditv1.Kind{23, 24, 27, 28, 40, 41}[i%6], "start_service", optionsv1.Tier_TIER_WRITE, fmt.Sprintf("%032x", i/6*0x9e3779b9)
+		return r
+	}
+	permit := func(i int) *auditv1.Record {
+		return &auditv1.Record{Kind: auditv1.Kind_KIND_PERMIT_ISSUED, Status: auditv1.Status_STATUS_OK, Body: body(i)}
+	}
+	for _, c := range []struct {
+		name   string
+		record func(i int) *auditv1.Record
+		group  int
+	}{
+		{"reads, 100 at once", read, 100}, {"reads, 8 at once", read, 8}, {"reads, one at once", read, 1}, {"reads with arguments, 100 at once", arguments, 100},
+		{"a change's records, one at once", change, 1}, {"permits, one at once", permit, 1},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			db, err := store.Open(b.Context(), b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer db.Close()
+			tr := &tree{t: b, db: db, random: true}
+			size := func() uint64 {
+				for more, err := true, error(nil); more; { // the write-ahead log has a length of its own
+					if more, err = db.Wipe(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				return db.Bytes()
+			}
+			began, n := size(), 0
+			for b.Loop() {
+				records := make([]*auditv1.Record, c.group)
+				for i := range records {
+					records[i] = c.record(n)
+					records[i].Time = timestamppb.New(time.Unix(1_700_000_000, 0).Add(time.Duration(n)*97*time.Millisecond + time.Duration(mrand.IntN(1e6))))
+					n++
+				}
+				batch := tr.batch(benchExecutor, records...)
+				batch.Checkpoint = make([]byte, 200) // about what a signed one takes
+				if err := db.Commit(b.Context(), batch); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(size()-began)/float64(n), "bytes/record")
+		})
+	}
 }

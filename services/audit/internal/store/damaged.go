@@ -31,18 +31,14 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sqlite{db: reader, reader: reader, path: cfg.Path}
-	if err := s.prepareReader(ctx); err != nil {
-		return nil, errors.Join(err, reader.Close())
-	}
-	return &Store{s}, nil
+	return &Store{engine: &sqlite{db: reader, reader: reader, path: cfg.Path}}, nil
 }
 
 // Extent is how many entries there are or were, by whatever of the database can be read.
 func (s *Store) Extent(ctx context.Context) (uint64, error) {
 	var most int64
 	var failed error
-	for _, query := range []string{`SELECT COALESCE(MAX(size), 0) FROM checkpoints`, `SELECT COALESCE(MAX(idx) + 1, 0) FROM entries`} {
+	for _, query := range []string{`SELECT COALESCE(MAX(size), 0) FROM checkpoints`, `SELECT COALESCE(MAX(idx) + 1, 0) FROM entries`, `SELECT COALESCE(MAX(last) + 1, 0) FROM blocks`} {
 		var n int64
 		if err := s.row(ctx, query, nil, &n); err != nil {
 			failed = errors.Join(failed, err)

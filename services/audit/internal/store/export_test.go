@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
 // LimitPages makes the disk full: the database may not grow by more than extra pages from here on; negative: it may.
@@ -29,3 +31,41 @@ func (s *Store) Alter(ctx context.Context, statement string) error {
 	_, err := s.engine.(*sqlite).db.ExecContext(ctx, statement)
 	return err
 }
+
+// Blocks calls f with what is stored of each block, in order; what f returns is stored in its place, unless it is nil.
+func (s *Store) Blocks(ctx context.Context, f func(data []byte) []byte) error {
+	stored := map[int64][]byte{}
+	if err := s.each(ctx, `SELECT first, data FROM packs ORDER BY first`, nil, func(scan func(...any) error) (bool, error) {
+		var first int64
+		var data []byte
+		if err := scan(&first, &data); err != nil {
+			return false, err
+		}
+		if data = f(data); data != nil {
+			stored[first] = data
+		}
+		return true, nil
+	}); err != nil {
+		return err
+	}
+	for first, data := range stored {
+		if _, err := s.engine.(*sqlite).db.ExecContext(ctx, `UPDATE packs SET data = ? WHERE first = ?`, data, first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Decode reads a block, and Encode makes one of what Decode returned.
+func Decode(data []byte) (Cells, error)             { return decode(data) }
+func Encode(cells Cells) ([]byte, error)            { return encode(cells, 0) }
+func (c Cells) Entry(i int) (*auditv1.Entry, error) { return c[i].entry() }
+
+// Cells are a block's entries.
+type (
+	Cells []Cell
+	Cell  = cell
+)
+
+// Migrations are SQLite's.
+var Migrations = migrations

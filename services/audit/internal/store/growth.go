@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -17,10 +18,25 @@ const (
 // Growth measures the log's growth in the week before now, or since it began; zero for a log that is too young to tell. A record counts
 // with what one takes on average.
 func (s *Store) Growth(ctx context.Context, now time.Time) (Growth, error) {
-	var first, size, since int64
-	err := s.row(ctx, `SELECT idx, logged_at, (SELECT MAX(idx) + 1 FROM entries) FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1`,
-		[]any{now.Add(-growthSpan).UnixNano()}, &first, &since, &size)
+	from := now.Add(-growthSpan).UnixNano()
+	var first, since, size int64
+	err := s.row(ctx, `SELECT MAX(size), COALESCE((SELECT idx FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), MAX(size)),
+		COALESCE((SELECT logged_at FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), 0) FROM checkpoints HAVING COUNT(*) > 0`,
+		[]any{from, from}, &size, &first, &since)
 	if errors.Is(err, ErrNotFound) {
+		return Growth{}, nil
+	}
+	if err == nil {
+		err = s.blocksOf(ctx, `WHERE b.first >= COALESCE((SELECT first FROM blocks WHERE logged < ? ORDER BY logged DESC, first DESC LIMIT 1), 0) ORDER BY b.first LIMIT 2`,
+			[]any{from}, func(_ *block, cells []cell) (bool, error) {
+				i := slices.IndexFunc(cells, func(c cell) bool { return c.logged >= from })
+				if i >= 0 && int64(cells[i].index) < first {
+					first, since = int64(cells[i].index), cells[i].logged
+				}
+				return i < 0, nil
+			})
+	}
+	if err == nil && first == size {
 		return Growth{}, nil
 	}
 	span := now.Sub(moment(since))

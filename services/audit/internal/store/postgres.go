@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/services/platform/postgres"
@@ -44,7 +43,7 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}
-	return &Store{&server{Database: db, lease: db.Lease()}}, nil
+	return &Store{engine: &server{Database: db, lease: db.Lease()}}, nil
 }
 
 func (p *server) Close() error {
@@ -80,12 +79,15 @@ func (p *server) Fill(why string) { p.filling = why }
 
 func (p *server) Hold(ctx context.Context) error { return p.lease.Hold(ctx) }
 
-// add is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
-// none. It adds nothing, and returns 0, when postgres.Fence says so.
-const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $29 FOR UPDATE),
+// insert is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
+// none. It adds nothing, and returns false, when postgres.Fence says so. What is not as this process left it divides by zero, which
+// undoes all of it.
+const insert = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $29 FOR UPDATE),
 	w AS (INSERT INTO writers (identity, role, last_sequence)
 		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
+	x AS (SELECT 1 / (count(*) = 0)::int AS free FROM fence, writers w, unnest($2::text[], $41::bigint[]) AS u (identity, sequence)
+		WHERE w.identity = u.identity AND w.last_sequence >= u.sequence),
 	e AS (INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf, pruned_by)
 		SELECT u.idx, w.id, u.sequence, u.kind, u.tier, u.status, u.time, u.logged_at, u.request_id, u.operation_id, u.tool, u.body_commitment, u.leaf, u.pruned_by
 		FROM unnest($5::bigint[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::bigint[], $12::bigint[],
@@ -96,24 +98,41 @@ const add = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE
 		SELECT u.idx, u.salt, u.session, u.principal, u.body, u.channel, array_to_tsvector(string_to_array(u.words, ' '))
 		FROM fence, unnest($5::bigint[], $18::bytea[], $19::text[], $20::text[], $21::bytea[], $26::integer[], $27::text[])
 			AS u (idx, salt, session, principal, body, channel, words) WHERE length(u.salt) > 0),
-	h AS (INSERT INTO hashes (idx, hash)
-		SELECT $22::bigint + u.n - 1, u.hash FROM fence, unnest($23::bytea[]) WITH ORDINALITY AS u (hash, n)),
-	c AS (INSERT INTO checkpoints (size, note) SELECT $24::bigint, $25::bytea FROM fence)
-	SELECT count(*) FROM e`
+	h AS (INSERT INTO tree (chunk, hashes)
+		SELECT u.chunk, u.hashes FROM fence, unnest($22::bigint[], $30::integer[], $23::bytea[]) AS u (chunk, has, hashes) WHERE u.has = 0),
+	hg AS (UPDATE tree t SET hashes = t.hashes || substr(u.hashes, 1 / (length(t.hashes) = u.has)::int)
+		FROM fence, unnest($22::bigint[], $30::integer[], $23::bytea[]) AS u (chunk, has, hashes) WHERE u.has > 0 AND t.chunk = u.chunk),
+	n AS (INSERT INTO blocks (first, last, logged, logged_last, filter)
+		SELECT u.first, u.last, u.logged, u.logged_last, u.filter FROM fence, unnest($31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[], $36::bytea[])
+			AS u (first, last, was, logged, logged_last, filter) WHERE u.was < 0),
+	np AS (INSERT INTO packs (first, data)
+		SELECT u.first, u.data FROM fence, unnest($31::bigint[], $33::bigint[], $37::bytea[]) AS u (first, was, data) WHERE u.was < 0),
+	g AS (UPDATE blocks b SET last = u.last / (b.last = u.was)::int, logged_last = u.logged_last, filter = u.filter
+		FROM fence, unnest($31::bigint[], $32::bigint[], $33::bigint[], $35::bigint[], $36::bytea[])
+			AS u (first, last, was, logged_last, filter) WHERE u.was >= 0 AND b.first = u.first),
+	gp AS (UPDATE packs p SET data = u.data FROM fence, unnest($31::bigint[], $33::bigint[], $37::bytea[]) AS u (first, was, data)
+		WHERE u.was >= 0 AND p.first = u.first),
+	s AS (INSERT INTO spans (writer, sequence, first)
+		SELECT w.id, u.sequence, u.first FROM unnest($38::text[], $39::bigint[], $40::bigint[]) AS u (writer, sequence, first) JOIN w ON w.identity = u.writer),
+	c AS (INSERT INTO checkpoints (size, note) SELECT $24::bigint, $25::bytea FROM fence),
+	d AS (DELETE FROM checkpoints c USING fence WHERE c.size < $24::bigint)
+	SELECT (SELECT count(*) > 0 FROM fence), (SELECT count(*) FROM e), (SELECT free FROM x)`
 
-func (p *server) Commit(ctx context.Context, batch Batch) error {
+func (p *server) add(ctx context.Context, w work) error {
 	epoch := p.lease.Epoch()
 	if epoch == 0 {
 		return ErrFollows
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	args, err := columns(batch)
+	args, err := columns(w)
 	if err != nil {
 		return err
 	}
-	var added int
-	err = p.Pool.QueryRow(ctx, strings.Replace(add, "FENCE", postgres.Fence(), 1), append(append([]any{epoch}, args...), p.filling)...).Scan(&added)
+	args = append(append(append([]any{epoch}, args...), p.filling), blockColumns(w)...)
+	var leads bool
+	var added, free int
+	err = p.Pool.QueryRow(ctx, strings.Replace(insert, "FENCE", postgres.Fence(), 1), args...).Scan(&leads, &added, &free)
 	var said *pgconn.PgError
 	switch {
 	case errors.As(err, &said):
@@ -121,20 +140,20 @@ func (p *server) Commit(ctx context.Context, batch Batch) error {
 		return fmt.Errorf("PostgreSQL refuses the records: %s (%s)", said.Message, said.Code)
 	case err != nil:
 		return err
-	case added == 0:
+	case !leads:
 		return ErrFollows
-	case added != len(batch.Entries):
-		return fmt.Errorf("PostgreSQL added %d of %d records", added, len(batch.Entries))
+	case added != len(w.rows):
+		return fmt.Errorf("PostgreSQL added %d of %d records", added, len(w.rows))
 	}
 	return nil
 }
 
-// columns are the parameters of add from the second on.
-func columns(batch Batch) ([]any, error) {
-	n := len(batch.Entries)
+// columns are the parameters of insert from the second to the one before last of the rows.
+func columns(w work) ([]any, error) {
+	n := len(w.rows)
 	var (
-		names, roles                         []string
-		lasts                                []int64
+		names, roles                         = make([]string, len(w.last)), make([]string, len(w.last))
+		lasts                                = make([]int64, len(w.last))
 		indexes, sequences, times, logged    = make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 		writers, requests, operations, tools = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		sessions, principals                 = make([]string, n), make([]string, n)
@@ -142,22 +161,14 @@ func columns(batch Batch) ([]any, error) {
 		words                                = make([]string, n)
 		commitments, leaves, salts, bodies   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 		pruned                               = make([]*int64, n)
-		hashes                               = make([][]byte, len(batch.Hashes))
-		last                                 = map[string]int{}
+		chunks                               = make([]int64, len(w.tree))
+		hashes                               = make([][]byte, len(w.tree))
 	)
-	for i, e := range batch.Entries {
+	for i, l := range w.last {
+		names[i], roles[i], lasts[i] = l.writer, l.role, l.sequence
+	}
+	for i, e := range w.rows {
 		r := e.GetRecord()
-		at, known := last[e.GetWriter()]
-		if !known {
-			name, err := role(e.GetWriter())
-			if err != nil {
-				return nil, err
-			}
-			at = len(names)
-			last[e.GetWriter()] = at
-			names, roles, lasts = append(names, e.GetWriter()), append(roles, name), append(lasts, 0)
-		}
-		lasts[at] = int64(r.GetSequence())
 		body, err := proto.Marshal(r.GetBody())
 		if err != nil {
 			return nil, err
@@ -168,59 +179,71 @@ func columns(batch Batch) ([]any, error) {
 		requests[i], operations[i], tools[i] = r.GetRequestId(), r.GetOperationId(), r.GetTool()
 		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), append([]byte{}, e.GetSalt()...), append([]byte{}, body...)
 		pruned[i] = prunedBy(e)
-		channels[i], words[i] = int32(r.GetBody().GetChannel()), strings.Join(wordsOf(r), " ")
+		channels[i], words[i] = int32(r.GetBody().GetChannel()), strings.Join(wordsOf(r.GetBody()), " ")
 		// PostgreSQL's text has no NUL. These two are for searching; the record has them as they are.
 		sessions[i], principals[i] = withoutNUL(r.GetBody().GetSession()), withoutNUL(r.GetBody().GetPrincipal())
 	}
-	for i := range batch.Hashes {
-		hashes[i] = batch.Hashes[i][:]
+	for i, c := range w.tree {
+		chunks[i], hashes[i] = c.number, c.hashes
 	}
 	return []any{
 		names, roles, lasts, indexes, writers, sequences, kinds, tiers, statuses, times, logged, requests, operations, tools, commitments, leaves,
-		salts, sessions, principals, bodies, batch.FirstHash, hashes, int64(batch.Entries[n-1].GetIndex()) + 1, batch.Checkpoint, channels, words, pruned,
+		salts, sessions, principals, bodies, chunks, hashes, w.size, w.checkpoint, channels, words, pruned,
 	}, nil
+}
+
+// blockColumns are the parameters of insert that are about chunks, blocks and what sequences are free.
+func blockColumns(w work) []any {
+	has := make([]int32, len(w.tree))
+	for i, c := range w.tree {
+		has[i] = int32(c.has)
+	}
+	b := blockArrays(w.blocks)
+	spanWriters, spanSequences, spanFirsts := []string{}, []int64{}, []int64{}
+	for _, block := range w.blocks {
+		for _, s := range block.spans {
+			spanWriters, spanSequences, spanFirsts = append(spanWriters, s.writer), append(spanSequences, s.sequence), append(spanFirsts, block.first)
+		}
+	}
+	firsts := make([]int64, len(w.last))
+	for i, l := range w.last {
+		firsts[i] = l.first
+	}
+	return []any{has, b.first, b.last, b.was, b.logged, b.loggedLast, b.filter, b.data, spanWriters, spanSequences, spanFirsts, firsts}
+}
+
+// arrays are blocks as unnest takes them.
+type arrays struct {
+	first, last, was, logged, loggedLast []int64
+	filter, data                         [][]byte
+}
+
+func blockArrays(blocks []block) arrays {
+	a := arrays{[]int64{}, []int64{}, []int64{}, []int64{}, []int64{}, [][]byte{}, [][]byte{}}
+	for _, b := range blocks {
+		a.first, a.last, a.was = append(a.first, b.first), append(a.last, b.last), append(a.was, b.was)
+		a.logged, a.loggedLast = append(a.logged, b.logged), append(a.loggedLast, b.loggedLast)
+		a.filter, a.data = append(a.filter, b.filter), append(a.data, b.data)
+	}
+	return a
 }
 
 func withoutNUL(s string) string { return strings.ReplaceAll(s, "\x00", "") }
 
-func (p *server) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
-	places := map[int64][]int{}
-	for i, index := range indexes {
-		places[index] = append(places[index], i)
-	}
-	out := make([]tlog.Hash, len(indexes))
-	err := p.each(ctx, `SELECT idx, hash FROM hashes WHERE idx = ANY(?)`, []any{indexes}, func(scan func(...any) error) (bool, error) {
-		var index int64
-		var b []byte
-		if err := scan(&index, &b); err != nil {
-			return false, err
-		}
-		for _, i := range places[index] {
-			var err error
-			if out[i], err = hash(index, b); err != nil {
-				return false, err
-			}
-		}
-		delete(places, index)
-		return true, nil
-	})
-	for index := range places {
-		err = errors.Join(err, fmt.Errorf("%w: hash %d of the tree is missing", errStored, index))
-	}
-	return out, err
-}
-
-// remove is one statement, as add is; it answers how many rows of sequencer let it.
+// remove is one statement, as insert is; it answers how many rows of sequencer let it.
 const remove = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = '' FOR UPDATE),
 	b AS (DELETE FROM bodies b USING fence WHERE b.idx = ANY($2)),
-	e AS (UPDATE entries e SET pruned_by = $3 FROM fence WHERE e.idx = ANY($2))
+	e AS (UPDATE entries e SET pruned_by = $3 FROM fence WHERE e.idx = ANY($2)),
+	g AS (UPDATE blocks b SET filter = u.filter FROM fence, unnest($4::bigint[], $5::bytea[]) AS u (first, filter) WHERE b.first = u.first),
+	gp AS (UPDATE packs p SET data = u.data FROM fence, unnest($4::bigint[], $6::bytea[]) AS u (first, data) WHERE p.first = u.first)
 	SELECT count(*) FROM fence`
 
-func (p *server) drop(ctx context.Context, by int64, entries []int64) error {
+func (p *server) drop(ctx context.Context, by int64, entries []int64, blocks []block) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var leads int
-	err := p.Pool.QueryRow(ctx, strings.Replace(remove, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), entries, by).Scan(&leads)
+	b := blockArrays(blocks)
+	err := p.Pool.QueryRow(ctx, strings.Replace(remove, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), append([]int64{}, entries...), by, b.first, b.filter, b.data).Scan(&leads)
 	if err == nil && leads == 0 {
 		err = ErrFollows
 	}
@@ -241,7 +264,7 @@ func (p *server) Wipe(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	defer alone.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on its end
-	for _, step := range []string{`VACUUM bodies`, `REINDEX INDEX CONCURRENTLY bodies_words`} {
+	for _, step := range []string{`VACUUM bodies`, `VACUUM packs`, `REINDEX INDEX CONCURRENTLY bodies_words`} {
 		if _, err := alone.Exec(ctx, step); err != nil {
 			return false, fmt.Errorf("%s: %w", step, err)
 		}

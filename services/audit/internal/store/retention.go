@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -20,7 +21,8 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 	if from >= next {
 		return end, nil
 	}
-	return next, s.each(ctx, `SELECT e.idx, w.identity, e.kind, e.tier, e.time, e.logged_at, e.request_id, e.operation_id
+	var found []*auditv1.Entry
+	if err := s.each(ctx, `SELECT e.idx, w.identity, e.kind, e.tier, e.time, e.logged_at, e.request_id, e.operation_id
 		FROM entries e JOIN bodies b ON b.idx = e.idx JOIN writers w ON w.id = e.writer WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx`,
 		[]any{int64(from), int64(next)}, func(scan func(...any) error) (bool, error) {
 			var index, written, logged int64
@@ -32,9 +34,24 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 			}
 			e.Index, r.Kind, r.Tier = uint64(index), auditv1.Kind(kind), optionsv1.Tier(tier)
 			r.Time, e.LoggedAt = timestamppb.New(moment(written)), timestamppb.New(moment(logged))
-			row(e)
+			found = append(found, e)
 			return true, nil
-		})
+		}); err != nil {
+		return 0, err
+	}
+	if err := s.cells(ctx, from, next, func(c *cell) (bool, error) {
+		if c.salt != nil {
+			found = append(found, c.header())
+		}
+		return true, nil
+	}); err != nil {
+		return 0, err
+	}
+	slices.SortFunc(found, byIndex)
+	for _, e := range found {
+		row(e)
+	}
+	return next, nil
 }
 
 // Newest returns, of the entries below end, each writer's newest of the kinds that a process asks for when its own state is lost.
@@ -59,11 +76,12 @@ func (s *Store) Prune(ctx context.Context, by uint64, entries []uint64) error {
 	if by > math.MaxInt64 {
 		return errors.New("no entry has that index")
 	}
-	list := make([]int64, len(entries))
-	for i, index := range entries {
-		list[i] = int64(index)
+	blocks, rest, err := s.without(ctx, by, entries)
+	if err == nil {
+		err = s.drop(ctx, int64(by), rest, blocks)
 	}
-	if err := s.drop(ctx, int64(by), list); err != nil {
+	s.open = nil
+	if err != nil {
 		return fmt.Errorf("remove bodies: %w", err)
 	}
 	return nil

@@ -31,12 +31,15 @@ type Query struct {
 	Text string
 	// Before is an index that every result lies below, and From one that none does.
 	Before, From uint64
+
+	// noReads: what is in blocks is none of it.
+	noReads bool
 }
 
 // The most common values have no index: looking through the newest entries finds them. These conditions let a query use the indexes
 // that leave them out.
 const (
-	rareKind   = " AND e.kind NOT IN (42, 29)"
+	rareKind   = " AND e.kind != 42"
 	rareStatus = " AND e.status > 1"
 	rareTier   = " AND e.tier > 1"
 )
@@ -50,6 +53,17 @@ func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*au
 	if len(parts) != 1 {
 		return s.merged(ctx, parts, limit, maxBytes)
 	}
+	q = parts[0]
+	rows, err := s.rows(ctx, q, limit, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	reads, err := s.reads(ctx, q, limit, maxBytes)
+	return both(rows, reads, limit, maxBytes, byNewest), err
+}
+
+// rows searches among the entries that are kept in rows of their own.
+func (s *Store) rows(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
 	var where []string
 	var args []any
 	add := func(condition string, values ...any) {
@@ -80,11 +94,18 @@ func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*au
 	default:
 		add("e.tier = ?", int64(q.Tier))
 	}
+	switch {
+	case q.noReads:
+		add("e.kind != 42")
+	case len(q.Kinds) == 1 && q.Kinds[0] == auditv1.Kind_KIND_READ:
+		// Rows have the reads of before there were blocks alone.
+		add(index + " < COALESCE((SELECT MIN(first) FROM blocks), 9223372036854775807)")
+	}
 	if q.Channel != callv1.Channel_CHANNEL_UNSPECIFIED {
 		add("b.channel = ? AND b.channel != 0", int64(q.Channel))
 	}
 	if len(q.Kinds) > 0 {
-		add("e.kind IN ("+marks(len(q.Kinds))+")"+rare(rareKind, q.Kinds, auditv1.Kind_KIND_READ, auditv1.Kind_KIND_PERMIT_ISSUED), numbers(q.Kinds)...)
+		add("e.kind IN ("+marks(len(q.Kinds))+")"+rare(rareKind, q.Kinds, auditv1.Kind_KIND_READ), numbers(q.Kinds)...)
 	}
 	if len(q.Statuses) > 0 {
 		add("e.status IN ("+marks(len(q.Statuses))+")"+rare(rareStatus, q.Statuses, auditv1.Status_STATUS_UNSPECIFIED, auditv1.Status_STATUS_OK), numbers(q.Statuses)...)
@@ -142,6 +163,11 @@ func (s *Store) parts(ctx context.Context, q Query) (parts []Query, err error) {
 			parts = append(parts, one)
 			return true, err
 		})
+	case q.Tier == optionsv1.Tier_TIER_READ && len(q.Kinds) == 0 && !q.noReads:
+		// Most of that is reads, and what is not has an index.
+		others, reads := q, q
+		others.noReads, reads.Kinds = true, []auditv1.Kind{auditv1.Kind_KIND_READ}
+		parts = []Query{others, reads}
 	case q.Text == "" && len(q.Kinds) > 1:
 		for _, kind := range q.Kinds {
 			one := q
@@ -170,15 +196,33 @@ func (s *Store) merged(ctx context.Context, parts []Query, limit, maxBytes int) 
 		}
 		all = append(all, found...)
 	}
-	slices.SortFunc(all, func(a, b *auditv1.Entry) int { return cmp.Compare(b.GetIndex(), a.GetIndex()) })
-	// What is named twice is found twice.
+	return first(all, limit, maxBytes, byNewest), nil
+}
+
+func byIndex(a, b *auditv1.Entry) int  { return cmp.Compare(a.GetIndex(), b.GetIndex()) }
+func byNewest(a, b *auditv1.Entry) int { return byIndex(b, a) }
+
+// both are the first of what was found in rows and in blocks, each of which is in order and cut short by the same bounds.
+func both(rows, reads []*auditv1.Entry, limit, maxBytes int, order func(a, b *auditv1.Entry) int) []*auditv1.Entry {
+	if len(rows) == 0 {
+		return reads
+	}
+	if len(reads) == 0 {
+		return rows
+	}
+	return first(append(rows, reads...), limit, maxBytes, order)
+}
+
+// first returns what comes first of entries that were found apart, each once, at most limit of them and about maxBytes. A part that was
+// cut short reaches maxBytes by itself, so that none is left out in between.
+func first(all []*auditv1.Entry, limit, maxBytes int, order func(a, b *auditv1.Entry) int) []*auditv1.Entry {
+	slices.SortFunc(all, order)
 	all = slices.CompactFunc(all, func(a, b *auditv1.Entry) bool { return a.GetIndex() == b.GetIndex() })
-	// A part that was cut short reaches maxBytes by itself, so that none is left out in between.
 	n, size := 0, 0
 	for ; n < min(len(all), limit) && size < maxBytes; n++ {
 		size += proto.Size(all[n])
 	}
-	return all[:n], nil
+	return all[:n]
 }
 
 // rare is the condition of an index that leaves out the values common, where none of those is asked for.
@@ -225,9 +269,8 @@ func Words(text string) []string {
 	return out
 }
 
-// wordsOf are the words under which a record is found.
-func wordsOf(r *auditv1.Record) []string {
-	b := r.GetBody()
+// wordsOf are the words under which a record with that body is found.
+func wordsOf(b *auditv1.Body) []string {
 	if b.GetArguments() == "" && b.GetSummary() == "" && b.GetReason() == "" {
 		return nil
 	}

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/services/platform/database"
@@ -36,8 +36,8 @@ type sqlite struct {
 	// writers caches the rows of writers for Commit's goroutine.
 	writers map[string]int64
 
-	insertEntry, insertBody, insertText, insertHash, insertCheckpoint, updateWriter *sql.Stmt
-	selectHash                                                                      *sql.Stmt
+	insertEntry, insertBody, insertText, insertChunk, growChunk, insertCheckpoint, dropCheckpoints, updateWriter *sql.Stmt
+	insertBlock, growBlock, insertPack, growPack, insertSpan                                                     *sql.Stmt
 }
 
 // Open opens or makes the database in the state folder.
@@ -61,26 +61,29 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	return &Store{s}, nil
+	return &Store{engine: s}, nil
 }
 
 func (s *sqlite) prepare(ctx context.Context) error {
-	if err := errors.Join(database.Prepare(ctx, s.db, map[**sql.Stmt]string{
+	if err := database.Prepare(ctx, s.db, map[**sql.Stmt]string{
 		&s.insertEntry: `INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id,
 			tool, body_commitment, leaf, pruned_by) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		&s.insertBody:       `INSERT INTO bodies (idx, salt, session, principal, channel, body) VALUES (?, ?, ?, ?, ?, ?)`,
 		&s.insertText:       `INSERT INTO texts (rowid, words) VALUES (?, ?)`,
-		&s.insertHash:       `INSERT INTO hashes (idx, hash) VALUES (?, ?)`,
+		&s.insertBlock:      `INSERT INTO blocks (first, last, logged, logged_last, filter) VALUES (?, ?, ?, ?, ?)`,
+		&s.growBlock:        `UPDATE blocks SET last = ?, logged_last = ?, filter = ? WHERE first = ? AND last = ?`,
+		&s.insertPack:       `INSERT INTO packs (first, data) VALUES (?, ?)`,
+		&s.growPack:         `UPDATE packs SET data = ? WHERE first = ?`,
+		&s.insertSpan:       `INSERT INTO spans (writer, sequence, first) VALUES (?, ?, ?)`,
+		&s.insertChunk:      `INSERT INTO tree (chunk, hashes) VALUES (?, ?)`,
+		&s.growChunk:        `UPDATE tree SET hashes = CAST(hashes || ? AS BLOB) WHERE chunk = ? AND LENGTH(hashes) = ?`,
 		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
-		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ?`,
-	}), s.prepareReader(ctx)); err != nil {
+		&s.dropCheckpoints:  `DELETE FROM checkpoints WHERE size < ?`,
+		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ? AND last_sequence < ?`,
+	}); err != nil {
 		return fmt.Errorf("audit database: %w", err)
 	}
 	return nil
-}
-
-func (s *sqlite) prepareReader(ctx context.Context) error {
-	return database.Prepare(ctx, s.reader, map[**sql.Stmt]string{&s.selectHash: `SELECT hash FROM hashes WHERE idx = ?`})
 }
 
 func (s *sqlite) Close() error { return errors.Join(s.reader.Close(), s.db.Close()) }
@@ -126,41 +129,46 @@ func (s *sqlite) each(ctx context.Context, query string, args []any, row func(sc
 	return rows.Err()
 }
 
-func (s *sqlite) Commit(ctx context.Context, b Batch) error {
+func (s *sqlite) add(ctx context.Context, w work) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	added := map[string]int64{}
-	if err := s.write(ctx, tx, b, added); err != nil {
+	ids := map[string]int64{}
+	if err := s.write(ctx, tx, w, ids); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	if err := tx.Commit(); err != nil {
 		_ = tx.Rollback() // already rolled back, mostly; the first error is the one that counts
 		return err
 	}
-	for writer, id := range added {
-		s.writers[writer] = id
+	maps.Copy(s.writers, ids)
+	return nil
+}
+
+// one carries a statement out that is to change one row.
+func one(ctx context.Context, tx *sql.Tx, what string, statement *sql.Stmt, args ...any) error {
+	done, err := tx.StmtContext(ctx, statement).ExecContext(ctx, args...)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", what, err)
+	}
+	if n, err := done.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(err, fmt.Errorf("write %s: the database is not as this process left it", what))
 	}
 	return nil
 }
 
-func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[string]int64) error {
-	last := map[string]uint64{}
-	for _, e := range b.Entries {
-		last[e.GetWriter()] = e.GetRecord().GetSequence()
-	}
-	for writer, sequence := range last {
-		id, err := s.setLast(ctx, tx, writer, sequence)
+func (s *sqlite) write(ctx context.Context, tx *sql.Tx, w work, ids map[string]int64) error {
+	for _, l := range w.last {
+		id, err := s.setLast(ctx, tx, l)
 		if err != nil {
 			return fmt.Errorf("write the writer: %w", err)
 		}
-		added[writer] = id
+		ids[l.writer] = id
 	}
 	// The transaction's end closes the statements that are made for it.
-	entry, body, hash := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertHash)
-	text := tx.StmtContext(ctx, s.insertText)
-	for _, e := range b.Entries {
+	entry, body, text := tx.StmtContext(ctx, s.insertEntry), tx.StmtContext(ctx, s.insertBody), tx.StmtContext(ctx, s.insertText)
+	for _, e := range w.rows {
 		r := e.GetRecord()
 		raw, err := proto.Marshal(r.GetBody())
 		if err != nil {
@@ -169,7 +177,7 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 		if raw == nil {
 			raw = []byte{}
 		}
-		if _, err := entry.ExecContext(ctx, e.GetIndex(), added[e.GetWriter()], r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
+		if _, err := entry.ExecContext(ctx, e.GetIndex(), ids[e.GetWriter()], r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
 			r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano(), r.GetRequestId(), r.GetOperationId(), r.GetTool(),
 			e.GetBodyCommitment(), e.GetLeafHash(), prunedBy(e)); err != nil {
 			return fmt.Errorf("write the entry: %w", err)
@@ -180,62 +188,70 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, b Batch, added map[strin
 		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), r.GetBody().GetChannel(), raw); err != nil {
 			return fmt.Errorf("write the body: %w", err)
 		}
-		if words := wordsOf(r); len(words) > 0 {
+		if words := wordsOf(r.GetBody()); len(words) > 0 {
 			if _, err := text.ExecContext(ctx, e.GetIndex(), strings.Join(words, " ")); err != nil {
 				return fmt.Errorf("write the words: %w", err)
 			}
 		}
 	}
-	for i, h := range b.Hashes {
-		if _, err := hash.ExecContext(ctx, b.FirstHash+int64(i), h[:]); err != nil {
-			return fmt.Errorf("write the tree: %w", err)
+	for _, b := range w.blocks {
+		if err := s.writeBlock(ctx, tx, b, ids); err != nil {
+			return err
 		}
 	}
-	if _, err := tx.StmtContext(ctx, s.insertCheckpoint).ExecContext(ctx,
-		b.Entries[len(b.Entries)-1].GetIndex()+1, b.Checkpoint); err != nil {
-		return fmt.Errorf("write the checkpoint: %w", err)
+	for _, c := range w.tree {
+		statement, args := s.insertChunk, []any{c.number, c.hashes}
+		if c.has > 0 {
+			statement, args = s.growChunk, []any{c.hashes, c.number, c.has}
+		}
+		if err := one(ctx, tx, "the tree", statement, args...); err != nil {
+			return err
+		}
 	}
-	return nil
+	if err := one(ctx, tx, "the checkpoint", s.insertCheckpoint, w.size, w.checkpoint); err != nil {
+		return err
+	}
+	_, err := tx.StmtContext(ctx, s.dropCheckpoints).ExecContext(ctx, w.size)
+	return err
 }
 
-func (s *sqlite) setLast(ctx context.Context, tx *sql.Tx, writer string, sequence uint64) (int64, error) {
-	if id, known := s.writers[writer]; known {
-		_, err := tx.StmtContext(ctx, s.updateWriter).ExecContext(ctx, sequence, id)
-		return id, err
+func (s *sqlite) writeBlock(ctx context.Context, tx *sql.Tx, b block, ids map[string]int64) error {
+	var err error
+	if b.was < 0 {
+		err = errors.Join(one(ctx, tx, "a block", s.insertBlock, b.first, b.last, b.logged, b.loggedLast, b.filter),
+			one(ctx, tx, "a block", s.insertPack, b.first, b.data))
+	} else {
+		err = errors.Join(one(ctx, tx, "a block", s.growBlock, b.last, b.loggedLast, b.filter, b.first, b.was),
+			one(ctx, tx, "a block", s.growPack, b.data, b.first))
 	}
-	who, err := role(writer)
-	if err != nil {
-		return 0, err
+	for _, span := range b.spans {
+		err = errors.Join(err, one(ctx, tx, "a block's writer", s.insertSpan, ids[span.writer], span.sequence, b.first))
 	}
-	var id int64
+	return err
+}
+
+func (s *sqlite) setLast(ctx context.Context, tx *sql.Tx, l lastOf) (id int64, err error) {
+	if id, known := s.writers[l.writer]; known {
+		return id, one(ctx, tx, "its last sequence", s.updateWriter, l.sequence, id, l.first)
+	}
 	err = tx.QueryRowContext(ctx, `INSERT INTO writers (identity, role, last_sequence) VALUES (?, ?, ?)
-		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id`,
-		writer, who, sequence).Scan(&id)
+		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence WHERE last_sequence < ? RETURNING id`,
+		l.writer, l.role, l.sequence, l.first).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = errors.New("a sequence is taken")
+	}
 	return id, err
 }
 
-func (s *sqlite) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		var b []byte
-		err := s.selectHash.QueryRowContext(ctx, index).Scan(&b)
-		if errors.Is(err, sql.ErrNoRows) {
-			err = errStored
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read hash %d of the tree: %w", index, err)
-		}
-		if out[i], err = hash(index, b); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (s *sqlite) drop(ctx context.Context, by int64, entries []int64) error {
+func (s *sqlite) drop(ctx context.Context, by int64, entries []int64, blocks []block) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
+	}
+	for _, b := range blocks {
+		if err := s.writeBlock(ctx, tx, b, nil); err != nil {
+			return errors.Join(err, tx.Rollback())
+		}
 	}
 	for _, index := range entries {
 		for _, step := range []struct {

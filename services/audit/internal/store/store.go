@@ -35,18 +35,20 @@ var ErrFollows = postgres.ErrFollows
 // ErrClosed means that the log was moved to another database, or that it is still being moved to this one.
 var ErrClosed = errors.New("this database's log is not to be written")
 
-// Store is the database. It is safe for concurrent use; Lead, Hold and Commit are for one goroutine.
-type Store struct{ engine }
+// Store is the database. It is safe for concurrent use; Lead, Hold, Commit and Prune are for one goroutine.
+type Store struct {
+	engine
+	// open are the newest block's entries, as this process wrote them; nil: they are in the database.
+	open []cell
+}
 
 // engine is what the databases differ in. Queries have question marks for parameters.
 type engine interface {
 	// each calls row for each row of the answer, until it returns false or an error.
 	each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error
 
-	// Commit adds the batch durably, or nothing of it. ErrFollows: this process leads no more, and nothing was added.
-	Commit(ctx context.Context, b Batch) error
-	// ReadHashes returns the tree's hashes at these stored indexes, as tlog.HashReader wants them.
-	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
+	// add does the work durably, or nothing of it. ErrFollows: this process leads no more, and nothing was added.
+	add(ctx context.Context, w work) error
 	// text is how entries are found by words that they all hold: a condition with one parameter, and that.
 	text(words []string) (condition string, match any)
 	// plan is what a search selects from, what is called there an entry's index, and what its entries are ordered by.
@@ -56,8 +58,8 @@ type engine interface {
 	Lead(ctx context.Context) error
 	// Hold keeps the lead. An error says that it is lost, or may be; nothing is then written before the next Lead.
 	Hold(ctx context.Context) error
-	// drop removes bodies; see Prune.
-	drop(ctx context.Context, by int64, entries []int64) error
+	// drop removes bodies, those of blocks by writing the blocks anew; see Prune.
+	drop(ctx context.Context, by int64, entries []int64, blocks []block) error
 	// SetPruned remembers that a pruning was carried out to the end.
 	SetPruned(ctx context.Context, by uint64) error
 	// Wipe overwrites, a piece at a time, what was removed and is still in the database's files, and reports whether there is more to
@@ -98,9 +100,10 @@ func (s *Store) Head(ctx context.Context) (Head, error) {
 	var logged int64
 	// One statement: another process may be adding to the log.
 	if err := s.row(ctx, `SELECT (SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1),
-		(SELECT COALESCE(MAX(idx) + 1, 0) FROM entries),
-		(SELECT COALESCE(MAX(idx) + 1, 0) FROM hashes),
-		(SELECT COALESCE(MAX(logged_at), 0) FROM entries)`, nil, &h.Checkpoint, &h.Entries, &h.Hashes, &logged); err != nil {
+		(SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(idx) + 1 AS n FROM entries UNION ALL SELECT MAX(last) + 1 FROM blocks) AS ends),
+		COALESCE((SELECT chunk * 126 + LENGTH(hashes) / 32 FROM tree ORDER BY chunk DESC LIMIT 1), 0),
+		(SELECT COALESCE(MAX(n), 0) FROM (SELECT MAX(logged_at) AS n FROM entries UNION ALL SELECT MAX(logged_last) FROM blocks) AS times)`,
+		nil, &h.Checkpoint, &h.Entries, &h.Hashes, &logged); err != nil {
 		return Head{}, fmt.Errorf("read the head: %w", err)
 	}
 	if h.Entries > 0 {
@@ -154,14 +157,6 @@ func role(writer string) (string, error) {
 	return identity.RoleName(id.Role()), err
 }
 
-// hash checks what is stored of a hash of the tree.
-func hash(index int64, b []byte) (tlog.Hash, error) {
-	if len(b) != tlog.HashSize {
-		return tlog.Hash{}, fmt.Errorf("%w: hash %d of the tree has %d bytes", errStored, index, len(b))
-	}
-	return tlog.Hash(b), nil
-}
-
 const selectEntries = `SELECT e.idx, w.identity, e.sequence, e.kind, e.tier, e.status, e.time, e.logged_at, e.request_id, e.operation_id,
 	e.tool, e.body_commitment, e.leaf, e.pruned_by, b.salt, b.body
 	FROM entries e JOIN writers w ON w.id = e.writer LEFT JOIN bodies b ON b.idx = e.idx `
@@ -171,12 +166,21 @@ func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 	if index > math.MaxInt64 {
 		return nil, ErrNotFound
 	}
-	return s.one(ctx, selectEntries+`WHERE e.idx = ?`, int64(index))
+	e, err := s.one(ctx, selectEntries+`WHERE e.idx = ?`, int64(index))
+	if errors.Is(err, ErrNotFound) {
+		return s.inBlock(ctx, func(c *cell) bool { return c.index == index }, beginAt, int64(index))
+	}
+	return e, err
 }
 
 // BySequence returns what a writer wrote under a sequence, or ErrNotFound.
 func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error) {
-	return s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, int64(sequence))
+	e, err := s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, int64(sequence))
+	if errors.Is(err, ErrNotFound) {
+		return s.inBlock(ctx, func(c *cell) bool { return c.writer == writer && c.sequence == sequence }, `WHERE p.first =
+			(SELECT s.first FROM spans s JOIN writers w ON w.id = s.writer WHERE w.identity = ? AND s.sequence <= ? ORDER BY s.sequence DESC LIMIT 1)`, writer, int64(sequence))
+	}
+	return e, err
 }
 
 // Last returns a writer's newest entry of a kind, of one operation unless that is "", or ErrNotFound. It is quick for the kinds of
@@ -205,7 +209,13 @@ func (s *Store) Range(ctx context.Context, from, end uint64, limit, maxBytes int
 	if from >= end || from > math.MaxInt64 {
 		return nil, nil
 	}
-	return s.list(ctx, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(min(end, math.MaxInt64)), int64(limit))
+	end = min(end, math.MaxInt64)
+	rows, err := s.list(ctx, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(end), int64(limit))
+	if err != nil {
+		return nil, err
+	}
+	reads, err := s.readsFrom(ctx, from, end, limit, maxBytes)
+	return both(rows, reads, limit, maxBytes, byIndex), err
 }
 
 // list stops early, but never before the first entry, when the entries' size reaches maxBytes.
@@ -236,7 +246,7 @@ func entry(scan func(...any) error) (*auditv1.Entry, error) {
 	var pruned *int64
 	if err := scan(&index, &e.Writer, &sequence, &kind, &tier, &status, &written, &logged, &r.RequestId, &r.OperationId,
 		&r.Tool, &e.BodyCommitment, &e.Leaf, &pruned, &e.Salt, &body); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errStored, err)
 	}
 	e.Index, r.Sequence = uint64(index), uint64(sequence)
 	r.Kind, r.Tier, r.Status = auditv1.Kind(kind), optionsv1.Tier(tier), auditv1.Status(status)

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,6 +48,7 @@ func suite(t *testing.T, open func(t *testing.T) *store.Store) {
 	t.Run("what is written is read", func(t *testing.T) { testRead(t, lead(t, open(t))) })
 	t.Run("search", func(t *testing.T) { testSearch(t, lead(t, open(t))) })
 	t.Run("prune", func(t *testing.T) { testPrune(t, lead(t, open(t))) })
+	t.Run("reads", func(t *testing.T) { testReads(t, lead(t, open(t))) })
 	t.Run("last", func(t *testing.T) { testLast(t, lead(t, open(t))) })
 }
 
@@ -91,11 +93,13 @@ func testEmpty(t *testing.T, db *store.Store) {
 
 // tree makes batches for a store.
 type tree struct {
-	t       *testing.T
+	t       testing.TB
 	db      *store.Store
 	entries []*auditv1.Entry
 	hashes  []tlog.Hash
 	last    map[string]uint64
+	// random: salts are what they are in a log.
+	random bool
 }
 
 func (tr *tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
@@ -121,6 +125,9 @@ func (tr *tree) batch(writer string, records ...*auditv1.Record) store.Batch {
 		}
 		at := timestamppb.New(time.Unix(1_700_000_000+int64(len(tr.entries)), 5))
 		e := &auditv1.Entry{Index: uint64(len(tr.entries)), Writer: writer, Record: r, LoggedAt: at, Salt: slices.Repeat([]byte{7}, logproof.SaltSize)}
+		if tr.random {
+			_, _ = rand.Read(e.Salt)
+		}
 		if err := logproof.Seal(e); err != nil {
 			tr.t.Fatal(err)
 		}

@@ -69,9 +69,10 @@ func (r *rig) add(t *testing.T, db *store.Store, entries int) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kinds := []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME}
 	for i := range entries {
 		record := &auditv1.Record{
-			Sequence: head.GetLastSequence() + 1 + uint64(i), Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r",
+			Sequence: head.GetLastSequence() + 1 + uint64(i), Kind: kinds[min(i%5, 1)], Time: timestamppb.Now(), RequestId: "r",
 			Body: &auditv1.Body{Arguments: strings.Repeat("a", 5000)},
 		}
 		if _, err := l.Append(t.Context(), writer, []*auditv1.Record{record}, 0); err != nil {
@@ -220,7 +221,7 @@ func TestDamaged(t *testing.T) {
 		to := fresh(t)
 		return path, to, Run(t.Context(), Config{From: from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Damaged: true, part: 7})
 	}
-	path, to, err := copied(`UPDATE bodies SET body = x'0a0178' WHERE idx = 3`, `UPDATE bodies SET body = x'ff' WHERE idx = 4`, `DELETE FROM hashes WHERE idx = 9`)
+	path, to, err := copied(`UPDATE bodies SET body = x'0a0178' WHERE idx = 3`, `UPDATE bodies SET body = x'ff' WHERE idx = 4`, `UPDATE tree SET hashes = CAST(zeroblob(320) || substr(hashes, 321) AS BLOB)`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,450 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// work is what one Commit does.
+type work struct {
+	rows       []*auditv1.Entry
+	blocks     []block
+	tree       []chunk
+	last       []lastOf
+	size       int64
+	checkpoint []byte
+}
+
+// lastOf is a writer with the first and the last sequence that a Commit brings of it.
+type lastOf struct {
+	writer, role    string
+	first, sequence int64
+}
+
+// block is a block as it is stored.
+type block struct {
+	first, last, logged, loggedLast int64
+	// was is the last index that it had before; -1: it is new.
+	was          int64
+	filter, data []byte
+	// spans are the writers that it has entries of and did not have before, with the first sequence of each.
+	spans []span
+}
+
+type span struct {
+	writer   string
+	sequence int64
+}
+
+// Commit adds the batch durably, or nothing of it. ErrFollows: this process leads no more, and nothing was added.
+func (s *Store) Commit(ctx context.Context, b Batch) error {
+	w, open, err := s.plot(ctx, b)
+	if err == nil {
+		err = s.add(ctx, w)
+	}
+	if err != nil {
+		s.open = nil
+		return err
+	}
+	s.open = open
+	return nil
+}
+
+// Lead is engine's; what another process wrote meanwhile is read again.
+func (s *Store) Lead(ctx context.Context) error {
+	s.open = nil
+	return s.engine.Lead(ctx)
+}
+
+// plot says what a batch comes to, and what the newest block holds then.
+func (s *Store) plot(ctx context.Context, b Batch) (w work, open []cell, err error) {
+	w = work{size: int64(b.Entries[len(b.Entries)-1].GetIndex()) + 1, checkpoint: b.Checkpoint}
+	var reads []cell
+	at := map[string]int{}
+	for i, e := range b.Entries {
+		if e.GetIndex() != b.Entries[0].GetIndex()+uint64(i) || e.GetIndex() >= math.MaxInt64 {
+			return w, nil, fmt.Errorf("entry %d does not follow the one before it", e.GetIndex())
+		}
+		sequence := int64(e.GetRecord().GetSequence())
+		n, known := at[e.GetWriter()]
+		switch {
+		case !known:
+			who, err := role(e.GetWriter())
+			if err != nil {
+				return w, nil, err
+			}
+			at[e.GetWriter()] = len(w.last)
+			w.last = append(w.last, lastOf{e.GetWriter(), who, sequence, sequence})
+		case sequence <= w.last[n].sequence:
+			return w, nil, fmt.Errorf("entry %d has the sequence %d, and its writer's last one is %d", e.GetIndex(), sequence, w.last[n].sequence)
+		default:
+			w.last[n].sequence = sequence
+		}
+		if !inBlocks(e) {
+			w.rows = append(w.rows, e)
+			continue
+		}
+		c, err := newCell(e)
+		if err != nil {
+			return w, nil, err
+		}
+		reads = append(reads, c)
+	}
+	w.tree = chunksOf(b)
+	if len(reads) == 0 {
+		return w, s.open, nil
+	}
+	w.blocks, open, err = s.fill(ctx, reads)
+	return w, open, err
+}
+
+// fill puts reads into the newest block, while it has room, and into new ones.
+func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []cell, err error) {
+	if open = s.open; open == nil {
+		if open, err = s.newest(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	was := int64(-1)
+	if len(open) > 0 && len(open) < blockOpen && sizeOf(open) < blockBytes {
+		was = int64(open[len(open)-1].index)
+		if reads[0].index <= uint64(was) {
+			return nil, nil, fmt.Errorf("entry %d is taken", reads[0].index)
+		}
+	} else {
+		open = nil
+	}
+	for len(reads) > 0 {
+		known := len(open)
+		open = slices.Clip(open) // what a failed Commit wrote behind it is no part of it
+		for size := sizeOf(open); len(reads) > 0 && len(open) < blockEntries && (size < blockBytes || len(open) == known); reads = reads[1:] {
+			open = append(open, reads[0])
+			size += reads[0].size()
+		}
+		b, err := stored(open, was, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		seen := map[string]bool{}
+		for i, c := range open {
+			if !seen[c.writer] && i >= known {
+				b.spans = append(b.spans, span{c.writer, int64(c.sequence)})
+			}
+			seen[c.writer] = true
+		}
+		blocks = append(blocks, b)
+		if len(reads) > 0 {
+			open, was = nil, -1
+		}
+	}
+	return blocks, open, nil
+}
+
+func sizeOf(cells []cell) (size int) {
+	for i := range cells {
+		size += cells[i].size()
+	}
+	return size
+}
+
+// stored makes a block of cells, over an older one if there is one.
+func stored(cells []cell, was int64, older *block) (block, error) {
+	newest := &cells[len(cells)-1]
+	b := block{first: int64(cells[0].index), last: int64(newest.index), logged: cells[0].logged, loggedLast: newest.logged, was: was}
+	var leastFilter, leastData int
+	if older != nil {
+		leastFilter, leastData = len(older.filter), len(older.data)
+	}
+	var err error
+	if b.filter, err = filter(cells, leastFilter); err != nil {
+		return b, err
+	}
+	b.data, err = encode(cells, leastData)
+	return b, err
+}
+
+// selectBlocks are blocks; beginAt is the condition for the one that an index is in, if any block has it.
+const (
+	selectBlocks = `SELECT b.first, b.last, b.filter, p.data FROM blocks b JOIN packs p ON p.first = b.first `
+	beginAt      = `WHERE p.first = (SELECT MAX(first) FROM blocks WHERE first <= ?)`
+)
+
+// blocksOf reads blocks with their entries. One that cannot be read is an error that says where it begins.
+func (s *Store) blocksOf(ctx context.Context, query string, args []any, each func(b *block, cells []cell) (bool, error)) error {
+	return s.each(ctx, selectBlocks+query, args, func(scan func(...any) error) (bool, error) {
+		b := &block{}
+		if err := scan(&b.first, &b.last, &b.filter, &b.data); err != nil {
+			return false, fmt.Errorf("%w: %w", errStored, err)
+		}
+		cells, err := decode(b.data)
+		if err != nil {
+			return false, fmt.Errorf("entries %d to %d: %w", b.first, b.last, err)
+		}
+		return each(b, cells)
+	})
+}
+
+// newest returns the newest block's entries.
+func (s *Store) newest(ctx context.Context) (newest []cell, err error) {
+	err = s.blocksOf(ctx, `ORDER BY b.first DESC LIMIT 1`, nil, func(_ *block, cells []cell) (bool, error) {
+		newest = cells
+		return false, nil
+	})
+	return newest, err
+}
+
+// inBlock returns the entry that is wanted of a block, or ErrNotFound.
+func (s *Store) inBlock(ctx context.Context, wanted func(*cell) bool, query string, args ...any) (found *auditv1.Entry, err error) {
+	err = s.blocksOf(ctx, query, args, func(_ *block, cells []cell) (_ bool, err error) {
+		if i := slices.IndexFunc(cells, func(c cell) bool { return wanted(&c) }); i >= 0 {
+			found, err = cells[i].entry()
+		}
+		return false, err
+	})
+	if err == nil && found == nil {
+		err = ErrNotFound
+	}
+	return found, err
+}
+
+// blocksAtOnce is how many blocks are asked for at once.
+const blocksAtOnce = 8
+
+// cells calls f with each entry of a block from one index to below another, in order, until it returns false.
+func (s *Store) cells(ctx context.Context, from, end uint64, f func(*cell) (bool, error)) error {
+	query, at := `WHERE b.first >= COALESCE((SELECT MAX(first) FROM blocks WHERE first <= ?), 0)`, from
+	for more := true; more; {
+		n := 0
+		err := s.blocksOf(ctx, query+` AND b.first < ? ORDER BY b.first LIMIT ?`, []any{int64(at), int64(end), int64(blocksAtOnce)}, func(b *block, cells []cell) (_ bool, err error) {
+			n++
+			at = uint64(b.first) + 1
+			for i := range cells {
+				if c := &cells[i]; c.index >= from && c.index < end && more {
+					if more, err = f(c); err != nil {
+						return false, err
+					}
+				}
+			}
+			return more, nil
+		})
+		if err != nil {
+			return err
+		}
+		query, more = `WHERE b.first >= ?`, more && n == blocksAtOnce
+	}
+	return nil
+}
+
+// readsFrom is Range among the entries of blocks.
+func (s *Store) readsFrom(ctx context.Context, from, end uint64, limit, maxBytes int) (out []*auditv1.Entry, err error) {
+	size := 0
+	err = s.cells(ctx, from, end, func(c *cell) (bool, error) {
+		e, err := c.entry()
+		if err != nil {
+			return false, err
+		}
+		out = append(out, e)
+		size += proto.Size(e)
+		return len(out) < limit && size < maxBytes, nil
+	})
+	return out, err
+}
+
+// without returns the blocks that hold some of the entries, without the bodies of these, and which of the entries no block holds.
+func (s *Store) without(ctx context.Context, by uint64, entries []uint64) (blocks []block, rest []int64, err error) {
+	entries = slices.Sorted(slices.Values(entries))
+	for len(entries) > 0 {
+		index := entries[0]
+		last := index // of what this turn is about
+		err := s.blocksOf(ctx, beginAt, []any{int64(index)}, func(older *block, cells []cell) (bool, error) {
+			last = max(index, uint64(older.last))
+			changed := false
+			for i := range cells {
+				c := &cells[i]
+				if n, found := slices.BinarySearch(entries, c.index); found {
+					entries = slices.Delete(entries, n, n+1)
+					if c.salt != nil {
+						changed = true
+						if err := c.prune(by); err != nil {
+							return false, err
+						}
+					}
+				}
+			}
+			if !changed {
+				return false, nil
+			}
+			b, err := stored(cells, older.last, older)
+			blocks = append(blocks, b)
+			return false, err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		for len(entries) > 0 && entries[0] <= last {
+			rest, entries = append(rest, int64(entries[0])), entries[1:]
+		}
+	}
+	return blocks, rest, nil
+}
+
+const (
+	// candidates are how many blocks are read at once that a filter names, and filters how many are looked at.
+	candidates, filters = 16, 1024
+)
+
+// reads searches among the entries of blocks, newest first: the blocks whose filters may hold what is asked for.
+func (s *Store) reads(ctx context.Context, q Query, limit, maxBytes int) (out []*auditv1.Entry, err error) {
+	if q.noReads || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, auditv1.Kind_KIND_READ) {
+		return nil, nil
+	}
+	words, terms := Words(q.Text), q.terms()
+	if q.Text != "" && len(words) == 0 {
+		return nil, nil // signs alone are in no index
+	}
+	for _, word := range words {
+		terms = append(terms, term(placeWord, word))
+	}
+	size := 0
+	below := int64(math.MaxInt64)
+	if q.Before > 0 {
+		below = int64(min(q.Before, math.MaxInt64))
+	}
+	for more := true; more && len(out) < limit && size < maxBytes; {
+		var some []any
+		if some, below, more, err = s.candidates(ctx, q, terms, below); err != nil || len(some) == 0 {
+			return out, err
+		}
+		err := s.blocksOf(ctx, `WHERE b.first IN (`+marks(len(some))+`) ORDER BY b.first DESC`, some, func(_ *block, cells []cell) (bool, error) {
+			for i := len(cells) - 1; i >= 0 && len(out) < limit && size < maxBytes; i-- {
+				c := &cells[i]
+				if fits, err := q.fits(c, words); err != nil || !fits {
+					if err != nil {
+						return false, err
+					}
+					continue
+				}
+				e, err := c.entry()
+				if err != nil {
+					return false, err
+				}
+				out = append(out, e)
+				size += proto.Size(e)
+			}
+			return len(out) < limit && size < maxBytes, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// candidates returns where blocks begin that may hold what is asked for, newest first, which lie below an index: some of them, below which
+// index others may be, and whether others may be at all.
+func (s *Store) candidates(ctx context.Context, q Query, terms []uint64, below int64) (some []any, next int64, more bool, err error) {
+	query, args := `SELECT first, last, logged_last, filter FROM blocks WHERE first < ?`, []any{below}
+	if !q.Until.IsZero() {
+		query += ` AND first < COALESCE((SELECT first FROM blocks WHERE logged >= ? ORDER BY logged, first LIMIT 1), 9223372036854775807)`
+		args = append(args, q.Until.UnixNano())
+	}
+	for next, more = below, true; more && len(some) == 0; {
+		looked := 0
+		more = false
+		args[0] = next
+		err := s.each(ctx, query+` ORDER BY first DESC LIMIT ?`, append(slices.Clone(args), int64(filters)), func(scan func(...any) error) (bool, error) {
+			var first, last, logged int64
+			var filter []byte
+			if err := scan(&first, &last, &logged, &filter); err != nil {
+				return false, err
+			}
+			if uint64(last) < q.From || !q.Since.IsZero() && logged < q.Since.UnixNano() {
+				more = false
+				return false, nil // and so are all below
+			}
+			looked++
+			next, more = first, looked == filters
+			if mayHold(filter, terms) {
+				some = append(some, first)
+			}
+			if len(some) == candidates {
+				more = true
+				return false, nil
+			}
+			return true, nil
+		})
+		if err != nil {
+			return nil, 0, false, err
+		}
+	}
+	return some, next, more, nil
+}
+
+// terms are what a block has in its filter that holds an entry which fits, but for words.
+func (q Query) terms() (out []uint64) {
+	for _, t := range []struct {
+		place byte
+		value string
+	}{
+		{placeRequest, q.RequestID}, {placeOperation, q.OperationID}, {placeTool, q.Tool}, {placeSession, q.Session}, {placePrincipal, q.Principal},
+	} {
+		if t.value != "" {
+			out = append(out, term(t.place, t.value))
+		}
+	}
+	switch {
+	case q.Writer == "":
+	case q.oneWriter():
+		out = append(out, term(placeWriter, q.Writer))
+	default:
+		out = append(out, term(placeRole, q.Writer))
+	}
+	if q.Tier != optionsv1.Tier_TIER_UNSPECIFIED {
+		out = append(out, numbered(placeTier, uint64(q.Tier)))
+	}
+	if q.Channel != callv1.Channel_CHANNEL_UNSPECIFIED {
+		out = append(out, numbered(placeChannel, uint64(q.Channel)))
+	}
+	if len(q.Statuses) == 1 {
+		out = append(out, numbered(placeStatus, uint64(q.Statuses[0])))
+	}
+	return out
+}
+
+// fits reports whether an entry is among what is asked for; words are the text's.
+func (q Query) fits(c *cell, words []string) (bool, error) {
+	is := func(asked, value string) bool { return asked == "" || asked == value }
+	switch {
+	case q.Before > 0 && c.index >= q.Before, c.index < q.From,
+		!is(q.RequestID, c.request), !is(q.OperationID, c.operation), !is(q.Tool, c.tool), !is(q.Session, c.session), !is(q.Principal, c.principal),
+		q.Tier != 0 && uint64(q.Tier) != c.tier, q.Channel != 0 && uint64(q.Channel) != c.channel,
+		len(q.Statuses) > 0 && !slices.Contains(q.Statuses, auditv1.Status(int32(uint32(c.status)))),
+		!q.Since.IsZero() && c.logged < q.Since.UnixNano(), !q.Until.IsZero() && c.logged >= q.Until.UnixNano():
+		return false, nil
+	}
+	if q.oneWriter() && c.writer != q.Writer {
+		return false, nil
+	}
+	if q.Writer != "" && !q.oneWriter() {
+		if who, err := role(c.writer); err != nil || who != q.Writer {
+			return false, err
+		}
+	}
+	if len(words) == 0 {
+		return true, nil
+	}
+	body, err := c.body()
+	if err != nil {
+		return false, err
+	}
+	has := wordsOf(body)
+	return !slices.ContainsFunc(words, func(word string) bool { return !slices.Contains(has, word) }), nil
+}

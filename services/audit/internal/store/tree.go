@@ -1,0 +1,70 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// chunkHashes is how many hashes of the tree are kept together: what fits into a page of SQLite's. Statements know it too.
+const chunkHashes = 126
+
+// chunk are hashes of the tree, which follow those that their chunk has already.
+type chunk struct {
+	number int64
+	has    int // bytes
+	hashes []byte
+}
+
+// chunksOf are the chunks that a batch's hashes are in.
+func chunksOf(b Batch) (chunks []chunk) {
+	hashes := make([]byte, 0, len(b.Hashes)*tlog.HashSize)
+	for i := range b.Hashes {
+		hashes = append(hashes, b.Hashes[i][:]...)
+	}
+	for from := b.FirstHash; len(hashes) > 0; {
+		c := chunk{number: from / chunkHashes, has: int(from%chunkHashes) * tlog.HashSize}
+		n := min(len(hashes), chunkHashes*tlog.HashSize-c.has)
+		c.hashes, hashes = hashes[:n], hashes[n:]
+		chunks = append(chunks, c)
+		from += int64(n / tlog.HashSize)
+	}
+	return chunks
+}
+
+// ReadHashes returns the tree's hashes at these stored indexes, as tlog.HashReader wants them.
+func (s *Store) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
+	chunks := map[int64][]byte{}
+	var numbers []any
+	for _, index := range indexes {
+		if number := index / chunkHashes; chunks[number] == nil {
+			chunks[number] = []byte{}
+			numbers = append(numbers, number)
+		}
+	}
+	for some := range slices.Chunk(numbers, 256) {
+		if err := s.each(ctx, `SELECT chunk, hashes FROM tree WHERE chunk IN (`+marks(len(some))+`)`, some, func(scan func(...any) error) (bool, error) {
+			var number int64
+			var hashes []byte
+			if err := scan(&number, &hashes); err != nil {
+				return false, fmt.Errorf("%w: %w", errStored, err)
+			}
+			chunks[number] = hashes
+			return true, nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	out := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		at := int(index%chunkHashes) * tlog.HashSize
+		hashes := chunks[index/chunkHashes]
+		if len(hashes) < at+tlog.HashSize {
+			return nil, fmt.Errorf("%w: hash %d of the tree is missing", errStored, index)
+		}
+		out[i] = tlog.Hash(hashes[at : at+tlog.HashSize])
+	}
+	return out, nil
+}
