@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
@@ -145,6 +146,20 @@ func (k *Keeper) Accept(ctx context.Context, answer *auditv1.AppendResponse) err
 		if err := verifyInclusion(receipt, c); err != nil {
 			return err
 		}
+	}
+	return k.hold(ctx, c, answer.GetCheckpoint())
+}
+
+// AcceptRun is Accept for an answer with a run, which must be of these leaves (RunLeaves).
+func (k *Keeper) AcceptRun(ctx context.Context, answer *auditv1.AppendResponse, leaves []tlog.Hash) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, err := k.extends(answer.GetCheckpoint(), answer.GetConsistency())
+	if err != nil {
+		return err
+	}
+	if err := verifyRun(answer.GetRun(), leaves, c); err != nil {
+		return err
 	}
 	return k.hold(ctx, c, answer.GetCheckpoint())
 }

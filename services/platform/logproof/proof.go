@@ -120,14 +120,9 @@ type Replay struct {
 	OnGap func(entry *auditv1.Entry, last uint64)
 
 	size    uint64
-	edge    []subtree // complete subtrees, largest first
+	edge    edge
 	last    map[string]uint64
 	earlier []Checkpoint // not reached yet, by size
-}
-
-type subtree struct {
-	level int
-	hash  tlog.Hash
 }
 
 // Expect makes the replay check a checkpoint that was seen before: when the log has grown to its size, its root must be
@@ -154,12 +149,7 @@ func (r *Replay) Add(entry *auditv1.Entry) error {
 		return fmt.Errorf("entry %d: %w: %s wrote %d after %d", r.size, ErrEntry, writer, sequence, r.last[writer])
 	}
 	r.last[writer] = max(sequence, r.last[writer])
-	node := subtree{hash: LeafHash(entry.GetLeaf())}
-	for n := len(r.edge); n > 0 && r.edge[n-1].level == node.level; n-- {
-		node = subtree{level: node.level + 1, hash: tlog.NodeHash(r.edge[n-1].hash, node.hash)}
-		r.edge = r.edge[:n-1]
-	}
-	r.edge = append(r.edge, node)
+	r.edge.add(0, LeafHash(entry.GetLeaf()))
 	r.size++
 	for _, c := range r.earlier {
 		if c.Size == r.size && c.Root != r.Root() {
@@ -180,18 +170,7 @@ func (r *Replay) Clone() *Replay {
 func (r *Replay) Size() uint64 { return r.size }
 
 // Root is the Merkle root of what was added.
-func (r *Replay) Root() [32]byte {
-	if len(r.edge) == 0 {
-		// RFC 6962: the hash of the empty string. TreeHash of no records reads nothing.
-		root, _ := tlog.TreeHash(0, nil)
-		return root
-	}
-	root := r.edge[len(r.edge)-1].hash
-	for i := len(r.edge) - 2; i >= 0; i-- {
-		root = tlog.NodeHash(r.edge[i].hash, root)
-	}
-	return root
-}
+func (r *Replay) Root() [32]byte { return r.edge.root() }
 
 // Finish checks that the entries add up to the checkpoint, and that every expected one was reached.
 func (r *Replay) Finish(c Checkpoint) error {

@@ -180,11 +180,12 @@ func (a *AuditLog) Append(ctx context.Context, req *auditv1.AppendRequest, _ ...
 	}
 	out := &auditv1.AppendResponse{}
 	var placed []*auditv1.Entry
+	now := timestamppb.Now()
 	for _, r := range req.GetRecords() {
 		if r.GetSequence() > a.last() {
 			e := &auditv1.Entry{
 				Index: uint64(len(a.Entries)), Writer: a.writer, Record: proto.CloneOf(r),
-				LoggedAt: timestamppb.Now(), Salt: make([]byte, logproof.SaltSize),
+				LoggedAt: now, Salt: make([]byte, logproof.SaltSize),
 			}
 			if err := logproof.Seal(e); err != nil {
 				return nil, err
@@ -201,7 +202,18 @@ func (a *AuditLog) Append(ctx context.Context, req *auditv1.AppendRequest, _ ...
 	if out.Checkpoint, out.Consistency, err = a.head(req.GetKnownSize()); err != nil {
 		return nil, err
 	}
+	if together := req.GetTogether() && placed[0].GetLoggedAt().AsTime().Equal(now.AsTime()); together {
+		out.Run = &auditv1.Run{FirstIndex: placed[0].GetIndex(), LoggedAt: now}
+		end := out.Run.FirstIndex + uint64(len(placed))
+		for _, s := range append(logproof.Cover(0, out.Run.FirstIndex), logproof.Cover(end, uint64(len(a.Entries)))...) {
+			out.Run.Subtrees = append(out.Run.Subtrees, a.Hashes[tlog.StoredHashIndex(s.Level, int64(s.Number))][:])
+		}
+	}
 	for _, e := range placed {
+		if out.Run != nil {
+			out.Run.Salts = append(out.Run.Salts, e.GetSalt()...)
+			continue
+		}
 		proof, err := tlog.ProveRecord(int64(len(a.Entries)), int64(e.GetIndex()), a)
 		if err != nil {
 			return nil, err

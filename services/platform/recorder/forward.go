@@ -201,10 +201,12 @@ func (r *Recorder) take() {
 }
 
 func (r *Recorder) send(batch []*item) error {
-	request := &auditv1.AppendRequest{KnownSize: r.cfg.Keeper.Held().Size}
+	// Nobody waits for the receipt of a spooled record.
+	request := &auditv1.AppendRequest{KnownSize: r.cfg.Keeper.Held().Size, Together: true}
 	r.mu.Lock()
 	for _, it := range batch {
 		request.Records = append(request.Records, numbered(it.record, it.sequence))
+		request.Together = request.Together && it.result == nil
 	}
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(r.ctx, attempt)
@@ -267,6 +269,13 @@ func numbered(record *auditv1.Record, sequence uint64) *auditv1.Record {
 }
 
 func (r *Recorder) verify(request *auditv1.AppendRequest, answer *auditv1.AppendResponse) error {
+	if request.GetTogether() && answer.GetRun() != nil {
+		leaves, err := logproof.RunLeaves(r.cfg.Writer, request.GetRecords(), answer.GetRun())
+		if err != nil {
+			return err
+		}
+		return r.cfg.Keeper.AcceptRun(r.ctx, answer, leaves)
+	}
 	n := len(request.GetRecords())
 	if len(answer.GetReceipts()) != n || len(answer.GetPlacements()) != n {
 		return fmt.Errorf("%w: %d receipts for %d records", logproof.ErrInclusion, len(answer.GetReceipts()), n)
@@ -279,12 +288,16 @@ func (r *Recorder) verify(request *auditv1.AppendRequest, answer *auditv1.Append
 	return r.cfg.Keeper.Accept(r.ctx, answer)
 }
 
-// settle ends a batch that is in the log.
+// settle ends a batch that is in the log; without receipts nobody waits for one.
 func (r *Recorder) settle(batch []*item, receipts []*callv1.Receipt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, it := range batch {
-		r.end(it, outcome{receipt: receipts[i]})
+		var out outcome
+		if len(receipts) > 0 {
+			out.receipt = receipts[i]
+		}
+		r.end(it, out)
 	}
 	r.flight = nil
 	if r.tight && !entitled(batch[len(batch)-1]) {
@@ -374,6 +387,10 @@ func (r *Recorder) due() (time.Duration, bool) {
 	}
 	if !r.tidySince.IsZero() {
 		earlier(tidyWithin - time.Since(r.tidySince))
+	}
+	r.flushBy = time.Time{}
+	if needed {
+		r.flushBy = time.Now().Add(pause)
 	}
 	return pause, needed
 }

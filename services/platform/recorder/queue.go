@@ -52,9 +52,12 @@ func (r *Recorder) enqueue(it *item, check func(*item) error) error {
 	}
 	r.lastID++
 	it.id = r.lastID
+	// A spooled record wakes nobody who waits for an earlier one anyway.
+	if len(r.queue) == 0 || len(r.queue) >= maxBatch/2 || it.result != nil || r.tight {
+		signal(r.wake)
+	}
 	r.queue = append(r.queue, it)
-	signal(r.wake)
-	if check != nil {
+	if check != nil && (r.flushBy.IsZero() || it.queued.Add(commitWithin).Before(r.flushBy)) {
 		signal(r.dirty)
 	}
 	return nil

@@ -172,6 +172,7 @@ type Recorder struct {
 	depth      int // durable items in queue and flight
 	bytes      int // theirs
 	removed    []uint64
+	flushBy    time.Time // when flush writes the store next; zero: when it is told to
 	tidySince  time.Time // since when removed or the checkpoint waits to be written; zero: nothing waits
 	reachable  bool
 	trouble    string // what was logged last

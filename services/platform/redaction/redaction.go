@@ -32,12 +32,15 @@ import (
 	"durward.internal/services/platform/secret"
 )
 
-// Redactor redacts one process's records. It is safe for concurrent use.
-type Redactor struct{ key []byte }
+// Redactor redacts one process's records, or looks through what others send. It is safe for concurrent use.
+type Redactor struct {
+	key   []byte
+	clean memory
+}
 
 // New returns a Redactor with a key of its own.
 func New() *Redactor {
-	r := &Redactor{key: make([]byte, sha256.Size)}
+	r := &Redactor{key: make([]byte, sha256.Size), clean: memory{new: map[text]bool{}}}
 	_, _ = rand.Read(r.key) // never fails (crypto/rand)
 	return r
 }
@@ -47,8 +50,6 @@ const Refused = "[redacted:refused]"
 
 var (
 	mark = regexp.MustCompile(`\[redacted:(?:sensitive|refused|(?:[a-z0-9]+:[0-9]+(?:-[0-9]+|\+):)?[0-9a-f]{16})\]`)
-	// ownID is the ids that the project's own processes make.
-	ownID = regexp.MustCompile(`\A(?:r-[a-z2-7]{26}|s-[a-z2-7]{26}|[0-9a-f]{32})\z`)
 )
 
 // Record returns a record without credentials, and the names of the fields that were redacted: the record itself where there was none.
@@ -56,7 +57,7 @@ func (r *Redactor) Record(record *auditv1.Record) (*auditv1.Record, []string) {
 	var fields []string
 	out := record
 	visit(record, func(f field) bool {
-		if f.clean() {
+		if r.clean.has(f) {
 			return true
 		}
 		if len(fields) == 0 {
@@ -90,9 +91,9 @@ func Field(record *auditv1.Record, name string) (*auditv1.Record, bool) {
 }
 
 // Find names the first field of a record that holds a credential.
-func Find(record *auditv1.Record) (name string, found bool) {
+func (r *Redactor) Find(record *auditv1.Record) (name string, found bool) {
 	visit(record, func(f field) bool {
-		found = !f.clean()
+		found = !r.clean.has(f)
 		name = f.name
 		return !found
 	})
@@ -176,7 +177,7 @@ func visit(record *auditv1.Record, f func(field) bool) {
 // clean reports whether the field holds no credential.
 func (f field) clean() bool {
 	switch {
-	case ownID.MatchString(f.text):
+	case ownID(f.text):
 		return !secretNamed(f.key)
 	case f.name == arguments:
 		return f.arguments(nil) == f.text

@@ -5,6 +5,8 @@ import (
 	"encoding/base32"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -52,7 +54,7 @@ func TestHides(t *testing.T) {
 		{"hunter2", `{"password":"hunter2"} {"a":1}`},
 	} {
 		record := of(tt.arguments)
-		if name, found := Find(record); !found || name != "body.arguments" {
+		if name, found := New().Find(record); !found || name != "body.arguments" {
 			t.Errorf("%s: Find = %q, %t", tt.arguments, name, found)
 		}
 		out, fields := New().Record(record)
@@ -62,7 +64,7 @@ func TestHides(t *testing.T) {
 		if record.GetBody().GetArguments() != tt.arguments {
 			t.Errorf("%s: the caller's record was changed", tt.arguments)
 		}
-		if name, found := Find(out); found {
+		if name, found := New().Find(out); found {
 			t.Errorf("audit refuses what is left of %s in %s: %s", tt.arguments, name, out.GetBody().GetArguments())
 		}
 	}
@@ -109,7 +111,7 @@ func TestEveryField(t *testing.T) {
 			t.Errorf("Field(%s) = %t, and again %t", name, ok, again)
 		}
 	}
-	if name, found := Find(out); found {
+	if name, found := New().Find(out); found {
 		t.Errorf("audit refuses what is left: %s", name)
 	}
 }
@@ -130,7 +132,7 @@ func TestKeepsWhatIsNone(t *testing.T) {
 		if out, fields := New().Record(record); out != record {
 			t.Errorf("%s is recorded as %s (%v)", arguments, out.GetBody().GetArguments(), fields)
 		}
-		if name, found := Find(record); found {
+		if name, found := New().Find(record); found {
 			t.Errorf("audit refuses %s in %s", arguments, name)
 		}
 	}
@@ -233,7 +235,7 @@ func TestFits(t *testing.T) {
 	if b := out.GetBody(); len(b.GetSummary()) > 500 || len(b.GetSession()) > 64 || len(out.GetRequestId()) > 64 || len(b.GetArguments()) > 65536 {
 		t.Errorf("too long: %v", out)
 	}
-	if name, found := Find(out); found {
+	if name, found := New().Find(out); found {
 		t.Errorf("audit refuses %s", name)
 	}
 }
@@ -247,7 +249,7 @@ func FuzzRedact(f *testing.F) {
 	f.Fuzz(func(t *testing.T, arguments, text string) {
 		record := &auditv1.Record{Body: &auditv1.Body{Arguments: arguments, Summary: text, Details: map[string]string{"a": text, "token": text}}}
 		out, _ := r.Record(record)
-		if name, found := Find(out); found {
+		if name, found := New().Find(out); found {
 			t.Fatalf("audit refuses %s of %v", name, out)
 		}
 		again, fields := r.Record(out)
@@ -282,6 +284,44 @@ func TestAReferenceIsNoCredential(t *testing.T) {
 	} {
 		if got := Holds("http_request", arguments); got != holds {
 			t.Errorf("%s: %v", arguments, got)
+		}
+	}
+}
+
+// TestWhatIsRemembered: what was found clean once counts for the same field alone, and own ids are told by every character.
+func TestWhatIsRemembered(t *testing.T) {
+	r := New()
+	say := func(key, value string) *auditv1.Record {
+		return &auditv1.Record{Body: &auditv1.Body{Details: map[string]string{key: value}}}
+	}
+	for range 2 {
+		if name, found := r.Find(say("note", "correct horse")); found {
+			t.Fatalf("%s holds no credential", name)
+		}
+		if _, found := r.Find(say("password", "correct horse")); !found {
+			t.Fatal("a password is clean because it was a note")
+		}
+	}
+	for i := range 5000 { // more than are remembered
+		if _, found := r.Find(say("note", fmt.Sprint("note ", i))); found {
+			t.Fatal(i)
+		}
+	}
+	if n := len(r.clean.new) + len(r.clean.old); n > 2*remembered {
+		t.Errorf("%d texts are remembered", n)
+	}
+	was := regexp.MustCompile(`\A(?:r-[a-z2-7]{26}|s-[a-z2-7]{26}|[0-9a-f]{32})\z`)
+	for _, sound := range []string{"r-" + strings.Repeat("a", 26), "s-" + strings.Repeat("7", 26), strings.Repeat("0f", 16)} {
+		for at := range sound {
+			for _, c := range []byte("azgf02789-A{`/:") {
+				id := sound[:at] + string(c) + sound[at+1:]
+				if ownID(id) != was.MatchString(id) {
+					t.Errorf("%q is an id: %v", id, ownID(id))
+				}
+			}
+			if ownID(sound[:at]) {
+				t.Errorf("%q is an id", sound[:at])
+			}
 		}
 	}
 }

@@ -1,10 +1,13 @@
 package log_test
 
 import (
+	"crypto/rand"
+	"encoding/base32"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,6 +17,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/logproof"
 )
 
 func benchRecord(sequence uint64) *auditv1.Record {
@@ -111,4 +117,108 @@ func BenchmarkAppendBatches(b *testing.B) {
 		}
 	})
 	b.ReportMetric(float64(b.N)*batch/time.Since(started).Seconds(), "records/s")
+}
+
+// benchRead is a record of a read as an executor writes it.
+func benchRead(sequence uint64) *auditv1.Record {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id)
+	return &auditv1.Record{
+		Sequence: sequence, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(id)),
+		Tool: "list_modes", Tier: optionsv1.Tier_TIER_READ, Status: auditv1.Status_STATUS_OK,
+		Body: &auditv1.Body{
+			Principal: "claude", Session: fmt.Sprintf("s-abcdefghijklmnopqrstuvwx%02d", sequence%16), Channel: callv1.Channel_CHANNEL_API, Source: "native", Arguments: "{}",
+			DurationMs: uint32(sequence % 3), Details: map[string]string{"caller": "spiffe://durward.local/gateway/main"},
+		},
+	}
+}
+
+// BenchmarkReads writes records of reads in batches of so many, and reports the processor time of each and what it takes on disk.
+func BenchmarkReads(b *testing.B) {
+	for _, size := range []int{1, 16, 100, 512} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			r := newRig(b)
+			sequence, known := uint64(0), uint64(0)
+			began, filled := processor(b), r.db.Bytes()
+			for b.Loop() {
+				b.StopTimer()
+				before := processor(b)
+				records := make([]*auditv1.Record, size)
+				for i := range records {
+					sequence++
+					records[i] = benchRead(sequence)
+				}
+				began += processor(b) - before
+				b.StartTimer()
+				if _, err := r.log.AppendTogether(b.Context(), writers[0], records, known); err != nil {
+					b.Fatal(err)
+				}
+				known = sequence
+			}
+			b.ReportMetric(float64((processor(b)-began).Nanoseconds())/1000/float64(sequence), "cpu-µs/read")
+			for more, err := true, error(nil); more; { // the write-ahead log has a length of its own
+				if more, err = r.db.Wipe(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric((float64(r.db.Bytes())-float64(filled))/float64(sequence), "bytes/read")
+		})
+	}
+}
+
+func processor(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// BenchmarkVerify reads a log of reads as an export does, over the wire's encoding, and replays it as a verifier does: the time of a record.
+func BenchmarkVerify(b *testing.B) {
+	r := newRig(b)
+	const size = 20_000
+	for sequence := uint64(0); sequence < size; {
+		records := make([]*auditv1.Record, 100)
+		for i := range records {
+			sequence++
+			records[i] = benchRead(sequence)
+		}
+		if _, err := r.log.AppendTogether(b.Context(), writers[0], records, 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+	n := 0
+	for b.Loop() {
+		replay := &logproof.Replay{}
+		for replay.Size() < size {
+			entries, err := r.db.Range(b.Context(), replay.Size(), size, 256, 1<<20)
+			if err != nil {
+				b.Fatal(err)
+			}
+			raw, err := proto.Marshal(&auditv1.ExportLogResponse{Entries: entries})
+			if err != nil {
+				b.Fatal(err)
+			}
+			came := &auditv1.ExportLogResponse{}
+			if err := proto.Unmarshal(raw, came); err != nil {
+				b.Fatal(err)
+			}
+			for _, e := range came.GetEntries() {
+				if err := replay.Add(e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		_, signed := r.log.Newest()
+		head, err := logproof.OpenCheckpoint(signed, r.keys)
+		if err == nil {
+			err = replay.Finish(head)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += size
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/1000/float64(n), "µs/record")
 }

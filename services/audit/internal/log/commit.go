@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -304,15 +303,7 @@ func edge(h *head) map[int64]tlog.Hash {
 }
 
 // roots returns the stored indexes of the roots of a tree's complete subtrees.
-func roots(size uint64) []int64 {
-	var out []int64
-	for lo := uint64(0); lo < size; {
-		level := bits.Len64(size-lo) - 1
-		out = append(out, tlog.StoredHashIndex(level, int64(lo>>level)))
-		lo += 1 << level
-	}
-	return out
-}
+func roots(size uint64) []int64 { return stored(0, size) }
 
 // stage checks one request as a whole and adds its new records to the stage.
 func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*auditv1.Entry, error) {

@@ -318,6 +318,15 @@ type answer struct {
 // when known is more than the log holds; CODE_AUDIT_UNAVAILABLE when the disk does not take it, with reserve.Field as its field
 // if the disk is full and the records are not among those that may be written out of the reserve.
 func (l *Log) Append(ctx context.Context, writer string, records []*auditv1.Record, known uint64) (*auditv1.AppendResponse, error) {
+	return l.append(ctx, writer, records, known, false)
+}
+
+// AppendTogether is Append with one proof for all of the records, where they follow one another in the log.
+func (l *Log) AppendTogether(ctx context.Context, writer string, records []*auditv1.Record, known uint64) (*auditv1.AppendResponse, error) {
+	return l.append(ctx, writer, records, known, true)
+}
+
+func (l *Log) append(ctx context.Context, writer string, records []*auditv1.Record, known uint64, together bool) (*auditv1.AppendResponse, error) {
 	ctx, committing := span.Start(ctx, span.Commit, trace.SpanKindInternal)
 	a, err := l.submit(ctx, &request{writer: writer, records: records, known: known, answer: make(chan answer, 1)})
 	span.End(committing, err)
@@ -327,6 +336,11 @@ func (l *Log) Append(ctx context.Context, writer string, records []*auditv1.Reco
 	out := &auditv1.AppendResponse{Checkpoint: a.head.signed}
 	if out.Consistency, err = l.consistency(ctx, a.head, known); err != nil {
 		return nil, err
+	}
+	if together {
+		if out.Run, err = l.together(ctx, a.head, a.entries); err != nil || out.Run != nil {
+			return out, err
+		}
 	}
 	for _, e := range a.entries {
 		receipt, err := l.receipt(ctx, a.head, e)

@@ -54,6 +54,32 @@ func (l *Log) receiptIn(ctx context.Context, h *head, size uint64, signed []byte
 	return &callv1.Receipt{Index: entry.GetIndex(), Checkpoint: signed, LeafHash: entry.GetLeafHash(), Inclusion: raw(proof)}, nil
 }
 
+// together proves entries in h's tree with one run; nil: they do not follow one another.
+func (l *Log) together(ctx context.Context, h *head, entries []*auditv1.Entry) (*auditv1.Run, error) {
+	out := &auditv1.Run{FirstIndex: entries[0].GetIndex(), LoggedAt: entries[0].GetLoggedAt(), Salts: make([]byte, 0, len(entries)*logproof.SaltSize)}
+	for i, e := range entries {
+		if e.GetIndex() != out.FirstIndex+uint64(i) || !e.GetLoggedAt().AsTime().Equal(out.LoggedAt.AsTime()) || logproof.BodyMissing(e) {
+			return nil, nil
+		}
+		out.Salts = append(out.Salts, e.GetSalt()...)
+	}
+	hashes, err := l.reader(ctx, h).ReadHashes(append(stored(0, out.FirstIndex), stored(out.FirstIndex+uint64(len(entries)), h.Size)...))
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	out.Subtrees = raw(hashes)
+	return out, nil
+}
+
+// stored returns the stored indexes of the roots of the subtrees that make up the leaves from one index to below another.
+func stored(from, end uint64) []int64 {
+	var out []int64
+	for _, s := range logproof.Cover(from, end) {
+		out = append(out, tlog.StoredHashIndex(s.Level, int64(s.Number)))
+	}
+	return out
+}
+
 func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte, error) {
 	if known > h.Size {
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))

@@ -40,12 +40,15 @@ func (s logService) Append(ctx context.Context, req *auditv1.AppendRequest) (*au
 		if !maySay(writer.Role(), r.GetKind(), r.GetBody()) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "this process does not speak of a human's consent in records of that kind", fault.WithField("records.body"))
 		}
-		if name, found := redaction.Find(r); found && credentialsRefused() {
+		if name, found := s.redactor.Find(r); found && credentialsRefused() {
 			return nil, redaction.Refusal(name)
 		}
 		if at := r.GetTime().AsTime(); !r.GetTime().IsValid() || at.Before(earliest) || !at.Before(latest) {
 			return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record's time is not a time of this age", fault.WithField("records.time"))
 		}
+	}
+	if req.GetTogether() {
+		return s.cfg.Log.AppendTogether(ctx, writer.String(), req.GetRecords(), req.GetKnownSize())
 	}
 	return s.cfg.Log.Append(ctx, writer.String(), req.GetRecords(), req.GetKnownSize())
 }

@@ -82,7 +82,7 @@ func TestARefusedRecordBlocksNothing(t *testing.T) {
 func TestRedactsTheOperatorsRecords(t *testing.T) {
 	l, dir := newLog(t), t.TempDir()
 	l.refuses = func(r *auditv1.Record) error {
-		if name, found := redaction.Find(r); found {
+		if name, found := redaction.New().Find(r); found {
 			t.Errorf("audit got a credential in %s", name)
 		}
 		for name, text := range map[string]string{"body.action": r.GetBody().GetAction(), "body.summary": r.GetBody().GetSummary()} {

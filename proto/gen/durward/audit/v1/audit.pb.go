@@ -694,7 +694,9 @@ type AppendRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Records []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// The size of the newest tree that the caller has verified; 0 for none.
-	KnownSize     uint64 `protobuf:"varint,2,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	KnownSize uint64 `protobuf:"varint,2,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	// The caller needs no receipt for each record: a run may prove them together.
+	Together      bool `protobuf:"varint,3,opt,name=together,proto3" json:"together,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -743,16 +745,25 @@ func (x *AppendRequest) GetKnownSize() uint64 {
 	return 0
 }
 
+func (x *AppendRequest) GetTogether() bool {
+	if x != nil {
+		return x.Together
+	}
+	return false
+}
+
 type AppendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the request.
+	// In the order of the request. None, as of placements, where there is a run.
 	Receipts []*v11.Receipt `protobuf:"bytes,1,rep,name=receipts,proto3" json:"receipts,omitempty"`
 	// The newest checkpoint, the same that the receipts carry.
 	Checkpoint []byte `protobuf:"bytes,2,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
 	// That it extends the tree of known_size.
 	Consistency [][]byte `protobuf:"bytes,3,rep,name=consistency,proto3" json:"consistency,omitempty"`
 	// In the order of the request.
-	Placements    []*Placement `protobuf:"bytes,4,rep,name=placements,proto3" json:"placements,omitempty"`
+	Placements []*Placement `protobuf:"bytes,4,rep,name=placements,proto3" json:"placements,omitempty"`
+	// Unset: the records are proved by receipts.
+	Run           *Run `protobuf:"bytes,5,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -815,6 +826,86 @@ func (x *AppendResponse) GetPlacements() []*Placement {
 	return nil
 }
 
+func (x *AppendResponse) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+// Run proves records together that follow one another in the log, at a fraction of what a receipt for each takes. With it the writer
+// rebuilds their leaves and, from these and the hashes beside them, the root of the checkpoint.
+type Run struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	FirstIndex uint64                 `protobuf:"varint,1,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
+	LoggedAt   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=logged_at,json=loggedAt,proto3" json:"logged_at,omitempty"`
+	// 32 bytes for each record, in the order of the request.
+	Salts []byte `protobuf:"bytes,3,opt,name=salts,proto3" json:"salts,omitempty"`
+	// The roots of the subtrees, each as large as can be, that the tree has before the records, then of those behind them, from left to
+	// right.
+	Subtrees      [][]byte `protobuf:"bytes,4,rep,name=subtrees,proto3" json:"subtrees,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Run) Reset() {
+	*x = Run{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Run) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Run) ProtoMessage() {}
+
+func (x *Run) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Run.ProtoReflect.Descriptor instead.
+func (*Run) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Run) GetFirstIndex() uint64 {
+	if x != nil {
+		return x.FirstIndex
+	}
+	return 0
+}
+
+func (x *Run) GetLoggedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LoggedAt
+	}
+	return nil
+}
+
+func (x *Run) GetSalts() []byte {
+	if x != nil {
+		return x.Salts
+	}
+	return nil
+}
+
+func (x *Run) GetSubtrees() [][]byte {
+	if x != nil {
+		return x.Subtrees
+	}
+	return nil
+}
+
 // Placement is what the log chose for a record. With it the writer rebuilds the leaf and sees that the receipt is for
 // exactly what it sent.
 type Placement struct {
@@ -827,7 +918,7 @@ type Placement struct {
 
 func (x *Placement) Reset() {
 	*x = Placement{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[5]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +930,7 @@ func (x *Placement) String() string {
 func (*Placement) ProtoMessage() {}
 
 func (x *Placement) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[5]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +943,7 @@ func (x *Placement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placement.ProtoReflect.Descriptor instead.
 func (*Placement) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{5}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Placement) GetLoggedAt() *timestamppb.Timestamp {
@@ -878,7 +969,7 @@ type GetHeadRequest struct {
 
 func (x *GetHeadRequest) Reset() {
 	*x = GetHeadRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[6]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +981,7 @@ func (x *GetHeadRequest) String() string {
 func (*GetHeadRequest) ProtoMessage() {}
 
 func (x *GetHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[6]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +994,7 @@ func (x *GetHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHeadRequest.ProtoReflect.Descriptor instead.
 func (*GetHeadRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{6}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetHeadRequest) GetKnownSize() uint64 {
@@ -929,7 +1020,7 @@ type GetHeadResponse struct {
 
 func (x *GetHeadResponse) Reset() {
 	*x = GetHeadResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[7]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1032,7 @@ func (x *GetHeadResponse) String() string {
 func (*GetHeadResponse) ProtoMessage() {}
 
 func (x *GetHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[7]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1045,7 @@ func (x *GetHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHeadResponse.ProtoReflect.Descriptor instead.
 func (*GetHeadResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{7}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetHeadResponse) GetCheckpoint() []byte {
@@ -1003,7 +1094,7 @@ type GetLastRequest struct {
 
 func (x *GetLastRequest) Reset() {
 	*x = GetLastRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1106,7 @@ func (x *GetLastRequest) String() string {
 func (*GetLastRequest) ProtoMessage() {}
 
 func (x *GetLastRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[8]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1119,7 @@ func (x *GetLastRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLastRequest.ProtoReflect.Descriptor instead.
 func (*GetLastRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{8}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetLastRequest) GetKind() Kind {
@@ -1055,7 +1146,7 @@ type GetLastResponse struct {
 
 func (x *GetLastResponse) Reset() {
 	*x = GetLastResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1158,7 @@ func (x *GetLastResponse) String() string {
 func (*GetLastResponse) ProtoMessage() {}
 
 func (x *GetLastResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[9]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1171,7 @@ func (x *GetLastResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLastResponse.ProtoReflect.Descriptor instead.
 func (*GetLastResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{9}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetLastResponse) GetEntry() *Entry {
@@ -1118,7 +1209,7 @@ type SearchRecordsRequest struct {
 
 func (x *SearchRecordsRequest) Reset() {
 	*x = SearchRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1221,7 @@ func (x *SearchRecordsRequest) String() string {
 func (*SearchRecordsRequest) ProtoMessage() {}
 
 func (x *SearchRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[10]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1234,7 @@ func (x *SearchRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRecordsRequest.ProtoReflect.Descriptor instead.
 func (*SearchRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{10}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SearchRecordsRequest) GetRequestId() string {
@@ -1261,7 +1352,7 @@ type SearchRecordsResponse struct {
 
 func (x *SearchRecordsResponse) Reset() {
 	*x = SearchRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1364,7 @@ func (x *SearchRecordsResponse) String() string {
 func (*SearchRecordsResponse) ProtoMessage() {}
 
 func (x *SearchRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[11]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1377,7 @@ func (x *SearchRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRecordsResponse.ProtoReflect.Descriptor instead.
 func (*SearchRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{11}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SearchRecordsResponse) GetEntries() []*Entry {
@@ -1312,7 +1403,7 @@ type GetRecordRequest struct {
 
 func (x *GetRecordRequest) Reset() {
 	*x = GetRecordRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1415,7 @@ func (x *GetRecordRequest) String() string {
 func (*GetRecordRequest) ProtoMessage() {}
 
 func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[12]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1428,7 @@ func (x *GetRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordRequest.ProtoReflect.Descriptor instead.
 func (*GetRecordRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{12}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetRecordRequest) GetIndex() uint64 {
@@ -1359,7 +1450,7 @@ type GetRecordResponse struct {
 
 func (x *GetRecordResponse) Reset() {
 	*x = GetRecordResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1462,7 @@ func (x *GetRecordResponse) String() string {
 func (*GetRecordResponse) ProtoMessage() {}
 
 func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[13]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1475,7 @@ func (x *GetRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRecordResponse.ProtoReflect.Descriptor instead.
 func (*GetRecordResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{13}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetRecordResponse) GetEntry() *Entry {
@@ -1414,7 +1505,7 @@ type TailRecordsRequest struct {
 
 func (x *TailRecordsRequest) Reset() {
 	*x = TailRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1517,7 @@ func (x *TailRecordsRequest) String() string {
 func (*TailRecordsRequest) ProtoMessage() {}
 
 func (x *TailRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[14]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1530,7 @@ func (x *TailRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRecordsRequest.ProtoReflect.Descriptor instead.
 func (*TailRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{14}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TailRecordsRequest) GetFromIndex() uint64 {
@@ -1472,7 +1563,7 @@ type TailRecordsResponse struct {
 
 func (x *TailRecordsResponse) Reset() {
 	*x = TailRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1575,7 @@ func (x *TailRecordsResponse) String() string {
 func (*TailRecordsResponse) ProtoMessage() {}
 
 func (x *TailRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[15]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1588,7 @@ func (x *TailRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRecordsResponse.ProtoReflect.Descriptor instead.
 func (*TailRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{15}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TailRecordsResponse) GetEntry() *Entry {
@@ -1517,7 +1608,7 @@ type ExportLogRequest struct {
 
 func (x *ExportLogRequest) Reset() {
 	*x = ExportLogRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1529,7 +1620,7 @@ func (x *ExportLogRequest) String() string {
 func (*ExportLogRequest) ProtoMessage() {}
 
 func (x *ExportLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[16]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1542,7 +1633,7 @@ func (x *ExportLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLogRequest.ProtoReflect.Descriptor instead.
 func (*ExportLogRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{16}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExportLogRequest) GetFromIndex() uint64 {
@@ -1571,7 +1662,7 @@ type ExportLogResponse struct {
 
 func (x *ExportLogResponse) Reset() {
 	*x = ExportLogResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1674,7 @@ func (x *ExportLogResponse) String() string {
 func (*ExportLogResponse) ProtoMessage() {}
 
 func (x *ExportLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[17]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1687,7 @@ func (x *ExportLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportLogResponse.ProtoReflect.Descriptor instead.
 func (*ExportLogResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{17}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExportLogResponse) GetCheckpoint() []byte {
@@ -1628,7 +1719,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1731,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[18]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1744,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{18}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{19}
 }
 
 type GetStatusResponse struct {
@@ -1681,7 +1772,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1784,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[19]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1797,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{19}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetStatusResponse) GetSize() uint64 {
@@ -1810,7 +1901,7 @@ type ForwardStatus struct {
 
 func (x *ForwardStatus) Reset() {
 	*x = ForwardStatus{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1913,7 @@ func (x *ForwardStatus) String() string {
 func (*ForwardStatus) ProtoMessage() {}
 
 func (x *ForwardStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[20]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1926,7 @@ func (x *ForwardStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardStatus.ProtoReflect.Descriptor instead.
 func (*ForwardStatus) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{20}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ForwardStatus) GetDestination() string {
@@ -1881,7 +1972,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1984,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1997,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
 }
 
 type GetCheckpointResponse struct {
@@ -1918,7 +2009,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2021,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2034,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() []byte {
@@ -1963,7 +2054,7 @@ type GetConsistencyRequest struct {
 
 func (x *GetConsistencyRequest) Reset() {
 	*x = GetConsistencyRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1975,7 +2066,7 @@ func (x *GetConsistencyRequest) String() string {
 func (*GetConsistencyRequest) ProtoMessage() {}
 
 func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1988,7 +2079,7 @@ func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyRequest.ProtoReflect.Descriptor instead.
 func (*GetConsistencyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetConsistencyRequest) GetOldSize() uint64 {
@@ -2014,7 +2105,7 @@ type GetConsistencyResponse struct {
 
 func (x *GetConsistencyResponse) Reset() {
 	*x = GetConsistencyResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2117,7 @@ func (x *GetConsistencyResponse) String() string {
 func (*GetConsistencyResponse) ProtoMessage() {}
 
 func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2130,7 @@ func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyResponse.ProtoReflect.Descriptor instead.
 func (*GetConsistencyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetConsistencyResponse) GetConsistency() [][]byte {
@@ -2061,7 +2152,7 @@ type AddCosignaturesRequest struct {
 
 func (x *AddCosignaturesRequest) Reset() {
 	*x = AddCosignaturesRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2164,7 @@ func (x *AddCosignaturesRequest) String() string {
 func (*AddCosignaturesRequest) ProtoMessage() {}
 
 func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2177,7 @@ func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesRequest.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AddCosignaturesRequest) GetCheckpoint() []byte {
@@ -2111,7 +2202,7 @@ type AddCosignaturesResponse struct {
 
 func (x *AddCosignaturesResponse) Reset() {
 	*x = AddCosignaturesResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2214,7 @@ func (x *AddCosignaturesResponse) String() string {
 func (*AddCosignaturesResponse) ProtoMessage() {}
 
 func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2227,7 @@ func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesResponse.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
 }
 
 type SurveyPruneRequest struct {
@@ -2149,7 +2240,7 @@ type SurveyPruneRequest struct {
 
 func (x *SurveyPruneRequest) Reset() {
 	*x = SurveyPruneRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2252,7 @@ func (x *SurveyPruneRequest) String() string {
 func (*SurveyPruneRequest) ProtoMessage() {}
 
 func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2265,7 @@ func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneRequest.ProtoReflect.Descriptor instead.
 func (*SurveyPruneRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SurveyPruneRequest) GetBefore() *timestamppb.Timestamp {
@@ -2201,7 +2292,7 @@ type SurveyPruneResponse struct {
 
 func (x *SurveyPruneResponse) Reset() {
 	*x = SurveyPruneResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2304,7 @@ func (x *SurveyPruneResponse) String() string {
 func (*SurveyPruneResponse) ProtoMessage() {}
 
 func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2317,7 @@ func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneResponse.ProtoReflect.Descriptor instead.
 func (*SurveyPruneResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SurveyPruneResponse) GetSize() uint64 {
@@ -2273,7 +2364,7 @@ type DecideRetentionRequest struct {
 
 func (x *DecideRetentionRequest) Reset() {
 	*x = DecideRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2376,7 @@ func (x *DecideRetentionRequest) String() string {
 func (*DecideRetentionRequest) ProtoMessage() {}
 
 func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2389,7 @@ func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionRequest.ProtoReflect.Descriptor instead.
 func (*DecideRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DecideRetentionRequest) GetStatement() *v11.HumanStatement {
@@ -2317,7 +2408,7 @@ type DecideRetentionResponse struct {
 
 func (x *DecideRetentionResponse) Reset() {
 	*x = DecideRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2420,7 @@ func (x *DecideRetentionResponse) String() string {
 func (*DecideRetentionResponse) ProtoMessage() {}
 
 func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2433,7 @@ func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionResponse.ProtoReflect.Descriptor instead.
 func (*DecideRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DecideRetentionResponse) GetIndex() uint64 {
@@ -2360,7 +2451,7 @@ type ListRetentionRequest struct {
 
 func (x *ListRetentionRequest) Reset() {
 	*x = ListRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2463,7 @@ func (x *ListRetentionRequest) String() string {
 func (*ListRetentionRequest) ProtoMessage() {}
 
 func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2476,7 @@ func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionRequest.ProtoReflect.Descriptor instead.
 func (*ListRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
 }
 
 type ListRetentionResponse struct {
@@ -2399,7 +2490,7 @@ type ListRetentionResponse struct {
 
 func (x *ListRetentionResponse) Reset() {
 	*x = ListRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2502,7 @@ func (x *ListRetentionResponse) String() string {
 func (*ListRetentionResponse) ProtoMessage() {}
 
 func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2515,7 @@ func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionResponse.ProtoReflect.Descriptor instead.
 func (*ListRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListRetentionResponse) GetHolds() []*Hold {
@@ -2453,7 +2544,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2556,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2569,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Hold) GetIndex() uint64 {
@@ -2515,7 +2606,7 @@ type Pruning struct {
 
 func (x *Pruning) Reset() {
 	*x = Pruning{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2618,7 @@ func (x *Pruning) String() string {
 func (*Pruning) ProtoMessage() {}
 
 func (x *Pruning) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2631,7 @@ func (x *Pruning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruning.ProtoReflect.Descriptor instead.
 func (*Pruning) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{34}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Pruning) GetIndex() uint64 {
@@ -2587,7 +2678,7 @@ type ReadRecordsRequest struct {
 
 func (x *ReadRecordsRequest) Reset() {
 	*x = ReadRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2690,7 @@ func (x *ReadRecordsRequest) String() string {
 func (*ReadRecordsRequest) ProtoMessage() {}
 
 func (x *ReadRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2703,7 @@ func (x *ReadRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordsRequest.ProtoReflect.Descriptor instead.
 func (*ReadRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{35}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReadRecordsRequest) GetDestination() string {
@@ -2656,7 +2747,7 @@ type ReadRecordsResponse struct {
 
 func (x *ReadRecordsResponse) Reset() {
 	*x = ReadRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2759,7 @@ func (x *ReadRecordsResponse) String() string {
 func (*ReadRecordsResponse) ProtoMessage() {}
 
 func (x *ReadRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2772,7 @@ func (x *ReadRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordsResponse.ProtoReflect.Descriptor instead.
 func (*ReadRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{36}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReadRecordsResponse) GetRecords() []*ForwardedRecord {
@@ -2721,7 +2812,7 @@ type ForwardedRecord struct {
 
 func (x *ForwardedRecord) Reset() {
 	*x = ForwardedRecord{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2824,7 @@ func (x *ForwardedRecord) String() string {
 func (*ForwardedRecord) ProtoMessage() {}
 
 func (x *ForwardedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2837,7 @@ func (x *ForwardedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardedRecord.ProtoReflect.Descriptor instead.
 func (*ForwardedRecord) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{37}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ForwardedRecord) GetIndex() uint64 {
@@ -2837,11 +2928,12 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tleaf_hash\x18\b \x01(\fR\bleafHash\x12 \n" +
 	"\tpruned_by\x18\t \x01(\x04H\x00R\bprunedBy\x88\x01\x01B\f\n" +
 	"\n" +
-	"_pruned_by\"o\n" +
+	"_pruned_by\"\x8b\x01\n" +
 	"\rAppendRequest\x12?\n" +
 	"\arecords\x18\x01 \x03(\v2\x18.durward.audit.v1.RecordB\v\xbaH\b\x92\x01\x05\b\x01\x10\x80\x04R\arecords\x12\x1d\n" +
 	"\n" +
-	"known_size\x18\x02 \x01(\x04R\tknownSize\"\xc5\x01\n" +
+	"known_size\x18\x02 \x01(\x04R\tknownSize\x12\x1a\n" +
+	"\btogether\x18\x03 \x01(\bR\btogether\"\xee\x01\n" +
 	"\x0eAppendResponse\x124\n" +
 	"\breceipts\x18\x01 \x03(\v2\x18.durward.call.v1.ReceiptR\breceipts\x12\x1e\n" +
 	"\n" +
@@ -2850,7 +2942,14 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\vconsistency\x18\x03 \x03(\fR\vconsistency\x12;\n" +
 	"\n" +
 	"placements\x18\x04 \x03(\v2\x1b.durward.audit.v1.PlacementR\n" +
-	"placements\"X\n" +
+	"placements\x12'\n" +
+	"\x03run\x18\x05 \x01(\v2\x15.durward.audit.v1.RunR\x03run\"\x91\x01\n" +
+	"\x03Run\x12\x1f\n" +
+	"\vfirst_index\x18\x01 \x01(\x04R\n" +
+	"firstIndex\x127\n" +
+	"\tlogged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bloggedAt\x12\x14\n" +
+	"\x05salts\x18\x03 \x01(\fR\x05salts\x12\x1a\n" +
+	"\bsubtrees\x18\x04 \x03(\fR\bsubtrees\"X\n" +
 	"\tPlacement\x127\n" +
 	"\tlogged_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bloggedAt\x12\x12\n" +
 	"\x04salt\x18\x02 \x01(\fR\x04salt\"/\n" +
@@ -3097,7 +3196,7 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(Kind)(0),                       // 0: durward.audit.v1.Kind
 	(Status)(0),                     // 1: durward.audit.v1.Status
@@ -3106,129 +3205,132 @@ var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(*Entry)(nil),                   // 4: durward.audit.v1.Entry
 	(*AppendRequest)(nil),           // 5: durward.audit.v1.AppendRequest
 	(*AppendResponse)(nil),          // 6: durward.audit.v1.AppendResponse
-	(*Placement)(nil),               // 7: durward.audit.v1.Placement
-	(*GetHeadRequest)(nil),          // 8: durward.audit.v1.GetHeadRequest
-	(*GetHeadResponse)(nil),         // 9: durward.audit.v1.GetHeadResponse
-	(*GetLastRequest)(nil),          // 10: durward.audit.v1.GetLastRequest
-	(*GetLastResponse)(nil),         // 11: durward.audit.v1.GetLastResponse
-	(*SearchRecordsRequest)(nil),    // 12: durward.audit.v1.SearchRecordsRequest
-	(*SearchRecordsResponse)(nil),   // 13: durward.audit.v1.SearchRecordsResponse
-	(*GetRecordRequest)(nil),        // 14: durward.audit.v1.GetRecordRequest
-	(*GetRecordResponse)(nil),       // 15: durward.audit.v1.GetRecordResponse
-	(*TailRecordsRequest)(nil),      // 16: durward.audit.v1.TailRecordsRequest
-	(*TailRecordsResponse)(nil),     // 17: durward.audit.v1.TailRecordsResponse
-	(*ExportLogRequest)(nil),        // 18: durward.audit.v1.ExportLogRequest
-	(*ExportLogResponse)(nil),       // 19: durward.audit.v1.ExportLogResponse
-	(*GetStatusRequest)(nil),        // 20: durward.audit.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 21: durward.audit.v1.GetStatusResponse
-	(*ForwardStatus)(nil),           // 22: durward.audit.v1.ForwardStatus
-	(*GetCheckpointRequest)(nil),    // 23: durward.audit.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),   // 24: durward.audit.v1.GetCheckpointResponse
-	(*GetConsistencyRequest)(nil),   // 25: durward.audit.v1.GetConsistencyRequest
-	(*GetConsistencyResponse)(nil),  // 26: durward.audit.v1.GetConsistencyResponse
-	(*AddCosignaturesRequest)(nil),  // 27: durward.audit.v1.AddCosignaturesRequest
-	(*AddCosignaturesResponse)(nil), // 28: durward.audit.v1.AddCosignaturesResponse
-	(*SurveyPruneRequest)(nil),      // 29: durward.audit.v1.SurveyPruneRequest
-	(*SurveyPruneResponse)(nil),     // 30: durward.audit.v1.SurveyPruneResponse
-	(*DecideRetentionRequest)(nil),  // 31: durward.audit.v1.DecideRetentionRequest
-	(*DecideRetentionResponse)(nil), // 32: durward.audit.v1.DecideRetentionResponse
-	(*ListRetentionRequest)(nil),    // 33: durward.audit.v1.ListRetentionRequest
-	(*ListRetentionResponse)(nil),   // 34: durward.audit.v1.ListRetentionResponse
-	(*Hold)(nil),                    // 35: durward.audit.v1.Hold
-	(*Pruning)(nil),                 // 36: durward.audit.v1.Pruning
-	(*ReadRecordsRequest)(nil),      // 37: durward.audit.v1.ReadRecordsRequest
-	(*ReadRecordsResponse)(nil),     // 38: durward.audit.v1.ReadRecordsResponse
-	(*ForwardedRecord)(nil),         // 39: durward.audit.v1.ForwardedRecord
-	nil,                             // 40: durward.audit.v1.Body.DetailsEntry
-	nil,                             // 41: durward.audit.v1.SurveyPruneResponse.KindsEntry
-	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
-	(v1.Tier)(0),                    // 43: durward.options.v1.Tier
-	(v11.Channel)(0),                // 44: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),      // 45: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),             // 46: durward.call.v1.Receipt
+	(*Run)(nil),                     // 7: durward.audit.v1.Run
+	(*Placement)(nil),               // 8: durward.audit.v1.Placement
+	(*GetHeadRequest)(nil),          // 9: durward.audit.v1.GetHeadRequest
+	(*GetHeadResponse)(nil),         // 10: durward.audit.v1.GetHeadResponse
+	(*GetLastRequest)(nil),          // 11: durward.audit.v1.GetLastRequest
+	(*GetLastResponse)(nil),         // 12: durward.audit.v1.GetLastResponse
+	(*SearchRecordsRequest)(nil),    // 13: durward.audit.v1.SearchRecordsRequest
+	(*SearchRecordsResponse)(nil),   // 14: durward.audit.v1.SearchRecordsResponse
+	(*GetRecordRequest)(nil),        // 15: durward.audit.v1.GetRecordRequest
+	(*GetRecordResponse)(nil),       // 16: durward.audit.v1.GetRecordResponse
+	(*TailRecordsRequest)(nil),      // 17: durward.audit.v1.TailRecordsRequest
+	(*TailRecordsResponse)(nil),     // 18: durward.audit.v1.TailRecordsResponse
+	(*ExportLogRequest)(nil),        // 19: durward.audit.v1.ExportLogRequest
+	(*ExportLogResponse)(nil),       // 20: durward.audit.v1.ExportLogResponse
+	(*GetStatusRequest)(nil),        // 21: durward.audit.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 22: durward.audit.v1.GetStatusResponse
+	(*ForwardStatus)(nil),           // 23: durward.audit.v1.ForwardStatus
+	(*GetCheckpointRequest)(nil),    // 24: durward.audit.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 25: durward.audit.v1.GetCheckpointResponse
+	(*GetConsistencyRequest)(nil),   // 26: durward.audit.v1.GetConsistencyRequest
+	(*GetConsistencyResponse)(nil),  // 27: durward.audit.v1.GetConsistencyResponse
+	(*AddCosignaturesRequest)(nil),  // 28: durward.audit.v1.AddCosignaturesRequest
+	(*AddCosignaturesResponse)(nil), // 29: durward.audit.v1.AddCosignaturesResponse
+	(*SurveyPruneRequest)(nil),      // 30: durward.audit.v1.SurveyPruneRequest
+	(*SurveyPruneResponse)(nil),     // 31: durward.audit.v1.SurveyPruneResponse
+	(*DecideRetentionRequest)(nil),  // 32: durward.audit.v1.DecideRetentionRequest
+	(*DecideRetentionResponse)(nil), // 33: durward.audit.v1.DecideRetentionResponse
+	(*ListRetentionRequest)(nil),    // 34: durward.audit.v1.ListRetentionRequest
+	(*ListRetentionResponse)(nil),   // 35: durward.audit.v1.ListRetentionResponse
+	(*Hold)(nil),                    // 36: durward.audit.v1.Hold
+	(*Pruning)(nil),                 // 37: durward.audit.v1.Pruning
+	(*ReadRecordsRequest)(nil),      // 38: durward.audit.v1.ReadRecordsRequest
+	(*ReadRecordsResponse)(nil),     // 39: durward.audit.v1.ReadRecordsResponse
+	(*ForwardedRecord)(nil),         // 40: durward.audit.v1.ForwardedRecord
+	nil,                             // 41: durward.audit.v1.Body.DetailsEntry
+	nil,                             // 42: durward.audit.v1.SurveyPruneResponse.KindsEntry
+	(*timestamppb.Timestamp)(nil),   // 43: google.protobuf.Timestamp
+	(v1.Tier)(0),                    // 44: durward.options.v1.Tier
+	(v11.Channel)(0),                // 45: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),      // 46: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),             // 47: durward.call.v1.Receipt
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	42, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	43, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	43, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	44, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	44, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	45, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	40, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	45, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	46, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	41, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	42, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	43, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	46, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
-	7,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
-	42, // 13: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
-	0,  // 14: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
-	4,  // 15: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
-	43, // 16: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
-	0,  // 17: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
-	1,  // 18: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	42, // 19: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	42, // 20: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	44, // 21: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
-	4,  // 22: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
-	4,  // 23: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	46, // 24: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
-	12, // 25: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
-	4,  // 26: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
-	4,  // 27: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	42, // 28: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	22, // 29: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
-	42, // 30: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
-	42, // 31: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
-	42, // 32: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
-	41, // 33: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
-	42, // 34: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
-	42, // 35: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
-	45, // 36: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
-	35, // 37: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
-	36, // 38: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
-	42, // 39: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	45, // 40: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
-	42, // 41: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
-	45, // 42: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
-	39, // 43: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
-	42, // 44: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
-	2,  // 45: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
-	5,  // 46: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	8,  // 47: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	10, // 48: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	12, // 49: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	14, // 50: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	16, // 51: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	18, // 52: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	20, // 53: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	29, // 54: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
-	31, // 55: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
-	33, // 56: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
-	23, // 57: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
-	25, // 58: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
-	27, // 59: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
-	37, // 60: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
-	6,  // 61: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	9,  // 62: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	11, // 63: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	13, // 64: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	15, // 65: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	17, // 66: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	19, // 67: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	21, // 68: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	30, // 69: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
-	32, // 70: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
-	34, // 71: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
-	24, // 72: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
-	26, // 73: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
-	28, // 74: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
-	38, // 75: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
-	61, // [61:76] is the sub-list for method output_type
-	46, // [46:61] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	47, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	8,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
+	7,  // 13: durward.audit.v1.AppendResponse.run:type_name -> durward.audit.v1.Run
+	43, // 14: durward.audit.v1.Run.logged_at:type_name -> google.protobuf.Timestamp
+	43, // 15: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	0,  // 16: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
+	4,  // 17: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
+	44, // 18: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	0,  // 19: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
+	1,  // 20: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
+	43, // 21: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 22: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	45, // 23: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	4,  // 24: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
+	4,  // 25: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
+	47, // 26: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	13, // 27: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
+	4,  // 28: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
+	4,  // 29: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
+	43, // 30: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	23, // 31: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
+	43, // 32: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
+	43, // 33: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
+	43, // 34: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
+	42, // 35: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
+	43, // 36: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
+	43, // 37: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
+	46, // 38: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
+	36, // 39: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
+	37, // 40: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
+	43, // 41: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	46, // 42: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
+	43, // 43: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
+	46, // 44: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
+	40, // 45: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
+	43, // 46: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
+	2,  // 47: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
+	5,  // 48: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	9,  // 49: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	11, // 50: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	13, // 51: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	15, // 52: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	17, // 53: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	19, // 54: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	21, // 55: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	30, // 56: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
+	32, // 57: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
+	34, // 58: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
+	24, // 59: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	26, // 60: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	28, // 61: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	38, // 62: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
+	6,  // 63: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	10, // 64: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	12, // 65: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	14, // 66: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	16, // 67: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	18, // 68: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	20, // 69: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	22, // 70: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	31, // 71: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
+	33, // 72: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
+	35, // 73: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
+	25, // 74: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	27, // 75: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	29, // 76: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	39, // 77: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
+	63, // [63:78] is the sub-list for method output_type
+	48, // [48:63] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }
@@ -3243,7 +3345,7 @@ func file_durward_audit_v1_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

@@ -1,0 +1,87 @@
+package recorder
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/platformtest"
+)
+
+// BenchmarkSpool spools records of reads as a sink does, a millisecond apart as 1000 a second, and reports the processor time of each.
+// What the log in memory takes for its part is measured by itself and taken off.
+func BenchmarkSpool(b *testing.B) {
+	a := &timed{AuditLog: platformtest.NewAuditLog(b, origin, writer)}
+	r := startWith(b, a, a.AuditLog, newStore())
+	if _, err := r.Record(b.Context(), record("r-0")); err != nil {
+		b.Fatal(err)
+	}
+	a.took = 0
+	began := processor(b)
+	n := 0
+	for b.Loop() {
+		id := make([]byte, 16)
+		_, _ = rand.Read(id)
+		if err := r.Spool(b.Context(), &auditv1.Record{
+			Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(id)),
+			Tool: "list_modes", Tier: optionsv1.Tier_TIER_READ, Status: auditv1.Status_STATUS_OK,
+			Body: &auditv1.Body{
+				Principal: "claude", Session: fmt.Sprintf("s-abcdefghijklmnopqrstuvwx%02d", n%16+20), Channel: callv1.Channel_CHANNEL_API, Source: "native", Arguments: "{}",
+				DurationMs: uint32(n % 3), Details: map[string]string{"caller": "spiffe://durward.local/gateway/main"},
+			},
+		}); err != nil {
+			b.Fatal(err)
+		}
+		if n++; n%8 == 0 {
+			time.Sleep(8 * time.Millisecond) // reads come one by one
+		}
+	}
+	for r.Queued() > 0 {
+		time.Sleep(time.Millisecond) // nothing says when the last batch is in the log
+	}
+	used := processor(b) - began
+	b.ReportMetric(float64((used-a.took).Nanoseconds())/1000/float64(n), "cpu-µs/read")
+	b.ReportMetric(float64(a.took.Nanoseconds())/1000/float64(n), "log-µs/read")
+	stop(b, r)
+}
+
+// timed is a log that knows how long it worked, and answers over the wire's encoding.
+type timed struct {
+	*platformtest.AuditLog
+	took time.Duration
+}
+
+func (t *timed) Append(ctx context.Context, req *auditv1.AppendRequest, opts ...grpc.CallOption) (*auditv1.AppendResponse, error) {
+	raw, err := proto.Marshal(req)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	defer func() { t.took += time.Since(began) }()
+	own := &auditv1.AppendRequest{}
+	if err := proto.Unmarshal(raw, own); err != nil {
+		return nil, err
+	}
+	return t.AuditLog.Append(ctx, own, opts...)
+}
+
+func processor(b *testing.B) time.Duration {
+	b.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
