@@ -16,7 +16,7 @@ const (
 // addressWords announce an address.
 var addressWords = []string{
 	"address*", "live", "lives", "lived", "living", "reside*", "residence", "located", "ship", "shipped", "shipping", "deliver*", "mailing", "moved", "moving", "relocate*",
-	"adresse", "wohnt", "wohnhaft", "indirizzo", "dirección", "direccion", "adress",
+	"adresse", "wohnt", "wohnhaft", "indirizzo", "dirección", "direccion",
 }
 
 // minWord is how long a word of a street's name has to be to be told by how it ends.

@@ -322,7 +322,8 @@ func (s *scan) townWords(at int) int {
 			if states[word] && words > 0 {
 				return end
 			}
-			if to-at > 1 && is(s.text[at+1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" {
+			// Posts want a town in capitals; shorter words in capitals are none.
+			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" {
 				return end
 			}
 			if flags := lexicon()[strings.TrimSuffix(word, ".")]; flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
