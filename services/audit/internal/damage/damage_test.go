@@ -123,7 +123,7 @@ func (r *rig) start(t *testing.T, dir string) error {
 	if err != nil {
 		return damage.Explain(t.Context(), nil, dir, err)
 	}
-	defer db.Close() //nolint:errcheck // it was read alone
+	defer db.Close()
 	return r.startOn(t, db, dir)
 }
 
@@ -219,7 +219,7 @@ func TestFile(t *testing.T) {
 func TestWhatIsNotNamedIsSound(t *testing.T) {
 	r := newRig(t)
 	const page = 4096
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the test's own choices
+	random := rand.New(rand.NewPCG(1, 2))
 	refused, named := 0, 0
 	spoil := func(what string, file []byte) {
 		dir := folder(t, file)
@@ -234,7 +234,7 @@ func TestWhatIsNotNamedIsSound(t *testing.T) {
 			}
 			return
 		}
-		defer db.Close() //nolint:errcheck // it was read alone
+		defer db.Close()
 		report := &damage.Report{}
 		if examined := report.Examine(t.Context(), db, 0, records, nil); examined != nil {
 			t.Errorf("%s: %v", what, examined)
@@ -292,7 +292,7 @@ func TestMissingBody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // it was read alone
+	defer db.Close()
 	report := &damage.Report{}
 	if err := report.Examine(t.Context(), db, 0, records, nil); err != nil || report.Absent != 1 || !strings.Contains(report.String(), "record 100 ("+writer+"'s 101): its body is missing") {
 		t.Errorf("%v, %v", report, err)
@@ -306,7 +306,7 @@ func TestAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // it was read alone
+	defer db.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	report := &damage.Report{}
@@ -337,7 +337,7 @@ func TestWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // it was read alone
+	defer db.Close()
 	said := make(chan slog.Record, 10)
 	w := damage.NewWatch(db, func() uint64 { return records }, slog.New(handler{slog.DiscardHandler, said}))
 	if err := w.Ask(t.Context()); err != nil {
@@ -380,7 +380,7 @@ func TestTornWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // its files were copied
+	defer db.Close()
 	r.fill(t, db)
 	file, err := os.ReadFile(filepath.Join(dir, store.File))
 	if err != nil {
@@ -390,7 +390,7 @@ func TestTornWrite(t *testing.T) {
 	if err != nil || len(wal) < 100_000 {
 		t.Fatalf("a write-ahead log of %d bytes, %v", len(wal), err)
 	}
-	random := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // the test's own choices
+	random := rand.New(rand.NewPCG(3, 4))
 	sizes := map[uint64]bool{}
 	for range 40 {
 		at := random.IntN(len(wal))

@@ -42,7 +42,7 @@ func TestPostgresRows(t *testing.T) {
 			s.SQL(t, "postgres", "CREATE DATABASE "+copied+" TEMPLATE durward_audit OWNER durward_audit")
 			s.SQL(t, copied, strings.ReplaceAll(tc.statement, "AS BLOB", "AS bytea"))
 			db := open(t, copied)
-			defer db.Close() //nolint:errcheck // it was read alone
+			defer db.Close()
 			says(t, r.startOn(t, db, ""), tc.says...)
 		})
 	}
@@ -62,6 +62,6 @@ func TestPostgresRows(t *testing.T) {
 	}
 	s.Run(t)
 	db = open(t, "durward_audit")
-	defer db.Close() //nolint:errcheck // it was read alone
+	defer db.Close()
 	says(t, r.startOn(t, db, ""), "records ", "invalid page in block 1", fmt.Sprintf("of %d records that were read are sound", records))
 }
