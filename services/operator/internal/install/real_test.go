@@ -74,6 +74,7 @@ func TestRealLayout(t *testing.T) {
 		{"a machine that was off for days", (*installed).reboot},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
+		{"a unit with a credential", (*installed).credential},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs}) }) {
 			out, _ := exec.Command("journalctl", "--no-pager", "-o", "cat", "-n", "60", "-u", "durward-*").CombinedOutput()
