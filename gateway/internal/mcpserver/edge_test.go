@@ -512,10 +512,12 @@ func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusReq
 		select {
 		case <-slow:
 		case <-ctx.Done():
-			e.mu.Lock()
-			e.cancelled++
-			e.news.tell()
-			e.mu.Unlock()
+			if until, bounded := ctx.Deadline(); !bounded || time.Until(until) > time.Second { // else it ran out of time
+				e.mu.Lock()
+				e.cancelled++
+				e.news.tell()
+				e.mu.Unlock()
+			}
 			return nil, ctx.Err()
 		}
 	}

@@ -26,7 +26,10 @@ func (s *Server) receive(era httpfront.Era) mcp.Middleware {
 			if call == nil || call.Era != era {
 				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "Internal error."}
 			}
-			ctx = call.Seen.Context(rpc.WithRequestID(ctx, call.RequestID))
+			// The SDK ends a session without a word to what is under way in it.
+			ctx, cancel := context.WithCancel(call.Seen.Context(rpc.WithRequestID(ctx, call.RequestID)))
+			defer cancel()
+			defer call.Session.OnEnd(cancel)()
 			defer func() {
 				if p := recover(); p != nil {
 					s.conf.Logger.ErrorContext(ctx, "panic", "method", method, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -175,7 +178,6 @@ func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method stri
 		select {
 		case <-ctx.Done():
 		case <-call.Gone:
-		case <-call.Session.Done():
 		case <-s.conf.Draining:
 		}
 		cancel()
