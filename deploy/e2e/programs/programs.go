@@ -176,8 +176,9 @@ func Compile(root string, b Build) (dir string, err error) {
 	defer release()
 	// GOFLAGS of the environment could add tags; -trimpath makes one checkout's programs equal another's.
 	args, flags, cgo := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, "-trimpath", "CGO_ENABLED=0"
+	tags := "grpcnotrace" // as scripts/build.sh
 	if b.NVML {
-		args = append(args, "-tags", "nvml")
+		tags += ",nvml"
 		cgo = "CGO_ENABLED=1"
 		library := exec.Command(filepath.Join(root, "deploy", "e2e", "fakegpu", "build.sh"), dir)
 		if out, err := library.CombinedOutput(); err != nil {
@@ -191,7 +192,7 @@ func Compile(root string, b Build) (dir string, err error) {
 	if err := b.WriteOverlay(root, overlay); err != nil {
 		return "", err
 	}
-	args = append(args, "-overlay", overlay)
+	args = append(args, "-tags", tags, "-overlay", overlay)
 	build := exec.Command("go", slices.Concat(args, shipped, helpers)...)
 	build.Dir = root
 	build.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS="+flags, cgo)

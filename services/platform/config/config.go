@@ -40,8 +40,8 @@ type Common struct {
 	TLS TLS `yaml:"tls"`
 	// LogLevel is debug, info (the default), warn or error.
 	LogLevel string `yaml:"log_level"`
-	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 28, at the gateway 44. Collections become
-	// frequent near it, so raise it for a process that serves very many sessions.
+	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 28, at the gateway 44. It gives way to twice what is in
+	// use. Collections become rarer with a higher one.
 	MemoryLimitMiB int `yaml:"memory_limit_mib"`
 	// GOGC is the garbage collector's target percentage; 0 means 800, which doubles throughput and is safe under a
 	// memory limit.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -55,22 +54,9 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 	return m, nil
 }
 
-// validator knows every tool's request. It is built once, from descriptors alone.
-var validator = sync.OnceValues(func() (protovalidate.Validator, error) {
-	var requests []proto.Message
-	for _, t := range catalog() {
-		requests = append(requests, t.NewRequest())
-	}
-	return protovalidate.New(protovalidate.WithMessages(requests...), protovalidate.WithDisableLazy())
-})
-
 // Validate checks a tool's request against the contract's rules. Errors are *fault.Error.
 func Validate(m proto.Message) error {
-	v, err := validator()
-	if err != nil {
-		return fault.New(callv1.Code_CODE_INTERNAL, "internal error", fault.WithCause(err))
-	}
-	if err := v.Validate(m); err != nil {
+	if err := protovalidate.Validate(m); err != nil {
 		return fault.Validation(err)
 	}
 	return nil

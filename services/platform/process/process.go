@@ -3,7 +3,6 @@
 package process
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -12,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -144,9 +142,12 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	if err := NoCoreDumps(); err != nil {
 		logger.Warn("a crash may leave secrets in a file", "error", err)
 	}
-	limitMemory(common)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if err := limitMemory(ctx, common, logger); err != nil {
+		logger.Error("failed", "error", err)
+		return ExitFailure
+	}
 	logger.Info("starting", "version", p.Version)
 	if *remote {
 		logger.Warn("DANGEROUS: this process may be reached from other machines")
@@ -178,15 +179,6 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 		return fmt.Errorf("%s:\n%w", path, err)
 	}
 	return ownership.Own(slices.DeleteFunc([]string{common.StateDir, common.TrustDir}, func(path string) bool { return path == "" })...)
-}
-
-// limitMemory lets the heap grow between collections as far as a soft limit allows: throughput without the memory.
-func limitMemory(c *config.Common) {
-	limit, percent := c.MemoryLimitMiB, c.GOGC
-	limit = cmp.Or(limit, config.DefaultMemoryLimitMiB)
-	percent = cmp.Or(percent, config.DefaultGOGC)
-	debug.SetMemoryLimit(int64(limit) << 20)
-	debug.SetGCPercent(percent)
 }
 
 // NoCoreDumps keeps the memory of this process and its children, with the keys and tokens in it, from being written to disk when

@@ -232,11 +232,7 @@ func New(cfg Config) (*Recorder, error) {
 	if cfg.OnAppend == nil {
 		cfg.OnAppend = func(time.Duration) {}
 	}
-	validator, err := protovalidate.New(protovalidate.WithMessages(&auditv1.Record{}))
-	if err != nil {
-		return nil, err
-	}
-	r := &Recorder{cfg: cfg, validator: validator, redactor: redaction.New(), wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
+	r := &Recorder{cfg: cfg, validator: protovalidate.GlobalValidator, redactor: redaction.New(), wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	rows, err := cfg.Store.Load(r.ctx)
 	if err != nil {

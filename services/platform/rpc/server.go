@@ -221,16 +221,9 @@ func (s *Server) check() error {
 }
 
 // buildValidator compiles every rule now. protovalidate reports a broken one only when it is first used, so each type is
-// used once, on an empty message.
+// used once, on an empty message. The validator is the process's one: each other would hold the contract's types again.
 func (s *Server) buildValidator(requests map[protoreflect.FullName]proto.Message) error {
-	var messages []proto.Message
-	for _, m := range requests {
-		messages = append(messages, m)
-	}
-	validator, err := protovalidate.New(protovalidate.WithMessages(messages...), protovalidate.WithDisableLazy())
-	if err != nil {
-		return fmt.Errorf("rpc: rules of the contract: %w", err)
-	}
+	validator := protovalidate.GlobalValidator
 	var broken []error
 	for name, m := range requests {
 		var invalid *protovalidate.ValidationError
