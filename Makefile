@@ -32,7 +32,7 @@ detect-report: ## what the detectors find of a public corpus of personal data, m
 	@scripts/detect-report.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
-bench-compare: ## reads of this checkout beside those of the commit BASE, in the same rounds, by benchstat
+bench-compare: ## reads of this checkout beside those of the commit BASE (the one before), in the same rounds, by benchstat; fails beyond 10 %
 	@BASE="$(BASE)" scripts/bench-compare.sh
 fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
 	@scripts/fuzz.sh $(FUZZ)

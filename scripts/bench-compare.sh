@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Measures reads through this checkout's programs and through those of the commit BASE in the same, interleaved rounds, and compares
-# the two with benchstat. Processor time is what to look at on a machine that does other things too. Arguments go to the benchmark
-# (-rounds 10). The figures stay in .cache/bench/COMMIT.
+# Measures reads through this checkout's programs and through those of the commit BASE (the last one's parent) in the same, interleaved
+# rounds, compares the two with benchstat, and fails where processor time or allocations of a read grew by more than GATE percent (10)
+# beyond chance. Times of day are printed alone: they are the machine's as much as ours. Arguments go to the benchmark (-rounds 10).
+# The figures stay in .cache/bench/COMMIT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-: "${BASE:?BASE=COMMIT says what to compare with}"
-commit=$(git rev-parse --verify --quiet "$BASE^{commit}") || { echo "there is no commit $BASE" >&2; exit 1; }
+base=${BASE:-HEAD^} gate=${GATE:-10}
+commit=$(git rev-parse --verify --quiet "$base^{commit}") || { echo "there is no commit $base" >&2; exit 1; }
 kept=$PWD/.cache/bench/$commit
 if [ ! -d "$kept/programs" ]; then
   source=$(mktemp -d)
@@ -15,5 +16,8 @@ if [ ! -d "$kept/programs" ]; then
   mkdir -p "$kept"
   mv "$source/.cache/e2e/plain" "$kept/programs"
 fi
-(cd deploy/e2e/bench && CGO_ENABLED=0 go test -tags bench -count=1 -timeout 60m -run TestBench/calls -args -writes 0 -base "$kept/programs" -out "$kept" "$@")
-"$(scripts/tools.sh bench)/benchstat" -filter /server:durward "base=$kept/base.txt" "head=$kept/head.txt"
+(cd deploy/e2e/bench && CGO_ENABLED=0 go test -tags bench -count=1 -timeout 60m -run TestBench/calls -args -rounds 6 -writes 0 -base "$kept/programs" -out "$kept" "$@")
+benchstat=("$(scripts/tools.sh bench)/benchstat" -filter /server:durward)
+"${benchstat[@]}" "base=$kept/base.txt" "head=$kept/head.txt"
+"${benchstat[@]}" -format csv "base=$kept/base.txt" "head=$kept/head.txt" 2>/dev/null >"$kept/compared.csv"
+scripts/bench-gate.sh "$gate" "$kept/compared.csv"

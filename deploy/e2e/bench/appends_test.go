@@ -106,15 +106,15 @@ func (s *suite) loadAll(name string, do add, bare map[string]float64, fsync samp
 
 // loaded reports one load; beside is Tessera's rate, 0 for its own.
 func (s *suite) loaded(name string, writers, records int, took sample, rate, beside float64, fsync sample, hop time.Duration) {
-	r := row{what: fmt.Sprintf("%s, %d writers, %d at once: records/s; p50; p99", name, writers, records), reached: fmt.Sprintf("%.0f; %s; %s", rate, ms(took.p50), ms(took.p99))}
+	r := row{What: fmt.Sprintf("%s, %d writers, %d at once: records/s; p50; p99", name, writers, records), Reached: fmt.Sprintf("%.0f; %s; %s", rate, ms(took.p50), ms(took.p99))}
 	if beside > 0 {
-		r.baseline, r.ratio = fmt.Sprintf("%.0f", beside), fmt.Sprintf("%.2f x", rate/beside)
+		r.Baseline, r.Ratio = fmt.Sprintf("%.0f", beside), fmt.Sprintf("%.2f x", rate/beside)
 		switch {
 		case writers == 1:
 			most := time.Duration(appendMust*float64(fsync.p50)) + hop
-			r.aim, r.met = "p50 <= "+ms(most), verdict(took.p50 <= most)
+			r.Aim, r.Met = "p50 <= "+ms(most), verdict(took.p50 <= most)
 		case records > 1:
-			r.aim, r.met = fmt.Sprintf(">= %d, and Tessera's", batchesMust), verdict(rate >= batchesMust && rate >= beside)
+			r.Aim, r.Met = fmt.Sprintf(">= %d, and Tessera's", batchesMust), verdict(rate >= batchesMust && rate >= beside)
 		}
 	}
 	s.row(r)

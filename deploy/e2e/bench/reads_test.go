@@ -26,6 +26,8 @@ type server struct {
 	// processes are their roles, ids their numbers, in the same order.
 	processes []string
 	ids       []int
+	// health is where each of them tells how it fares; empty for those that are not ours.
+	health []string
 }
 
 // A round is one server's part of a round, and the processor time that each of its processes took for it.
@@ -33,6 +35,8 @@ type round struct {
 	sample
 	calls int
 	used  []time.Duration
+	// allocated is by all processes; zero where they are not ours.
+	allocated int64
 }
 
 func (r *round) processor() time.Duration {
@@ -93,10 +97,21 @@ func (s *suite) used(server *server) []time.Duration {
 	return now
 }
 
+// allocated is how many objects a server's processes have allocated.
+func (s *suite) allocated(server *server) (sum int64) {
+	s.Helper()
+	for _, address := range server.health {
+		n, err := allocations(address)
+		s.must(err)
+		sum += n
+	}
+	return sum
+}
+
 // contest measures one round of a contestant with n clients.
 func (s *suite) contest(c *contestant, n, calls int) {
 	s.Helper()
-	before := s.used(c.server)
+	allocated, before := s.allocated(c.server), s.used(c.server)
 	taken, err := measure(c.clients[n], calls, s.call)
 	s.must(err)
 	time.Sleep(settled) // what comes after an answer has no event
@@ -104,6 +119,7 @@ func (s *suite) contest(c *contestant, n, calls int) {
 	for i := range r.used {
 		r.used[i] -= before[i]
 	}
+	r.allocated = s.allocated(c.server) - allocated
 	c.rounds[n] = append(c.rounds[n], r)
 }
 
@@ -195,6 +211,7 @@ func ours(h *harness.Host, name string) *server {
 	out := &server{name: name}
 	for _, role := range []string{harness.Gateway, harness.Executor, harness.Audit, harness.Vault} {
 		out.processes, out.ids = append(out.processes, role), append(out.ids, h.Process(role).PID())
+		out.health = append(out.health, h.HealthAddress(role))
 	}
 	return out
 }
@@ -255,11 +272,11 @@ func (s *suite) compare(e era, clients int, b, d figures, name string) {
 	switch {
 	case name != ourName:
 	case clients == 1:
-		r.aim, r.met = fmt.Sprintf("p50 <= %g x (must: %g x)", readAim, readMust), verdict(slower <= readAim)
+		r.Aim, r.Met = fmt.Sprintf("p50 <= %g x (must: %g x)", readAim, readMust), verdict(slower <= readAim)
 	case clients == busy:
-		r.aim = fmt.Sprintf("p99 <= %g x (%g x), rate >= %g x (%g x), processor <= %g x (%g x)",
+		r.Aim = fmt.Sprintf("p99 <= %g x (%g x), rate >= %g x (%g x), processor <= %g x (%g x)",
 			rarestAim, rarestMust, rateAim, rateMust, processorAim, processorMust)
-		r.met = verdict(rarer <= rarestAim && rate >= rateAim && dearer <= processorAim)
+		r.Met = verdict(rarer <= rarestAim && rate >= rateAim && dearer <= processorAim)
 	}
 	s.row(r)
 }
@@ -267,7 +284,7 @@ func (s *suite) compare(e era, clients int, b, d figures, name string) {
 // write leaves the rounds as benchstat reads them: every server's in head.txt, and those of the programs that ours are compared
 // with in base.txt under our name.
 func write(dir string, field []*contestant) error {
-	const units = "Unit p50-ns better=lower\nUnit p99-ns better=lower\nUnit cpu-ns/op better=lower\nUnit calls/s better=higher\n"
+	const units = "Unit p50-ns better=lower\nUnit p99-ns better=lower\nUnit cpu-ns/op better=lower\nUnit allocs/op better=lower\nUnit calls/s better=higher\n"
 	files := map[string]*strings.Builder{"head.txt": {}, "base.txt": {}}
 	for _, c := range field {
 		file, name := "head.txt", c.name
@@ -276,8 +293,8 @@ func write(dir string, field []*contestant) error {
 		}
 		for _, n := range atOnce {
 			for _, r := range c.rounds[n] {
-				fmt.Fprintf(files[file], "BenchmarkRead/server=%s/era=%s/clients=%d %d %d p50-ns %d p99-ns %d cpu-ns/op %.0f calls/s\n",
-					name, c.era.name, n, r.calls, r.p50.Nanoseconds(), r.p99.Nanoseconds(), r.processor().Nanoseconds(), r.rate)
+				fmt.Fprintf(files[file], "BenchmarkRead/server=%s/era=%s/clients=%d %d %d p50-ns %d p99-ns %d cpu-ns/op %d allocs/op %.0f calls/s\n",
+					name, c.era.name, n, r.calls, r.p50.Nanoseconds(), r.p99.Nanoseconds(), r.processor().Nanoseconds(), r.allocated/int64(r.calls), r.rate)
 			}
 		}
 	}
