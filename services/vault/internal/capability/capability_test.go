@@ -88,3 +88,13 @@ func TestGuessesOpenNothing(t *testing.T) {
 		t.Error("the capability itself is refused: this test proves nothing")
 	}
 }
+
+func BenchmarkIssueAndSpend(b *testing.B) {
+	i, ref := New(time.Now), reference.NewID()
+	use := Use{Session: "s-1", Kind: "egress", Sink: "spiffe://d/egress/main", Pointer: "/body"}
+	for b.Loop() {
+		if got, err := i.Spend(i.Issue(ref, use), use); err != nil || got != ref {
+			b.Fatal(got, err)
+		}
+	}
+}

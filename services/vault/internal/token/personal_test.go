@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/url"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -230,4 +231,32 @@ func BenchmarkPersonal(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkHeld says what so many sessions' values take in memory: bytes a value.
+func BenchmarkHeld(b *testing.B) {
+	const sessions, values = 1000, 100
+	for b.Loop() {
+		v := personal(b)
+		before := heap()
+		for s := range sessions {
+			h := v.holding(b.Context(), strconv.Itoa(s))
+			for i := range values {
+				text := fmt.Sprintf("user%d.%d@example.org", s, i)
+				r := reference.Reference{Class: reference.PII, Type: "EMAIL", ID: h.id(OriginSink, reference.PII, text)}
+				if !v.hold(h, &Value{Reference: r, Origin: OriginSink, Text: text}) {
+					b.Fatal("there is no room")
+				}
+			}
+		}
+		b.ReportMetric(float64(heap()-before)/(sessions*values), "B/value")
+		runtime.KeepAlive(v)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -57,7 +57,7 @@ const (
 // What stands for a value that there is no room for.
 const (
 	redactedPII    = "[PII REDACTED]"
-	redactedSecret = "[SECRET REDACTED]" //nolint:gosec // what stands where a secret was
+	redactedSecret = "[SECRET REDACTED]"
 )
 
 // Config is what a Values is made of. The zero Config holds everything in memory and knows no personal data.

@@ -96,7 +96,7 @@ func viewsOf(text string) []view {
 // together: a text that mixes them was made by nobody who could be hurt by that.
 func unescaped(text string) (view, bool) {
 	plus := strings.Contains(text, "=") // as in a query, where it is a space
-	if !strings.ContainsAny(text, `\%`) && !(plus && strings.Contains(text, "+")) {
+	if !strings.ContainsAny(text, `\%`) && (!plus || !strings.Contains(text, "+")) {
 		return view{}, false
 	}
 	var b strings.Builder
