@@ -76,6 +76,9 @@ func upperRune(a, b byte) bool {
 // place looks at a word with a capital that may begin an address: a street's name, a number behind it; or a box. It reports whether it
 // took one.
 func (s *scan) place(w capitalised) bool {
+	if !s.digitAhead(w.to) {
+		return false
+	}
 	name := s.text[w.from:w.to]
 	switch name {
 	case "PO", "P", "PSC", "Unit", "USS", "USNS", "USNV", "USCGC":

@@ -92,7 +92,7 @@ func BenchmarkHostile(b *testing.B) {
 	}
 	for _, part := range []string{
 		"@", "a@", "1", "1 ", "1-", "1.1.", "+1", "(1", ":", "a:", "::", "1:", "A", "A ", "Aa ", "Maria ", "Mr Dr ", "12 Long ", "Rue de ", "11:22:33:", "GB82 ", "0x", "bc1q", "1A",
-		"4111 1111 ", "://a@", "born 1.1.", "\xc3", "Aa-'", "name is A. ", "zip 1234",
+		"4111 1111 ", "://a@", "born 1.1.", "\xc3", "Aa-'", "name is A. ", "zip 1234", "12 Aa 3\n", "12 Aa, ", "Aa 12, Bb, Cc, ", "Aastraße ", "1 Aa Apt 1 ", "\n>",
 	} {
 		text := strings.Repeat(part, 256<<10/len(part))
 		b.Run(part, func(b *testing.B) {

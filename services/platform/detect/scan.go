@@ -11,6 +11,8 @@ type scan struct {
 	spans []Span
 	// numbersTo, colonsTo and namesTo are how far numbers, addresses with colons and names have been looked at.
 	numbersTo, colonsTo, namesTo int
+	// bareTo is how far there is no digit.
+	bareTo int
 }
 
 // What a byte may begin or be in the middle of.
@@ -141,6 +143,20 @@ func (s *scan) digits(i int) {
 	case before == 'c' && s.text[i-2] == 'b' && s.text[i] == '1':
 		s.bech32(i-2, "bc")
 	}
+}
+
+// digitAhead reports whether a digit, or the sign of a house without a number, stands in what an address may take behind a place.
+func (s *scan) digitAhead(from int) bool {
+	const reach = 160
+	end := min(len(s.text), from+reach)
+	for i := max(from, s.bareTo); i < end; i++ {
+		if c := s.text[i]; is(c, isDigit) || c == '/' {
+			s.bareTo = i
+			return true
+		}
+	}
+	s.bareTo = max(s.bareTo, end)
+	return false
 }
 
 // near reports whether one of some words, in lower case, stands in the n bytes before a place; around, whether it does in those behind, too.
