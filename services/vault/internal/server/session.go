@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,6 +12,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
@@ -21,6 +23,7 @@ import (
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
 
@@ -53,6 +56,11 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 				refusal = proofRequired(err)
 			}
 			return nil, refusal
+		}
+		if err := s.remember(ctx, client.ID, req.GetProof()); errors.Is(err, store.ErrStatementUsed) {
+			return nil, s.notAuthenticated(ctx, client.ID, session.ErrUsed)
+		} else if err != nil {
+			return nil, err
 		}
 	}
 	if !hasAgent(client, req.GetAgent()) {
@@ -132,6 +140,15 @@ func (s *Server) adopt(ctx context.Context, handle string, opened *session.Sessi
 		return ""
 	}
 	return from
+}
+
+// remember uses a fresh opening up on the disk, where another life of this process could take it for fresh too; store.ErrStatementUsed.
+func (s *sessionService) remember(ctx context.Context, client string, p *callv1.Proof) error {
+	if !s.Sessions.Outlives(p) {
+		return nil
+	}
+	digest := canonical.Digest(fmt.Appendf(nil, "opening %s %d %d", client, p.GetCounter(), p.GetTime()))
+	return s.Queue.Store.UseStatement(ctx, store.UsedStatement{Digest: digest[:], Kind: "open", Operator: client, UsedAt: s.Now()})
 }
 
 // RenewPermits signs the session's read permits again. It goes on during a halt: looking is safe.

@@ -409,3 +409,26 @@ func TestTwoSinksOfOneRoleAreRefused(t *testing.T) {
 		t.Error("two executors are taken")
 	}
 }
+
+// A client whose clock is ahead leaves no opening behind that the next vault takes again, however soon it starts.
+func TestAnOpeningIsNotTakenAgainByTheNextVault(t *testing.T) {
+	v := newVault(t)
+	v.clock.advance(time.Hour)
+	for i, ahead := range []time.Duration{0, time.Second, session.Ahead} {
+		open := func(p *callv1.Proof) error {
+			_, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), ClientName: "test", Proof: p})
+			return err
+		}
+		p := v.openProof(uint64(100+i), v.clock.Now().Add(ahead))
+		v.must(open(p))
+		v.clock.advance(time.Millisecond)
+		v.restart()
+		for range 2 * session.Ahead / time.Second {
+			if err := open(p); err == nil {
+				t.Fatalf("%s ahead, it opens a session again", ahead)
+			}
+			v.clock.advance(time.Second)
+		}
+		v.must(open(v.openProof(uint64(200+i), v.clock.Now())))
+	}
+}

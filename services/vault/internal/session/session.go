@@ -30,8 +30,8 @@ const (
 	// OpenSkew is how far the time in a key-bound client's opening may be behind the vault's, and Skew in its other proofs.
 	OpenSkew = 5 * time.Minute
 	Skew     = 2 * time.Minute
-	// Ahead is how far either may be before the vault's. It is shorter, since a vault that restarts forgets the openings of a time
-	// that is still to come, and knows those of the past by that.
+	// Ahead is how far either may be before the vault's. It is shorter, since a vault that restarts knows by their time only those
+	// openings of before that are of the past.
 	Ahead = 5 * time.Second
 	// openMemory is how long an opening is remembered: both sides of now.
 	openMemory = OpenSkew + Ahead
@@ -180,6 +180,13 @@ func (t *Table) Fresh(client string, p *callv1.Proof) error {
 	}
 	t.openings[key] = now
 	return nil
+}
+
+// Outlives reports whether a fresh opening could be fresh in another life of this process too: its time is still to come, or was not yet
+// there when this process started. Then it is remembered on the disk.
+func (t *Table) Outlives(p *callv1.Proof) bool {
+	made := time.Unix(p.GetTime(), 0)
+	return lasting(made.After(t.now()) || made.Before(t.started.Add(Ahead)))
 }
 
 // Timely checks that a proof of what happens inside a session is of this time: ErrTime. That it is used once is Accept's.
