@@ -78,6 +78,7 @@ func Groups() []Group {
 		{"witnesses", rewrittenLines()},
 		{"secrets", secretLines()},
 		{"edge", slices.Concat(edgeLines(), bridgeLines())},
+		{"singles", singleLines()},
 		{"authority", authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
 		{"vault", vaultLines()},

@@ -46,11 +46,9 @@ func unarmor(armoured []byte) (*sshsig.Signature, error) {
 	if strings.HasPrefix(s.Signature.Format, "sk-") {
 		rest = skRest
 	}
-	if len(s.Signature.Rest) != rest {
-		return nil, ErrSignature
-	}
 	blob := s.Marshal()
-	if !slices.ContainsFunc(widths, func(width int) bool { return bytes.Equal(armoured, armor(blob, width)) }) {
+	if !spelled(len(s.Signature.Rest) == rest &&
+		slices.ContainsFunc(widths, func(width int) bool { return bytes.Equal(armoured, armor(blob, width)) })) {
 		return nil, ErrSignature
 	}
 	return s, nil

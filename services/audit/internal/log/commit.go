@@ -117,7 +117,7 @@ type stage struct {
 
 // look returns an error while the log's files are not in their place, and logs that once.
 func (l *Log) look() error {
-	err := l.cfg.Store.InPlace()
+	err := inPlace(l.cfg.Store.InPlace())
 	if err == nil {
 		l.lost.Store(nil)
 		return nil

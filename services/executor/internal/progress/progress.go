@@ -76,13 +76,7 @@ type told struct {
 func (h *Hub) Open(ctx context.Context, operation string) (context.Context, func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.get(operation)
-	if !t.begun {
-		t.begun = true
-		if h.order = append(h.order, operation); len(h.order) > keep {
-			h.forget()
-		}
-	}
+	t := h.get(operation, true)
 	return context.WithValue(ctx, key{}, t), t.end
 }
 
@@ -123,7 +117,7 @@ func (h *Hub) Watch(ctx context.Context, operation string, send func(Step) error
 func (h *Hub) enter(operation string) (t *told, leave func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t = h.get(operation)
+	t = h.get(operation, false)
 	t.watchers++
 	return t, func() {
 		h.mu.Lock()
@@ -134,8 +128,8 @@ func (h *Hub) enter(operation string) (t *told, leave func()) {
 	}
 }
 
-// get returns an operation, a new one if it is not known. The caller holds mu.
-func (h *Hub) get(operation string) *told {
+// get returns an operation that has begun or is watched, a new one if it is not known. The caller holds mu.
+func (h *Hub) get(operation string, begun bool) *told {
 	t, ok := h.all[operation]
 	if !ok {
 		if h.all == nil {
@@ -143,6 +137,12 @@ func (h *Hub) get(operation string) *told {
 		}
 		t = &told{byNumber: map[int]int{}, moved: make(chan struct{})}
 		h.all[operation] = t
+	}
+	if kept(begun) && !t.begun {
+		t.begun = true
+		if h.order = append(h.order, operation); len(h.order) > keep {
+			h.forget()
+		}
 	}
 	return t
 }

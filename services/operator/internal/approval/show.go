@@ -202,7 +202,7 @@ func (c Card) Sheet(now time.Time) []Line {
 // quoted is an agent's text between quotes that it cannot close, without the padding that would lay out a text of its own. What is
 // signed and recorded is the text itself.
 func quoted(text string) string {
-	return strings.Join(strings.Fields(clean.Visible(escapeQuotes.Replace(text))), " ")
+	return folded(clean.Visible(escapeQuotes.Replace(text)))
 }
 
 // escapeQuotes also doubles what escapes, so that no text of its own makes a quote look like the last.

@@ -111,7 +111,7 @@ func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client str
 // is reports whether the human who signed is that user: by name, however it is spelled, and by key, whatever other name it has too.
 func (j *Judge) is(user string, v *statement.Verified) bool {
 	return strings.EqualFold(user, v.Operator) || slices.ContainsFunc(j.Operators().All(), func(s trust.Signer) bool {
-		return strings.EqualFold(user, s.Operator) && bytes.Equal(s.Key.Marshal(), v.Key)
+		return strings.EqualFold(user, s.Operator) && sameKey(bytes.Equal(s.Key.Marshal(), v.Key))
 	})
 }
 

@@ -5,3 +5,6 @@ package consent
 
 // selfApproval returns what was found of a requester who signs for themself.
 func selfApproval(found error) error { return found }
+
+// sameKey reports whether an operator of one name is that of another, of which is says whether they have a key in common.
+func sameKey(is bool) bool { return is }

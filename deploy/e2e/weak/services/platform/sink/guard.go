@@ -34,7 +34,8 @@ var Guards = weakness.Of("required", "grant", "permit", "in-force", "audience", 
 		rollback.Weaken()
 	}).
 	Also(GuardOwnership, ownership.WeakenOwnership).Also(reserve.GuardReserve, reserve.WeakenReserve).
-	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardSpans, rpc.WeakenSpans).And(desktop.Guards)
+	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardSpans, rpc.WeakenSpans).And(desktop.Guards).
+	Also(statement.GuardSpelling, statement.WeakenSpelling)
 
 func verifyGrant(signed *callv1.SignedGrant, keys grant.Keys, now time.Time) (*callv1.Grant, error) {
 	if Guards.Off("grant") {

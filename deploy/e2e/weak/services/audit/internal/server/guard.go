@@ -11,7 +11,7 @@ import (
 // This file makes the negative controls of deploy/e2e: audit without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("kinds", "credentials").Also("written", log.WeakenWritten).Also("synced", database.WeakenSync).
+var Guards = weakness.Of("kinds", "credentials").Also("written", log.WeakenWritten).Also("place", log.WeakenPlace).Also("synced", database.WeakenSync).
 	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(reserve.GuardReserve, reserve.WeakenReserve)
 
 func kindsKept() bool { return !Guards.Off("kinds") }

@@ -20,7 +20,7 @@ import (
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("approval", "unapproved", "owner", "spent", "proof").Also(rpc.GuardCallers, rpc.WeakenCallers).
-	Also(grant.GuardIDs, grant.WeakenIDs).Also(consent.GuardSelf, consent.WeakenSelf).And(standing.Guards)
+	Also(grant.GuardIDs, grant.WeakenIDs).And(consent.Guards).Also(statement.GuardSpelling, statement.WeakenSpelling).And(standing.Guards)
 
 // humanAgreed without "approval" takes any statement, signed by anybody, about anything.
 func humanAgreed(h *callv1.HumanStatement, v *statement.Verified, err error) (*statement.Verified, error) {

@@ -12,7 +12,8 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("unattended", "policy", "agent").Also("state", func() {
+var Guards = weakness.Of("unattended", "policy", "agent").
+	Also(session.GuardOpening, session.WeakenOpening).Also("state", func() {
 	database.WeakenSeals()
 	rollback.Weaken()
 })
