@@ -11,7 +11,7 @@ export GOFLAGS="-mod=readonly -trimpath"
 # gRPC's page of traces, which no product serves, would keep the linker from leaving out a fifth of each program.
 CGO_ENABLED=0 go build -buildvcs=false -tags grpcnotrace -ldflags "$ldflags" -o "$out/" \
   ./gateway/cmd/... ./services/audit/cmd/... ./services/vault/cmd/... ./services/executor/cmd/... ./services/operator/cmd/... \
-  ./services/inspector/cmd/...
+  ./services/inspector/cmd/... ./services/egress/cmd/...
 
 nvml=${NVML:-auto}
 cc=$(go env CC)

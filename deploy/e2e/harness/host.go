@@ -29,6 +29,9 @@ const (
 	Gateway  = "gateway"
 )
 
+// Egress is the process that reaches other hosts, where Options ask for it.
+const Egress = "egress"
+
 // Standby is a second audit, of which config/standby.yaml is the configuration, and SecondVault a vault with config/second.yaml. Their
 // addresses are the block's last ports.
 const (
@@ -60,6 +63,8 @@ type Options struct {
 	HoldS int
 	// ThroughSDK has the gateway answer nothing by itself.
 	ThroughSDK bool
+	// Egress adds the process that reaches other hosts.
+	Egress bool
 	// Operator is the operator's name; empty means ada.
 	Operator string
 	// Flags are further command-line flags, by process.
@@ -99,7 +104,11 @@ func New(t testing.TB, opts Options) *Host {
 	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	h.Durward("up", "--prepare", "--development", "--operator", h.Operator, "--base-port", strconv.Itoa(h.base))
+	prepare := []string{"up", "--prepare", "--development", "--operator", h.Operator, "--base-port", strconv.Itoa(h.base)}
+	if opts.Egress {
+		prepare = append(prepare, "--egress")
+	}
+	h.Durward(prepare...)
 	catalog := opts.Catalog
 	if catalog == nil {
 		catalog = DemoCatalog
@@ -169,12 +178,12 @@ func (h *Host) Port(n int) int { return h.base + serviceOffset + n }
 
 // Address is where a process serves: gRPC, and MCP at the gateway.
 func (h *Host) Address(role string) string {
-	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3, Standby: serviceOffset + 6, SecondVault: serviceOffset + 4}[role])
+	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3, Egress: 4, Standby: serviceOffset + 6, SecondVault: serviceOffset + 4}[role])
 }
 
 // HealthAddress is where a process's health listener is.
 func (h *Host) HealthAddress(role string) string {
-	return h.at(map[string]int{Gateway: 10, Vault: 11, Executor: 12, Audit: 13, Standby: serviceOffset + 7, SecondVault: serviceOffset + 5}[role])
+	return h.at(map[string]int{Gateway: 10, Vault: 11, Executor: 12, Audit: 13, Egress: 14, Standby: serviceOffset + 7, SecondVault: serviceOffset + 5}[role])
 }
 
 func (h *Host) at(offset int) string {
@@ -188,6 +197,9 @@ func (h *Host) MCPURL() string { return "http://" + h.Address(Gateway) + "/mcp" 
 func (h *Host) StartAll() {
 	h.t.Helper()
 	for _, role := range Roles() {
+		if role == Gateway && h.opts.Egress {
+			h.StartProcess(Egress)
+		}
 		h.StartProcess(role)
 	}
 }
@@ -245,7 +257,7 @@ func (h *Host) LaunchUnder(wrapper []string, role string) *Process {
 		program = Vault
 	}
 	args := append(append([]string{}, wrapper...), filepath.Join(h.Bin, program), "-config", h.Path("config", role+".yaml"))
-	if role == Executor {
+	if role == Executor || role == Egress {
 		args = append(args, "-development")
 	}
 	args = append(args, h.opts.Flags[role]...)

@@ -19,7 +19,7 @@ import (
 
 // identities are the processes' own, as the configuration of a development installation names them.
 var identities = map[string]string{
-	Gateway: "gateway/main", Vault: "vault/main", Executor: "executor/local", Audit: "audit/main", Standby: "audit/main", SecondVault: "vault/main",
+	Gateway: "gateway/main", Vault: "vault/main", Executor: "executor/local", Egress: "egress/local", Audit: "audit/main", Standby: "audit/main", SecondVault: "vault/main",
 }
 
 // Identity returns the identity "ROLE/INSTANCE" of the installation's trust domain; the name of a process alone means that

@@ -50,6 +50,7 @@ const Library = "libnvidia-ml.so.1"
 var shipped = []string{
 	"./gateway/cmd/gateway",
 	"./services/vault/cmd/vault",
+	"./services/egress/cmd/egress",
 	"./services/executor/cmd/executor",
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",

@@ -51,6 +51,8 @@ type settings struct {
 	Vault    config.Peer `yaml:"vault"`
 	Executor config.Peer `yaml:"executor"`
 	Audit    config.Peer `yaml:"audit"`
+	// Egress is where tools run that reach other hosts. Optional: without it there are none.
+	Egress config.Peer `yaml:"egress"`
 	// MCPTLS is the certificate and key that clients see: with it MCP is served over TLS 1.3 alone, and they are read again when
 	// they change. Required with -dangerous-allow-remote. Default: none, MCP is served in clear on loopback.
 	MCPTLS config.TLS `yaml:"mcp_tls"`
@@ -81,7 +83,11 @@ const memoryLimitMiB = 44
 // Validate implements process.Settings. It also fills in the defaults.
 func (s *settings) Validate() error {
 	problems := []error{s.Common.Validate(), s.Limits.Validate()}
-	for name, peer := range map[string]config.Peer{"vault": s.Vault, "executor": s.Executor, "audit": s.Audit} {
+	peers := map[string]config.Peer{"vault": s.Vault, "executor": s.Executor, "audit": s.Audit}
+	if s.Egress.Address != "" || s.Egress.Identity != "" {
+		peers["egress"] = s.Egress
+	}
+	for name, peer := range peers {
 		if err := peer.Validate(); err != nil {
 			problems = append(problems, fmt.Errorf("%s.%w", name, err))
 		} else if _, err := identity.Parse(peer.Identity); err != nil {
@@ -203,7 +209,16 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
-	peers, err := relay.New(relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger})
+	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}
+	if s.Egress.Address != "" {
+		egress, err := process.Dial(self, s.Egress, logger)
+		if err != nil {
+			return err
+		}
+		defer egress.Close()
+		ways.Egress = egress
+	}
+	peers, err := relay.New(ways)
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func New(conf Config) (*Server, error) {
 	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
 	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New(), written: &written{}}
 	for _, t := range contract.Tools() {
-		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ, look: lookFor(t)}
+		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ || t.Leaves, look: lookFor(t)}
 	}
 	var err error
 	if s.resources, err = newResources(conf); err != nil {
@@ -212,8 +212,8 @@ func add(sdk *mcp.Server, s *Server, t tool) error {
 			return fmt.Errorf("tool %s: %w", t.Name, err)
 		}
 	}
-	closedWorld := false
-	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ && !t.Acts, OpenWorldHint: &closedWorld}
+	openWorld := t.Leaves
+	hints := &mcp.ToolAnnotations{ReadOnlyHint: t.Tier == optionsv1.Tier_TIER_READ && !t.Acts, OpenWorldHint: &openWorld}
 	if !hints.ReadOnlyHint { // the others say nothing of what only reads
 		// What waits carries out what was approved, of whatever tier.
 		destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE || t.OpenResult

@@ -32,6 +32,8 @@ import (
 type Config struct {
 	// Vault and Executor are connections that reconnect by themselves and fail at once while the peer is away.
 	Vault, Executor grpc.ClientConnInterface
+	// Egress is the same; nil: there is none here, and the vault offers no tool of its.
+	Egress grpc.ClientConnInterface
 	// Waits is another connection to the vault, for the calls that the vault holds: a connection carries so many calls at a
 	// time, and no decision may stand in line behind those who wait.
 	Waits  grpc.ClientConnInterface
@@ -192,7 +194,10 @@ func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Me
 		conn = r.conf.Executor
 	case optionsv1.Role_ROLE_VAULT:
 		conn = r.conf.Vault
-	default:
+	case optionsv1.Role_ROLE_EGRESS:
+		conn = r.conf.Egress
+	}
+	if conn == nil {
 		return Reply{}, fault.New(callv1.Code_CODE_UNAVAILABLE, "the process that serves this tool is not connected")
 	}
 	response := tool.NewResponse()

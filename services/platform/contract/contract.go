@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -44,6 +45,8 @@ type Tool struct {
 	Acts bool
 	// Snapshot: a READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone.
 	Snapshot bool
+	// Leaves: a READ tool that sends something to other hosts: its intent is in the log before its handler runs, and a halt stops it.
+	Leaves bool
 	// Resource is the kind of thing that a call is about, and ResourceArgument the argument that names it: "Service", "service_id".
 	// Both are empty where a call is about the host.
 	Resource, ResourceArgument string
@@ -96,6 +99,7 @@ func TierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "
 // them in.
 var packages = map[protoreflect.FullName]optionsv1.Role{
 	executorv1.File_durward_executor_v1_tools_proto.Package(): optionsv1.Role_ROLE_EXECUTOR,
+	egressv1.File_durward_egress_v1_tools_proto.Package():     optionsv1.Role_ROLE_EGRESS,
 	vaultv1.File_durward_vault_v1_session_proto.Package():     optionsv1.Role_ROLE_VAULT,
 }
 
@@ -275,6 +279,7 @@ func newTool(m protoreflect.MethodDescriptor, option *optionsv1.Tool, sink optio
 		Relieves:    option.GetRelieves(),
 		Acts:        option.GetActs(),
 		Snapshot:    option.GetSnapshot(),
+		Leaves:      option.GetLeaves(),
 		Method:      m,
 		FullMethod:  fullMethod(m),
 		Sink:        sink,

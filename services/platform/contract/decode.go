@@ -51,6 +51,9 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 	if err := Validate(m); err != nil {
 		return nil, err
 	}
+	if _, _, err := t.Destination(m); err != nil {
+		return nil, err
+	}
 	return m, nil
 }
 

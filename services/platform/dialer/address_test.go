@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"code.dny.dev/ssrf"
+
+	"durward.internal/services/platform/destination"
 )
 
 // stricter is where this package refuses what the library lets pass.
@@ -71,24 +73,24 @@ func TestBlocksOverlapInOrder(t *testing.T) {
 
 // TestJudge: what stands behind the list of destinations and behind this package's table.
 func TestJudge(t *testing.T) {
-	d, err := New(Config{Allow: Only(), Local: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8080")}})
+	d, err := New(Config{Allow: destination.Only(), Local: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8080")}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := func(err error, want Rule) bool {
-		e := (*Error)(nil)
+	refused := func(err error, want destination.Rule) bool {
+		e := (*destination.Error)(nil)
 		return errors.As(err, &e) && e.Rule == want
 	}
 	for _, c := range []struct {
 		network, address string
-		want             Rule
+		want             destination.Rule
 	}{
-		{"tcp4", "93.184.216.34:8080", RulePort}, // a local service's, elsewhere
-		{"tcp4", "127.0.0.1:80", RuleAddress},
-		{"udp4", "93.184.216.34:80", RuleAddress},
-		{"unix", "/run/docker.sock", RuleAddress},
-		{"tcp4", "93.184.216.34", RuleAddress},
-		{"tcp", "93.184.216.34:80", RuleAddress},
+		{"tcp4", "93.184.216.34:8080", destination.RulePort}, // a local service's, elsewhere
+		{"tcp4", "127.0.0.1:80", destination.RuleAddress},
+		{"udp4", "93.184.216.34:80", destination.RuleAddress},
+		{"unix", "/run/docker.sock", destination.RuleAddress},
+		{"tcp4", "93.184.216.34", destination.RuleAddress},
+		{"tcp", "93.184.216.34:80", destination.RuleAddress},
 	} {
 		if err := d.connecting(t.Context(), c.network, c.address, nil); !refused(err, c.want) {
 			t.Errorf("%s %s: %v, want %s", c.network, c.address, err, c.want)
@@ -102,7 +104,7 @@ func TestJudge(t *testing.T) {
 	defer func(all []block, unicast netip.Prefix) { special, globalUnicast = all, unicast }(special, globalUnicast)
 	special, globalUnicast = nil, netip.MustParsePrefix("::/0")
 	for _, address := range []string{"127.0.0.1:80", "10.0.0.1:80", "[::1]:80", "[fe80::1]:80", "[::ffff:127.0.0.1]:80"} {
-		if err := d.judge(netip.MustParseAddrPort(address)); !refused(err, RuleAddress) {
+		if err := d.judge(netip.MustParseAddrPort(address)); !refused(err, destination.RuleAddress) {
 			t.Errorf("without the table the library lets %s pass: %v", address, err)
 		}
 	}

@@ -3,7 +3,7 @@
 // the connection nothing is resolved again, so a name that changes its address in between changes nothing. Each hop of a redirect is a
 // connection of its own.
 //
-// It runs in whichever process has a reason to dial: that of the operator's notifications, later egress. It trusts its Config, which a
+// It runs in whichever process has a reason to dial: egress, and those of notifications and of the log's relay. It trusts its Config, which a
 // human's file fills, and the resolver to answer or not; what the resolver answers, and what a server sends, is hostile. No variable of
 // the environment names a proxy for it.
 package dialer
@@ -26,13 +26,15 @@ import (
 	"time"
 
 	"code.dny.dev/ssrf"
+
+	"durward.internal/services/platform/destination"
 )
 
 // Config says where a Dialer may go. Only Allow is required.
 type Config struct {
 	// Allow is asked about each destination, redirects' too, before its name is resolved: a look-up itself tells a stranger
-	// something. Only makes one of a list.
-	Allow func(context.Context, Destination) error
+	// something. destination.Only makes one of a list.
+	Allow func(context.Context, destination.Destination) error
 	// Ports are those of the public network; nil is 80 and 443.
 	Ports []uint16
 	// Local are loopback, private and other special addresses that a human named, each with its port. Nothing else there is reached.
@@ -110,9 +112,9 @@ func New(cfg Config) (*Dialer, error) {
 	return d, nil
 }
 
-// DialContext connects to HOST:PORT over TCP. Its errors are *Error.
+// DialContext connects to HOST:PORT over TCP. Its errors are *destination.Error.
 func (d *Dialer) DialContext(ctx context.Context, _, address string) (net.Conn, error) {
-	to, err := destination(&url.URL{Scheme: "http", Host: address})
+	to, err := destination.Of(&url.URL{Scheme: "http", Host: address})
 	if err != nil {
 		return nil, err
 	}
@@ -129,19 +131,27 @@ func (d *Dialer) DialContext(ctx context.Context, _, address string) (net.Conn, 
 }
 
 // admit judges a destination before its name is resolved.
-func (d *Dialer) admit(ctx context.Context, to Destination) error {
-	local := func(a netip.AddrPort) bool { return a.Port() == to.Port }
-	if !slices.Contains(d.cfg.Ports, to.Port) && !slices.ContainsFunc(d.cfg.Local, local) {
-		return refuse(RulePort, "port %d is not one that is dialled", to.Port)
+func (d *Dialer) admit(ctx context.Context, to destination.Destination) error {
+	if err := d.port(to); err != nil {
+		return err
 	}
 	return d.cfg.Allow(ctx, to)
+}
+
+// port judges a destination's port.
+func (d *Dialer) port(to destination.Destination) error {
+	local := func(a netip.AddrPort) bool { return a.Port() == to.Port }
+	if !slices.Contains(d.cfg.Ports, to.Port) && !slices.ContainsFunc(d.cfg.Local, local) {
+		return destination.Refuse(destination.RulePort, "port %d is not one that is dialled", to.Port)
+	}
+	return nil
 }
 
 // connecting is asked by the system's side of a connection when its address is settled.
 func (d *Dialer) connecting(_ context.Context, network, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || network != "tcp4" && network != "tcp6" {
-		return refuse(RuleAddress, "that is no address of a TCP service")
+		return destination.Refuse(destination.RuleAddress, "that is no address of a TCP service")
 	}
 	return d.judge(to)
 }
@@ -150,22 +160,22 @@ func (d *Dialer) connecting(_ context.Context, network, address string, _ syscal
 func (d *Dialer) judge(to netip.AddrPort) error {
 	switch what := Special(to.Addr()); {
 	case d.cfg.Own(to):
-		return refuse(RuleOwn, "%s is Durward's own, or a service's", to)
+		return destination.Refuse(destination.RuleOwn, "%s is Durward's own, or a service's", to)
 	case slices.Contains(d.cfg.Local, to):
 		return nil
 	case !slices.Contains(d.cfg.Ports, to.Port()):
-		return refuse(RulePort, "port %d is not one that is dialled", to.Port())
+		return destination.Refuse(destination.RulePort, "port %d is not one that is dialled", to.Port())
 	case what != "":
-		return refuse(RuleAddress, "the address %s is not public: it is %s", to.Addr(), what)
+		return destination.Refuse(destination.RuleAddress, "the address %s is not public: it is %s", to.Addr(), what)
 	case d.guardian.SafeAddrPort(to) != nil:
-		return refuse(RuleAddress, "the address %s is not public", to.Addr())
+		return destination.Refuse(destination.RuleAddress, "the address %s is not public", to.Addr())
 	}
 	return nil
 }
 
 // lookup returns a destination's addresses, as the resolver orders them.
-func (d *Dialer) lookup(ctx context.Context, to Destination) ([]netip.AddrPort, error) {
-	if addr, ok := to.addr(); ok {
+func (d *Dialer) lookup(ctx context.Context, to destination.Destination) ([]netip.AddrPort, error) {
+	if addr, ok := to.Addr(); ok {
 		return []netip.AddrPort{netip.AddrPortFrom(addr, to.Port)}, nil
 	}
 	addrs, err := d.cfg.Resolver.LookupNetIP(ctx, "ip", to.Host+".")
@@ -180,7 +190,7 @@ func (d *Dialer) lookup(ctx context.Context, to Destination) ([]netip.AddrPort, 
 }
 
 // through connects by way of the upstream proxy. The proxy gets an address, so that it resolves nothing.
-func (d *Dialer) through(ctx context.Context, to Destination) (net.Conn, error) {
+func (d *Dialer) through(ctx context.Context, to destination.Destination) (net.Conn, error) {
 	addrs, err := d.lookup(ctx, to)
 	if err != nil {
 		return nil, err
@@ -202,7 +212,7 @@ func (d *Dialer) through(ctx context.Context, to Destination) (net.Conn, error) 
 
 func (d *Dialer) tunnel(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	if d.cfg.Own(d.cfg.Upstream) {
-		return nil, refuse(RuleOwn, "the upstream proxy %s is Durward's own, or a service's", d.cfg.Upstream)
+		return nil, destination.Refuse(destination.RuleOwn, "the upstream proxy %s is Durward's own, or a service's", d.cfg.Upstream)
 	}
 	var plain net.Dialer // to an address that a human's file names
 	conn, err := plain.DialContext(ctx, "tcp", d.cfg.Upstream.String())
@@ -217,7 +227,7 @@ func (d *Dialer) tunnel(ctx context.Context, to netip.AddrPort) (net.Conn, error
 	}
 	if err != nil || !stop() {
 		_ = conn.Close()
-		return nil, &Error{Why: fmt.Sprintf("the upstream proxy %s does not connect to %s", d.cfg.Upstream, to), cause: err}
+		return nil, &destination.Error{Why: fmt.Sprintf("the upstream proxy %s does not connect to %s", d.cfg.Upstream, to), Cause: err}
 	}
 	return tunnelled{conn, net.TCPAddrFromAddrPort(to)}, nil
 }
@@ -248,3 +258,11 @@ type tunnelled struct {
 }
 
 func (t tunnelled) RemoteAddr() net.Addr { return t.to }
+
+// Spelled judges what a URL says by itself, before any list and any look-up: its port, and its address where it is no name.
+func (d *Dialer) Spelled(to destination.Destination) error {
+	if addr, is := to.Addr(); is {
+		return d.judge(netip.AddrPortFrom(addr, to.Port))
+	}
+	return d.port(to)
+}

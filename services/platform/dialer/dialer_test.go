@@ -23,11 +23,12 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 )
 
 func TestNewRefuses(t *testing.T) {
-	all := func(context.Context, dialer.Destination) error { return nil }
+	all := func(context.Context, destination.Destination) error { return nil }
 	own := func(a netip.AddrPort) bool { return a.Port() == 7001 }
 	for name, cfg := range map[string]dialer.Config{
 		"no list":                    {},
@@ -49,7 +50,7 @@ func TestNewRefuses(t *testing.T) {
 // local returns a dialer that reaches these test servers and nothing else.
 func local(t *testing.T, cfg dialer.Config, servers ...*httptest.Server) *dialer.Dialer {
 	t.Helper()
-	var list []dialer.Destination
+	var list []destination.Destination
 	cfg.Roots = x509.NewCertPool()
 	cfg.Resolver = serveNames(t, "127.0.0.1:0", func(q dnsmessage.Question) []dnsmessage.Resource {
 		if q.Name.String() != "here.test." {
@@ -60,13 +61,13 @@ func local(t *testing.T, cfg dialer.Config, servers ...*httptest.Server) *dialer
 	for _, s := range servers {
 		addr := addrOf(t, s)
 		cfg.Local = append(cfg.Local, addr)
-		list = append(list, dialer.Destination{Host: addr.Addr().String(), Port: addr.Port()})
+		list = append(list, destination.Destination{Host: addr.Addr().String(), Port: addr.Port()})
 		if s.Certificate() != nil {
 			cfg.Roots.AddCert(s.Certificate())
 		}
 	}
 	if cfg.Allow == nil {
-		cfg.Allow = dialer.Only(list...)
+		cfg.Allow = destination.Only(list...)
 	}
 	d, err := dialer.New(cfg)
 	if err != nil {
@@ -113,27 +114,27 @@ func to(address string) http.HandlerFunc {
 // never Durward's own.
 func TestLocalByExactAddress(t *testing.T) {
 	named, other := serve(t, false, say("named")), serve(t, false, say("other"))
-	any := func(context.Context, dialer.Destination) error { return nil }
+	any := func(context.Context, destination.Destination) error { return nil }
 	d := local(t, dialer.Config{Allow: any, Ports: []uint16{80, 443, addrOf(t, other).Port()}}, named)
 	if answer, err := get(d, named.URL); err != nil || string(answer.Body) != "named" || answer.Address != addrOf(t, named) {
 		t.Errorf("the named one: %+v, %v", answer, err)
 	}
-	if _, err := get(d, other.URL); !ruled(err, dialer.RuleAddress) {
+	if _, err := get(d, other.URL); !ruled(err, destination.RuleAddress) {
 		t.Errorf("another port of loopback: %v", err)
 	}
-	if _, err := get(d, fmt.Sprintf("http://here.test:%d/", addrOf(t, other).Port())); !ruled(err, dialer.RuleAddress) {
+	if _, err := get(d, fmt.Sprintf("http://here.test:%d/", addrOf(t, other).Port())); !ruled(err, destination.RuleAddress) {
 		t.Errorf("another port of loopback, by name: %v", err)
 	}
 	if _, err := get(d, fmt.Sprintf("http://127.0.0.2:%d/", addrOf(t, named).Port())); err == nil {
 		t.Errorf("another address of loopback: %v", err)
 	}
-	if _, err := get(d, "http://127.0.0.1:1/"); !ruled(err, dialer.RulePort) {
+	if _, err := get(d, "http://127.0.0.1:1/"); !ruled(err, destination.RulePort) {
 		t.Errorf("a port that is not on any list: %v", err)
 	}
 	var became atomic.Bool
 	d = local(t, dialer.Config{Own: func(a netip.AddrPort) bool { return became.Load() && a == addrOf(t, named) }}, named)
 	became.Store(true) // a service of the catalogue, say, that was added since
-	if _, err := get(d, named.URL); !ruled(err, dialer.RuleOwn) {
+	if _, err := get(d, named.URL); !ruled(err, destination.RuleOwn) {
 		t.Errorf("Durward's own: %v", err)
 	}
 }
@@ -146,16 +147,16 @@ func TestRedirects(t *testing.T) {
 	for name, c := range map[string]struct {
 		target    string
 		redirects int
-		want      dialer.Rule
+		want      destination.Rule
 	}{
-		"none is followed":       {end.URL, 0, dialer.RuleRedirect},
-		"a loop":                 {again.URL, 5, dialer.RuleRedirect},
-		"off the list":           {"http://127.0.0.3:" + fmt.Sprint(addrOf(t, end).Port()), 5, dialer.RuleDestination},
-		"another scheme":         {"file:///etc/passwd", 5, dialer.RuleScheme},
-		"another spelling":       {"http://0x7f.1:" + fmt.Sprint(addrOf(t, end).Port()), 5, dialer.RuleURL},
-		"with a user":            {strings.Replace(end.URL, "//", "//a:b@", 1), 5, dialer.RuleURL},
-		"a name of loopback":     {"http://here.test:" + fmt.Sprint(addrOf(t, end).Port()), 5, dialer.RuleDestination},
-		"a port that nobody has": {"http://127.0.0.1:1/", 5, dialer.RulePort},
+		"none is followed":       {end.URL, 0, destination.RuleRedirect},
+		"a loop":                 {again.URL, 5, destination.RuleRedirect},
+		"off the list":           {"http://127.0.0.3:" + fmt.Sprint(addrOf(t, end).Port()), 5, destination.RuleDestination},
+		"another scheme":         {"file:///etc/passwd", 5, destination.RuleScheme},
+		"another spelling":       {"http://0x7f.1:" + fmt.Sprint(addrOf(t, end).Port()), 5, destination.RuleURL},
+		"with a user":            {strings.Replace(end.URL, "//", "//a:b@", 1), 5, destination.RuleURL},
+		"a name of loopback":     {"http://here.test:" + fmt.Sprint(addrOf(t, end).Port()), 5, destination.RuleDestination},
+		"a port that nobody has": {"http://127.0.0.1:1/", 5, destination.RulePort},
 	} {
 		start := serve(t, false, to(c.target))
 		d := local(t, dialer.Config{Redirects: c.redirects}, start, end, again)
@@ -179,7 +180,7 @@ func TestRedirects(t *testing.T) {
 	if err != nil || string(answer.Body) != "got this" || answer.URL.Path != "/there" || answer.Address != addrOf(t, last) || referred != "" {
 		t.Errorf("%+v, %v, referred by %q", answer, err, referred)
 	}
-	if err := leaveTLS(t); !ruled(err, dialer.RuleDowngrade) {
+	if err := leaveTLS(t); !ruled(err, destination.RuleDowngrade) {
 		t.Errorf("from https to http: %v", err)
 	}
 }
@@ -199,14 +200,14 @@ func TestTLS(t *testing.T) {
 	if answer, err := get(local(t, dialer.Config{}, good), good.URL); err != nil || string(answer.Body) != "good" {
 		t.Errorf("%+v, %v", answer, err)
 	}
-	d, err := dialer.New(dialer.Config{Local: []netip.AddrPort{addrOf(t, good)}, Allow: func(context.Context, dialer.Destination) error { return nil }})
+	d, err := dialer.New(dialer.Config{Local: []netip.AddrPort{addrOf(t, good)}, Allow: func(context.Context, destination.Destination) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := get(d, good.URL); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an authority that is not trusted: %v", err)
 	}
-	if _, err := get(local(t, dialer.Config{Allow: func(context.Context, dialer.Destination) error { return nil }}, good), strings.Replace(good.URL, "127.0.0.1", "here.test", 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := get(local(t, dialer.Config{Allow: func(context.Context, destination.Destination) error { return nil }}, good), strings.Replace(good.URL, "127.0.0.1", "here.test", 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("another name: %v", err)
 	}
 	old := httptest.NewUnstartedServer(say("old"))
@@ -250,35 +251,35 @@ func TestBounds(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
 		limits  dialer.Limits
-		rule    dialer.Rule
+		rule    destination.Rule
 		want    string
 	}{
-		"a bomb":            {gz("gzip", bomb), dialer.Limits{}, dialer.RuleSize, "larger"},
-		"no gzip":           {gz("gzip", []byte("not at all")), dialer.Limits{}, dialer.RuleEncoding, "gzip"},
-		"cut gzip":          {gz("gzip", small[:len(small)-9]), dialer.Limits{}, dialer.RuleEncoding, "gzip"},
-		"another encoding":  {gz("br", small), dialer.Limits{}, dialer.RuleEncoding, "compressed"},
-		"twice encoded":     {gz("gzip, gzip", small), dialer.Limits{}, dialer.RuleEncoding, "compressed"},
-		"one byte too many": {say(strings.Repeat("a", 101)), dialer.Limits{Body: 100}, dialer.RuleSize, "larger than 100"},
+		"a bomb":            {gz("gzip", bomb), dialer.Limits{}, destination.RuleSize, "larger"},
+		"no gzip":           {gz("gzip", []byte("not at all")), dialer.Limits{}, destination.RuleEncoding, "gzip"},
+		"cut gzip":          {gz("gzip", small[:len(small)-9]), dialer.Limits{}, destination.RuleEncoding, "gzip"},
+		"another encoding":  {gz("br", small), dialer.Limits{}, destination.RuleEncoding, "compressed"},
+		"twice encoded":     {gz("gzip, gzip", small), dialer.Limits{}, destination.RuleEncoding, "compressed"},
+		"one byte too many": {say(strings.Repeat("a", 101)), dialer.Limits{Body: 100}, destination.RuleSize, "larger than 100"},
 		"endless": {func(w http.ResponseWriter, _ *http.Request) {
 			for err := error(nil); err == nil; _, err = w.Write(make([]byte, 1<<16)) {
 			}
-		}, dialer.Limits{}, dialer.RuleSize, "larger"},
-		"lines without end": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("a", 1<<20)) }, dialer.Limits{}, dialer.RuleNone, "not valid HTTP"},
+		}, dialer.Limits{}, destination.RuleSize, "larger"},
+		"lines without end": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("a", 1<<20)) }, dialer.Limits{}, destination.RuleNone, "not valid HTTP"},
 		"lies about its length": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte("ten"))
-		}, dialer.Limits{}, dialer.RuleNone, "ended"},
-		"no answer": {hold, dialer.Limits{Header: 50 * time.Millisecond}, dialer.RuleNone, "within the time"},
+		}, dialer.Limits{}, destination.RuleNone, "ended"},
+		"no answer": {hold, dialer.Limits{Header: 50 * time.Millisecond}, destination.RuleNone, "within the time"},
 		"a body that never ends": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush() // the client may have gone
 			hold(w, r)
-		}, dialer.Limits{Whole: 200 * time.Millisecond}, dialer.RuleNone, "within the time"},
+		}, dialer.Limits{Whole: 200 * time.Millisecond}, destination.RuleNone, "within the time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, false, c.handler)
 			answer, err := get(local(t, dialer.Config{Limits: c.limits}, s), s.URL+"/secret")
-			refused := (*dialer.Error)(nil)
+			refused := (*destination.Error)(nil)
 			if !errors.As(err, &refused) || refused.Rule != c.rule || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%+v, %v", answer, err)
 			}
@@ -322,7 +323,7 @@ func TestErrorsRepeatNothing(t *testing.T) {
 			_, _ = bufio.NewReader(conn).ReadString('\n') // whatever it asks
 			_, _ = io.WriteString(conn, answer)           // the client may have gone
 		})
-		d, err := dialer.New(dialer.Config{Local: []netip.AddrPort{at}, Redirects: 3, Allow: func(context.Context, dialer.Destination) error { return nil }})
+		d, err := dialer.New(dialer.Config{Local: []netip.AddrPort{at}, Redirects: 3, Allow: func(context.Context, destination.Destination) error { return nil }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +345,7 @@ func TestNoProxyOfTheEnvironment(t *testing.T) {
 	if answer, err := get(local(t, dialer.Config{}, s), s.URL); err != nil || string(answer.Body) != "direct" || asked.Load() != 0 {
 		t.Errorf("%+v, %v; the proxy was asked %d times", answer, err, asked.Load())
 	}
-	if _, err := get(local(t, dialer.Config{Allow: func(context.Context, dialer.Destination) error { return nil }}, s), "http://10.0.0.1/"); !ruled(err, dialer.RuleAddress) {
+	if _, err := get(local(t, dialer.Config{Allow: func(context.Context, destination.Destination) error { return nil }}, s), "http://10.0.0.1/"); !ruled(err, destination.RuleAddress) {
 		t.Error(err)
 	}
 	if asked.Load() != 0 {
@@ -373,14 +374,14 @@ func TestUpstreamGetsJudgedAddresses(t *testing.T) {
 		go func() { _, _ = io.Copy(far, conn) }()                     // until either ends
 		_, _ = io.Copy(conn, far)                                     // until either ends
 	})
-	any := func(context.Context, dialer.Destination) error { return nil }
+	any := func(context.Context, destination.Destination) error { return nil }
 	d := local(t, dialer.Config{Allow: any, Upstream: proxy}, end)
 	answer, err := get(d, "http://93.184.216.34/x")
 	if err != nil || string(answer.Body) != "end" || asked.Load() != "CONNECT 93.184.216.34:80" || answer.Address.String() != "93.184.216.34:80" {
 		t.Errorf("%+v, %v; asked for %q", answer, err, asked.Load())
 	}
 	asked.Store("")
-	for raw, want := range map[string]dialer.Rule{"http://10.0.0.1/": dialer.RuleAddress, "http://127.0.0.1/": dialer.RuleAddress, "http://here.test/": dialer.RuleAddress, "http://[64:ff9b::7f00:1]/": dialer.RuleAddress, "http://93.184.216.34:22/": dialer.RulePort} {
+	for raw, want := range map[string]destination.Rule{"http://10.0.0.1/": destination.RuleAddress, "http://127.0.0.1/": destination.RuleAddress, "http://here.test/": destination.RuleAddress, "http://[64:ff9b::7f00:1]/": destination.RuleAddress, "http://93.184.216.34:22/": destination.RulePort} {
 		if _, err := get(d, raw); !ruled(err, want) {
 			t.Errorf("%s: %v", raw, err)
 		}
@@ -391,7 +392,7 @@ func TestUpstreamGetsJudgedAddresses(t *testing.T) {
 	var became atomic.Bool
 	d = local(t, dialer.Config{Allow: any, Upstream: proxy, Own: func(a netip.AddrPort) bool { return became.Load() && a == proxy }})
 	became.Store(true)
-	if answer, err := get(d, "http://93.184.216.34/"); !ruled(err, dialer.RuleOwn) || asked.Load() != "" {
+	if answer, err := get(d, "http://93.184.216.34/"); !ruled(err, destination.RuleOwn) || asked.Load() != "" {
 		t.Errorf("through what became Durward's own: %+v, %v; it was asked for %q", answer, err, asked.Load())
 	}
 	for _, answer := range []string{"HTTP/1.1 403 no EVIL\r\n\r\n", "EVIL\r\n\r\n", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("EVIL", 1<<16), ""} {

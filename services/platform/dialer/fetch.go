@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+
+	"durward.internal/services/platform/destination"
 )
 
 // Answer is a server's answer, whole. All but Address is the server's: hostile.
@@ -28,8 +30,8 @@ type Answer struct {
 	Address netip.AddrPort
 }
 
-// Do sends one request and reads the answer whole. The request's URL is judged as ParseURL does; its Host is that of the URL. Answers
-// of every status are answers; Do's errors are *Error.
+// Do sends one request and reads the answer whole. The request's URL is judged as destination.ParseURL does; its Host is that of the
+// URL. Answers of every status are answers; Do's errors are *destination.Error.
 func (d *Dialer) Do(req *http.Request) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), d.cfg.Limits.Whole)
 	defer cancel()
@@ -51,9 +53,9 @@ func (d *Dialer) Do(req *http.Request) (*Answer, error) {
 		last := via[len(via)-1].URL
 		switch {
 		case len(via) > d.cfg.Redirects:
-			return refuse(RuleRedirect, "%s answers with a redirect, and at most %d are followed", to, d.cfg.Redirects)
+			return destination.Refuse(destination.RuleRedirect, "%s answers with a redirect, and at most %d are followed", to, d.cfg.Redirects)
 		case downgrade(last.Scheme, next.URL.Scheme):
-			return refuse(RuleDowngrade, "a redirect leads from https to http")
+			return destination.Refuse(destination.RuleDowngrade, "a redirect leads from https to http")
 		}
 		next.Header.Del("Referer") // the page before is nobody's business
 		to, err = d.hop(next)
@@ -72,8 +74,8 @@ func (d *Dialer) Do(req *http.Request) (*Answer, error) {
 }
 
 // hop judges a request that is about to be sent, and makes it one to what was judged.
-func (d *Dialer) hop(req *http.Request) (Destination, error) {
-	u, to, err := ParseURL(req.URL.String())
+func (d *Dialer) hop(req *http.Request) (destination.Destination, error) {
+	u, to, err := destination.ParseURL(req.URL.String())
 	if err != nil {
 		return to, err
 	}
@@ -99,27 +101,27 @@ func (d *Dialer) body(res *http.Response) ([]byte, error) {
 		if err == nil {
 			raw, err = bounded(unpacked, most)
 		}
-		if refused := (*Error)(nil); err != nil && !errors.As(err, &refused) {
-			return nil, refuse(RuleEncoding, "the answer says that it is gzip, and is not")
+		if refused := (*destination.Error)(nil); err != nil && !errors.As(err, &refused) {
+			return nil, destination.Refuse(destination.RuleEncoding, "the answer says that it is gzip, and is not")
 		}
 		return raw, err
 	default:
-		return nil, refuse(RuleEncoding, "the answer is compressed in a way that was not asked for")
+		return nil, destination.Refuse(destination.RuleEncoding, "the answer is compressed in a way that was not asked for")
 	}
 }
 
 func bounded(r io.Reader, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if int64(len(data)) > most {
-		return nil, refuse(RuleSize, "the answer is larger than %d bytes", most)
+		return nil, destination.Refuse(destination.RuleSize, "the answer is larger than %d bytes", most)
 	}
 	return data, err
 }
 
 // explain says in one sentence why there is no answer. It repeats neither the URL, which the errors of net/http quote, nor what the
 // other side sent.
-func (d *Dialer) explain(err error, to Destination) error {
-	refused, timeout, lookup := (*Error)(nil), net.Error(nil), (*net.DNSError)(nil)
+func (d *Dialer) explain(err error, to destination.Destination) error {
+	refused, timeout, lookup := (*destination.Error)(nil), net.Error(nil), (*net.DNSError)(nil)
 	certificate, errno := (*tls.CertificateVerificationError)(nil), syscall.Errno(0)
 	why := ""
 	switch {
@@ -142,5 +144,5 @@ func (d *Dialer) explain(err error, to Destination) error {
 	default:
 		why = "the answer is not valid HTTP or TLS"
 	}
-	return &Error{Why: fmt.Sprintf("%s: %s", to, why), cause: err}
+	return &destination.Error{Why: fmt.Sprintf("%s: %s", to, why), Cause: err}
 }

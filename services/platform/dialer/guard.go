@@ -3,14 +3,16 @@ package dialer
 import (
 	"context"
 	"net"
+
+	"durward.internal/services/platform/destination"
 )
 
 // The guards between a name and a connection, one small function each, so that a drill can show what happens without one: its builds
 // have the twins in deploy/e2e/weak instead.
 
 // dial connects to a destination that was admitted. The address is judged where it is connected to.
-func (d *Dialer) dial(ctx context.Context, to Destination) (net.Conn, error) {
-	switch _, isAddress := to.addr(); {
+func (d *Dialer) dial(ctx context.Context, to destination.Destination) (net.Conn, error) {
+	switch _, isAddress := to.Addr(); {
 	case d.cfg.Upstream.IsValid():
 		return d.through(ctx, to)
 	case isAddress:

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/platformtest"
 )
@@ -43,7 +44,7 @@ func TestTraps(t *testing.T) {
 		tried++
 		if answer, err := get(d, raw); err == nil && dialer.Special(answer.Address.Addr()) != "" {
 			t.Errorf("%s is answered by %s", raw, answer.Address)
-		} else if refused := (*dialer.Error)(nil); err != nil && !errors.As(err, &refused) {
+		} else if refused := (*destination.Error)(nil); err != nil && !errors.As(err, &refused) {
 			t.Errorf("%s: %T %v", raw, err, err)
 		}
 	}
@@ -72,12 +73,12 @@ func TestNamesOffTheList(t *testing.T) {
 	if trap == nil {
 		return
 	}
-	d := trap.dialer(dialer.Config{Allow: dialer.Only(dialer.Destination{Host: "public-1.test", Port: 80}), Redirects: 3})
+	d := trap.dialer(dialer.Config{Allow: destination.Only(destination.Destination{Host: "public-1.test", Port: 80}), Redirects: 3})
 	for _, raw := range []string{
 		"http://secret-data.evil.test/", "http://public-2.test/", "http://a.public-1.test/", "http://public-1.test:443/", "https://public-1.test/",
 		"http://93.184.216.1/", "http://public-1.test/redirect?to=" + url.QueryEscape("http://secret-data.evil.test/"),
 	} {
-		if answer, err := get(d, raw); !ruled(err, dialer.RuleDestination) {
+		if answer, err := get(d, raw); !ruled(err, destination.RuleDestination) {
 			t.Errorf("%s: %+v, %v", raw, answer, err)
 		}
 	}
@@ -93,15 +94,15 @@ func TestNamesOffTheList(t *testing.T) {
 	}
 }
 
-func ruled(err error, rule dialer.Rule) bool {
-	refused := (*dialer.Error)(nil)
+func ruled(err error, rule destination.Rule) bool {
+	refused := (*destination.Error)(nil)
 	return errors.As(err, &refused) && refused.Rule == rule
 }
 
 func get(d *dialer.Dialer, raw string) (*dialer.Answer, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, &dialer.Error{Rule: dialer.RuleURL, Why: "net/url does not even read it"}
+		return nil, &destination.Error{Rule: destination.RuleURL, Why: "net/url does not even read it"}
 	}
 	return d.Do(&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
 }
@@ -166,7 +167,7 @@ func (p *trap) dialer(cfg dialer.Config) *dialer.Dialer {
 	p.t.Helper()
 	cfg.Resolver = p.resolver
 	if cfg.Allow == nil {
-		cfg.Allow = func(context.Context, dialer.Destination) error { return nil }
+		cfg.Allow = func(context.Context, destination.Destination) error { return nil }
 	}
 	d, err := dialer.New(cfg)
 	if err != nil {

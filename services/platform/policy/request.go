@@ -12,6 +12,7 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/destination"
 )
 
 // The words of the rules.
@@ -138,6 +139,13 @@ func (t *subject) resource() (types.EntityUID, error) {
 		return types.EntityUID{}, err
 	}
 	id, _ := t.arguments[t.call.Tool.ResourceArgument].(string)
+	if t.kind == contract.KindDomain {
+		_, to, err := destination.ParseURL(id)
+		if err != nil {
+			return types.EntityUID{}, errUnreadable
+		}
+		id = to.Host
+	}
 	return types.NewEntityUID(t.kind, types.String(id)), nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
 )
 
@@ -75,7 +76,7 @@ func (p *proposal) union(adopted map[string][]byte) map[string]bool {
 
 // parse reads everything but the policies, and returns what is wrong by file.
 func (l *Live) parse(p *proposal) (*State, map[string]string) {
-	s := &State{users: map[string][]given{}}
+	s := &State{Domains: &destination.List{}, users: map[string][]given{}}
 	bad := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(p.data)) {
 		if _, also := l.opts.Also[name]; also {
@@ -85,6 +86,13 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 		switch base := path.Base(name); {
 		case layer == LayerProject || base == FileProjects:
 			// Below, by what a human trusts.
+		case base == FileDomains:
+			list, err := destination.ParseList(name, data)
+			if err != nil {
+				bad[name] = err.Error()
+				continue
+			}
+			s.Domains = list
 		case base == FileSettings:
 			list, err := parseSettings(name, data)
 			switch {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/security/ownership"
 )
@@ -27,6 +28,7 @@ const (
 	FileSettings   = "security.yaml"
 	FileTools      = "tools.yaml"
 	FileProjects   = "projects.yaml"
+	FileDomains    = destination.File
 	FolderPolicy   = "policy"
 	FolderUsers    = "users"
 	FolderProjects = "projects"
@@ -107,10 +109,10 @@ func (o *Options) folder(l *listing, name string, entry func(e fs.DirEntry)) {
 
 func (o *Options) listRoot(l *listing) {
 	l.stamps.Above(o.Dir)
-	known := []string{FileSettings, FileTools, FileProjects, FolderPolicy, FolderUsers, FolderProjects}
+	known := []string{FileSettings, FileTools, FileProjects, FileDomains, FolderPolicy, FolderUsers, FolderProjects}
 	o.folder(l, "", func(e fs.DirEntry) {
 		switch n := e.Name(); n {
-		case FileSettings, FileTools, FileProjects:
+		case FileSettings, FileTools, FileProjects, FileDomains:
 			l.add(found{n, LayerSystem, filepath.Join(o.Dir, n), maxFile})
 		case FolderPolicy:
 			o.listPolicy(l, n, LayerSystem)

@@ -9,6 +9,7 @@
 //	security.yaml  tools.yaml  policy/*.cedar               the system's layer
 //	users/USER/{security.yaml,tools.yaml,policy/*.cedar}    a user's: it binds clients with that user in clients.yaml
 //	projects.yaml  projects/<sha256>.yaml                   projects that a human trusted, by copies of their files
+//	domains.yaml                                            where agents' tools may reach, which egress reads too
 package security
 
 import (

@@ -3,13 +3,16 @@ package security
 import (
 	"slices"
 
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
 )
 
 // State is the configuration as it was at one moment. It is immutable and safe for concurrent use.
 type State struct {
 	Policies *policy.Set
-	Files    []File
+	// Domains are those that agents may reach, and those that they may not.
+	Domains *destination.List
+	Files   []File
 
 	sources  []policy.Source
 	system   []given
@@ -34,7 +37,7 @@ func BuiltIn() (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &State{Policies: set}, nil
+	return &State{Policies: set, Domains: &destination.List{}}, nil
 }
 
 // Sources are the texts that the policies were made of, for checking them and trying them out.

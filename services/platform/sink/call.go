@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -83,6 +84,9 @@ func (a *Authority) newCall(ctx context.Context, tool contract.Tool, request pro
 
 // notes is where a handler leaves what the reply says beside its response.
 type notes struct {
+	call *call
+	// details are for the record alone.
+	details  map[string]string
 	summary  string
 	warnings []string
 	// overrides are the settings that an argument changed for this call.
@@ -132,8 +136,19 @@ func Override(ctx context.Context, setting, value string) {
 	}
 }
 
-// note adds to the record of how a call ended what it overrode.
+// Detail adds a word to the record of how the call ended, which no agent reads. Outside a tool's handler it does nothing.
+func Detail(ctx context.Context, name, value string) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		if n.details == nil {
+			n.details = map[string]string{}
+		}
+		n.details[name] = clean.Line(value, 500)
+	}
+}
+
+// note adds to the record of how a call ended what its handler said of it, and what it overrode.
 func (n *notes) note(record *auditv1.Record) {
+	maps.Copy(record.Body.Details, n.details)
 	if len(n.overrides) > 0 {
 		record.Body.Details["overrides"] = clean.Line(strings.Join(n.overrides, ", "), 500)
 	}

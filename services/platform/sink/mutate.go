@@ -282,7 +282,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		f := fault.From(err)
 		return a.notActed(ctx, key, c, outcome, f.Code, f)
 	}
-	n := &notes{operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
+	n := &notes{call: c, operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()

@@ -33,11 +33,11 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	if err := a.judgeDesktop(ctx, c); err != nil {
 		return nil, err
 	}
-	n := &notes{}
+	n := &notes{call: c}
 	var response proto.Message
 	request, err := a.deliver(ctx, c)
 	if err == nil {
-		response, err = a.run(context.WithValue(ctx, notesKey{}, n), c, request, handler)
+		response, err = a.look(context.WithValue(ctx, notesKey{}, n), c, request, handler)
 	}
 	a.settleRead(ctx, c, err == nil)
 	if err == nil {
@@ -63,7 +63,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 }
 
 func (a *Authority) admitRead(ctx context.Context, c *call) error {
-	if c.caller.Role() == optionsv1.Role_ROLE_OPERATOR {
+	if c.caller.Role() == optionsv1.Role_ROLE_OPERATOR && !c.tool.Leaves {
 		c.who = operator(c.caller)
 		return nil
 	}
@@ -276,7 +276,7 @@ func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) er
 	if !audienceIs(g.GetAudience(), a.self) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another sink"))
 	}
-	if c.tool.Tier != optionsv1.Tier_TIER_READ && haltHolds(a.Control().Halted) {
+	if (c.tool.Tier != optionsv1.Tier_TIER_READ || c.tool.Leaves) && haltHolds(a.Control().Halted) {
 		return a.refuse(ctx, c, callv1.Code_CODE_HALTED, errors.New("halted"))
 	}
 	if !epochHolds(g.GetEpoch(), a.Control().Epoch) {

@@ -18,6 +18,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/forward"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
@@ -27,8 +28,8 @@ import (
 // maxDestinations is how many audit remembers.
 const maxDestinations = 8
 
-// destination is where records go. One of Syslog and OTLP is required.
-type destination struct {
+// forwarding is where records go. One of Syslog and OTLP is required.
+type forwarding struct {
 	// Name is what the file that keeps how far it is, logs and metrics call it: lower case letters, digits and dashes. Required. With
 	// another name the whole log goes there again.
 	Name string `yaml:"name"`
@@ -73,7 +74,7 @@ func (s *settings) checkForward() error {
 	return errors.Join(problems...)
 }
 
-func (d destination) validate() error {
+func (d forwarding) validate() error {
 	if !destinationName.MatchString(d.Name) {
 		return errors.New("name: must be 1 to 32 lower case letters, digits and dashes, a letter first")
 	}
@@ -103,12 +104,12 @@ func (d destination) validate() error {
 }
 
 // to is where it is.
-func (d destination) to() (dialer.Destination, error) {
+func (d forwarding) to() (destination.Destination, error) {
 	address := d.Syslog + d.OTLP
 	if _, _, err := net.SplitHostPort(address); err != nil {
-		return dialer.Destination{}, fmt.Errorf("%q is no HOST:PORT", address)
+		return destination.Destination{}, fmt.Errorf("%q is no HOST:PORT", address)
 	}
-	_, to, err := dialer.ParseURL("https://" + address + "/")
+	_, to, err := destination.ParseURL("https://" + address + "/")
 	if err == nil && to.String() != address {
 		err = fmt.Errorf("%q: write it as %s", address, to)
 	}
@@ -116,13 +117,13 @@ func (d destination) to() (dialer.Destination, error) {
 }
 
 // clear reports whether it is spoken to in clear: a collector on this machine, for which no authority is named.
-func (d destination) clear(to dialer.Destination) bool {
+func (d forwarding) clear(to destination.Destination) bool {
 	addr, err := netip.ParseAddr(to.Host)
 	return d.OTLP != "" && d.Authorities == "" && err == nil && addr.IsLoopback()
 }
 
 // tls is the TLS of its connections; nil: in clear.
-func (d destination) tls() (*tls.Config, error) {
+func (d forwarding) tls() (*tls.Config, error) {
 	to, err := d.to()
 	if err != nil || d.clear(to) {
 		return nil, err

@@ -20,6 +20,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/relay"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
@@ -49,7 +50,7 @@ type settings struct {
 	// dialled.
 	Witnesses []string `yaml:"witnesses"`
 	// Forward are the destinations of records. Optional.
-	Forward []destination `yaml:"forward"`
+	Forward []forwarding `yaml:"forward"`
 	// StateDir keeps how far each destination is. Required with one.
 	StateDir string `yaml:"state_dir"`
 	// Authorities is a PEM file with the authorities of the witnesses' TLS certificates. Optional; the system's.
@@ -108,9 +109,9 @@ func (s *settings) Validate() error {
 // also on this machine; one that it names by a name is reached on public addresses alone.
 func (s *settings) dialer(roots *x509.CertPool) (*dialer.Dialer, error) {
 	cfg := dialer.Config{Roots: roots, Ports: []uint16{}, Limits: dialer.Limits{Whole: patience, Body: maxAnswer}}
-	var only []dialer.Destination
+	var only []destination.Destination
 	for i, url := range s.Witnesses {
-		_, to, err := dialer.ParseURL(url)
+		_, to, err := destination.ParseURL(url)
 		if err != nil {
 			return nil, fmt.Errorf("witnesses[%d]: %w", i, err)
 		}
@@ -129,7 +130,7 @@ func (s *settings) dialer(roots *x509.CertPool) (*dialer.Dialer, error) {
 			cfg.Local = append(cfg.Local, netip.AddrPortFrom(addr, to.Port))
 		}
 	}
-	cfg.Allow = dialer.Only(only...)
+	cfg.Allow = destination.Only(only...)
 	return dialer.New(cfg)
 }
 

@@ -31,6 +31,7 @@ import (
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/audit/internal/witness"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
@@ -163,16 +164,16 @@ func (w *world) dial(a *audit, role optionsv1.Role, instance string) *grpc.Clien
 // relay returns a relay that dials the witnesses and nobody else, and what it dials with.
 func (w *world) relay(a *audit) *relay.Relay {
 	w.t.Helper()
-	cfg := dialer.Config{Ports: []uint16{}, Allow: dialer.Only()}
+	cfg := dialer.Config{Ports: []uint16{}, Allow: destination.Only()}
 	var urls []string
-	var only []dialer.Destination
+	var only []destination.Destination
 	for _, one := range w.witnesses {
-		_, to, err := dialer.ParseURL(one.server.URL)
+		_, to, err := destination.ParseURL(one.server.URL)
 		must(w.t, err)
 		urls, only = append(urls, one.server.URL), append(only, to)
 		cfg.Local = append(cfg.Local, netip.MustParseAddrPort(to.String()))
 	}
-	cfg.Allow = dialer.Only(only...)
+	cfg.Allow = destination.Only(only...)
 	d, err := dialer.New(cfg)
 	must(w.t, err)
 	return relay.New(relay.Config{

@@ -204,7 +204,8 @@ func CallsOf(st *statement.Statement, candidates func(kind string) []string) []C
 // Scope makes the statement. The previews are the executor's answers to the calls, in their order.
 func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) (*statement.Statement, error) {
 	op := scope.op
-	if op.GetAudience() != s.Executor.String() {
+	audience := s.sink(scope.tools[0])
+	if op.GetAudience() != audience {
 		return nil, ErrTarget
 	}
 	if op.GetExpiresAt().AsTime().Sub(s.Now) <= 0 {
@@ -214,8 +215,9 @@ func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) 
 		return nil, ErrTarget
 	}
 	st := s.standing(statement.KindScope, scope.within.For, op.GetEpoch())
+	st.Audience = audience
 	for _, p := range previews {
-		if p.GetAudience() != s.Executor.String() {
+		if p.GetAudience() != audience {
 			return nil, ErrTarget
 		}
 		if p.GetEpoch() > op.GetEpoch() {

@@ -59,6 +59,8 @@ type Signer struct {
 	Operator string
 	// Executor is the identity that the answering executor proved.
 	Executor identity.ID
+	// Egress is the same of egress; zero where there is none.
+	Egress identity.ID
 	// Now is this machine's clock.
 	Now time.Time
 }
@@ -124,9 +126,17 @@ func (c Call) planIs(plan []byte) bool {
 	return named == hex.EncodeToString(digest[:])
 }
 
+// sink is the identity of the sink that serves a tool.
+func (s Signer) sink(tool contract.Tool) string {
+	if tool.Sink == s.Egress.Role() {
+		return s.Egress.String()
+	}
+	return s.Executor.String()
+}
+
 // single fills in what a statement about one call has.
 func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.PreviewCallResponse, life time.Duration) (*statement.Statement, error) {
-	if preview.GetAudience() != s.Executor.String() {
+	if preview.GetAudience() != s.sink(call.Tool) {
 		return nil, ErrTarget
 	}
 	entry := preview.GetSubject().GetEntry()

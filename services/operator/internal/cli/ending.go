@@ -8,6 +8,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/operator/internal/signedchange"
 )
 
@@ -23,20 +24,34 @@ const (
 func (s *Session) EndAtSinks(ctx context.Context, statements ...*callv1.HumanStatement) error {
 	// What the vault shows no statement for has none that could be used.
 	statements = slices.DeleteFunc(statements, func(h *callv1.HumanStatement) bool { return h == nil })
-	var err error
+	for _, sink := range s.Sinks {
+		if err := endAt(ctx, sink, statements); err != nil {
+			return Unreachable("Try again, or stop everything: durward panic",
+				"%s has not learnt that it ended (%s): what waits there may still begin", sinkWords(sink.Name), PublicText(err))
+		}
+	}
+	return nil
+}
+
+// endAt tells one sink.
+func endAt(ctx context.Context, sink peers.Sink, statements []*callv1.HumanStatement) (err error) {
 	for range endTries {
 		trying, cancel := context.WithTimeout(ctx, endPatience)
-		_, err = s.Executor.EndStanding(trying, &executorv1.EndStandingRequest{Statements: statements})
+		_, err = sink.EndStanding(trying, &executorv1.EndStandingRequest{Statements: statements})
 		cancel()
 		if err == nil || !signedchange.IsAway(err) || ctx.Err() != nil {
 			break
 		}
 	}
-	if err != nil {
-		return Unreachable("Try again, or stop everything: durward panic",
-			"the executor has not learnt that it ended (%s): what waits there may still begin", PublicText(err))
+	return err
+}
+
+// sinkWords is a sink as sentences name it.
+func sinkWords(name string) string {
+	if name == "executor" {
+		return "the executor"
 	}
-	return nil
+	return name
 }
 
 // EndedAtSinks is EndAtSinks after a change of who may ask or approve. Where neither vault nor executor answers it says so, and that is

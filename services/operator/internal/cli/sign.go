@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
@@ -29,18 +29,19 @@ import (
 // runPatience is how long a start or stop may take: the catalog allows an hour for a start.
 const runPatience = 70 * time.Minute
 
-// Preview asks the executor itself what a call would act on and do.
+// Preview asks the sink itself what a call would act on and do.
 func (s *Session) Preview(ctx context.Context, ref *callv1.ToolRef, arguments []byte) (*executorv1.PreviewCallResponse, error) {
-	return s.Executor.PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
+	tool, _ := contract.Lookup(ref.GetName()) // a sink knows no tool that there is not
+	return s.SinkOf(tool.Sink).PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
 }
 
-// Signer describes who signs. The executor's identity is the one that its certificate had to prove.
+// Signer describes who signs. The sinks' identities are those that their certificates had to prove.
 func (a *App) Signer(s *Session) (approval.Signer, error) {
-	executor, err := identity.Parse(s.Config.Executor.Identity)
-	if err != nil {
-		return approval.Signer{}, err
+	signer := approval.Signer{Operator: s.Config.Operator, Executor: s.Sinks[0].ID, Now: a.Now()}
+	for _, sink := range s.Sinks[1:] {
+		signer.Egress = sink.ID
 	}
-	return approval.Signer{Operator: s.Config.Operator, Executor: executor, Now: a.Now()}, nil
+	return signer, nil
 }
 
 // ShowDocument prints documents, whole.
@@ -194,7 +195,7 @@ type result struct {
 	outcome  *callv1.Outcome
 }
 
-// dispatch carries out a granted call at the executor.
+// dispatch carries out a granted call at its sink.
 func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv1.SignedGrant) (result, error) {
 	request, err := call.Tool.Decode(call.Arguments)
 	if err != nil {
@@ -207,7 +208,7 @@ func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv
 	ctx, cancel := context.WithTimeout(ctx, runPatience)
 	defer cancel()
 	r := result{response: call.Tool.NewResponse()}
-	r.outcome, err = rpc.Invoke(ctx, s.Executor.Conn, call.Tool.FullMethod, request, r.response, rpc.MetadataGrant, string(signed))
+	r.outcome, err = rpc.Invoke(ctx, s.SinkOf(call.Tool.Sink).Conn, call.Tool.FullMethod, request, r.response, rpc.MetadataGrant, string(signed))
 	return r, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
@@ -36,10 +37,20 @@ type Config struct {
 	Vault    config.Peer `yaml:"vault"`
 	Executor config.Peer `yaml:"executor"`
 	Audit    config.Peer `yaml:"audit"`
+	// Egress is the same for the process that reaches other hosts. Optional: without it there is none here.
+	Egress *config.Peer `yaml:"egress"`
 	// MCPURL is where agents connect. Required.
 	MCPURL string `yaml:"mcp_url"`
 	// Health is each process's health listener, host:port. Required.
 	Health HealthAddresses `yaml:"health"`
+}
+
+// Roles returns the names of the processes that there are, in the order in which they start.
+func (c Config) Roles() []string {
+	if c.Egress == nil {
+		return Roles()
+	}
+	return slices.Insert(Roles(), slices.Index(roles, "gateway"), roleEgress)
 }
 
 // Security is what to read of the security configuration. A folder that is not there yet is empty.
@@ -56,11 +67,12 @@ type HealthAddresses struct {
 	Vault    string `yaml:"vault"`
 	Executor string `yaml:"executor"`
 	Audit    string `yaml:"audit"`
+	Egress   string `yaml:"egress"`
 }
 
 // Of returns the address of a role's health listener.
 func (h HealthAddresses) Of(role string) string {
-	return map[string]string{"gateway": h.Gateway, "vault": h.Vault, "executor": h.Executor, "audit": h.Audit}[role]
+	return map[string]string{"gateway": h.Gateway, "vault": h.Vault, "executor": h.Executor, "audit": h.Audit, roleEgress: h.Egress}[role]
 }
 
 // Load reads and checks config/operator.yaml.
@@ -105,7 +117,11 @@ func (c Config) validate() error {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
 		}
 	}
-	for name, peer := range map[string]config.Peer{"vault": c.Vault, "executor": c.Executor, "audit": c.Audit} {
+	peers := map[string]config.Peer{"vault": c.Vault, "executor": c.Executor, "audit": c.Audit}
+	if c.Egress != nil {
+		peers[roleEgress] = *c.Egress
+	}
+	for name, peer := range peers {
 		if err := peer.Validate(); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", name, err))
 		} else if _, err := identity.Parse(peer.Identity); err != nil {
@@ -115,7 +131,7 @@ func (c Config) validate() error {
 	if u, err := url.Parse(c.MCPURL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		problems = append(problems, errors.New("mcp_url: must be a URL, http://127.0.0.1:7430/mcp"))
 	}
-	for _, role := range roles {
+	for _, role := range c.Roles() {
 		if err := config.CheckListen(c.Health.Of(role), true); err != nil {
 			problems = append(problems, fmt.Errorf("health.%s: %w", role, err))
 		}

@@ -24,16 +24,22 @@ var roles = []string{"audit", "vault", "executor", "gateway"}
 // Roles returns the processes' names in the order in which they start.
 func Roles() []string { return append([]string(nil), roles...) }
 
-// roleRelay is the relay between audit and witnesses, which a human adds.
-const roleRelay = "relay"
+// Processes that a human adds: the relay between audit and witnesses, and egress, which reaches other hosts for agents.
+const (
+	roleRelay  = "relay"
+	roleEgress = "egress"
+)
 
 // Added returns the names of processes that a human added to an installation: those that have a folder for their certificate below tls,
 // which is all that it takes for them to get one.
 func Added(tls string) []string {
-	if info, err := os.Stat(filepath.Join(tls, roleRelay)); err != nil || !info.IsDir() {
-		return nil
+	var added []string
+	for _, role := range []string{roleRelay, roleEgress} {
+		if info, err := os.Stat(filepath.Join(tls, role)); err == nil && info.IsDir() {
+			added = append(added, role)
+		}
 	}
-	return []string{roleRelay}
+	return added
 }
 
 // Home names the files under one folder. The zero value is not usable; see At.

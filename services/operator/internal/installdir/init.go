@@ -46,7 +46,7 @@ const FirstKID = "grant-1"
 const grantKeyLife = 2 * 365 * 24 * time.Hour
 
 // instances are the last parts of the processes' identities.
-var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main", roleRelay: "main"}
+var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main", roleRelay: "main", roleEgress: "local"}
 
 var operatorPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 

@@ -33,6 +33,9 @@ func (v notifyValues) Keys(name string) string { return v.home.Key(name) }
 func (v notifyValues) Own() []string {
 	c, own := v.Config, []string{}
 	addresses := []string{c.Vault.Address, c.Executor.Address, c.Audit.Address, c.Health.Gateway, c.Health.Vault, c.Health.Executor, c.Health.Audit}
+	if c.Egress != nil {
+		addresses = append(addresses, c.Egress.Address, c.Health.Egress)
+	}
 	addresses = slices.Concat(addresses, c.Vault.Standbys, c.Audit.Standbys)
 	if u, err := url.Parse(c.MCPURL); err == nil {
 		addresses = append(addresses, net.JoinHostPort(u.Hostname(), u.Port()))

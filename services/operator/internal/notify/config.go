@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/keyfile"
 )
@@ -218,11 +219,11 @@ func (c *Config) web(d Destination) (sender, error) {
 	if err != nil {
 		return nil, fmt.Errorf("url_file: %w", err)
 	}
-	u, to, err := dialer.ParseURL(raw)
+	u, to, err := destination.ParseURL(raw)
 	if err != nil {
 		return nil, fmt.Errorf("url_file: %w", err)
 	}
-	cfg := dialer.Config{Allow: dialer.Only(to), Ports: []uint16{to.Port}, Own: c.own, Limits: dialer.Limits{Whole: sendTime, Body: maxAnswer}}
+	cfg := dialer.Config{Allow: destination.Only(to), Ports: []uint16{to.Port}, Own: c.own, Limits: dialer.Limits{Whole: sendTime, Body: maxAnswer}}
 	switch {
 	case d.Local != "":
 		local, err := netip.ParseAddrPort(d.Local)

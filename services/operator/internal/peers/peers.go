@@ -3,6 +3,7 @@
 package peers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,9 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/config"
@@ -48,12 +51,35 @@ type Audit struct {
 	Retention auditv1.RetentionServiceClient
 }
 
+// SinkControl is the human's side of every sink.
+type SinkControl interface {
+	PreviewCall(ctx context.Context, in *executorv1.PreviewCallRequest, opts ...grpc.CallOption) (*executorv1.PreviewCallResponse, error)
+	Halt(ctx context.Context, in *executorv1.HaltRequest, opts ...grpc.CallOption) (*executorv1.HaltResponse, error)
+	Resume(ctx context.Context, in *executorv1.ResumeRequest, opts ...grpc.CallOption) (*executorv1.ResumeResponse, error)
+	EndStanding(ctx context.Context, in *executorv1.EndStandingRequest, opts ...grpc.CallOption) (*executorv1.EndStandingResponse, error)
+}
+
+// Sink is one process where effects happen.
+type Sink struct {
+	SinkControl
+	// Name is its role in words, "executor".
+	Name string
+	ID   identity.ID
+	Conn grpc.ClientConnInterface
+	// Control is its panic switch, as GetStatus shows it.
+	Control func(ctx context.Context) (halted bool, epoch uint64, err error)
+}
+
 // Peers holds lazy connections to the processes: opening it dials nobody, and a process that is down fails only the calls
 // that need it. It is safe for concurrent use.
 type Peers struct {
 	Vault    Vault
 	Executor Executor
 	Audit    Audit
+	// Egress is nil where there is none.
+	Egress egressv1.ControlServiceClient
+	// Sinks are all of them, the executor first.
+	Sinks []Sink
 	// Trust is the operator's own trust folder.
 	Trust *trust.Folder
 
@@ -98,8 +124,38 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vaultv1.NewCredentialServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor), executor}
+	executorID, err := identity.Parse(cfg.Executor.Identity)
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	p.Sinks = []Sink{{p.Executor, "executor", executorID, executor, func(ctx context.Context) (bool, uint64, error) {
+		s, err := p.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
+		return s.GetHalted(), s.GetEpoch(), err
+	}}}
+	if cfg.Egress != nil {
+		egress := dial(*cfg.Egress)
+		egressID, parsed := identity.Parse(cfg.Egress.Identity)
+		if err := errors.Join(err, parsed); err != nil {
+			return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
+		}
+		p.Egress = egressv1.NewControlServiceClient(egress)
+		p.Sinks = append(p.Sinks, Sink{p.Egress, "egress", egressID, egress, func(ctx context.Context) (bool, uint64, error) {
+			s, err := p.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
+			return s.GetHalted(), s.GetEpoch(), err
+		}})
+	}
 	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit), auditv1.NewRetentionServiceClient(audit)}
 	return p, nil
+}
+
+// SinkOf returns the sink that serves a role's tools; the executor where there is none.
+func (p *Peers) SinkOf(role optionsv1.Role) Sink {
+	for _, s := range p.Sinks {
+		if s.ID.Role() == role {
+			return s
+		}
+	}
+	return p.Sinks[0]
 }
 
 // Identity is who the operator's program is.

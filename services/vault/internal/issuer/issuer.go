@@ -61,6 +61,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.Huma
 		Audience:        o.Audience,
 		PolicyDigest:    o.PolicyDigest,
 		RequestId:       o.RequestID,
+		Agent:           o.Agent,
 		Epoch:           o.Epoch,
 		Dangerous:       o.Dangerous,
 		IssuedAt:        timestamppb.New(now),

@@ -7,6 +7,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/vault/internal/clients"
@@ -56,11 +57,38 @@ func (s *Server) judgeClient(client *clients.Client) judge {
 	}}
 }
 
+// Rules that decide where the list of domains does, on what policies let run.
+const (
+	ruleBlocked = "domain-blocked"
+	ruleUnknown = "domain-on-no-list"
+)
+
 // decide is the decision on one call.
 func (j judge) decide(tool contract.Tool, arguments []byte, counts usage.Counts) policy.Decision {
 	call := j.call
 	call.Tool, call.Arguments, call.Counts = tool, arguments, policy.Counts(counts)
-	return j.state.Policies.Decide(call)
+	d := j.state.Policies.Decide(call)
+	if tool.Resource == contract.KindDomain && d.Verdict != policy.Deny {
+		j.judgeDomain(tool, arguments, &d)
+	}
+	return d
+}
+
+// judgeDomain holds a call that policies do not deny to the list of domains: a blocked one is denied, whatever allows it, and one on no
+// list is asked about (NETS-2).
+func (j judge) judgeDomain(tool contract.Tool, arguments []byte, d *policy.Decision) {
+	found := destination.Unknown
+	if request, err := tool.Decode(arguments); err == nil {
+		if to, _, err := tool.Destination(request); err == nil {
+			found, _ = j.state.Domains.Judge(j.call.Client, j.call.Agent, to)
+		}
+	}
+	switch {
+	case found == destination.Blocked:
+		*d = policy.Decision{Verdict: policy.Deny, Rule: policy.Rule{ID: ruleBlocked}, Reason: "a human blocked this domain"}
+	case found == destination.Unknown && d.Verdict == policy.Run && tool.Leaves:
+		d.Verdict, d.Rule = policy.Ask, policy.Rule{ID: ruleUnknown}
+	}
 }
 
 // always is the verdict if it is the same for every call of the tool; false: it depends.
@@ -90,10 +118,13 @@ func (j judge) permitted(tool contract.Tool, own bool) bool {
 
 // callable names the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
 // own those that its permit names.
-func (j judge) callable() []string {
+func (s *Server) callable(j judge) []string {
 	var names []string
 	for _, tool := range contract.Tools() {
 		own := tool.Sink == optionsv1.Role_ROLE_VAULT
+		if _, served := s.sinks[tool.Sink]; !served && !own {
+			continue
+		}
 		verdict, certain := j.always(tool)
 		denied := certain && verdict == policy.Deny
 		if own && j.permitted(tool, own) || !own && !denied {

@@ -233,7 +233,10 @@ type Tool struct {
 	Acts bool `protobuf:"varint,10,opt,name=acts,proto3" json:"acts,omitempty"`
 	// A READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone: the edge answers a
 	// call of it where it was understood. It says nothing of who may call the tool.
-	Snapshot      bool `protobuf:"varint,11,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot bool `protobuf:"varint,11,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// A READ tool that sends something to other hosts, if it is no more than a name to look up: its intent is in the log before its handler
+	// runs, a halt stops it, and where its destination is on no list a human is asked.
+	Leaves        bool `protobuf:"varint,12,opt,name=leaves,proto3" json:"leaves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +348,13 @@ func (x *Tool) GetSnapshot() bool {
 	return false
 }
 
+func (x *Tool) GetLeaves() bool {
+	if x != nil {
+		return x.Leaves
+	}
+	return false
+}
+
 var file_durward_options_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MethodOptions)(nil),
@@ -435,8 +445,8 @@ var (
 	//
 	// optional string about = 50113;
 	E_About = &file_durward_options_v1_options_proto_extTypes[5]
-	// On a tool's argument: the kind of thing that it names, as policy says it: "Service", "Mode", "Model". At most one argument of a
-	// tool has it, and it is what the call is about; a tool without is about the host.
+	// On a tool's argument: the kind of thing that it names, as policy says it: "Service", "Mode", "Model", or "Domain", of which the
+	// argument is a URL. At most one argument of a tool has it, and it is what the call is about; a tool without is about the host.
 	//
 	// optional string resource = 50114;
 	E_Resource = &file_durward_options_v1_options_proto_extTypes[6]
@@ -446,7 +456,7 @@ var File_durward_options_v1_options_proto protoreflect.FileDescriptor
 
 const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\n" +
-	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xbc\x02\n" +
+	" durward/options/v1/options.proto\x12\x12durward.options.v1\x1a google/protobuf/descriptor.proto\"\xd4\x02\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12 \n" +
@@ -462,7 +472,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\brelieves\x18\t \x01(\bR\brelieves\x12\x12\n" +
 	"\x04acts\x18\n" +
 	" \x01(\bR\x04acts\x12\x1a\n" +
-	"\bsnapshot\x18\v \x01(\bR\bsnapshot*\xa8\x01\n" +
+	"\bsnapshot\x18\v \x01(\bR\bsnapshot\x12\x16\n" +
+	"\x06leaves\x18\f \x01(\bR\x06leaves*\xa8\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
@@ -59,8 +60,10 @@ type processStatus struct {
 type deep struct {
 	vault    *vaultv1.GetStatusResponse
 	executor *executorv1.GetStatusResponse
-	audit    *auditv1.GetStatusResponse
-	modes    *executorv1.ListModesResponse
+	// egress is nil where there is none.
+	egress *egressv1.GetStatusResponse
+	audit  *auditv1.GetStatusResponse
+	modes  *executorv1.ListModesResponse
 	// unenforced are services whose network expectation nothing enforces.
 	unenforced []string
 	problems   map[string]string
@@ -160,9 +163,10 @@ func (a *app) installed() bool {
 // health asks the shallow health listeners, all at once.
 func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus {
 	client := &http.Client{Timeout: cli.StatusPatience, Transport: &http.Transport{DisableKeepAlives: true}}
-	out := make([]processStatus, len(installdir.Roles()))
+	roles := cfg.Roles()
+	out := make([]processStatus, len(roles))
 	var wait sync.WaitGroup
-	for i, role := range installdir.Roles() {
+	for i, role := range roles {
 		wait.Go(func() {
 			address := cfg.Health.Of(role)
 			ok, h := supervisor.Healthy(ctx, client, address, role)
@@ -188,12 +192,15 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 	d := deep{problems: map[string]string{}}
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
-	var vaultErr, executorErr, auditErr error
+	var vaultErr, executorErr, auditErr, egressErr error
 	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
 		var wait sync.WaitGroup
 		wait.Go(func() { d.vault, vaultErr = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{}) })
 		wait.Go(func() { d.executor, executorErr = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}) })
 		wait.Go(func() { d.audit, auditErr = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}) })
+		if s.Egress != nil {
+			wait.Go(func() { d.egress, egressErr = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{}) })
+		}
 		// What could not be had of these is left out: the executor's own line says that it does not answer.
 		wait.Go(func() { d.modes, _ = s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{}) })
 		wait.Go(func() { d.undoing = undoing(ctx, s) })
@@ -208,7 +215,7 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		d.witnesses, _ = history.WitnessLine(s.Trust.Current(), d.audit.GetWitnessed(), a.Now())
 		return nil
 	})
-	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr} {
+	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr, "egress": egressErr} {
 		if err := cmp.Or(err, asked); err != nil {
 			d.problems[role] = cli.PublicText(err)
 		}
@@ -253,7 +260,7 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 			a.Out.Printf("Durward is installed on this host too; durward join makes that one what your commands mean\n")
 		}
 	}
-	if d.vault.GetHalted() || d.executor.GetHalted() {
+	if d.vault.GetHalted() || d.executor.GetHalted() || d.egress.GetHalted() {
 		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
 	}
 	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, output.Each(processes, func(p processStatus) []string {
@@ -379,6 +386,10 @@ func (d deep) detail(role string, now time.Time) string {
 			d.withoutAudit(d.executor.GetAuditReachable()), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
 			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"),
 			wrong(d.executor))
+	case role == "egress" && d.egress != nil:
+		return fmt.Sprintf("epoch %d, %d domains listed%s%s%s%s%s", d.egress.GetEpoch(), d.egress.GetDomains(),
+			cli.When(d.egress.GetDomainsRefused() != "", ", domains.yaml is refused"), haltedBy(d.egress), d.withoutAudit(d.egress.GetAuditReachable()),
+			some(d.egress.GetSpooledRecords(), "records wait for audit"), wrong(d.egress))
 	case role == "audit" && d.audit != nil:
 		free := "" // the disk is a database server's
 		if d.audit.GetDiskFreeBytes() > 0 {

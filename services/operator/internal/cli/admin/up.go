@@ -49,6 +49,7 @@ catalogue need a user of their own (run_as).`,
 	}
 	cmd.Flags().BoolVar(&opts.development, "development", false, "one user, a signing key without passphrase; for trying it out")
 	cmd.Flags().BoolVar(&opts.prepare, "prepare", false, "make the folder with its keys and configuration, and start nothing")
+	cmd.Flags().BoolVar(&opts.egress, "egress", false, "add egress, by which agents reach other hosts, to the folder for good")
 	cmd.Flags().BoolVar(&opts.built, "built", false, "print that the programs were built (scripts/run.sh does)")
 	cmd.Flags().StringVar(&opts.operator, "operator", "", "your name in approvals, when the folder is made (default your user name)")
 	cmd.Flags().IntVar(&opts.basePort, "base-port", 0, fmt.Sprintf("first of the ports, when the folder is made (default %d)", installdir.DefaultBasePort))
@@ -56,9 +57,9 @@ catalogue need a user of their own (run_as).`,
 }
 
 type upOptions struct {
-	development, built, prepare bool
-	operator                    string
-	basePort                    int
+	development, built, prepare, egress bool
+	operator                            string
+	basePort                            int
 }
 
 func (a *app) up(ctx context.Context, opts upOptions) error {
@@ -83,7 +84,7 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 		a.Out.Printf("\nReady in %s. Edit %s, then: durward up\n", a.Home.Dir, filepath.Dir(a.Home.Config("x")))
 		return nil
 	}
-	children, err := a.children(opts.development, bin)
+	children, err := a.children(cfg.Roles(), opts.development, bin)
 	if err != nil {
 		return a.endLine(true, err)
 	}
@@ -192,6 +193,14 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 	if err != nil {
 		return installdir.Config{}, err
 	}
+	if opts.egress {
+		if _, err := a.Home.AddEgress(cfg); err != nil {
+			return installdir.Config{}, err
+		}
+		if cfg, err = a.Config(); err != nil {
+			return installdir.Config{}, err
+		}
+	}
 	if !opts.development {
 		protected, err := signingkey.Protected(cfg.SigningKey)
 		if err != nil {
@@ -231,9 +240,9 @@ func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 }
 
 // children describes the processes, and refuses when one of their ports is taken.
-func (a *app) children(development bool, bin string) ([]supervisor.Child, error) {
+func (a *app) children(roles []string, development bool, bin string) ([]supervisor.Child, error) {
 	var children []supervisor.Child
-	for _, role := range installdir.Roles() {
+	for _, role := range roles {
 		listeners, err := readListeners(a.Home.Config(role))
 		if err != nil {
 			return nil, err

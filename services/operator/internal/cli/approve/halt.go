@@ -3,6 +3,7 @@ package approve
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,35 +56,30 @@ func (a *app) panic(ctx context.Context, reason string) error {
 	})
 }
 
-// haltAll halts the vault and the executor, whether or not the other answers.
+// haltAll halts the vault and every sink, whether or not the others answer.
 func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []haltResult {
-	return a.inParallel(ctx, map[string]func(context.Context) (uint64, error){
-		"vault": func(ctx context.Context) (uint64, error) {
-			response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: reason})
-			return response.GetEpoch(), err
-		},
-		"executor": func(ctx context.Context) (uint64, error) {
-			response, err := s.Executor.Halt(ctx, &executorv1.HaltRequest{Reason: reason})
-			return response.GetEpoch(), err
-		},
-	})
-}
-
-// inParallel asks the vault and the executor at once, each with the same patience.
-func (a *app) inParallel(ctx context.Context, calls map[string]func(context.Context) (uint64, error)) []haltResult {
 	ctx, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
-	order := []string{"vault", "executor"}
-	results := make([]haltResult, len(order))
+	results := make([]haltResult, 1+len(s.Sinks))
 	var wait sync.WaitGroup
-	for i, name := range order {
+	halt := func(i int, name string, call func() (interface{ GetEpoch() uint64 }, error)) {
 		wait.Go(func() {
 			began := time.Now()
-			epoch, err := calls[name](ctx)
-			results[i] = haltResult{Process: name, OK: err == nil, Epoch: epoch, took: time.Since(began)}
+			response, err := call()
+			results[i] = haltResult{Process: name, OK: err == nil, took: time.Since(began)}
 			if err != nil {
 				results[i].Problem = cli.PublicText(err)
+				return
 			}
+			results[i].Epoch = response.GetEpoch()
+		})
+	}
+	halt(0, "vault", func() (interface{ GetEpoch() uint64 }, error) {
+		return s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: reason})
+	})
+	for i, sink := range s.Sinks {
+		halt(1+i, sink.Name, func() (interface{ GetEpoch() uint64 }, error) {
+			return sink.Halt(ctx, &executorv1.HaltRequest{Reason: reason})
 		})
 	}
 	wait.Wait()
@@ -130,23 +126,29 @@ or granted before stays void, and agents ask again.`,
 	return cmd
 }
 
-// wake ends the halt of both processes.
+// wake ends the halt of the vault and of every sink.
 func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	if err != nil {
 		return err
 	}
-	executor, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
-	if err != nil {
-		return err
+	epoch, something := vault.GetEpoch(), vault.GetHalted()
+	halted := map[string]bool{}
+	var names []string
+	for _, sink := range s.Sinks {
+		stands, own, err := sink.Control(ctx)
+		if err != nil {
+			return err
+		}
+		// A sink that is behind takes up the vault's epoch with the next grant; one that is ahead refuses all of them.
+		halted[sink.Name], something, epoch = stands, something || stands || own > vault.GetEpoch(), max(epoch, own)
+		names = append(names, sink.Name)
 	}
-	// An executor that is behind takes up the vault's epoch with the next grant; one that is ahead refuses all of them.
-	if !vault.GetHalted() && !executor.GetHalted() && vault.GetEpoch() >= executor.GetEpoch() {
+	if !something {
 		a.Out.Printf("Nothing is halted.\n")
 		return nil
 	}
-	// A panic may have reached one of them alone. Both are halted, so that both begin the same new epoch.
-	epoch := max(vault.GetEpoch(), executor.GetEpoch())
+	// A panic may have reached one of them alone. All are halted, so that all begin the same new epoch.
 	const why = "resume: halted so that vault and executor begin the same epoch"
 	if !vault.GetHalted() {
 		response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: why})
@@ -155,8 +157,11 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		}
 		epoch = max(epoch, response.GetEpoch())
 	}
-	if !executor.GetHalted() {
-		response, err := s.Executor.Halt(ctx, &executorv1.HaltRequest{Reason: why, Epoch: epoch})
+	for _, sink := range s.Sinks {
+		if halted[sink.Name] {
+			continue
+		}
+		response, err := sink.Halt(ctx, &executorv1.HaltRequest{Reason: why, Epoch: epoch})
 		if err != nil {
 			return err
 		}
@@ -171,36 +176,40 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	if err != nil {
 		return err
 	}
-	// One statement for both: each takes it once, for itself.
+	// One statement for all: each takes it once, for itself.
 	document := approval.DocumentOf(signer.Resume(identity.Everyone(vaultID.TrustDomain()), epoch), nil)
-	signed, err := a.AskAndSign(ctx, s, "Sign and resume the executor and the vault?", how, document)
+	signed, err := a.AskAndSign(ctx, s, "Sign and resume the "+strings.Join(names, ", ")+" and the vault?", how, document)
 	if err != nil {
 		return err
 	}
 	var results []haltResult
-	for _, process := range []struct {
-		name string
-		send func() (uint64, error)
-	}{
-		// The executor first: were the vault first, its new grants would meet a sink that still refuses.
-		{"executor", func() (uint64, error) {
-			response, err := s.Executor.Resume(ctx, &executorv1.ResumeRequest{Statement: signed[0]})
-			return response.GetEpoch(), err
-		}},
-		{"vault", func() (uint64, error) {
-			response, err := s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed[0]})
-			return response.GetEpoch(), err
-		}},
-	} {
-		r := haltResult{Process: process.name}
-		if err := signedchange.Unhurried(ctx, func() (err error) {
-			r.Epoch, err = process.send()
+	resume := func(name string, send func() (interface{ GetEpoch() uint64 }, error)) error {
+		r := haltResult{Process: name}
+		if err := signedchange.Unhurried(ctx, func() error {
+			response, err := send()
+			if err == nil {
+				r.Epoch = response.GetEpoch()
+			}
 			return err
 		}); err != nil {
 			return err
 		}
 		r.OK = true
 		results = append(results, r)
+		return nil
+	}
+	// The sinks first: were the vault first, its new grants would meet a sink that still refuses.
+	for _, sink := range s.Sinks {
+		if err := resume(sink.Name, func() (interface{ GetEpoch() uint64 }, error) {
+			return sink.Resume(ctx, &executorv1.ResumeRequest{Statement: signed[0]})
+		}); err != nil {
+			return err
+		}
+	}
+	if err := resume("vault", func() (interface{ GetEpoch() uint64 }, error) {
+		return s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed[0]})
+	}); err != nil {
+		return err
 	}
 	return a.reportHalt(results, "resumed", "")
 }

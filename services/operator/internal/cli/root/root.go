@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/cli/clients"
 	"durward.internal/services/operator/internal/cli/credentials"
+	"durward.internal/services/operator/internal/cli/egress"
 	"durward.internal/services/operator/internal/cli/host"
 	"durward.internal/services/operator/internal/cli/privacy"
 	"durward.internal/services/operator/internal/cli/rules"
@@ -104,7 +105,7 @@ func root(a *cli.App) *cobra.Command {
 		&cobra.Group{ID: cli.GroupAccess, Title: "Who may do what:"},
 	)
 	for _, commands := range []func(*cli.App) []*cobra.Command{
-		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, credentials.Commands, host.Commands, privacy.Commands, rules.Commands,
+		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, credentials.Commands, egress.Commands, host.Commands, privacy.Commands, rules.Commands,
 	} {
 		root.AddCommand(commands(a)...)
 	}

@@ -5,6 +5,8 @@ import (
 	"net"
 
 	"durward.internal/services/platform/weakness"
+
+	"durward.internal/services/platform/destination"
 )
 
 // This file makes the negative controls of deploy/e2e: a dialer without one of its guards.
@@ -13,8 +15,8 @@ import (
 // leave TLS.
 var Guards = weakness.Of("dial-judged-before", "dial-downgrade")
 
-func (d *Dialer) dial(ctx context.Context, to Destination) (net.Conn, error) {
-	_, isAddress := to.addr()
+func (d *Dialer) dial(ctx context.Context, to destination.Destination) (net.Conn, error) {
+	_, isAddress := to.Addr()
 	switch {
 	case d.cfg.Upstream.IsValid():
 		return d.through(ctx, to)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 )
 
@@ -39,7 +40,7 @@ func TestWeakened(t *testing.T) {
 
 // TestWeakenedDowngrade is the negative control of TestRedirects.
 func TestWeakenedDowngrade(t *testing.T) {
-	if err := leaveTLS(t); !ruled(err, dialer.RuleDowngrade) {
+	if err := leaveTLS(t); !ruled(err, destination.RuleDowngrade) {
 		t.Errorf("with the guard: %v", err)
 	}
 	if err := dialer.Guards.Weaken("dial-downgrade"); err != nil {

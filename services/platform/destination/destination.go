@@ -1,4 +1,9 @@
-package dialer
+// Package destination is where a request goes, before anybody looks a name up: the one reading of a URL and its host, and the list on
+// which humans say which domains agents may reach (NETS-2). It dials nobody, so that the vault, which decides, and egress, which acts,
+// read both in the same way.
+//
+// What it parses is hostile; a list is a human's file, and refused whole where it is not plain.
+package destination
 
 import (
 	"context"
@@ -29,8 +34,8 @@ type Destination struct {
 // String is HOST:PORT.
 func (d Destination) String() string { return net.JoinHostPort(d.Host, strconv.Itoa(int(d.Port))) }
 
-// addr is the destination's address, if it is one and no name.
-func (d Destination) addr() (netip.Addr, bool) {
+// Addr is the destination's address, if it is one and no name.
+func (d Destination) Addr() (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(d.Host)
 	return addr, err == nil
 }
@@ -41,7 +46,7 @@ func Only(list ...Destination) func(context.Context, Destination) error {
 		if slices.Contains(list, to) {
 			return nil
 		}
-		return refuse(RuleDestination, "%s is not on the list of destinations", to)
+		return Refuse(RuleDestination, "%s is not on the list of destinations", to)
 	}
 }
 
@@ -49,31 +54,32 @@ func Only(list ...Destination) func(context.Context, Destination) error {
 // it judged; send that one.
 func ParseURL(raw string) (*url.URL, Destination, error) {
 	if len(raw) > maxURL {
-		return nil, Destination{}, refuse(RuleURL, "the URL is longer than %d bytes", maxURL)
+		return nil, Destination{}, Refuse(RuleURL, "the URL is longer than %d bytes", maxURL)
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return nil, Destination{}, refuse(RuleURL, "that is no URL") // the error quotes the URL, which may be a secret
+		return nil, Destination{}, Refuse(RuleURL, "that is no URL") // the error quotes the URL, which may be a secret
 	}
-	to, err := destination(u)
+	to, err := Of(u)
 	if err != nil {
 		return nil, Destination{}, err
 	}
 	return canonical(u, to), to, nil
 }
 
-func destination(u *url.URL) (Destination, error) {
+// Of judges the spelling of a URL that is parsed already, and says where it leads.
+func Of(u *url.URL) (Destination, error) {
 	port := map[string]uint16{"http": 80, "https": 443}[u.Scheme]
 	switch {
 	case port == 0:
-		return Destination{}, refuse(RuleScheme, "only http and https are spoken here")
+		return Destination{}, Refuse(RuleScheme, "only http and https are spoken here")
 	case u.User != nil:
-		return Destination{}, refuse(RuleURL, "a URL with a user or a password in it is not taken")
+		return Destination{}, Refuse(RuleURL, "a URL with a user or a password in it is not taken")
 	}
 	if given := u.Port(); given != "" || strings.HasSuffix(u.Host, ":") {
 		n, err := strconv.ParseUint(given, 10, 16)
 		if err != nil || n == 0 || strconv.FormatUint(n, 10) != given {
-			return Destination{}, refuse(RuleURL, "the URL's port is no number from 1 to 65535")
+			return Destination{}, Refuse(RuleURL, "the URL's port is no number from 1 to 65535")
 		}
 		port = uint16(n)
 	}
@@ -97,26 +103,26 @@ func canonical(u *url.URL, to Destination) *url.URL {
 // shortened ones, IPv4 within IPv6 and zones are refused, as is every name that some resolver takes for a number.
 func ParseHost(host string) (string, error) {
 	if len(host) > 4*maxName {
-		return "", refuse(RuleURL, "the host's name is longer than %d bytes", maxName)
+		return "", Refuse(RuleURL, "the host's name is longer than %d bytes", maxName)
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if addr.Is4In6() || addr.Zone() != "" || addr.String() != host {
-			return "", refuse(RuleURL, "the address is not spelled in the usual way; write it as %s", addr.WithZone("").Unmap())
+			return "", Refuse(RuleURL, "the address is not spelled in the usual way; write it as %s", addr.WithZone("").Unmap())
 		}
 		return host, nil
 	}
 	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(host, "."))
 	if err != nil || name == "" || len(name) > maxName {
-		return "", refuse(RuleURL, "the URL's host is neither a name nor an address")
+		return "", Refuse(RuleURL, "the URL's host is neither a name nor an address")
 	}
 	labels := strings.Split(name, ".")
 	for _, label := range labels {
 		if !validLabel(label) {
-			return "", refuse(RuleURL, "the URL's host is neither a name nor an address")
+			return "", Refuse(RuleURL, "the URL's host is neither a name nor an address")
 		}
 	}
 	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' {
-		return "", refuse(RuleURL, "the host is an address in an unusual spelling; write it as four decimal numbers")
+		return "", Refuse(RuleURL, "the host is an address in an unusual spelling; write it as four decimal numbers")
 	}
 	return name, nil
 }
@@ -157,14 +163,16 @@ type Error struct {
 	Rule Rule
 	Why  string
 
-	cause error
+	// Cause is what went wrong below; may be nil.
+	Cause error
 }
 
 func (e *Error) Error() string { return e.Why }
 
 // Unwrap returns what the network said, which is not for outside.
-func (e *Error) Unwrap() error { return e.cause }
+func (e *Error) Unwrap() error { return e.Cause }
 
-func refuse(rule Rule, format string, args ...any) *Error {
+// Refuse returns the error of a rule.
+func Refuse(rule Rule, format string, args ...any) *Error {
 	return &Error{Rule: rule, Why: fmt.Sprintf(format, args...)}
 }

@@ -1,0 +1,152 @@
+// Command egress is the process that reaches other hosts for agents. It goes where a human's list of domains lets it, or where a human
+// said yes to this very call, judges every connection on the address that it dials, and acts only on a grant that it has verified
+// itself, that the vault has redeemed, and whose intent is in the audit log.
+//
+// It trusts its configuration, its trust folder and the list of domains. Whatever other hosts answer is hostile.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/egress/internal/domains"
+	"durward.internal/services/egress/internal/server"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/release"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/sinkstore"
+	"durward.internal/services/platform/sink/wiring"
+	"durward.internal/services/platform/telemetry"
+)
+
+// version is the program's, as Git and the linker have it.
+var version = release.Version()
+
+// drainTime is how long a call that was begun may take to end when the process is told to.
+const drainTime = 5 * time.Second
+
+func main() {
+	// Before anything is written: only this user may read it.
+	syscall.Umask(0o077)
+	cfg := &settings{}
+	os.Exit(process.Main(process.Program{
+		Name:     "egress",
+		Version:  version,
+		Settings: cfg,
+		Flags: func(flags *flag.FlagSet) {
+			cfg.path = func() string { return flags.Lookup("config").Value.String() }
+			flags.BoolVar(&cfg.development, "development", false, "one Unix user runs every process")
+			drillFlags(flags)
+		},
+		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, cfg, logger) },
+	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run wires the process together and serves until ctx ends.
+func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
+	unlock, err := process.LockState(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	listener, err := rpc.Listen(cfg.Listen, cfg.AllowRemote)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	healthListener, err := rpc.Listen(cfg.HealthListen, false)
+	if err != nil {
+		return err
+	}
+	defer healthListener.Close()
+	l, err := wiring.Open(ctx, wiring.Config{
+		Service: "egress", Version: version, Shared: cfg.Shared(), Vault: cfg.Vault, Audit: cfg.Audit, Relief: "a halt", Logger: logger,
+	})
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err != nil {
+		return err
+	}
+	state, err := sinkstore.Open(ctx, sinkstore.Config{Service: "egress", StateDir: cfg.StateDir})
+	if err != nil {
+		return err
+	}
+	l.Add(state.Close)
+	authority, err := l.Authority(ctx, state, logger)
+	if err != nil {
+		return err
+	}
+	rules, err := wiring.OpenRules(wiring.RulesConfig{
+		Name: "egress.yaml", Path: cfg.path(), Role: optionsv1.Role_ROLE_EGRESS, Empty: func() wiring.Settings { return &settings{} },
+		GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: authority.SetUnattended, Log: l.Log, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	list, err := domains.Open(ctx, cfg.Domains, cfg.Gateway, l.Log, logger)
+	if err != nil {
+		return err
+	}
+	out, err := cfg.dialer()
+	if err != nil {
+		return err
+	}
+	tools, err := server.NewTools(out, list.Current)
+	if err != nil {
+		return err
+	}
+	if err := authority.Compare(ctx); err != nil {
+		logger.Warn("this process's state is not held against the log yet: it will be before a change", "cause", err.Error())
+	}
+	if err := authority.Recover(ctx, server.Subjects{}); err != nil {
+		return err
+	}
+	srv := newServer(l, authority, logger)
+	egressv1.RegisterToolServiceServer(srv, tools)
+	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
+		Self: l.Self.ID().String(), Tools: tools, Domains: list, Authority: authority, Log: l.Log, Version: version, VaultReachable: l.VaultReachable,
+		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
+	}))
+
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { authority.Run(background) })
+	running.Go(func() { rules.Watch(background) })
+	running.Go(func() { list.Watch(background) })
+	running.Go(func() {
+		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
+			logger.Error("health is not served any more", "error", err)
+		}
+	})
+	process.Note(ctx, l.Log, logger, "egress "+version, auditv1.Kind_KIND_STARTED)
+	logger.Info("serving", "listen", cfg.Listen, "identity", l.Self.ID(), "development", cfg.development, "domains", len(list.Current().Allow))
+	err = srv.Serve(ctx, listener)
+
+	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	authority.Wait(drained)
+	stop()
+	running.Wait()
+	process.Note(ctx, l.Log, logger, "egress "+version, auditv1.Kind_KIND_STOPPED)
+	return err
+}
+
+// newServer serves the gateway and operators; every call passes the authority.
+func newServer(l *wiring.Links, authority *sink.Authority, logger *slog.Logger) *rpc.Server {
+	return rpc.NewServer(rpc.ServerConfig{
+		Identity: l.Self, Logger: logger, OnRefused: authority.OnRefused, Tracer: l.Telemetry.Tracer(),
+		Unary:  []grpc.UnaryServerInterceptor{authority.Unary(server.Subjects{})},
+		Stream: []grpc.StreamServerInterceptor{authority.Stream()},
+	})
+}

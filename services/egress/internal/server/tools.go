@@ -1,0 +1,194 @@
+// Package server is what egress serves: the tools that reach other hosts, and the human's side of the process. Each call was admitted by
+// the sink's discipline before a handler runs; here it is held to egress' own list of domains, at every hop.
+//
+// It trusts its configuration and the dialer. What servers answer is hostile, and leaves as text from outside.
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"golang.org/x/net/html/charset"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/egress/internal/page"
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink"
+)
+
+// window is how much of a page's text one answer holds, in bytes, and around how much of it on either side is looked through with it.
+const (
+	window = 6000
+	around = 300
+)
+
+// Tools implements egressv1.ToolServiceServer.
+type Tools struct {
+	egressv1.UnimplementedToolServiceServer
+	dialer  *dialer.Dialer
+	domains func() *destination.List
+	under   atomic.Int32
+}
+
+// NewTools returns the tools. Where they go is up to domains, whatever cfg allows: its Allow is not used.
+func NewTools(cfg dialer.Config, domains func() *destination.List) (*Tools, error) {
+	t := &Tools{domains: domains}
+	cfg.Allow = t.admit
+	var err error
+	t.dialer, err = dialer.New(cfg)
+	return t, err
+}
+
+// UnderWay is how many requests to other hosts are under way.
+func (t *Tools) UnderWay() int { return int(t.under.Load()) }
+
+// approved is the host that a human said yes to in this very call, beside what is on the list.
+type approved struct{}
+
+// admit holds a destination to the list, before its name is looked up: the first of a call, and each that a redirect leads to.
+func (t *Tools) admit(ctx context.Context, to destination.Destination) error {
+	party := sink.For(ctx)
+	switch verdict, by := t.domains().Judge(party.Client, party.Agent, to); verdict {
+	case destination.Allowed:
+		return nil
+	case destination.Blocked:
+		return destination.Refuse(destination.RuleDestination, "%s is blocked, by %s", to, by)
+	default:
+		if host, _ := ctx.Value(approved{}).(string); host != "" && host == to.Host {
+			return nil
+		}
+		return destination.Refuse(destination.RuleDestination, "%s is on no list of domains; fetch that URL itself, so that a human is asked", to)
+	}
+}
+
+// FetchUrl implements the tool fetch_url.
+func (t *Tools) FetchUrl(ctx context.Context, r *egressv1.FetchUrlRequest) (*egressv1.FetchUrlResponse, error) { //nolint:revive // the contract's name
+	t.under.Add(1)
+	defer t.under.Add(-1)
+	u, to, err := destination.ParseURL(r.GetUrl())
+	if err != nil {
+		return nil, explained(ctx, err)
+	}
+	sink.Detail(ctx, "destination", to.String())
+	if sink.For(ctx).Approved {
+		ctx = context.WithValue(ctx, approved{}, to.Host)
+	}
+	method := http.MethodGet
+	if r.GetHead() {
+		method = http.MethodHead
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, explained(ctx, destination.Refuse(destination.RuleURL, "that is no URL"))
+	}
+	req.Header.Set("User-Agent", "durward")
+	req.Header.Set("Accept", "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1")
+	answer, err := t.dialer.Do(req)
+	if err != nil {
+		return nil, explained(ctx, err)
+	}
+	sink.Detail(ctx, "address", answer.Address.String())
+	sink.Detail(ctx, "bytes", strconv.Itoa(len(answer.Body)))
+	sink.Detail(ctx, "status", strconv.Itoa(answer.Status))
+	text, err := readable(answer)
+	if err != nil {
+		return nil, explained(ctx, err)
+	}
+	from, until := cut(text, int(r.GetCursor()))
+	sink.Around(ctx, text[max(from-around, 0):min(until+around, len(text))])
+	sink.Summarise(ctx, fmt.Sprintf("the server answered with status %d, %d bytes of text", answer.Status, len(text)))
+	out := &egressv1.FetchUrlResponse{
+		Status: uint32(min(max(answer.Status, 0), 999)), Url: answer.URL.String(), ContentType: answer.Header.Get("Content-Type"), Text: text[from:until],
+		Cursor: uint32(until), More: until < len(text), //nolint:gosec // an answer is bounded
+	}
+	return out, nil
+}
+
+// cut is the part of a text that begins at a cursor, at most a window long and whole characters alone.
+func cut(text string, cursor int) (from, until int) {
+	from = min(cursor, len(text))
+	for from > 0 && from < len(text) && !utf8.RuneStart(text[from]) {
+		from--
+	}
+	until = min(from+window, len(text))
+	for until < len(text) && until > from && !utf8.RuneStart(text[until]) {
+		until--
+	}
+	if i := strings.LastIndexByte(text[from:until], '\n'); until < len(text) && i > window/2 {
+		until = from + i + 1
+	}
+	return from, until
+}
+
+// readable is an answer's text: pages as Markdown, other text as it is. What is no text is not given.
+func readable(answer *dialer.Answer) (string, error) {
+	if len(answer.Body) == 0 {
+		return "", nil
+	}
+	kind, parameters, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
+	if err != nil {
+		kind = "unknown"
+	}
+	isPage := kind == "text/html" || kind == "application/xhtml+xml"
+	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || kind == "application/javascript" ||
+		strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml") || kind == "application/yaml" || kind == "application/x-ndjson"
+	if !isPage && !isText {
+		return "", destination.Refuse(ruleContent, "the answer is no text by its own word, and is not given")
+	}
+	body := answer.Body
+	if !utf8.Valid(body) || parameters["charset"] != "" {
+		converted, err := charset.NewReader(bytes.NewReader(body), answer.Header.Get("Content-Type"))
+		if err == nil {
+			body, err = io.ReadAll(io.LimitReader(converted, int64(4*len(body))))
+		}
+		if err != nil {
+			return "", destination.Refuse(ruleContent, "the answer is in a character set that is not known")
+		}
+	}
+	if bytes.IndexByte(body, 0) >= 0 {
+		return "", destination.Refuse(ruleContent, "the answer says that it is text, and is not")
+	}
+	text := strings.ToValidUTF8(string(body), "\uFFFD")
+	if isPage {
+		text = page.Markdown([]byte(text), answer.URL)
+	}
+	return text, nil
+}
+
+// ruleContent is broken by answers that are no text.
+const ruleContent destination.Rule = "content"
+
+// explained is what the caller hears of an error: one sentence with the rule that refused. Which address a name has is for the record.
+func explained(ctx context.Context, err error) error {
+	refused := (*destination.Error)(nil)
+	if !errors.As(err, &refused) {
+		return err
+	}
+	if refused.Rule == destination.RuleNone {
+		return fault.New(callv1.Code_CODE_FAILED, refused.Why, fault.WithCause(refused.Cause))
+	}
+	sink.Detail(ctx, "rule", string(refused.Rule))
+	sink.Detail(ctx, "why", refused.Why)
+	code, why := callv1.Code_CODE_FAILED, refused.Why
+	switch refused.Rule {
+	case destination.RuleURL, destination.RuleScheme:
+		code = callv1.Code_CODE_INVALID_ARGUMENT
+	case destination.RuleDestination, destination.RulePort, destination.RuleDowngrade:
+		code = callv1.Code_CODE_DENIED
+	case destination.RuleAddress, destination.RuleOwn:
+		code, why = callv1.Code_CODE_DENIED, "the URL leads to an address that is not of the public network"
+	}
+	return fault.New(code, why+" (rule: "+string(refused.Rule)+")", fault.WithField("url"), fault.WithCause(refused))
+}

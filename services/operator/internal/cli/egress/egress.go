@@ -1,0 +1,198 @@
+// Package egress is the commands about where agents' tools may reach. The list is a file of the operator's; egress and the vault read it,
+// and no RPC changes it.
+package egress
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/destination"
+)
+
+// app is one run of the program, with this group's commands.
+type app struct{ *cli.App }
+
+// Commands returns the commands of this group.
+func Commands(core *cli.App) []*cobra.Command {
+	a := &app{core}
+	cmd := &cobra.Command{
+		Use:   "egress",
+		Short: "Where agents' tools may reach",
+		Long: `Egress is the process that reaches other hosts for agents (durward up --egress adds it). It goes where the list of domains
+lets it, or where you say yes to one call; a domain on no list asks you, and what is blocked stays blocked. The list is
+domains.yaml in the folder of the security configuration.`,
+		Example: `  durward egress domains
+  durward egress allow docs.example "*.docs.example" --client cursor
+  durward egress block "*.zip"
+  durward egress test https://docs.example/page`,
+	}
+	cmd.AddCommand(a.domainsCommand(), a.changeCommand("allow"), a.changeCommand("block"), a.testCommand())
+	return cli.Grouped(cli.GroupAccess, cmd)
+}
+
+func (a *app) domainsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "domains",
+		Short: "The list of domains",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return a.domains() },
+	}
+}
+
+func (a *app) domains() error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, destination.File))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	list, err := destination.ParseList(destination.File, raw)
+	if err != nil {
+		return cli.Failed("Correct it; egress and the vault keep what was good.", "%s", clean.Line(err.Error(), 500))
+	}
+	type row struct {
+		Domain  string   `json:"domain"`
+		Verdict string   `json:"verdict"`
+		Clients []string `json:"clients"`
+		Agents  []string `json:"agents"`
+	}
+	rows := []row{}
+	for _, e := range list.Block {
+		rows = append(rows, row{e.Domain, "blocked", cli.NonNil(e.Clients), cli.NonNil(e.Agents)})
+	}
+	for _, e := range list.Allow {
+		rows = append(rows, row{e.Domain, "allowed", cli.NonNil(e.Clients), cli.NonNil(e.Agents)})
+	}
+	return a.Show(map[string]any{"domains": rows}, func() {
+		if len(rows) == 0 {
+			a.Out.Printf("No domain is listed: you are asked about each request.\n")
+			return
+		}
+		everybody := func(names []string) string {
+			if len(names) == 0 {
+				return "all"
+			}
+			return strings.Join(names, ", ")
+		}
+		a.Out.Table([]string{"DOMAIN", "VERDICT", "CLIENTS", "AGENTS"}, output.Each(rows, func(r row) []string {
+			return []string{r.Domain, r.Verdict, everybody(r.Clients), everybody(r.Agents)}
+		}))
+	})
+}
+
+// changeCommand is allow or block.
+func (a *app) changeCommand(key string) *cobra.Command {
+	var clients, agents []string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   key + " DOMAIN...",
+		Short: map[string]string{"allow": "Let agents reach domains without asking", "block": "Let no agent reach domains, whatever allows them"}[key],
+		Long: `Writes domains into domains.yaml, with your signature; egress and the vault read it within a second. "docs.example" is that
+name alone, "*.docs.example" every name below it, and ":PORT" behind either that port alone. What is blocked stays blocked,
+whatever allows it.`,
+		Example: "  durward egress " + key + ` docs.example "*.docs.example"`,
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, domains []string) error {
+			return a.change(cmd.Context(), key, domains, clients, agents, yes)
+		},
+	}
+	cmd.Flags().StringSliceVar(&clients, "client", nil, "for these clients alone")
+	cmd.Flags().StringSliceVar(&agents, "agent", nil, "for these agents alone")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	return cmd
+}
+
+func (a *app) change(ctx context.Context, key string, domains, clients, agents []string, yes bool) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	for _, domain := range domains {
+		if err := destination.CheckDomain(domain, key == "allow"); err != nil {
+			return cli.Usage("", "%s: %s", clean.Line(domain, 300), clean.Line(err.Error(), 300))
+		}
+	}
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "egress " + key, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+		return signedchange.PrepareOne(filepath.Join(cfg.SecurityDir, destination.File), destination.File, func(raw []byte) ([]byte, error) {
+			if len(raw) == 0 {
+				raw = []byte("# Where agents' tools may reach (durward egress).\nallow: []\nblock: []\n")
+			}
+			for _, domain := range domains {
+				after, err := edit.Append(raw, key, entry(domain, clients, agents))
+				if err != nil {
+					return nil, err
+				}
+				raw = after
+			}
+			return raw, nil
+		})
+	}})
+	word := map[string]string{"allow": "agents may reach ", "block": "no agent reaches "}[key]
+	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
+}
+
+// entry is a line of the list. Domains are of plain letters; a star needs quotes.
+func entry(domain string, clients, agents []string) string {
+	text := `"` + domain + `"`
+	if len(clients) == 0 && len(agents) == 0 {
+		return text
+	}
+	text = "domain: " + text
+	for _, of := range []struct {
+		name string
+		list []string
+	}{{"clients", clients}, {"agents", agents}} {
+		if len(of.list) > 0 {
+			text += "\n" + of.name + `: ["` + strings.Join(of.list, `", "`) + `"]`
+		}
+	}
+	return text
+}
+
+func (a *app) testCommand() *cobra.Command {
+	r := &egressv1.TestURLRequest{}
+	cmd := &cobra.Command{
+		Use:     "test URL",
+		Short:   "What would become of a request, and by which rule",
+		Long:    "Asks egress what it would do with a URL. No name is looked up and nothing is dialled.",
+		Example: "  durward egress test https://docs.example/page --client cursor",
+		Args:    cobra.ExactArgs(1),
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
+			r.Url = args[0]
+			return a.test(ctx, s, r)
+		}),
+	}
+	cmd.Flags().StringVar(&r.Client, "client", "", "as this client (default: what is listed for all)")
+	cmd.Flags().StringVar(&r.Agent, "agent", "", "as this agent of the client")
+	return cmd
+}
+
+func (a *app) test(ctx context.Context, s *cli.Session, r *egressv1.TestURLRequest) error {
+	if s.Egress == nil {
+		return cli.Failed("Add it: durward up --egress", "this installation has no egress")
+	}
+	answer, err := s.Egress.TestURL(ctx, r)
+	if err != nil {
+		return err
+	}
+	return a.Show(answer, func() {
+		colour := map[string]func(string) string{"allowed": a.Out.Green, "asks": a.Out.Yellow}[answer.GetVerdict()]
+		if colour == nil {
+			colour = a.Out.Red
+		}
+		a.Out.Printf("%s  %s\n", colour(clean.Line(answer.GetVerdict(), 32)), clean.Line(answer.GetDestination(), 300))
+		a.Out.Printf("%s (rule: %s)\n", clean.Line(answer.GetWhy(), 500), clean.Line(answer.GetRule(), 300))
+	})
+}

@@ -1,0 +1,132 @@
+package installdir
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+
+	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/platform/pki"
+)
+
+// egressOffset is egress' port, from the gateway's.
+const egressOffset = 4
+
+// egressValues fill in the template of egress.yaml.
+type egressValues struct {
+	Config       Config
+	Home         Home
+	GRPC, Health string
+}
+
+// TLS is a file of egress' identity, and Domains the list of domains.
+func (v egressValues) TLS(file string) string { return v.Home.TLS(roleEgress, file) }
+func (v egressValues) Domains() string        { return v.Home.Security("domains.yaml") }
+
+// Identity writes a process's SPIFFE ID.
+func (v egressValues) Identity(role string) (string, error) {
+	id, err := ProcessIdentity(role, v.Config.Operator)
+	return id.String(), err
+}
+
+// Own are the addresses at which the installation listens.
+func (v egressValues) Own() []string {
+	return append(notifyValues{Config: v.Config}.Own(), v.GRPC, v.Health)
+}
+
+// AddEgress adds egress to a home that has none: its folder, its certificate and its configuration, and to the files of those who speak to
+// it where it is. It reports whether there was none.
+func (h Home) AddEgress(cfg Config) (added bool, err error) {
+	if cfg.Egress != nil {
+		return false, nil
+	}
+	if !h.hasAuthority() {
+		return false, errors.New("this folder has no certificate authority, so it can have no process of its own")
+	}
+	ca, err := pki.Load(h.PKI())
+	if err != nil {
+		return false, err
+	}
+	id, err := ProcessIdentity(roleEgress, cfg.Operator)
+	if err != nil {
+		return false, err
+	}
+	// Its ports lie beside the gateway's own.
+	gateway, err := netip.ParseAddrPort(cfg.Health.Gateway)
+	if err != nil {
+		return false, errors.New("the gateway's health listener is not at an address and port, so egress has none beside it")
+	}
+	at := func(port int) string { return net.JoinHostPort(gateway.Addr().String(), strconv.Itoa(port)) }
+	health := int(gateway.Port()) + egressOffset
+	v := egressValues{Config: cfg, Home: h, GRPC: at(health - healthOffset), Health: at(health)}
+	for _, folder := range []string{h.TLS(roleEgress, ""), h.State(roleEgress)} {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return false, err
+		}
+	}
+	if err := h.issue(ca, roleEgress, id); err != nil {
+		return false, err
+	}
+	for _, name := range []string{roleEgress, "domains"} {
+		path := h.Config(name)
+		if name == "domains" {
+			path = v.Domains()
+		}
+		need, err := missing(path)
+		if err != nil {
+			return false, err
+		}
+		if !need {
+			continue
+		}
+		data, err := Render(templates, "templates", name, v)
+		if err != nil {
+			return false, err
+		}
+		if err := CreateFile(path, data, 0o600); err != nil {
+			return false, err
+		}
+	}
+	peer := "\n# The process that reaches other hosts.\negress:\n  address: " + v.GRPC + "\n  identity: " + id.String() + "\n"
+	// The operator's file last: it says that egress is there.
+	for _, change := range []struct {
+		name string
+		make func([]byte) ([]byte, error)
+	}{
+		{"vault", func(raw []byte) ([]byte, error) {
+			if bytes.Contains(raw, []byte(id.String())) {
+				return raw, nil
+			}
+			return edit.Append(raw, "sinks", "role: "+roleEgress+"\nidentity: "+id.String())
+		}},
+		{"gateway", func(raw []byte) ([]byte, error) { return withPeer(raw, peer), nil }},
+		{"operator", func(raw []byte) ([]byte, error) {
+			return bytes.Replace(withPeer(raw, peer), []byte("\nhealth:\n"), []byte("\nhealth:\n  egress: "+v.Health+"\n"), 1), nil
+		}},
+	} {
+		before, err := os.ReadFile(h.Config(change.name))
+		if err != nil {
+			return false, err
+		}
+		after, err := change.make(before)
+		if err != nil {
+			return false, err
+		}
+		if !bytes.Equal(before, after) {
+			if err := WriteFile(h.Config(change.name), after, 0o600); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+func withPeer(raw []byte, peer string) []byte {
+	if bytes.Contains(raw, []byte("\negress:\n")) {
+		return raw
+	}
+	return append(bytes.TrimRight(raw, "\n"), []byte("\n"+peer)...)
+}

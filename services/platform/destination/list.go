@@ -1,0 +1,209 @@
+package destination
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/publicsuffix"
+
+	"durward.internal/services/platform/config"
+)
+
+// maxEntries bounds a list.
+const maxEntries = 20_000
+
+// File is the name of the list, in the folder of the security configuration.
+const File = "domains.yaml"
+
+// Verdict is what a list says of a destination.
+type Verdict int
+
+// The verdicts. Unknown is on no list: a human is asked.
+const (
+	Unknown Verdict = iota
+	Allowed
+	Blocked
+)
+
+// Entry is one line of a list: a domain, "docs.example", all names below one, "*.example", or an address; each with ":PORT" or for all
+// ports. It is for every client and agent, or for the named ones alone.
+type Entry struct {
+	Domain          string
+	Clients, Agents []string
+}
+
+// List says which domains agents may reach. A blocked one stays blocked, whatever else allows it. The zero value knows none.
+type List struct {
+	Allow, Block []Entry
+	allow, block index
+}
+
+// index finds entries by domain.
+type index map[string][]Entry
+
+// ParseList reads a domains.yaml; name stands in errors.
+func ParseList(name string, raw []byte) (*List, error) {
+	var file struct {
+		Allow []any `yaml:"allow"`
+		Block []any `yaml:"block"`
+	}
+	if blank(raw) {
+		return &List{}, nil
+	}
+	if err := config.Parse(name, raw, &file); err != nil {
+		return nil, err
+	}
+	if len(file.Allow)+len(file.Block) > maxEntries {
+		return nil, fmt.Errorf("%s: more than %d entries", name, maxEntries)
+	}
+	l := &List{}
+	var err error
+	if l.Allow, l.allow, err = entries(file.Allow, true); err != nil {
+		return nil, fmt.Errorf("%s: allow: %w", name, err)
+	}
+	if l.Block, l.block, err = entries(file.Block, false); err != nil {
+		return nil, fmt.Errorf("%s: block: %w", name, err)
+	}
+	return l, nil
+}
+
+// blank reports whether a file holds comments and nothing else.
+func blank(raw []byte) bool {
+	for line := range strings.Lines(string(raw)) {
+		if text := strings.TrimSpace(line); text != "" && text[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+func entries(raw []any, allow bool) ([]Entry, index, error) {
+	list, by := make([]Entry, 0, len(raw)), index{}
+	for i, item := range raw {
+		e, err := entry(item)
+		if err == nil {
+			err = CheckDomain(e.Domain, allow)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("entry %d: %w", i+1, err)
+		}
+		list = append(list, e)
+		by[e.Domain] = append(by[e.Domain], e)
+	}
+	return list, by, nil
+}
+
+func entry(item any) (e Entry, err error) {
+	if text, ok := item.(string); ok {
+		return Entry{Domain: text}, nil
+	}
+	object, ok := item.(map[string]any)
+	if !ok {
+		return e, errors.New("must be a domain, or {domain, clients, agents}")
+	}
+	for key, value := range object {
+		switch key {
+		case "domain":
+			e.Domain, ok = value.(string)
+		case "clients":
+			e.Clients, ok = texts(value)
+		case "agents":
+			e.Agents, ok = texts(value)
+		default:
+			return e, fmt.Errorf("unknown key %q", key)
+		}
+		if !ok {
+			return e, fmt.Errorf("%s: is not what belongs there", key)
+		}
+	}
+	return e, nil
+}
+
+// texts is a list that names somebody: an empty one would be for all, which is written by leaving it out.
+func texts(value any) ([]string, bool) {
+	list, ok := value.([]any)
+	out := make([]string, len(list))
+	for i, item := range list {
+		text, is := item.(string)
+		out[i], ok = text, ok && is && text != ""
+	}
+	return out, ok && len(out) > 0
+}
+
+// CheckDomain reports why a list cannot hold a domain. It has one spelling, that of Destination; to allow all that is below a public
+// suffix, as "*.com" would, is a slip of the pen.
+func CheckDomain(domain string, allow bool) error {
+	name, port := domain, ""
+	if addr, err := netip.ParseAddr(domain); err == nil && addr.Is6() {
+		return Refuse(RuleURL, "write an address of IPv6 in brackets, with its port")
+	}
+	if i := strings.LastIndexByte(domain, ':'); i >= 0 {
+		name, port = domain[:i], domain[i:]
+		if to, err := Of(&url.URL{Scheme: "http", Host: "x" + port}); err != nil || to.String() != "x"+port {
+			return Refuse(RuleURL, "%q is not a port", port)
+		}
+		if inner, ok := strings.CutPrefix(name, "["); ok {
+			name = strings.TrimSuffix(inner, "]")
+		}
+	}
+	below, wild := strings.CutPrefix(name, "*.")
+	host, err := ParseHost(below)
+	switch _, isAddr := (Destination{Host: host}).Addr(); {
+	case err != nil:
+		return err
+	case host != below:
+		return Refuse(RuleURL, "write %s as %s", below, host)
+	case wild && isAddr:
+		return Refuse(RuleURL, "nothing is below an address")
+	}
+	if suffix, _ := publicsuffix.PublicSuffix(host); wild && allow && suffix == host {
+		return Refuse(RuleURL, "%s would allow whatever anybody registers below %s; name the domains", name, host)
+	}
+	return nil
+}
+
+// Judge says what the list says of a destination, for a client and its agent, and the entry that says so.
+func (l *List) Judge(client, agent string, to Destination) (Verdict, string) {
+	if by, ok := l.block.find(client, agent, to); ok {
+		return Blocked, by
+	}
+	if by, ok := l.allow.find(client, agent, to); ok {
+		return Allowed, by
+	}
+	return Unknown, ""
+}
+
+// find looks for an entry of the destination itself, then of what it is below.
+func (x index) find(client, agent string, to Destination) (string, bool) {
+	named := func(e Entry) bool {
+		return (len(e.Clients) == 0 || slices.Contains(e.Clients, client)) && (len(e.Agents) == 0 || slices.Contains(e.Agents, agent))
+	}
+	_, port, _ := strings.Cut(Destination{Host: "x", Port: to.Port}.String(), ":")
+	host := to.Host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	for _, name := range append([]string{host}, above(to)...) {
+		for _, spelled := range []string{name, name + ":" + port} {
+			if slices.ContainsFunc(x[spelled], named) {
+				return spelled, true
+			}
+		}
+	}
+	return "", false
+}
+
+// above are the wildcards that a name is below, the nearest first.
+func above(to Destination) (names []string) {
+	if _, isAddr := to.Addr(); isAddr {
+		return nil
+	}
+	for _, rest, more := strings.Cut(to.Host, "."); more; _, rest, more = strings.Cut(rest, ".") {
+		names = append(names, "*."+rest)
+	}
+	return names
+}

@@ -1,0 +1,102 @@
+package destination
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParseListRefuses(t *testing.T) {
+	for text, why := range map[string]string{
+		"allow: [":                        "domains.yaml",
+		"allowed: []":                     `did you mean "allow"`,
+		"allow: example.org":              "domains.yaml",
+		"allow: [1]":                      "must be a domain",
+		"allow: [{domains: example.org}]": "unknown key",
+		"allow: [{clients: [cursor]}]":    "neither a name",
+		"allow: [{domain: example.org, clients: []}]":     "clients",
+		"allow: [{domain: example.org, clients: cursor}]": "clients",
+		"allow: [{domain: example.org, agents: [1]}]":     "agents",
+		"allow: [\"\"]":                    "neither a name",
+		"allow: [\"*\"]":                   "neither a name",
+		"allow: [\"*.com\"]":               "whatever anybody registers",
+		"allow: [\"*.co.uk\"]":             "whatever anybody registers",
+		"allow: [\"*.github.io\"]":         "whatever anybody registers",
+		"allow: [\"a.*.org\"]":             "neither a name",
+		"allow: [\"*.*.org\"]":             "neither a name",
+		"allow: [\"*.10.0.0.1\"]":          "nothing is below",
+		"allow: [Example.org]":             "write Example.org as example.org",
+		"allow: [bücher.example]":          "write bücher.example as xn--",
+		"allow: [example.org.]":            "write example.org. as",
+		"allow: [\"https://example.org\"]": "port",
+		"allow: [example.org/x]":           "neither a name",
+		"allow: [\"example.org:0\"]":       "port",
+		"allow: [\"example.org:080\"]":     "port",
+		"allow: [\"::1\"]":                 "brackets",
+		"allow: [\"0x7f.1\"]":              "unusual spelling",
+	} {
+		if _, err := ParseList("domains.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %q", text, err, why)
+		}
+	}
+}
+
+func TestJudgeByList(t *testing.T) {
+	list, err := ParseList("domains.yaml", []byte(`
+allow:
+  - example.org
+  - "*.wide.example"
+  - {domain: mine.example, clients: [cursor]}
+  - {domain: research.example, clients: [cursor], agents: [reader]}
+  - 127.0.0.1:8080
+  - "[::1]:8080"
+  - api.example:8443
+  - bad.wide.example
+block:
+  - bad.wide.example
+  - "*.zip"
+  - {domain: "*.example.org", agents: [intern]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		client, agent, url string
+		want               Verdict
+		by                 string
+	}{
+		{"any", "", "https://example.org/", Allowed, "example.org"},
+		{"any", "", "https://EXAMPLE.ORG./", Allowed, "example.org"},
+		{"any", "", "https://www.example.org/", Unknown, ""},
+		{"any", "", "https://notexample.org/", Unknown, ""},
+		{"any", "", "https://example.org.evil.test/", Unknown, ""},
+		{"any", "", "https://a.b.wide.example/", Allowed, "*.wide.example"},
+		{"any", "", "https://wide.example/", Unknown, ""},
+		{"any", "", "https://bad.wide.example/", Blocked, "bad.wide.example"},
+		{"any", "", "https://report.zip/", Blocked, "*.zip"},
+		{"cursor", "", "https://mine.example/", Allowed, "mine.example"},
+		{"other", "", "https://mine.example/", Unknown, ""},
+		{"cursor", "reader", "https://research.example/", Allowed, "research.example"},
+		{"cursor", "", "https://research.example/", Unknown, ""},
+		{"other", "reader", "https://research.example/", Unknown, ""},
+		{"any", "intern", "https://www.example.org/", Blocked, "*.example.org"},
+		{"any", "", "http://127.0.0.1:8080/", Allowed, "127.0.0.1:8080"},
+		{"any", "", "http://127.0.0.1:8081/", Unknown, ""},
+		{"any", "", "http://[::1]:8080/", Allowed, "[::1]:8080"},
+		{"any", "", "https://api.example:8443/", Allowed, "api.example:8443"},
+		{"any", "", "https://api.example/", Unknown, ""},
+	} {
+		_, to, err := ParseURL(c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, by := list.Judge(c.client, c.agent, to); got != c.want || by != c.by {
+			t.Errorf("%s of %s/%s: %d by %q, want %d by %q", c.url, c.client, c.agent, got, by, c.want, c.by)
+		}
+	}
+	if v, _ := (&List{}).Judge("c", "", Destination{Host: "example.org", Port: 443}); v != Unknown {
+		t.Error("a list without entries knows a domain")
+	}
+	if l, err := ParseList("domains.yaml", []byte("# nothing yet\n")); err != nil || len(l.Allow) != 0 {
+		t.Errorf("comments alone: %v, %v", l, err)
+	}
+}
