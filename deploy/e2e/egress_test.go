@@ -70,7 +70,7 @@ func TestAPageIsFetchedByItsDomain(t *testing.T) {
 	if once.Status != "ok" || !strings.Contains(string(once.Raw), "# A page") || strings.Contains(string(once.Raw), "evil()") || w.asked.Load() != 1 {
 		t.Fatalf("approved once: %s", once.Raw)
 	}
-	if text := string(once.Raw); strings.Contains(text, "ghp_a1B2") || strings.Count(text, "fetched_content>") == 0 || strings.Contains(text, "Hello </fetched_content>") {
+	if text := string(once.Raw); strings.Contains(text, "ghp_a1B2") || !strings.Contains(text, `"text":"\u003cfetched_content\u003e# A page`) || !strings.Contains(text, "Hello ?/fetched_content") {
 		t.Errorf("the page left as it came: %s", text)
 	}
 	if e = agent.Ask("fetch_url", page); e.Status != "pending_approval" {

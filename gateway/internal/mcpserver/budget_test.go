@@ -16,8 +16,8 @@ import (
 
 // What a model's economy bears: bytes of JSON as they go over the wire, and characters of what it reads at the beginning.
 const (
-	mostToolList     = 15_000 // of which spareToolList is for the tools to come
-	spareToolList    = 1_000
+	mostToolList     = 16_000 // of which spareToolList is for the tools to come
+	spareToolList    = 500
 	mostAnswer       = 6_000
 	mostSimulation   = 6_500 // with three alternatives, each with its GPUs: an agent that wants less asks for none
 	mostDescription  = 600

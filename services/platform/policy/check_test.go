@@ -41,8 +41,8 @@ func TestCheck(t *testing.T) {
 		{"types that never are equal", head + ` when { context.tier == 3 };`, []string{"1:1: x: the types Long and String are not compatible"}},
 		{"an argument of some tools", `@id("x") permit (principal, action in Action::"call", resource) when { context.arguments.mode_id == "x" };`, []string{
 			`1:1: x: a call need not have the argument mode_id; write "context.arguments has mode_id &&" before it`, // simulate_mode's
+			`1:1: x: mode_id is no argument of fetch_url; write "context.arguments has mode_id &&" before it`,
 			`1:1: x: mode_id is no argument of gpu_status; write "context.arguments has mode_id &&" before it`,
-			`1:1: x: mode_id is no argument of list_models; write "context.arguments has mode_id &&" before it`,
 			fmt.Sprintf("1:1: x: %d more like it", others-2),
 		}},
 		{"a list for a word", look + ` when { context.arguments has start && context.arguments.start == "chat" };`, []string{"1:1: x: the types String and Set<String> are not compatible"}},
@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 		{"a tool about something else", `@id("x") permit (principal, action == Action::"call:switch_mode", resource is Service);`,
 			[]string{"1:1: warning: x can never match: these tools are about a Mode, not a Service"}},
 		{"no such thing", `@id("x") permit (principal, action, resource is Door);`,
-			[]string{"1:1: warning: x can never match: no call is about a Door; there are Host, Mode, Model, Service"}},
+			[]string{"1:1: warning: x can never match: no call is about a Door; there are Domain, Host, Mode, Model, Service"}},
 		{"another host", `@id("x") permit (principal, action, resource == Host::"that");`, []string{`1:1: warning: x can never match: the host is Host::"this"`}},
 		{"never", head + " when { false };", []string{"1:1: warning: x can never match: a condition is always false"}},
 		{"never, worked out", head + " when { 1 + 1 == 3 };", []string{"1:1: warning: x can never match: a condition is always false"}},

@@ -35,7 +35,7 @@ func (a *Authority) look(ctx context.Context, c *call, request proto.Message, ha
 	}
 	moved := a.streams.next() // before the halt is judged, so that none is missed
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_PENDING, c)
-	record.Body.Summary, record.Body.Statement = "about to leave this host", c.statement
+	record.Body.Summary = "about to leave this host"
 	if _, err := a.recordNow(ctx, record); err != nil && intentRequired() {
 		return nil, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}

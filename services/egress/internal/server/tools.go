@@ -185,10 +185,8 @@ func explained(ctx context.Context, err error) error {
 	switch refused.Rule {
 	case destination.RuleURL, destination.RuleScheme:
 		code = callv1.Code_CODE_INVALID_ARGUMENT
-	case destination.RuleDestination, destination.RulePort, destination.RuleDowngrade:
-		code = callv1.Code_CODE_DENIED
 	case destination.RuleAddress, destination.RuleOwn:
-		code, why = callv1.Code_CODE_DENIED, "the URL leads to an address that is not of the public network"
+		why = "the URL leads to an address that is not of the public network"
 	}
 	return fault.New(code, why+" (rule: "+string(refused.Rule)+")", fault.WithField("url"), fault.WithCause(refused))
 }

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
 )
 
 // haltedVault and haltedExecutor answer what a command asks before it signs; nothing else.
@@ -57,8 +58,13 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 		Arguments: []byte(`{"service_id":"demo-chat"}`), Audience: clitest.ExecutorID, Epoch: 3,
 		AskedAt: timestamppb.New(clitest.Now), ExpiresAt: timestamppb.New(clitest.Now.Add(time.Minute)),
 	}
+	executorID, err := identity.Parse(clitest.ExecutorID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := &cli.Session{
 		Peers: &peers.Peers{Vault: peers.Vault{Control: haltedVault{}, Standing: noStanding{}}, Executor: peers.Executor{ControlServiceClient: haltedExecutor{}},
+			Sinks: []peers.Sink{{SinkControl: haltedExecutor{}, Name: "executor", ID: executorID, Control: func(context.Context) (bool, uint64, error) { return true, 3, nil }}},
 			Audit: peers.Audit{HistoryServiceClient: emptyLog{}}},
 		Config: installdir.Config{Operator: "alice", Executor: config.Peer{Identity: clitest.ExecutorID}, Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
 	}

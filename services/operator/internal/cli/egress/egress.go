@@ -42,10 +42,11 @@ domains.yaml in the folder of the security configuration.`,
 
 func (a *app) domainsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "domains",
-		Short: "The list of domains",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return a.domains() },
+		Use:               "domains",
+		Short:             "The list of domains",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return a.domains() },
 	}
 }
 
@@ -102,8 +103,9 @@ func (a *app) changeCommand(key string) *cobra.Command {
 		Long: `Writes domains into domains.yaml, with your signature; egress and the vault read it within a second. "docs.example" is that
 name alone, "*.docs.example" every name below it, and ":PORT" behind either that port alone. What is blocked stays blocked,
 whatever allows it.`,
-		Example: "  durward egress " + key + ` docs.example "*.docs.example"`,
-		Args:    cobra.MinimumNArgs(1),
+		Example:           "  durward egress " + key + ` docs.example "*.docs.example"`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, domains []string) error {
 			return a.change(cmd.Context(), key, domains, clients, agents, yes)
 		},
@@ -164,11 +166,12 @@ func entry(domain string, clients, agents []string) string {
 func (a *app) testCommand() *cobra.Command {
 	r := &egressv1.TestURLRequest{}
 	cmd := &cobra.Command{
-		Use:     "test URL",
-		Short:   "What would become of a request, and by which rule",
-		Long:    "Asks egress what it would do with a URL. No name is looked up and nothing is dialled.",
-		Example: "  durward egress test https://docs.example/page --client cursor",
-		Args:    cobra.ExactArgs(1),
+		Use:               "test URL",
+		Short:             "What would become of a request, and by which rule",
+		Long:              "Asks egress what it would do with a URL. No name is looked up and nothing is dialled.",
+		Example:           "  durward egress test https://docs.example/page --client cursor",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			r.Url = args[0]
 			return a.test(ctx, s, r)

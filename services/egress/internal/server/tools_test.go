@@ -1,0 +1,189 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/fault"
+)
+
+// listed returns tools whose list allows the loopback servers that are named, and blocks what is blocked.
+func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httptest.Server) *Tools {
+	t.Helper()
+	cfg := dialer.Config{Redirects: 3, Limits: limits}
+	text := "block: [" + block + "]\nallow:\n  - here.example\n"
+	for _, s := range servers {
+		address := strings.TrimPrefix(s.URL, "http://")
+		cfg.Local = append(cfg.Local, netip.MustParseAddrPort(address))
+		text += "  - \"" + address + "\"\n"
+	}
+	list, err := destination.ParseList("domains.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := NewTools(cfg, func() *destination.List { return list })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tools
+}
+
+func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(handler)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func answering(kind, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = fmt.Fprint(w, text)
+	}
+}
+
+func fetch(tools *Tools, url string) (*egressv1.FetchUrlResponse, error) {
+	return tools.FetchUrl(context.Background(), &egressv1.FetchUrlRequest{Url: &url})
+}
+
+// What breaks a rule is one sentence with the rule, and nothing of the answer or of an address.
+func TestRefusals(t *testing.T) {
+	unlisted := serve(t, answering("text/plain", "not for you"))
+	blocked := serve(t, answering("text/plain", "not for you"))
+	for name, c := range map[string]struct {
+		handler http.HandlerFunc
+		url     string
+		code    callv1.Code
+		says    string
+	}{
+		"on no list":           {url: "https://elsewhere.example/", code: callv1.Code_CODE_FAILED, says: "rule: destination"},
+		"no URL":               {url: "http://0x7f.1/", code: callv1.Code_CODE_INVALID_ARGUMENT, says: "rule: url"},
+		"another scheme":       {url: "file:///etc/passwd", code: callv1.Code_CODE_INVALID_ARGUMENT, says: "rule: scheme"},
+		"another port":         {url: "http://here.example:22/", code: callv1.Code_CODE_FAILED, says: "rule: port"},
+		"blocked":              {url: blocked.URL, code: callv1.Code_CODE_FAILED, says: "is blocked"},
+		"a redirect elsewhere": {handler: http.RedirectHandler(unlisted.URL, http.StatusFound).ServeHTTP, code: callv1.Code_CODE_FAILED, says: "rule: port"},
+		"a redirect to metadata": {handler: http.RedirectHandler("http://169.254.169.254/", http.StatusFound).ServeHTTP,
+			code: callv1.Code_CODE_FAILED, says: "rule: destination"},
+		"a loop":    {handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusFound) }, code: callv1.Code_CODE_FAILED, says: "rule: redirect"},
+		"a picture": {handler: answering("image/png", "\x89PNG"), code: callv1.Code_CODE_FAILED, says: "rule: content"},
+		"no type":   {handler: answering("", ""), code: 0},
+		"a lie":     {handler: answering("text/html", "a\x00b"), code: callv1.Code_CODE_FAILED, says: "rule: content"},
+		"too large": {handler: answering("text/plain", strings.Repeat("a", 2000)), code: callv1.Code_CODE_FAILED, says: "rule: size"},
+		"no gzip": {handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = fmt.Fprint(w, "x")
+		}, code: callv1.Code_CODE_FAILED, says: "rule: encoding"},
+		"half closed": {handler: cutOff, code: callv1.Code_CODE_FAILED, says: "ended before"},
+		"endless":     {handler: endless, code: callv1.Code_CODE_FAILED, says: "within the time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			servers := []*httptest.Server{blocked}
+			if c.handler != nil {
+				servers = append(servers, serve(t, c.handler))
+				c.url = servers[1].URL
+			}
+			tools := listed(t, dialer.Limits{Whole: 500 * time.Millisecond, Body: 1000}, `"`+strings.TrimPrefix(blocked.URL, "http://")+`"`, servers...)
+			answer, err := fetch(tools, c.url)
+			if c.code == 0 {
+				if err != nil {
+					t.Fatalf("%v", err)
+				}
+				return
+			}
+			f := fault.From(err)
+			if answer != nil || f.Code != c.code || !strings.Contains(f.Message, c.says) || strings.Contains(f.Message, "not for you") {
+				t.Errorf("%v, %v: %s", answer, f.Code, f.Message)
+			}
+			if tools.UnderWay() != 0 {
+				t.Error("a request is still under way")
+			}
+		})
+	}
+}
+
+func cutOff(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", "100")
+	_, _ = fmt.Fprint(w, "half")
+}
+
+func endless(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+// An address that is special is refused whatever the list says, and the caller is not told which it is.
+func TestSpecialAddresses(t *testing.T) {
+	list, err := destination.ParseList("domains.yaml", []byte("allow: [10.0.0.1, 169.254.169.254, 127.0.0.1]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := NewTools(dialer.Config{}, func() *destination.List { return list })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, url := range []string{"http://10.0.0.1/", "http://169.254.169.254/latest/meta-data/", "http://127.0.0.1/"} {
+		f := fault.From(func() error { _, err := fetch(tools, url); return err }())
+		if f.Code != callv1.Code_CODE_FAILED || !strings.Contains(f.Message, "rule: address") || strings.Contains(f.Message, "loopback") || strings.Contains(f.Message, "metadata") {
+			t.Errorf("%s: %v %s", url, f.Code, f.Message)
+		}
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	long := strings.Repeat("0123456789 äöü\n", 1000)
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/page":
+			answering("text/html", "<title>T</title><p>Grüße</p><script>x</script>")(w, r)
+		case "/latin":
+			answering("text/plain; charset=iso-8859-1", "Gr\xfc\xdfe")(w, r)
+		case "/missing":
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = fmt.Fprint(w, "gone")
+		default:
+			answering("text/plain", long)(w, r)
+		}
+	})
+	tools := listed(t, dialer.Limits{}, "", s)
+	for path, want := range map[string]string{"/page": "# T\n\nGrüße", "/latin": "Grüße", "/missing": "gone"} {
+		if got, err := fetch(tools, s.URL+path); err != nil || got.GetText() != want || got.GetMore() {
+			t.Errorf("%s: %v, %v", path, got, err)
+		}
+	}
+	// A cursor goes on where the answer before ended, and no character is cut.
+	var whole strings.Builder
+	for cursor, n := uint32(0), 0; ; n++ {
+		url := s.URL + "/long"
+		got, err := tools.FetchUrl(t.Context(), &egressv1.FetchUrlRequest{Url: &url, Cursor: &cursor})
+		if err != nil || n > 100 {
+			t.Fatalf("after %d: %v", n, err)
+		}
+		if len(got.GetText()) > window || !strings.HasSuffix(got.GetText(), "\n") {
+			t.Errorf("a window of %d bytes", len(got.GetText()))
+		}
+		whole.WriteString(got.GetText())
+		if cursor = got.GetCursor(); !got.GetMore() {
+			break
+		}
+	}
+	if whole.String() != long {
+		t.Error("the windows are not the whole")
+	}
+	head, url := true, s.URL+"/long"
+	if got, err := tools.FetchUrl(t.Context(), &egressv1.FetchUrlRequest{Url: &url, Head: &head}); err != nil || got.GetStatus() != 200 || got.GetText() != "" {
+		t.Errorf("HEAD: %v, %v", got, err)
+	}
+}
