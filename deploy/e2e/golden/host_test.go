@@ -298,6 +298,16 @@ func tellRules(w *world) {
 		}
 	}
 
+	f = w.file("decisions/egress.txt")
+	f.says("Domains that agents may reach, and may not, where no egress runs.")
+	f.both("egress", "domains")
+	f.person([]string{"waits [y/N]", "types y"}, "egress", "allow", "docs.example", "*.docs.example", "--client", "cursor")
+	f.durward("egress", "block", "*.zip", "--yes")
+	f.both("egress", "domains")
+	f.durward("egress", "allow", "127.0.0.1", "--yes")
+	f.durward("egress", "allow", "not a name", "--yes")
+	f.durward("egress", "test", "https://docs.example/page", "--client", "cursor")
+
 	tellCredentials(w)
 
 	f = w.file("decisions/client.txt")

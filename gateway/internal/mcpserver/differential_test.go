@@ -190,7 +190,7 @@ func (r *readers) serve(t testing.TB, throughSDK bool) {
 	refusals, err := refusal.New(r.spool, logger)
 	must(t, err)
 	// However long the run takes, no permit is old enough for a denial to be asked for again.
-	peers, err := relay.New(relay.Config{Vault: r.wire, Waits: r.wire, Executor: r.wire, Fresh: time.Hour, Logger: logger})
+	peers, err := relay.New(relay.Config{Vault: r.wire, Waits: r.wire, Executor: r.wire, Egress: r.wire, Fresh: time.Hour, Logger: logger})
 	must(t, err)
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Logger: logger, Version: "test", Hold: time.Second, SessionTimeout: time.Hour,

@@ -736,6 +736,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		Vault:         wrap(kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main"))),
 		Waits:         wrap(kit.Dial(t, gateway, vaultAddr, kit.ID(optionsv1.Role_ROLE_VAULT, "main"))),
 		Executor:      wrap(kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))),
+		Egress:        wrap(kit.Dial(t, gateway, executorAddr, kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"))), // its tools are listed, and none is called
 		Logger:        logger,
 		DecideTimeout: opts.decide,
 		Fresh:         opts.fresh,

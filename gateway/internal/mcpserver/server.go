@@ -131,7 +131,7 @@ func New(conf Config) (*Server, error) {
 	}
 	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
 	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New(), written: &written{}}
-	for _, t := range contract.Tools() {
+	for _, t := range conf.Relay.Tools() {
 		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ || t.Leaves, look: lookFor(t)}
 	}
 	var err error
@@ -167,7 +167,7 @@ func (s *Server) serve(era httpfront.Era) error {
 	s.resources.options(options)
 	s.diagnostics.prepare(options)
 	sdk := mcp.NewServer(s.about(), options)
-	for _, t := range contract.Tools() {
+	for _, t := range s.conf.Relay.Tools() {
 		if err := add(sdk, s, s.tools[t.Name]); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,6 +187,19 @@ func (r *Relay) Run(ctx context.Context, tool contract.Tool, request proto.Messa
 	})
 }
 
+// Tools are the contract's tools but those of a process that is not connected: nobody is shown what he cannot call.
+func (r *Relay) Tools() []contract.Tool {
+	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return t.Sink == optionsv1.Role_ROLE_EGRESS && r.conf.Egress == nil })
+}
+
+// own leaves out of a session's tools those that Tools leaves out.
+func (r *Relay) own(names []string) []string {
+	all := r.Tools()
+	return slices.DeleteFunc(names, func(name string) bool {
+		return !slices.ContainsFunc(all, func(t contract.Tool) bool { return t.Name == name })
+	})
+}
+
 // invoke calls a tool's RPC with one permission in the metadata.
 func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Message, key, permission string) (Reply, error) {
 	var conn grpc.ClientConnInterface
@@ -196,6 +210,7 @@ func (r *Relay) invoke(ctx context.Context, tool contract.Tool, request proto.Me
 		conn = r.conf.Vault
 	case optionsv1.Role_ROLE_EGRESS:
 		conn = r.conf.Egress
+	default: // no other role serves tools
 	}
 	if conn == nil {
 		return Reply{}, fault.New(callv1.Code_CODE_UNAVAILABLE, "the process that serves this tool is not connected")

@@ -227,7 +227,7 @@ func (r *Relay) open(ctx context.Context, by Caller, replaces string) (*vaultv1.
 	}
 	return out, &state{
 		handle: out.GetSessionId(), ref: out.GetSession(), permits: permits,
-		tools:    out.GetTools(),
+		tools:    r.own(out.GetTools()),
 		keyBound: out.GetKeyBound(), channel: out.GetChannel(), ceiling: out.GetTierCeiling(),
 		expires: out.GetExpiresAt().AsTime(), idle: time.Duration(out.GetIdleTimeoutS()) * time.Second,
 	}, nil
@@ -379,7 +379,7 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 			return err
 		}
 		renewed := *before
-		renewed.permits, renewed.tools = permits, out.GetTools()
+		renewed.permits, renewed.tools = permits, r.own(out.GetTools())
 		if s.state.CompareAndSwap(before, &renewed) {
 			s.renewed.raise()
 		}

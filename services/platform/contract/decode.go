@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,8 +77,8 @@ func checkMessage(d protoreflect.MessageDescriptor, value any, path string) erro
 	if !ok {
 		return invalid(path, "%s must be a JSON object", subject(path))
 	}
-	for key, item := range object {
-		fd := field(d, key)
+	for _, key := range slices.Sorted(maps.Keys(object)) { // so that of several mistakes it is always the same one that is told
+		item, fd := object[key], field(d, key)
 		if fd == nil {
 			return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, unknownSentence(path), fault.WithField(path),
 				fault.WithSuggestions(config.Suggest(key, fieldNames(d))...))
@@ -96,8 +97,8 @@ func checkField(fd protoreflect.FieldDescriptor, value any, path string) error {
 		if !ok {
 			return invalid(path, "%s must be a JSON object", subject(path))
 		}
-		for _, item := range object {
-			if err := checkSingular(fd.MapValue(), item, path); err != nil {
+		for _, key := range slices.Sorted(maps.Keys(object)) {
+			if err := checkSingular(fd.MapValue(), object[key], path); err != nil {
 				return err
 			}
 		}

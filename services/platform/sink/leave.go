@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -59,7 +60,7 @@ func (a *Authority) look(ctx context.Context, c *call, request proto.Message, ha
 		}
 	}()
 	response, err := a.run(ctx, c, request, handler)
-	if context.Cause(ctx) == error(halted) {
+	if errors.Is(context.Cause(ctx), halted) {
 		return nil, halted
 	}
 	return response, err

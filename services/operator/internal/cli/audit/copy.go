@@ -40,13 +40,15 @@ not what was recorded are left out, and "durward audit verify" names those recor
 
 The program audit does it, since it alone may read the log's key and its databases. Run this as root where Durward
 was installed with "durward install": it changes to audit's own user. Elsewhere run it as the user of the home.`,
-		Example: "  sudo systemctl stop durward-audit && sudo durward audit copy /etc/durward/audit-new.yaml\n  durward audit copy ~/.durward/config/audit-new.yaml",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  sudo systemctl stop durward-audit && sudo durward audit copy /etc/durward/audit-new.yaml\n  durward audit copy ~/.durward/config/audit-new.yaml",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.copyLog(cmd.Context(), from, args[0], damaged)
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "", "audit's present configuration (of the home; as root "+installed+")")
+	cli.CompleteFlag(cmd, "from", cli.CompleteFiles("yaml", "yml"))
 	cmd.Flags().BoolVar(&damaged, "damaged", false, "leave out bodies that are not what was recorded, and leave the old database as it is")
 	return cmd
 }
