@@ -119,7 +119,7 @@ func cutOff(w http.ResponseWriter, _ *http.Request) {
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(w).Flush()
+	_ = http.NewResponseController(w).Flush() // who is gone reads nothing more
 	<-r.Context().Done()
 }
 

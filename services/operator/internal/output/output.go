@@ -116,6 +116,9 @@ func escaped(b []byte, escape func(out []byte, r rune) []byte) []byte {
 
 func unseen(r rune) bool { return r >= 0x7f && !unicode.IsGraphic(r) }
 
+// gutter stands before what goes on of a line, at the line's own indent.
+const gutter = "│ "
+
 // Wrap breaks a line that holds no escape codes at width columns; 0: not at all. What goes on stands behind a gutter, so that no
 // text of somebody else's, however padded, begins a line of the screen, where cards and questions of our own do. Nothing is dropped.
 func Wrap(line string, width int) []string {

@@ -92,7 +92,7 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 		return nil, err
 	}
 	if redaction.Holds(op.ToolName, string(req.GetArguments())) {
-		return nil, s.heldBy(ctx, string(req.GetArguments()))
+		return nil, s.credentials.HeldBy(ctx, string(req.GetArguments()))
 	}
 	if err := s.mayDisclose(ctx, &op); err != nil {
 		return nil, err

@@ -34,6 +34,7 @@ import (
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/credential"
 	"durward.internal/services/vault/internal/disclosure"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/issuer"
@@ -114,6 +115,8 @@ type Server struct {
 	tokenising *turns
 	// capabilities are what sinks resolve references by.
 	capabilities *capability.Issuer
+	// credentials serves those that are stored.
+	credentials *credential.Service
 	// keeper holds the state against what the log knows.
 	keeper *rollback.Keeper
 }
@@ -121,6 +124,10 @@ type Server struct {
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
 	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce), capabilities: capability.New(c.Now)}
+	s.credentials = credential.New(credential.Config{
+		Self: c.Self, Sinks: c.Sinks, Safe: c.Safe, Consent: c.Consent, Issuer: c.Issuer, Queue: c.Queue, Clients: c.Clients,
+		Halt: c.Halt, Journal: c.Journal, Now: c.Now,
+	})
 	s.keeper = s.newKeeper()
 	s.refusedCalls = refusals.New(refusals.Config{First: firstRefusals, Write: func(ctx context.Context, r *auditv1.Record, more uint64) {
 		refusals.Note(r, "suppressed", more)
@@ -149,8 +156,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterNoticeServiceServer(r, &noticeService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})
 	vaultv1.RegisterPolicyServiceServer(r, &policyService{Server: s})
-	vaultv1.RegisterCredentialServiceServer(r, &credentialService{Server: s})
-	vaultv1.RegisterReleaseServiceServer(r, &releaseService{Server: s})
+	s.credentials.Register(r)
 	vaultv1.RegisterControlServiceServer(r, &controlService{Server: s})
 }
 

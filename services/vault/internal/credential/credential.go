@@ -1,4 +1,6 @@
-package server
+// Package credential serves stored credentials: to operators' programs, which change and list them, and to sinks, which get them
+// encrypted to a launcher's or egress' key. What changes or gives a value away is recorded before; no answer to a program holds one.
+package credential
 
 import (
 	"cmp"
@@ -10,7 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -20,20 +24,56 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/handover"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/consent"
+	"durward.internal/services/vault/internal/halt"
+	"durward.internal/services/vault/internal/issuer"
+	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/keyring"
+	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/store"
 )
 
-// credentialService is the stored credentials, for operators' programs.
-type credentialService struct {
+// Config is what a Service needs.
+type Config struct {
+	Self identity.ID
+	// Sinks may be granted credentials.
+	Sinks   []identity.ID
+	Safe    *safe.Safe
+	Consent *consent.Judge
+	Issuer  *issuer.Issuer
+	Queue   *operation.Queue
+	Clients *clients.Registry
+	Halt    *halt.Switch
+	Journal *journal.Journal
+	// Now is the vault's clock.
+	Now func() time.Time
+}
+
+// Service serves both. It is safe for concurrent use.
+type Service struct{ Config }
+
+// New returns a Service.
+func New(c Config) *Service { return &Service{c} }
+
+// Register adds it to a gRPC server.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	vaultv1.RegisterCredentialServiceServer(r, &operators{Service: s})
+	vaultv1.RegisterReleaseServiceServer(r, &sinks{Service: s})
+}
+
+// operators is the service for operators' programs.
+type operators struct {
 	vaultv1.UnimplementedCredentialServiceServer
-	*Server
+	*Service
 }
 
 // ChangeCredential does what a signed statement says. It is recorded before.
-func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCredentialRequest) (*vaultv1.ChangeCredentialResponse, error) {
+func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCredentialRequest) (*vaultv1.ChangeCredentialResponse, error) {
 	defer clear(req.GetValue())
 	v, err := s.Consent.Verify(req.GetStatement(), "")
 	if err == nil && (v.Kind != statement.KindCredential || !s.Self.AddressedBy(v.Audience) || v.Epoch != s.Halt.Now().Epoch) {
@@ -43,14 +83,14 @@ func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.C
 		err = fmt.Errorf("%w: %s is no sink here", statement.ErrCover, v.Credential.Sink)
 	}
 	if err != nil {
-		s.noteCredentialRefused(ctx, "", "", err)
+		s.noteRefused(ctx, "", "", err)
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not change a credential here", fault.WithCause(err))
 	}
 	c := v.Credential
 	if err := s.Safe.MayChange(ctx, c, req.GetValue(), req.GetSalt()); err != nil {
-		return nil, credentialFault(c.Name, err)
+		return nil, asFault(c.Name, err)
 	}
-	r := credentialRecord(c.Action, c.Name, v.Operator)
+	r := record(c.Action, c.Name, v.Operator)
 	r.Body.Principal, r.Body.Channel = statement.CommandPrincipal(v.Operator), callv1.Channel_CHANNEL_CLI
 	r.Body.Statement, r.Body.Confirmed, r.Body.Persistent = req.GetStatement(), true, true
 	if c.Version > 0 {
@@ -74,7 +114,7 @@ func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.C
 		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
 	})
 	if err != nil {
-		return nil, credentialFault(c.Name, err)
+		return nil, asFault(c.Name, err)
 	}
 	list, err := s.ListCredentials(ctx, &vaultv1.ListCredentialsRequest{})
 	for _, one := range list.GetCredentials() {
@@ -86,13 +126,13 @@ func (s *credentialService) ChangeCredential(ctx context.Context, req *vaultv1.C
 }
 
 // RevokeCredential takes a credential away; that is recorded, and done whether or not it can be.
-func (s *credentialService) RevokeCredential(ctx context.Context, req *vaultv1.RevokeCredentialRequest) (*vaultv1.RevokeCredentialResponse, error) {
+func (s *operators) RevokeCredential(ctx context.Context, req *vaultv1.RevokeCredentialRequest) (*vaultv1.RevokeCredentialResponse, error) {
 	ctx = context.WithoutCancel(ctx)
 	was, err := s.Safe.Revoke(ctx, req.GetName(), req.GetService())
 	if err != nil {
-		return nil, credentialFault(req.GetName(), err)
+		return nil, asFault(req.GetName(), err)
 	}
-	r := credentialRecord("revoke", req.GetName(), caller(ctx).String())
+	r := record("revoke", req.GetName(), caller(ctx))
 	from := []string{req.GetService()}
 	if req.GetService() == "" {
 		from = nil
@@ -102,7 +142,7 @@ func (s *credentialService) RevokeCredential(ctx context.Context, req *vaultv1.R
 	}
 	r.Body.Details["from"] = clean.Line(strings.Join(from, " "), 500)
 	s.Journal.Note(ctx, r)
-	resp := &vaultv1.RevokeCredentialResponse{Credential: credentialOf(was)}
+	resp := &vaultv1.RevokeCredentialResponse{Credential: shown(was)}
 	for _, u := range resp.GetCredential().GetUses() {
 		if req.GetService() == "" || req.GetService() == u.GetService() {
 			resp.Held = append(resp.Held, u)
@@ -112,22 +152,22 @@ func (s *credentialService) RevokeCredential(ctx context.Context, req *vaultv1.R
 }
 
 // RemoveCredential forgets one.
-func (s *credentialService) RemoveCredential(ctx context.Context, req *vaultv1.RemoveCredentialRequest) (*vaultv1.RemoveCredentialResponse, error) {
+func (s *operators) RemoveCredential(ctx context.Context, req *vaultv1.RemoveCredentialRequest) (*vaultv1.RemoveCredentialResponse, error) {
 	ctx = context.WithoutCancel(ctx)
 	was, err := s.Safe.Remove(ctx, req.GetName(), req.GetVersion())
 	if err != nil {
-		return nil, credentialFault(req.GetName(), err)
+		return nil, asFault(req.GetName(), err)
 	}
-	r := credentialRecord("remove", req.GetName(), caller(ctx).String())
+	r := record("remove", req.GetName(), caller(ctx))
 	if req.GetVersion() > 0 {
 		r.Body.Details["version"] = strconv.FormatUint(uint64(req.GetVersion()), 10)
 	}
 	s.Journal.Note(ctx, r)
-	return &vaultv1.RemoveCredentialResponse{Held: credentialOf(was).GetUses()}, nil
+	return &vaultv1.RemoveCredentialResponse{Held: shown(was).GetUses()}, nil
 }
 
 // ListCredentials shows what is known beside the values.
-func (s *credentialService) ListCredentials(ctx context.Context, _ *vaultv1.ListCredentialsRequest) (*vaultv1.ListCredentialsResponse, error) {
+func (s *operators) ListCredentials(ctx context.Context, _ *vaultv1.ListCredentialsRequest) (*vaultv1.ListCredentialsResponse, error) {
 	all, err := s.Safe.List(ctx)
 	if err != nil {
 		return nil, err
@@ -135,41 +175,41 @@ func (s *credentialService) ListCredentials(ctx context.Context, _ *vaultv1.List
 	keys := s.Safe.Keys()
 	resp := &vaultv1.ListCredentialsResponse{Sealed: keys.Sealed(ctx), KeySource: keys.Source(), PassphraseSet: keys.Source() == keyring.SourcePassphrase && keys.Made(ctx)}
 	for _, c := range all {
-		resp.Credentials = append(resp.Credentials, credentialOf(c))
+		resp.Credentials = append(resp.Credentials, shown(c))
 	}
 	return resp, nil
 }
 
 // Unseal takes the passphrase. Guessing is slow: each try costs a third of a second, and they come one after the other.
-func (s *credentialService) Unseal(ctx context.Context, req *vaultv1.UnsealRequest) (*vaultv1.UnsealResponse, error) {
+func (s *operators) Unseal(ctx context.Context, req *vaultv1.UnsealRequest) (*vaultv1.UnsealResponse, error) {
 	if err := s.Safe.Keys().Unseal(ctx, req.GetPassphrase()); err != nil {
-		s.noteCredentialRefused(ctx, "", "unseal", err)
-		return nil, credentialFault("", err)
+		s.noteRefused(ctx, "", "unseal", err)
+		return nil, asFault("", err)
 	}
-	s.Journal.Note(ctx, credentialRecord("unseal", "", caller(ctx).String()))
+	s.Journal.Note(ctx, record("unseal", "", caller(ctx)))
 	return &vaultv1.UnsealResponse{}, nil
 }
 
 // RotateKeys makes a new data key, and as asked a new key above it.
-func (s *credentialService) RotateKeys(ctx context.Context, req *vaultv1.RotateKeysRequest) (*vaultv1.RotateKeysResponse, error) {
+func (s *operators) RotateKeys(ctx context.Context, req *vaultv1.RotateKeysRequest) (*vaultv1.RotateKeysResponse, error) {
 	n, err := s.Safe.Rotate(context.WithoutCancel(ctx), keyring.Rotation{
 		Passphrase: req.GetPassphrase(), Upper: req.GetUpper(), Next: req.GetNextPassphrase(),
 	})
 	if err != nil {
-		return nil, credentialFault("", err)
+		return nil, asFault("", err)
 	}
-	r := credentialRecord("rotate-keys", "", caller(ctx).String())
+	r := record("rotate-keys", "", caller(ctx))
 	if req.GetUpper() {
 		r.Body.Details["upper"] = "yes"
 	}
 	s.Journal.Note(ctx, r)
-	return &vaultv1.RotateKeysResponse{Values: count(n)}, nil
+	return &vaultv1.RotateKeysResponse{Values: uint32(max(n, 0))}, nil
 }
 
-// releaseService gives values to services that start.
-type releaseService struct {
+// sinks is the service that gives values to services that start, and to egress.
+type sinks struct {
 	vaultv1.UnimplementedReleaseServiceServer
-	*Server
+	*Service
 }
 
 // starts are the tools by which services start; where one names its service, that one alone starts.
@@ -177,8 +217,8 @@ var starts = map[string]bool{"start_service": true, "switch_mode": true}
 
 // ReleaseCredentials gives a service's launcher what the service is granted, within a redeemed call that still runs, or what it may have
 // unattended. Each is recorded before.
-func (s *releaseService) ReleaseCredentials(ctx context.Context, req *vaultv1.ReleaseCredentialsRequest) (*vaultv1.ReleaseCredentialsResponse, error) {
-	ask := safe.Ask{Sink: caller(ctx).String(), Service: req.GetService(), Names: req.GetNames()}
+func (s *sinks) ReleaseCredentials(ctx context.Context, req *vaultv1.ReleaseCredentialsRequest) (*vaultv1.ReleaseCredentialsResponse, error) {
+	ask := safe.Ask{Sink: caller(ctx), Service: req.GetService(), Names: req.GetNames()}
 	may := s.startsNow
 	if req.GetGrant() == nil {
 		may = nil
@@ -188,14 +228,14 @@ func (s *releaseService) ReleaseCredentials(ctx context.Context, req *vaultv1.Re
 }
 
 // ReleaseHeader gives egress what it puts into a header of one call's requests to one origin. It is recorded before.
-func (s *releaseService) ReleaseHeader(ctx context.Context, req *vaultv1.ReleaseHeaderRequest) (*vaultv1.ReleaseHeaderResponse, error) {
-	ask := safe.Ask{Sink: caller(ctx).String(), Origin: req.GetOrigin(), Header: http.CanonicalHeaderKey(req.GetHeader()), Names: []string{req.GetName()}}
+func (s *sinks) ReleaseHeader(ctx context.Context, req *vaultv1.ReleaseHeaderRequest) (*vaultv1.ReleaseHeaderResponse, error) {
+	ask := safe.Ask{Sink: caller(ctx), Origin: req.GetOrigin(), Header: http.CanonicalHeaderKey(req.GetHeader()), Names: []string{req.GetName()}}
 	sealed, err := s.release(ctx, req.GetGrant(), ask, s.sendsNow, req.GetPublicKey(), handover.ForHeader(ask.Origin, ask.Header))
 	return &vaultv1.ReleaseHeaderResponse{Sealed: sealed}, err
 }
 
 // release encrypts what is asked for to a key. may judges the call that it is for; nil: there is none.
-func (s *Server) release(ctx context.Context, signed *callv1.SignedGrant, ask safe.Ask, may func(*store.Operation, safe.Ask) error,
+func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask safe.Ask, may func(*store.Operation, safe.Ask) error,
 	public []byte, to string) ([]byte, error) {
 	epoch, grant := s.Halt.Now().Epoch, &callv1.Grant{}
 	if may != nil {
@@ -205,7 +245,7 @@ func (s *Server) release(ctx context.Context, signed *callv1.SignedGrant, ask sa
 			err = s.runsNow(ctx, grant, &ask, may)
 		}
 		if err != nil {
-			s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
+			s.noteRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
 			if fault.Is(err, callv1.Code_CODE_HALTED) {
 				return nil, err
 			}
@@ -214,11 +254,11 @@ func (s *Server) release(ctx context.Context, signed *callv1.SignedGrant, ask sa
 	}
 	uses, err := s.Safe.MayRelease(ctx, ask)
 	if err != nil {
-		s.noteCredentialRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
-		return nil, credentialFault("", err)
+		s.noteRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
+		return nil, asFault("", err)
 	}
 	for _, u := range uses {
-		r := credentialRecord("use", u.Name, ask.Sink)
+		r := record("use", u.Name, ask.Sink)
 		r.Kind, r.OperationId, r.Tool = auditv1.Kind_KIND_CREDENTIAL_USED, u.OperationID, grant.GetTool().GetName()
 		r.Body.Principal, r.Body.Session, r.Body.Channel = grant.GetPrincipal(), grant.GetSession(), grant.GetChannel()
 		if r.Body.Details["domain"], r.Body.Details["service"] = "service", u.Service; ask.Origin != "" {
@@ -241,13 +281,13 @@ func (s *Server) release(ctx context.Context, signed *callv1.SignedGrant, ask sa
 		})
 	})
 	if err != nil {
-		return nil, credentialFault("", err)
+		return nil, asFault("", err)
 	}
 	return sealed, nil
 }
 
 // runsNow reports why a grant's call does not run at this moment for what is asked for, and says whose agent asks.
-func (s *Server) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, may func(*store.Operation, safe.Ask) error) error {
+func (s *Service) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, may func(*store.Operation, safe.Ask) error) error {
 	if g.GetAudience() != ask.Sink {
 		return errors.New("the grant is for another sink")
 	}
@@ -263,7 +303,7 @@ func (s *Server) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, ma
 }
 
 // startsNow reports why a call does not start that service.
-func (s *Server) startsNow(o *store.Operation, ask safe.Ask) error {
+func (s *Service) startsNow(o *store.Operation, ask safe.Ask) error {
 	if !starts[o.ToolName] {
 		return errors.New(o.ToolName + " starts no service")
 	}
@@ -281,7 +321,7 @@ func (s *Server) startsNow(o *store.Operation, ask safe.Ask) error {
 
 // sendsNow reports why a call sends no such credential to that origin: its arguments do not refer to it, its url is of another origin, or
 // its client's line does not name it.
-func (s *Server) sendsNow(o *store.Operation, ask safe.Ask) error {
+func (s *Service) sendsNow(o *store.Operation, ask safe.Ask) error {
 	tool, ok := contract.Lookup(o.ToolName)
 	if !ok {
 		return errors.New("its tool is not known")
@@ -310,8 +350,8 @@ func (s *Server) sendsNow(o *store.Operation, ask safe.Ask) error {
 	return nil
 }
 
-// heldBy is what an agent is told whose arguments hold a credential: people would see it, and sign for it, and the log would keep it.
-func (s *Server) heldBy(ctx context.Context, arguments string) error {
+// HeldBy is what an agent is told whose arguments hold a credential: people would see it, and sign for it, and the log would keep it.
+func (s *Service) HeldBy(ctx context.Context, arguments string) error {
 	name, err := s.Safe.Holding(ctx, arguments)
 	if err != nil || name == "" {
 		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "an argument holds what looks like a credential; ask your human to store it (durward credential add NAME) "+
@@ -320,16 +360,17 @@ func (s *Server) heldBy(ctx context.Context, arguments string) error {
 	return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "an argument holds a stored credential; pass "+`{"$credential":"`+name+`"} where the tool takes one`)
 }
 
-func (s *Server) isSink(id string) bool {
-	for _, sink := range s.Sinks {
-		if sink.String() == id {
-			return true
-		}
-	}
-	return false
+func (s *Service) isSink(id string) bool {
+	return slices.ContainsFunc(s.Sinks, func(sink identity.ID) bool { return sink.String() == id })
 }
 
-func credentialRecord(action, name, by string) *auditv1.Record {
+// caller is the identity on the connection; the chain lets nobody in without.
+func caller(ctx context.Context) string {
+	id, _ := rpc.Caller(ctx)
+	return id.String()
+}
+
+func record(action, name, by string) *auditv1.Record {
 	r := &auditv1.Record{Kind: auditv1.Kind_KIND_CREDENTIAL_CHANGED, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
 		Action: "credential-" + action, DecisionSource: by, Details: map[string]string{},
 	}}
@@ -339,9 +380,9 @@ func credentialRecord(action, name, by string) *auditv1.Record {
 	return r
 }
 
-func (s *Server) noteCredentialRefused(ctx context.Context, names, service string, cause error) {
+func (s *Service) noteRefused(ctx context.Context, names, service string, cause error) {
 	r := &auditv1.Record{Kind: auditv1.Kind_KIND_DENIED, Status: auditv1.Status_STATUS_DENIED, Body: &auditv1.Body{
-		Action: "credential-refused", Reason: cause.Error(), DecisionSource: caller(ctx).String(), Details: map[string]string{},
+		Action: "credential-refused", Reason: cause.Error(), DecisionSource: caller(ctx), Details: map[string]string{},
 	}}
 	for key, value := range map[string]string{"names": names, "service": service} {
 		if value != "" {
@@ -351,8 +392,8 @@ func (s *Server) noteCredentialRefused(ctx context.Context, names, service strin
 	s.Journal.Note(ctx, r)
 }
 
-// credentialFault is what callers see.
-func credentialFault(name string, err error) error {
+// asFault is what callers see.
+func asFault(name string, err error) error {
 	cause := fault.WithCause(err)
 	switch {
 	case errors.Is(err, keyring.ErrSealed):
@@ -379,8 +420,8 @@ func credentialFault(name string, err error) error {
 	return err
 }
 
-// credentialOf is a credential without its values.
-func credentialOf(c *store.Credential) *vaultv1.Credential {
+// shown is a credential without its values.
+func shown(c *store.Credential) *vaultv1.Credential {
 	out := &vaultv1.Credential{Name: c.Name, Variable: c.Variable, Delivery: vaultv1.Delivery_DELIVERY_ENVIRONMENT}
 	for _, g := range c.Grants {
 		one := &vaultv1.CredentialGrant{
