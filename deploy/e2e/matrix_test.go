@@ -112,13 +112,13 @@ func invoke(t *testing.T, conn *grpc.ClientConn, m method, open time.Duration) e
 // TLS, against the running processes. What may call what is read from the contract alone.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{})
+	h := harness.Start(t, harness.Options{Egress: true})
 	ca := h.CA()
 	elsewhere, err := pki.NewCA(identity.DefaultTrustDomain)
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []string{harness.Gateway, harness.Vault, harness.Executor, "egress/main", harness.Audit, "operator/" + h.Operator}
+	roles := []string{harness.Gateway, harness.Vault, harness.Executor, harness.Egress, harness.Audit, "operator/" + h.Operator}
 	methods := contract(t)
 
 	var revoked strings.Builder
@@ -140,7 +140,7 @@ func TestMatrix(t *testing.T) {
 		},
 	}
 	// Each process reads the list of revoked identities again within a second.
-	for _, role := range harness.Roles()[:3] {
+	for _, role := range append(harness.Roles()[:3], harness.Egress) {
 		harness.Eventually(t, role+" knows who is revoked", func() error {
 			conn := h.DialWith(strangers["revoked"](harness.Gateway), role)
 			defer conn.Close()

@@ -105,7 +105,7 @@ func TestPipeline(t *testing.T) {
 				Catalog: harness.ModesCatalog, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
 			})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
-			for _, tool := range toolset.Tools() {
+			for _, tool := range harness.Tools() {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()
@@ -129,7 +129,7 @@ func TestPipeline(t *testing.T) {
 				}
 				walked[tool.Name] = true
 			}
-			for _, tool := range toolset.Tools() {
+			for _, tool := range harness.Tools() {
 				p.limited(tool)
 				if !walked[tool.Name] {
 					t.Errorf("%s was not called", tool.Name)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,7 +19,9 @@ import (
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 )
 
 // Names of the processes, in the order in which they start.
@@ -44,6 +47,11 @@ const up = "up"
 
 // Roles returns the names of the processes, in the order in which they start.
 func Roles() []string { return []string{Audit, Vault, Executor, Gateway} }
+
+// Tools are the contract's tools that a host without egress offers.
+func Tools() []contract.Tool {
+	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return t.Sink == optionsv1.Role_ROLE_EGRESS })
+}
 
 // Patience is how long anything that ought to happen at once may take on a busy machine.
 const Patience = 20 * time.Second

@@ -12,7 +12,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
-	"durward.internal/services/platform/contract"
 )
 
 // client is an MCP client that nobody here wrote, as the tests drive it. Its methods fail the test when the client does not
@@ -99,8 +98,8 @@ func newAsker(t *testing.T, tools []*mcp.Tool) asker {
 	for _, tool := range tools {
 		a.schemas[tool.Name] = tool.OutputSchema
 	}
-	if len(tools) != len(contract.Tools()) {
-		t.Fatalf("%d tools, want %d", len(tools), len(contract.Tools()))
+	if len(tools) != len(harness.Tools()) {
+		t.Fatalf("%d tools, want %d", len(tools), len(harness.Tools()))
 	}
 	return a
 }
