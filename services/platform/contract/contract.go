@@ -4,6 +4,7 @@
 package contract
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -135,6 +136,15 @@ func Lookup(name string) (Tool, bool) {
 		return Tool{}, false
 	}
 	return catalog()[i], true
+}
+
+// Referred finds the tool that a reference names, in this very definition.
+func Referred(ref *callv1.ToolRef) (Tool, bool) {
+	t, ok := Lookup(ref.GetName())
+	if !ok || t.Source != ref.GetSource() || !bytes.Equal(t.DefinitionDigest[:], ref.GetDefinitionDigest()) {
+		return Tool{}, false
+	}
+	return t, true
 }
 
 // ByMethod finds a tool by its gRPC name.

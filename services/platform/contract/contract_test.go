@@ -458,3 +458,30 @@ func TestEnumsAreWords(t *testing.T) {
 		t.Errorf("%s: %v", raw, err)
 	}
 }
+
+// TestReferred: a reference names a tool by its name, its source and its very definition.
+func TestReferred(t *testing.T) {
+	tool, ok := Lookup("start_service")
+	if !ok {
+		t.Fatal("the contract has no start_service")
+	}
+	if got, ok := Referred(tool.Ref()); !ok || got.FullMethod != tool.FullMethod {
+		t.Errorf("its own reference: %q, %t", got.FullMethod, ok)
+	}
+	for name, change := range map[string]func(*callv1.ToolRef){
+		"another name":       func(r *callv1.ToolRef) { r.Name = "stop_service" },
+		"no such name":       func(r *callv1.ToolRef) { r.Name = "drop_tables" },
+		"another source":     func(r *callv1.ToolRef) { r.Source = "mcp:files" },
+		"another definition": func(r *callv1.ToolRef) { r.DefinitionDigest[0]++ },
+		"no definition":      func(r *callv1.ToolRef) { r.DefinitionDigest = nil },
+	} {
+		ref := proto.CloneOf(tool.Ref())
+		change(ref)
+		if got, ok := Referred(ref); ok {
+			t.Errorf("%s: it is %s", name, got.Name)
+		}
+	}
+	if _, ok := Referred(nil); ok {
+		t.Error("nothing names a tool")
+	}
+}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -68,9 +67,8 @@ func (Subjects) Found(context.Context, string, string, []byte) string { return "
 
 // PreviewCall returns what a call would act on and do.
 func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
-	tool, ok := contract.Lookup(r.GetTool().GetName())
-	if !ok || tool.Sink != optionsv1.Role_ROLE_EGRESS || r.GetTool().GetSource() != tool.Source ||
-		!bytes.Equal(r.GetTool().GetDefinitionDigest(), tool.DefinitionDigest[:]) {
+	tool, ok := contract.Referred(r.GetTool())
+	if !ok || tool.Sink != optionsv1.Role_ROLE_EGRESS {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "egress has no such tool, or another definition of it", fault.WithField("tool"))
 	}
 	arguments, err := contract.CanonicalArguments(r.GetArguments())

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -66,9 +65,8 @@ func NewControl(cfg ControlConfig) *Control { return &Control{cfg: cfg, started:
 
 // PreviewCall returns what a call would act on and do.
 func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
-	tool, ok := contract.Lookup(r.GetTool().GetName())
-	if !ok || tool.Sink != optionsv1.Role_ROLE_EXECUTOR || r.GetTool().GetSource() != tool.Source ||
-		!bytes.Equal(r.GetTool().GetDefinitionDigest(), tool.DefinitionDigest[:]) {
+	tool, ok := contract.Referred(r.GetTool())
+	if !ok || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "this executor has no such tool, or another definition of it", fault.WithField("tool"))
 	}
 	arguments, err := contract.CanonicalArguments(r.GetArguments())

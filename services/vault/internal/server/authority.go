@@ -316,8 +316,8 @@ func (s *Server) dangerous(session string) bool {
 // tool finds the tool that the reference names, in this very definition, and the sink that answers it. The vault's own
 // tools run on a permit alone.
 func (s *Server) tool(ref *callv1.ToolRef) (contract.Tool, identity.ID, bool) {
-	tool, ok := contract.Lookup(ref.GetName())
-	if !ok || tool.Source != ref.GetSource() || !bytes.Equal(tool.DefinitionDigest[:], ref.GetDefinitionDigest()) {
+	tool, ok := contract.Referred(ref)
+	if !ok {
 		return contract.Tool{}, identity.ID{}, false
 	}
 	sink, ok := s.sinks[tool.Sink]
