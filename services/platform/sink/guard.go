@@ -3,7 +3,6 @@ package sink
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -83,12 +82,6 @@ func useOf(u *Use) *Use { return u }
 
 // ownSubject is what a standing statement's subjects are compared with: what this sink itself would act on.
 func ownSubject(own []byte) []byte { return own }
-
-// argumentListed reports whether an argument has one of the values that this sink's file lists.
-func argumentListed(values []json.RawMessage, own json.RawMessage) bool { return contains(values, own) }
-
-// entryEnded reports whether an entry of this sink's file has ended; the zero time never comes.
-func entryEnded(until, now time.Time) bool { return !until.IsZero() && !now.Before(until) }
 
 // flagged is the grant as it says itself whether it is for dangerous mode.
 func flagged(g *callv1.Grant, _ statement.Kind) *callv1.Grant { return g }

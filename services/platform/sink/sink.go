@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"durward.internal/services/platform/refusals"
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/trust"
 )
 
@@ -124,7 +126,7 @@ type Config struct {
 	Logger    *slog.Logger
 	// Unattended are the calls beyond READ that run here without a human's statement: this sink's own file says so. SetUnattended
 	// replaces it.
-	Unattended []Unattended
+	Unattended []unattended.Entry
 	// DesktopAllowed is this sink's own word on tools that control the desktop; nil: they are off.
 	DesktopAllowed func() bool
 	// Now is the sink's clock; nil means time.Now.
@@ -147,7 +149,7 @@ type Authority struct {
 	control   atomic.Pointer[Control]
 	desktop   *desktop.Gate
 	// unattendedList is never nil.
-	unattendedList atomic.Pointer[[]Unattended]
+	unattendedList atomic.Pointer[[]unattended.Entry]
 	// controlMu orders changes of the control state; readers use the pointer.
 	controlMu sync.Mutex
 	// beginning is held for reading while an effect begins, and for writing by what ends authority before it answers.
@@ -225,6 +227,22 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 	}
 	a.control.Store(&control)
 	return a, nil
+}
+
+// SetUnattended replaces the list of what runs here without a human's statement, from the next call on; a call that waits for its
+// turn is held to the new one too. An error leaves the list as it was.
+func (a *Authority) SetUnattended(entries []unattended.Entry) error {
+	if err := unattended.Check(entries, a.cfg.Self.Role()); err != nil {
+		return err
+	}
+	list := slices.Clone(entries)
+	a.unattendedList.Store(&list)
+	return nil
+}
+
+// unattended reports whether a call may run on a grant without a human's statement.
+func (a *Authority) unattended(c *call, arguments []byte) bool {
+	return unattended.Cover(*a.unattendedList.Load(), c.tool, c.who.principal, arguments, a.cfg.Now())
 }
 
 // Control returns the epoch and whether the sink is halted.

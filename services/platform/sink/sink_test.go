@@ -29,6 +29,7 @@ import (
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink/unattended"
 )
 
 // memory is a Store that forgets when the test ends.
@@ -157,7 +158,7 @@ func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config
 func TestUnattendedNamesOwnToolsAlone(t *testing.T) {
 	kit := platformtest.New(t)
 	for _, name := range []string{"no_such_tool", "wait_operation", ""} {
-		_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}, Unattended: []Unattended{{Tool: name}}})
+		_, err := New(t.Context(), Config{Self: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), Store: &memory{}, Unattended: []unattended.Entry{{Tool: name}}})
 		if err == nil {
 			t.Errorf("%q may run unattended", name)
 		}

@@ -5,13 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -33,6 +30,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 )
 
@@ -372,7 +370,7 @@ func TestStandingStatementsGoNoFurther(t *testing.T) {
 			return s.dangerous("service_logs", &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")})
 		}, request: &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
 		{name: "unattended, the grant says dangerous", paper: func(s *stand) *paper {
-			if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+			if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
 				s.t.Fatal(err)
 			}
 			p := s.grantFor("start_service", startAlpha())
@@ -414,7 +412,7 @@ func TestDangerousModeStopsShortOfTheDesktopAndTheUnknown(t *testing.T) {
 		p := s.grantForTool(tool, startAlpha())
 		p.grant.Dangerous, p.statement, p.confirm = true, p.mode(), confirmation
 		s.refused(s.call(p, startAlpha()), callv1.Code_CODE_DENIED, errBeyond.Error())
-		if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+		if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
 			t.Fatal(err)
 		}
 		if c := (&call{tool: tool}); desktop.Controls(tool) && s.unattended(c, []byte("{}")) {
@@ -557,7 +555,7 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 				}
 			}, callv1.Code_CODE_HALTED},
 		"no longer unattended": {func(s *stand) *paper {
-			if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+			if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
 				s.t.Fatal(err)
 			}
 			return s.grantFor("start_service", startAlpha())
@@ -583,7 +581,7 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 func TestACallThatWaitedIsAskedAbout(t *testing.T) {
 	revoked := fault.New(callv1.Code_CODE_EXPIRED, "it was revoked")
 	listed := func(s *stand) *paper {
-		if err := s.SetUnattended([]Unattended{{Tool: "start_service"}}); err != nil {
+		if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
 			s.t.Fatal(err)
 		}
 		return s.grantFor("start_service", startAlpha())
@@ -652,7 +650,7 @@ func TestAnEntryEndsWhileACallWaits(t *testing.T) {
 	began := time.Now()
 	s := newStand(t, func(c *Config) {
 		c.Now = func() time.Time { return began.Add(waited) }
-		c.Unattended = []Unattended{{Tool: "start_service", Until: began.Add(10 * time.Second)}}
+		c.Unattended = []unattended.Entry{{Tool: "start_service", Until: began.Add(10 * time.Second)}}
 	})
 	s.handle = func(context.Context) { waited = 10 * time.Second }
 	s.refused(s.call(s.grantFor("start_service", startAlpha()), startAlpha()), callv1.Code_CODE_DENIED, "unattended changed or ended")
@@ -705,8 +703,8 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 	switchTo := func(mode string) *executorv1.SwitchModeRequest {
 		return &executorv1.SwitchModeRequest{ModeId: proto.String(mode), PlanDigest: proto.String(strings.Repeat("0", 64)), MarginMibOverride: proto.Uint32(256)}
 	}
-	listed := func(items ...any) []Unattended {
-		entries, err := ParseUnattended(items)
+	listed := func(items ...any) []unattended.Entry {
+		entries, err := unattended.Parse(items)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -719,7 +717,7 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name    string
-		entries []Unattended
+		entries []unattended.Entry
 		mode    string
 		want    error
 	}{
@@ -754,100 +752,13 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 	}
 }
 
-func TestUnattendedListsAreStrict(t *testing.T) {
-	for name, item := range map[string]any{
-		"a number":            uint64(1),
-		"no tool":             map[string]any{"clients": []any{"cursor"}},
-		"an unknown key":      map[string]any{"tool": "switch_mode", "client": []any{"cursor"}},
-		"no clients":          map[string]any{"tool": "switch_mode", "clients": []any{}},
-		"clients are nothing": map[string]any{"tool": "switch_mode", "clients": nil},
-		"a client's pattern":  map[string]any{"tool": "switch_mode", "clients": []any{"*"}},
-		"no values":           map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{}}},
-		"arguments, none":     map[string]any{"tool": "switch_mode", "arguments": map[string]any{}},
-		"an unknown argument": map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode": []any{"chat"}}},
-		"a value's type":      map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{uint64(1)}}},
-		"a fraction":          map[string]any{"tool": "switch_mode", "arguments": map[string]any{"margin_mib_override": []any{1.5}}},
-		"a list as value":     map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{[]any{"chat"}}}},
-		"an end without time": map[string]any{"tool": "switch_mode", "until": "2026-01-31"},
-		"an end without zone": map[string]any{"tool": "switch_mode", "until": "2026-01-31T18:00:00"},
-		"an end by a blank":   map[string]any{"tool": "switch_mode", "until": "2026-01-31 18:00:00Z"},
-		"an end in fractions": map[string]any{"tool": "switch_mode", "until": "2026-01-31T18:00:00.5Z"},
-		"an end that is none": map[string]any{"tool": "switch_mode", "until": "2026-02-31T18:00:00Z"},
-		"an end as a number":  map[string]any{"tool": "switch_mode", "until": uint64(1790000000)},
-		"no end, said so":     map[string]any{"tool": "switch_mode", "until": ""},
-		"the zero time":       map[string]any{"tool": "switch_mode", "until": "0001-01-01T00:00:00Z"},
-		"an end as nothing":   map[string]any{"tool": "switch_mode", "until": nil},
-		"an unknown tool":     "swich_mode",
-		"another sink's tool": "wait_operation",
-		"nothing":             "",
-	} {
-		entries, err := ParseUnattended([]any{item})
-		if err == nil {
-			err = CheckUnattended(entries, optionsv1.Role_ROLE_EXECUTOR)
-		}
-		if err == nil || !strings.HasPrefix(err.Error(), "unattended: entry 1: ") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	// What is wrong is said where it is wrong.
-	many := make([]any, maxUnattendedValues+1)
-	for i := range many {
-		many[i] = strconv.Itoa(i)
-	}
-	for want, item := range map[string]any{
-		"must be a tool's name":               uint64(1),
-		"tool: must be text":                  map[string]any{"tool": uint64(7)},
-		"tool: is required":                   map[string]any{"clients": []any{"cursor"}},
-		"clients: must be texts":              map[string]any{"tool": "switch_mode", "clients": []any{uint64(7)}},
-		"until: must be a time":               map[string]any{"tool": "switch_mode", "until": uint64(7)},
-		"arguments: mode_id: must have 1 to ": map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": many}},
-	} {
-		entries, err := ParseUnattended([]any{item})
-		if err == nil {
-			err = CheckUnattended(entries, optionsv1.Role_ROLE_EXECUTOR)
-		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
-		}
-	}
-	if err := CheckUnattended(slices.Repeat([]Unattended{{Tool: "start_service"}}, maxUnattended+1), optionsv1.Role_ROLE_EXECUTOR); err == nil {
-		t.Error("a list without end is taken")
-	}
-	click := mustTool(t, "start_service")
-	click.Tags = []string{"desktop:click"}
-	if err := (Unattended{Tool: "start_service"}).fits(click); err == nil {
-		t.Error("a tool that controls the desktop may be listed")
-	}
+func TestABrokenListIsNotTakenOver(t *testing.T) {
 	s := newStand(t)
-	good := []Unattended{{Tool: "start_service"}}
+	good := []unattended.Entry{{Tool: "start_service"}}
 	if err := s.SetUnattended(good); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SetUnattended([]Unattended{{Tool: "no_such_tool"}}); err == nil || len(*s.unattendedList.Load()) != 1 {
+	if err := s.SetUnattended([]unattended.Entry{{Tool: "no_such_tool"}}); err == nil || len(*s.unattendedList.Load()) != 1 {
 		t.Errorf("a broken list was taken over: %v", err)
 	}
-}
-
-// FuzzUnattended: an entry with arguments lets no call run whose argument has another value, whatever the text.
-func FuzzUnattended(f *testing.F) {
-	f.Add("chat", "chat")
-	f.Add("chat", "chat\n")
-	f.Add("a\u202eb", `"`)
-	f.Fuzz(func(t *testing.T, listed, given string) {
-		if !utf8.ValidString(listed) || !utf8.ValidString(given) {
-			return // neither a YAML file nor an argument can hold it
-		}
-		value, err := canonical.Marshal(listed)
-		if err != nil {
-			return
-		}
-		arguments, err := canonical.Marshal(map[string]string{"mode_id": given})
-		if err != nil {
-			return
-		}
-		u := Unattended{Tool: "switch_mode", Arguments: map[string][]json.RawMessage{"mode_id": {value}}}
-		if got := u.covers("switch_mode", "claude", arguments, time.Now()); got != (listed == given) {
-			t.Errorf("%q covers %q: %v", listed, given, got)
-		}
-	})
 }

@@ -13,7 +13,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/dialer"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/sink/wiring"
 )
 
@@ -91,9 +91,9 @@ func (s *settings) Validate() error {
 	if s.Limits.BodyKiB < 0 || s.Limits.BodyKiB > 16<<10 {
 		problems = append(problems, errors.New("limits.body_kib: must be 1 to 16384, or 0 for 1024"))
 	}
-	if list, err := sink.ParseUnattended(s.Unattended); err != nil {
+	if list, err := unattended.Parse(s.Unattended); err != nil {
 		problems = append(problems, err)
-	} else if err := sink.CheckUnattended(list, optionsv1.Role_ROLE_EGRESS); err != nil {
+	} else if err := unattended.Check(list, optionsv1.Role_ROLE_EGRESS); err != nil {
 		problems = append(problems, err)
 	}
 	if _, err := s.dialer(); err != nil {

@@ -32,6 +32,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 )
 
@@ -464,7 +465,7 @@ func TestAScopeIsCountedAcrossGrantsAndRestarts(t *testing.T) {
 }
 
 func TestUnattendedToolsNeedTheSinksOwnWord(t *testing.T) {
-	w := newWorld(t, func(c *sink.Config) { c.Unattended = []sink.Unattended{{Tool: "stop_service"}} })
+	w := newWorld(t, func(c *sink.Config) { c.Unattended = []unattended.Entry{{Tool: "stop_service"}} })
 	w.driver.running["alpha"] = true
 	tk := w.ticketFor("stop_service", &executorv1.StopServiceRequest{ServiceId: proto.String("alpha")})
 	tk.statement, tk.grant.SubjectDigest = nil, nil

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 )
 
@@ -216,7 +217,7 @@ func TestAnOverrideComesBack(t *testing.T) {
 
 // TestAListedSwitchRunsUnattended: what `durward policy allow` writes lets that client switch to these modes, and nobody else to any.
 func TestAListedSwitchRunsUnattended(t *testing.T) {
-	entries, err := sink.ParseUnattended([]any{map[string]any{
+	entries, err := unattended.Parse([]any{map[string]any{
 		"tool": "switch_mode", "clients": []any{"claude"}, "arguments": map[string]any{"mode_id": []any{"small"}},
 	}})
 	if err != nil {

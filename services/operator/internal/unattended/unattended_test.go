@@ -11,7 +11,7 @@ import (
 
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/policy"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 )
 
 func lookup(t *testing.T, name string) contract.Tool {
@@ -54,11 +54,11 @@ func TestAnEntryIsReadAsItWasMeant(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(text), &file); err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
-			got, err := sink.ParseUnattended(file.Unattended)
+			got, err := unattended.Parse(file.Unattended)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, text)
 			}
-			want := []sink.Unattended{{Tool: c.tool, Clients: []string{"cursor"}, Arguments: c.want, Until: c.until}}
+			want := []unattended.Entry{{Tool: c.tool, Clients: []string{"cursor"}, Arguments: c.want, Until: c.until}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s\n%s", diff, text)
 			}

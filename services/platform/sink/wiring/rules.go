@@ -18,7 +18,7 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 )
 
 // maxRules bounds the file, as the config package does.
@@ -43,7 +43,7 @@ type RulesConfig struct {
 	GatewayUser string
 	Development bool
 	// Set takes the list over, or refuses it.
-	Set    func([]sink.Unattended) error
+	Set    func([]unattended.Entry) error
 	Log    process.Log
 	Logger *slog.Logger
 }
@@ -55,7 +55,7 @@ type Rules struct {
 	foreign *ownership.Foreign
 	// digest is that of the file as it was taken over last, and list what it lists; others is all else that it said at the start.
 	digest string
-	list   []sink.Unattended
+	list   []unattended.Entry
 	others any
 	// problem is what was said last to be wrong.
 	problem string
@@ -112,7 +112,7 @@ func (r *Rules) look() filewatch.Stamps {
 }
 
 // read reads the whole file, strictly.
-func (r *Rules) read() (others any, list []sink.Unattended, digest string, err error) {
+func (r *Rules) read() (others any, list []unattended.Entry, digest string, err error) {
 	raw, err := ownership.ReadFile(r.place(), maxRules, r.foreign)
 	if err != nil {
 		return nil, nil, "", err
@@ -121,8 +121,8 @@ func (r *Rules) read() (others any, list []sink.Unattended, digest string, err e
 	if err := config.Parse(r.cfg.Name, raw, s); err != nil {
 		return nil, nil, "", err
 	}
-	unattended, others := s.Rules()
-	if list, err = sink.ParseUnattended(unattended); err != nil {
+	items, others := s.Rules()
+	if list, err = unattended.Parse(items); err != nil {
 		return nil, nil, "", err
 	}
 	return others, list, canonical.DigestText(raw), nil
@@ -161,9 +161,9 @@ func (r *Rules) check(ctx context.Context) error {
 }
 
 // adopt puts a changed file into force, as far as that needs no restart. It is recorded before it counts.
-func (r *Rules) adopt(ctx context.Context, others any, list []sink.Unattended, digest string) error {
+func (r *Rules) adopt(ctx context.Context, others any, list []unattended.Entry, digest string) error {
 	if !reflect.DeepEqual(list, r.list) {
-		if err := sink.CheckUnattended(list, r.cfg.Role); err != nil {
+		if err := unattended.Check(list, r.cfg.Role); err != nil {
 			return err
 		}
 		if err := r.note(ctx, auditv1.Kind_KIND_CONFIG_FOUND, digest, fmt.Sprintf("%d calls may run without a human's statement", len(list))); err != nil {

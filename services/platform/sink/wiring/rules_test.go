@@ -20,7 +20,7 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/security/ownership"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 )
 
 // ledger takes records.
@@ -50,7 +50,7 @@ func (f *file) Rules() (list []any, others any) { return f.Unattended, f.Common 
 type ruled struct {
 	t    *testing.T
 	path string
-	list []sink.Unattended
+	list []unattended.Entry
 	sets int
 	log  ledger
 }
@@ -80,7 +80,7 @@ func (r *ruled) open(logger *slog.Logger) (*Rules, error) {
 func (r *ruled) openFor(logger *slog.Logger, user string, development bool) (*Rules, error) {
 	return OpenRules(RulesConfig{
 		Name: "executor.yaml", Path: r.path, Role: optionsv1.Role_ROLE_EXECUTOR, Empty: func() Settings { return &file{} },
-		GatewayUser: user, Development: development, Log: &r.log, Logger: logger, Set: func(list []sink.Unattended) error {
+		GatewayUser: user, Development: development, Log: &r.log, Logger: logger, Set: func(list []unattended.Entry) error {
 			r.list, r.sets = list, r.sets+1
 			return nil
 		},
@@ -136,7 +136,7 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	r.log.records = nil
 	r.write(chatForCursor)
 	look(t, rules)
-	want := []sink.Unattended{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
+	want := []unattended.Entry{{Tool: "switch_mode", Clients: []string{"cursor"}, Arguments: map[string][]json.RawMessage{
 		"mode_id": {json.RawMessage(`"chat"`), json.RawMessage(`"coding"`)},
 	}}}
 	if diff := cmp.Diff(want, r.list); diff != "" {

@@ -14,13 +14,13 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
-	"durward.internal/services/operator/internal/unattended"
-	"durward.internal/services/platform/sink"
+	entry "durward.internal/services/operator/internal/unattended"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/trust"
 )
 
 // entries are what the executor would read of its list.
-func entries(t *testing.T, folder string) []sink.Unattended {
+func entries(t *testing.T, folder string) []unattended.Entry {
 	t.Helper()
 	var listed struct {
 		Unattended []any `yaml:"unattended"`
@@ -28,7 +28,7 @@ func entries(t *testing.T, folder string) []sink.Unattended {
 	if err := yaml.Unmarshal([]byte(read(t, filepath.Join(folder, "executor.yaml"))), &listed); err != nil {
 		t.Fatal(err)
 	}
-	list, err := sink.ParseUnattended(listed.Unattended)
+	list, err := unattended.Parse(listed.Unattended)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestAllowUntilEndsInBothFiles(t *testing.T) {
 			t.Fatalf("%q: %+v", c.until, r)
 		}
 		list, ids := entries(t, folder), ruleIDs(t, folder)
-		if len(list) != 1 || len(ids) != 1 || !strings.Contains(read(t, filepath.Join(folder, "executor.yaml")), unattended.Mark+ids[0]+"\n") {
+		if len(list) != 1 || len(ids) != 1 || !strings.Contains(read(t, filepath.Join(folder, "executor.yaml")), entry.Mark+ids[0]+"\n") {
 			t.Fatalf("%q: entries %+v, rules %q", c.until, list, ids)
 		}
 		if left := time.Until(list[0].Until); c.want == 0 && !list[0].Until.IsZero() || c.want > 0 && (left > c.want || left < c.want-time.Minute) {

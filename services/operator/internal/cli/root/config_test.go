@@ -22,7 +22,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -445,7 +445,7 @@ func TestPolicyAllow(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(read(t, executor)), &listed); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := sink.ParseUnattended(listed.Unattended)
+	entries, err := unattended.Parse(listed.Unattended)
 	if err != nil || len(entries) != 1 || entries[0].Tool != "switch_mode" || strings.Join(entries[0].Clients, " ") != "cursor" ||
 		len(entries[0].Arguments["mode_id"]) != 2 || string(entries[0].Arguments["mode_id"][0]) != `"chatting"` || string(entries[0].Arguments["margin_mib_override"][0]) != "256" {
 		t.Errorf("%+v, %v", entries, err)

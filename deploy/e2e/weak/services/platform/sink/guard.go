@@ -3,7 +3,6 @@ package sink
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/platform/weakness"
@@ -27,8 +27,8 @@ const GuardOwnership = "ownership"
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent",
-	"statement", "uses", "intent", "redeem", "confirm", "check", "one-call", "tokenise", "any-subject", "unattended-arguments", "unattended-until",
-	"dangerous-flag", "confirmed", "ended").
+	"statement", "uses", "intent", "redeem", "confirm", "check", "one-call", "tokenise", "any-subject",
+	"dangerous-flag", "confirmed", "ended").And(unattended.Guards).
 	Also("state", func() {
 		database.WeakenSeals()
 		rollback.Weaken()
@@ -122,14 +122,6 @@ func ownSubject(own []byte) []byte {
 		return nil // then the grant's own counts, which may have none
 	}
 	return own
-}
-
-func argumentListed(values []json.RawMessage, own json.RawMessage) bool {
-	return Guards.Off("unattended-arguments") || contains(values, own)
-}
-
-func entryEnded(until, now time.Time) bool {
-	return !Guards.Off("unattended-until") && !until.IsZero() && !now.Before(until)
 }
 
 func flagged(g *callv1.Grant, kind statement.Kind) *callv1.Grant {

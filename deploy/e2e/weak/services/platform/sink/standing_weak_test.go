@@ -10,6 +10,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink/unattended"
 )
 
 // TestWithoutItsGuard: the negative controls of TestStandingStatementsGoNoFurther, TestACallThatWaitedIsAskedAbout and TestUnattendedCallsMeetTheirEntry: with the one
@@ -36,13 +37,13 @@ func TestWithoutItsGuard(t *testing.T) {
 			return s.call(s.dangerous("start_service", startAlpha()), startAlpha())
 		},
 		"unattended-until": func(s *stand) error {
-			if err := s.SetUnattended([]Unattended{{Tool: "start_service", Until: time.Now().Add(-time.Hour)}}); err != nil {
+			if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service", Until: time.Now().Add(-time.Hour)}}); err != nil {
 				s.t.Fatal(err)
 			}
 			return s.call(s.grantFor("start_service", startAlpha()), startAlpha())
 		},
 		"unattended-arguments": func(s *stand) error {
-			entries, err := ParseUnattended([]any{map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{"chat"}}}})
+			entries, err := unattended.Parse([]any{map[string]any{"tool": "switch_mode", "arguments": map[string]any{"mode_id": []any{"chat"}}}})
 			if err == nil {
 				err = s.SetUnattended(entries)
 			}
@@ -64,5 +65,6 @@ func TestWithoutItsGuard(t *testing.T) {
 			t.Errorf("%s: without its guard the attack fails: %v, %d effects", guard, err, s.effects)
 		}
 		Guards.Restore(guard)
+		unattended.Guards.Restore(guard)
 	}
 }

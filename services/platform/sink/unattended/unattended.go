@@ -1,4 +1,6 @@
-package sink
+// Package unattended reads the list, in a sink's own file, of calls beyond READ that run there without a human's statement, holds it
+// to the contract and compares calls with it. The file is trusted: a human wrote it. The calls are not.
+package unattended
 
 import (
 	"bytes"
@@ -18,9 +20,8 @@ import (
 	"durward.internal/services/platform/desktop"
 )
 
-// Unattended is one entry of a sink's own file: calls beyond READ that run here on a grant without a human's statement. A call
-// must meet all of an entry, and one entry will do.
-type Unattended struct {
+// Entry is one entry of the list. A call must meet all of an entry, and one entry will do.
+type Entry struct {
 	Tool string
 	// Clients are the principals; none: any.
 	Clients []string
@@ -33,64 +34,65 @@ type Unattended struct {
 
 // Bounds of a list.
 const (
-	maxUnattended       = 1000
-	maxUnattendedValues = 1000
+	maxEntries = 1000
+	maxValues  = 1000
 )
 
 var clientID = regexp.MustCompile(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
 
-// ParseUnattended reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments,
-// until}. What is wrong is said with the number of the entry, from 1. An entry that has ended is no mistake: it lets nothing run. Whether a sink has the tools is for New and SetUnattended.
-func ParseUnattended(items []any) ([]Unattended, error) {
-	var out []Unattended
+// Parse reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments, until}. What is wrong is said
+// with the number of the entry, from 1. An entry that has ended is no mistake: it lets nothing run. Whether a sink has the tools is for
+// Check.
+func Parse(items []any) ([]Entry, error) {
+	var out []Entry
 	for i, item := range items {
-		u, err := parseUnattended(item)
+		e, err := parse(item)
 		if err != nil {
 			return nil, fmt.Errorf("unattended: entry %d: %w", i+1, err)
 		}
-		out = append(out, u)
+		out = append(out, e)
 	}
 	return out, nil
 }
 
-func parseUnattended(item any) (u Unattended, err error) {
+func parse(item any) (e Entry, err error) {
 	if name, ok := item.(string); ok {
-		return Unattended{Tool: name}, nil
+		return Entry{Tool: name}, nil
 	}
 	object, ok := item.(map[string]any)
 	if !ok {
-		return u, fmt.Errorf("must be a tool's name, or {tool, clients, arguments, until}")
+		return e, fmt.Errorf("must be a tool's name, or {tool, clients, arguments, until}")
 	}
 	for key, value := range object {
 		switch key {
 		case "tool":
-			if u.Tool, ok = value.(string); !ok {
-				return u, fmt.Errorf("tool: must be text")
+			if e.Tool, ok = value.(string); !ok {
+				return e, fmt.Errorf("tool: must be text")
 			}
 		case "clients":
-			if u.Clients, err = texts(value); err != nil {
-				return u, fmt.Errorf("clients: %w", err)
+			if e.Clients, err = texts(value); err != nil {
+				return e, fmt.Errorf("clients: %w", err)
 			}
 		case "arguments":
-			if u.Arguments, err = listedArguments(value); err != nil {
-				return u, fmt.Errorf("arguments: %w", err)
+			if e.Arguments, err = listedArguments(value); err != nil {
+				return e, fmt.Errorf("arguments: %w", err)
 			}
 		case "until":
-			if u.Until, err = parseUntil(value); err != nil {
-				return u, fmt.Errorf("until: %w", err)
+			if e.Until, err = parseUntil(value); err != nil {
+				return e, fmt.Errorf("until: %w", err)
 			}
 		default:
 			hint := ""
 			if near := config.Suggest(key, []string{"tool", "clients", "arguments", "until"}); len(near) > 0 {
 				hint = fmt.Sprintf("; did you mean %q?", near[0])
 			}
-			return u, fmt.Errorf("unknown key %q%s", key, hint)
+			return e, fmt.Errorf("unknown key %q%s", key, hint)
 		}
 	}
-	if u.Tool == "" {
-		return u, fmt.Errorf("tool: is required")
+	if e.Tool == "" {
+		return e, fmt.Errorf("tool: is required")
 	}
-	return u, nil
+	return e, nil
 }
 
 // moment is RFC 3339 to the second.
@@ -148,21 +150,21 @@ func listedArguments(value any) (map[string][]json.RawMessage, error) {
 	return out, nil
 }
 
-// CheckUnattended holds the entries to the tools that a sink of that role serves.
-func CheckUnattended(entries []Unattended, role optionsv1.Role) error {
-	if len(entries) > maxUnattended {
-		return fmt.Errorf("unattended: more than %d entries", maxUnattended)
+// Check holds the entries to the tools that a sink of that role serves.
+func Check(entries []Entry, role optionsv1.Role) error {
+	if len(entries) > maxEntries {
+		return fmt.Errorf("unattended: more than %d entries", maxEntries)
 	}
-	for i, u := range entries {
-		if err := u.check(role); err != nil {
+	for i, e := range entries {
+		if err := e.check(role); err != nil {
 			return fmt.Errorf("unattended: entry %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-func (u Unattended) check(role optionsv1.Role) error {
-	tool, ok := contract.Lookup(u.Tool)
+func (e Entry) check(role optionsv1.Role) error {
+	tool, ok := contract.Lookup(e.Tool)
 	if !ok || tool.Sink != role {
 		var names []string
 		for _, t := range contract.Tools() {
@@ -171,31 +173,31 @@ func (u Unattended) check(role optionsv1.Role) error {
 			}
 		}
 		hint := ""
-		if near := config.Suggest(u.Tool, names); len(near) > 0 {
+		if near := config.Suggest(e.Tool, names); len(near) > 0 {
 			hint = fmt.Sprintf("; did you mean %q?", near[0])
 		}
-		return fmt.Errorf("%q is not a tool of this sink%s", u.Tool, hint)
+		return fmt.Errorf("%q is not a tool of this sink%s", e.Tool, hint)
 	}
-	return u.fits(tool)
+	return e.fits(tool)
 }
 
 // fits holds an entry to its tool.
-func (u Unattended) fits(tool contract.Tool) error {
+func (e Entry) fits(tool contract.Tool) error {
 	if desktop.Controls(tool) {
-		return fmt.Errorf("%q controls the desktop, which never runs without a human", u.Tool)
+		return fmt.Errorf("%q controls the desktop, which never runs without a human", e.Tool)
 	}
-	for _, c := range u.Clients {
+	for _, c := range e.Clients {
 		if !clientID.MatchString(c) {
 			return fmt.Errorf("clients: %q is not a client's id", c)
 		}
 	}
-	for name, values := range u.Arguments {
+	for name, values := range e.Arguments {
 		fd := tool.Method.Input().Fields().ByName(protoreflect.Name(name))
 		if fd == nil {
-			return fmt.Errorf("arguments: %s has no argument %q", u.Tool, name)
+			return fmt.Errorf("arguments: %s has no argument %q", e.Tool, name)
 		}
-		if len(values) == 0 || len(values) > maxUnattendedValues {
-			return fmt.Errorf("arguments: %s: must have 1 to %d values", name, maxUnattendedValues)
+		if len(values) == 0 || len(values) > maxValues {
+			return fmt.Errorf("arguments: %s: must have 1 to %d values", name, maxValues)
 		}
 		for _, v := range values {
 			if !mayHold(fd, v) {
@@ -226,15 +228,15 @@ func mayHold(fd protoreflect.FieldDescriptor, v json.RawMessage) bool {
 }
 
 // covers reports whether the entry is for a call of the tool by that principal with these arguments, in RFC 8785 form, at that time.
-func (u Unattended) covers(tool, principal string, arguments []byte, now time.Time) bool {
-	if entryEnded(u.Until, now) || u.Tool != tool || len(u.Clients) > 0 && !slices.Contains(u.Clients, principal) {
+func (e Entry) covers(tool, principal string, arguments []byte, now time.Time) bool {
+	if entryEnded(e.Until, now) || e.Tool != tool || len(e.Clients) > 0 && !slices.Contains(e.Clients, principal) {
 		return false
 	}
 	var own map[string]json.RawMessage
-	if len(u.Arguments) > 0 && json.Unmarshal(arguments, &own) != nil {
+	if len(e.Arguments) > 0 && json.Unmarshal(arguments, &own) != nil {
 		return false
 	}
-	for name, values := range u.Arguments {
+	for name, values := range e.Arguments {
 		if !argumentListed(values, own[name]) {
 			return false
 		}
@@ -247,21 +249,8 @@ func contains(values []json.RawMessage, own json.RawMessage) bool {
 	return len(own) > 0 && slices.ContainsFunc(values, func(v json.RawMessage) bool { return bytes.Equal(v, own) })
 }
 
-// SetUnattended replaces the list of what runs here without a human's statement, from the next call on; a call that waits for its
-// turn is held to the new one too. An error leaves the list as it was.
-func (a *Authority) SetUnattended(entries []Unattended) error {
-	if err := CheckUnattended(entries, a.cfg.Self.Role()); err != nil {
-		return err
-	}
-	list := slices.Clone(entries)
-	a.unattendedList.Store(&list)
-	return nil
-}
-
-// unattended reports whether a call may run on a grant without a human's statement.
-func (a *Authority) unattended(c *call, arguments []byte) bool {
-	now := a.cfg.Now()
-	return !desktop.Controls(c.tool) && slices.ContainsFunc(*a.unattendedList.Load(), func(u Unattended) bool {
-		return u.covers(c.tool.Name, c.who.principal, arguments, now)
-	})
+// Cover reports whether one of the entries is for a call of the tool by that principal with these arguments, in RFC 8785 form, at
+// that time. A tool that controls the desktop never runs without a human, whatever is listed.
+func Cover(entries []Entry, tool contract.Tool, principal string, arguments []byte, now time.Time) bool {
+	return !desktop.Controls(tool) && slices.ContainsFunc(entries, func(e Entry) bool { return e.covers(tool.Name, principal, arguments, now) })
 }
