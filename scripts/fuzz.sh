@@ -7,12 +7,12 @@ time=${FUZZTIME:-10s}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 [ $# -gt 0 ] || set -- services gateway
-grep -rlE '^func Fuzz' --include='*_test.go' "$@" | while read -r file; do
+failed=0
+while read -r file target; do
   dir=$(dirname "$file")
-  grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | cut -c6- | while read -r target; do
-    echo "fuzz: $dir $target $time"
-    fuzz() { (cd "$dir" && go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 20x . </dev/null) | tee "$said"; }
-    # Where the end of the time meets a worker that is slow to answer, go test fails with these words alone (golang/go#75804).
-    fuzz || { grep -qxE ' +context deadline exceeded' "$said" && ! grep -q 'Failing input' "$said" && fuzz; }
-  done
-done
+  echo "fuzz: $dir $target $time"
+  fuzz() { (cd "$dir" && go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 20x . </dev/null) | tee "$said"; }
+  # Where the end of the time meets a worker that is slow to answer, go test fails with these words alone (golang/go#75804).
+  fuzz || { grep -qxE ' +context deadline exceeded' "$said" && ! grep -q 'Failing input' "$said" && fuzz; } || failed=1
+done < <(grep -rE '^func Fuzz' --include='*_test.go' "$@" | sed -E 's/^([^:]+):func (Fuzz[A-Za-z0-9_]+).*/\1 \2/')
+exit $failed

@@ -115,6 +115,10 @@ func ParseHost(host string) (string, error) {
 	if err != nil || name == "" || len(name) > maxName {
 		return "", Refuse(RuleURL, "the URL's host is neither a name nor an address")
 	}
+	// What is no UTF-8, among others, is turned into a name that is itself none.
+	if again, err := idna.Lookup.ToASCII(name); err != nil || again != name {
+		return "", Refuse(RuleURL, "the URL's host is neither a name nor an address")
+	}
 	labels := strings.Split(name, ".")
 	for _, label := range labels {
 		if !validLabel(label) {

@@ -53,6 +53,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"http://[0:0:0:0:0:0:0:1]/":      RuleURL,
 		"http://[fe80::1%25eth0]/":       RuleURL,
 		"http://[v1.x]/":                 RuleURL,
+		"http://w\xbccher.example/":      RuleURL,
 		"http://[127.0.0.1]/":            RuleURL,
 		"http://::1/":                    RuleURL,
 		"http://" + strings.Repeat("a.", 10_000) + "test/":          RuleURL,
