@@ -36,6 +36,8 @@ type Store interface {
 	retention.Store
 	// Growth is by how much it grows in a day.
 	Growth(ctx context.Context, now time.Time) (store.Growth, error)
+	// Count counts the entries below an index since a time.
+	Count(ctx context.Context, since time.Time, end uint64) (store.Counts, error)
 	// Bytes is how large it is, Folder where it lies; "": elsewhere.
 	Bytes() uint64
 	Folder() string

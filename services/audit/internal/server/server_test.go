@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -454,6 +455,57 @@ func TestSearch(t *testing.T) {
 		if _, err := client.SearchRecords(t.Context(), query); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
 			t.Errorf("%s: error %v", name, err)
 		}
+	}
+}
+
+// TestCount: calls by tool and by client, whichever process recorded them, and how long what was approved had waited.
+func TestCount(t *testing.T) {
+	h := newHouse(t)
+	client := h.history()
+	if got, err := client.CountRecords(t.Context(), &auditv1.CountRecordsRequest{}); err != nil || got.GetRecords() != 0 || got.GetFirst() != nil {
+		t.Errorf("an empty log: %v, %v", got, err)
+	}
+	write := func(role optionsv1.Role, records ...*auditv1.Record) {
+		t.Helper()
+		for i, r := range records {
+			r.Sequence, r.Time = uint64(i+1), timestamppb.Now()
+		}
+		if _, err := auditv1.NewLogServiceClient(h.as(role, "local")).Append(t.Context(), &auditv1.AppendRequest{Records: records}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(optionsv1.Role_ROLE_VAULT, &auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, OperationId: "o-1"}, &auditv1.Record{Kind: auditv1.Kind_KIND_APPROVED, OperationId: "o-1"},
+		&auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, OperationId: "o-2"})
+	var ended []*auditv1.Record
+	for i := range 1010 {
+		ended = append(ended, &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Tool: fmt.Sprintf("tool_%04d", max(i-4, 0)), Status: auditv1.Status(min(i, 6)), Body: &auditv1.Body{Principal: "codex"}})
+	}
+	for i, part := range slices.Collect(slices.Chunk(ended, 505)) {
+		for j, r := range part {
+			r.Sequence, r.Time = uint64(i*505+j+1), timestamppb.Now()
+		}
+		if _, err := auditv1.NewLogServiceClient(h.as(optionsv1.Role_ROLE_EXECUTOR, "local")).Append(t.Context(), &auditv1.AppendRequest{Records: part}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := client.CountRecords(t.Context(), &auditv1.CountRecordsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetSize() != 1013 || got.GetRecords() != 1013 || got.GetApprovals() != 1 || got.GetApprovalP50() == nil || len(got.GetTools()) != 1000 || got.GetMoreTools() != 6 || got.GetMoreClients() != 0 {
+		t.Errorf("%d of %d records, %d approvals after %v, %d tools and %d more, %d more clients", got.GetRecords(), got.GetSize(), got.GetApprovals(), got.GetApprovalP50(), len(got.GetTools()), got.GetMoreTools(), got.GetMoreClients())
+	}
+	if diff := cmp.Diff(&auditv1.CallCount{Name: "tool_0000", Ok: 3, Denied: 1, Failed: 1}, got.GetTools()[0], protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]*auditv1.CallCount{{Name: "codex", Ok: 3, Denied: 1, Failed: 1006}}, got.GetClients(), protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]uint64{"KIND_READ": 1010, "KIND_ASKED": 2, "KIND_APPROVED": 1}, got.GetKinds()); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := client.CountRecords(t.Context(), &auditv1.CountRecordsRequest{Since: &timestamppb.Timestamp{Seconds: 1 << 60}}); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+		t.Errorf("no time: %v", err)
 	}
 }
 

@@ -47,6 +47,7 @@ func suite(t *testing.T, open func(t *testing.T) *store.Store) {
 	t.Run("refused batches leave nothing", func(t *testing.T) { testRefused(t, lead(t, open(t))) })
 	t.Run("what is written is read", func(t *testing.T) { testRead(t, lead(t, open(t))) })
 	t.Run("search", func(t *testing.T) { testSearch(t, lead(t, open(t))) })
+	t.Run("count", func(t *testing.T) { testCount(t, lead(t, open(t))) })
 	t.Run("prune", func(t *testing.T) { testPrune(t, lead(t, open(t))) })
 	t.Run("reads", func(t *testing.T) { testReads(t, lead(t, open(t))) })
 	t.Run("last", func(t *testing.T) { testLast(t, lead(t, open(t))) })

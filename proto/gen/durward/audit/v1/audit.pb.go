@@ -14,6 +14,7 @@ import (
 	v1 "durward.internal/proto/gen/durward/options/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1884,6 +1885,251 @@ func (x *GetStatusResponse) GetBytesPerDay() uint64 {
 	return 0
 }
 
+type CountRecordsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By the log's clock. Unset: since the log began.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountRecordsRequest) Reset() {
+	*x = CountRecordsRequest{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountRecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountRecordsRequest) ProtoMessage() {}
+
+func (x *CountRecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountRecordsRequest.ProtoReflect.Descriptor instead.
+func (*CountRecordsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *CountRecordsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+type CountRecordsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The size of the tree that was counted.
+	Size    uint64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Records uint64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// When the log took the first of them; unset where there is none.
+	First *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
+	// How many there are of each kind, by the kind's name.
+	Kinds map[string]uint64 `protobuf:"bytes,4,rep,name=kinds,proto3" json:"kinds,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Calls that ended (read, outcome, recovered, sink refused), by tool and by client, those with the most first: at most 1000 of each, and
+	// how many more there are.
+	Tools       []*CallCount `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty"`
+	Clients     []*CallCount `protobuf:"bytes,6,rep,name=clients,proto3" json:"clients,omitempty"`
+	MoreTools   uint64       `protobuf:"varint,7,opt,name=more_tools,json=moreTools,proto3" json:"more_tools,omitempty"`
+	MoreClients uint64       `protobuf:"varint,8,opt,name=more_clients,json=moreClients,proto3" json:"more_clients,omitempty"`
+	// How many operations were approved after they were asked for in that time, and how long half of them, and 95 of 100, took at most.
+	Approvals     uint64               `protobuf:"varint,9,opt,name=approvals,proto3" json:"approvals,omitempty"`
+	ApprovalP50   *durationpb.Duration `protobuf:"bytes,10,opt,name=approval_p50,json=approvalP50,proto3" json:"approval_p50,omitempty"`
+	ApprovalP95   *durationpb.Duration `protobuf:"bytes,11,opt,name=approval_p95,json=approvalP95,proto3" json:"approval_p95,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountRecordsResponse) Reset() {
+	*x = CountRecordsResponse{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountRecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountRecordsResponse) ProtoMessage() {}
+
+func (x *CountRecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountRecordsResponse.ProtoReflect.Descriptor instead.
+func (*CountRecordsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CountRecordsResponse) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *CountRecordsResponse) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *CountRecordsResponse) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *CountRecordsResponse) GetKinds() map[string]uint64 {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *CountRecordsResponse) GetTools() []*CallCount {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *CountRecordsResponse) GetClients() []*CallCount {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *CountRecordsResponse) GetMoreTools() uint64 {
+	if x != nil {
+		return x.MoreTools
+	}
+	return 0
+}
+
+func (x *CountRecordsResponse) GetMoreClients() uint64 {
+	if x != nil {
+		return x.MoreClients
+	}
+	return 0
+}
+
+func (x *CountRecordsResponse) GetApprovals() uint64 {
+	if x != nil {
+		return x.Approvals
+	}
+	return 0
+}
+
+func (x *CountRecordsResponse) GetApprovalP50() *durationpb.Duration {
+	if x != nil {
+		return x.ApprovalP50
+	}
+	return nil
+}
+
+func (x *CountRecordsResponse) GetApprovalP95() *durationpb.Duration {
+	if x != nil {
+		return x.ApprovalP95
+	}
+	return nil
+}
+
+type CallCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the record names none, or its body is gone.
+	Name   string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Ok     uint64 `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Denied uint64 `protobuf:"varint,3,opt,name=denied,proto3" json:"denied,omitempty"`
+	// Failed, timed out, or ended unknown.
+	Failed        uint64 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallCount) Reset() {
+	*x = CallCount{}
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallCount) ProtoMessage() {}
+
+func (x *CallCount) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallCount.ProtoReflect.Descriptor instead.
+func (*CallCount) Descriptor() ([]byte, []int) {
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CallCount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CallCount) GetOk() uint64 {
+	if x != nil {
+		return x.Ok
+	}
+	return 0
+}
+
+func (x *CallCount) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *CallCount) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
 // ForwardStatus is how far the log is with one destination.
 type ForwardStatus struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1901,7 +2147,7 @@ type ForwardStatus struct {
 
 func (x *ForwardStatus) Reset() {
 	*x = ForwardStatus{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2159,7 @@ func (x *ForwardStatus) String() string {
 func (*ForwardStatus) ProtoMessage() {}
 
 func (x *ForwardStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[21]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2172,7 @@ func (x *ForwardStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardStatus.ProtoReflect.Descriptor instead.
 func (*ForwardStatus) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{21}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ForwardStatus) GetDestination() string {
@@ -1972,7 +2218,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2230,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[22]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2243,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{22}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
 }
 
 type GetCheckpointResponse struct {
@@ -2009,7 +2255,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2267,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[23]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2280,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{23}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() []byte {
@@ -2054,7 +2300,7 @@ type GetConsistencyRequest struct {
 
 func (x *GetConsistencyRequest) Reset() {
 	*x = GetConsistencyRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2312,7 @@ func (x *GetConsistencyRequest) String() string {
 func (*GetConsistencyRequest) ProtoMessage() {}
 
 func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[24]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2325,7 @@ func (x *GetConsistencyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyRequest.ProtoReflect.Descriptor instead.
 func (*GetConsistencyRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{24}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetConsistencyRequest) GetOldSize() uint64 {
@@ -2105,7 +2351,7 @@ type GetConsistencyResponse struct {
 
 func (x *GetConsistencyResponse) Reset() {
 	*x = GetConsistencyResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2117,7 +2363,7 @@ func (x *GetConsistencyResponse) String() string {
 func (*GetConsistencyResponse) ProtoMessage() {}
 
 func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[25]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2130,7 +2376,7 @@ func (x *GetConsistencyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConsistencyResponse.ProtoReflect.Descriptor instead.
 func (*GetConsistencyResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{25}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetConsistencyResponse) GetConsistency() [][]byte {
@@ -2152,7 +2398,7 @@ type AddCosignaturesRequest struct {
 
 func (x *AddCosignaturesRequest) Reset() {
 	*x = AddCosignaturesRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2410,7 @@ func (x *AddCosignaturesRequest) String() string {
 func (*AddCosignaturesRequest) ProtoMessage() {}
 
 func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[26]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2423,7 @@ func (x *AddCosignaturesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesRequest.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{26}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AddCosignaturesRequest) GetCheckpoint() []byte {
@@ -2202,7 +2448,7 @@ type AddCosignaturesResponse struct {
 
 func (x *AddCosignaturesResponse) Reset() {
 	*x = AddCosignaturesResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2460,7 @@ func (x *AddCosignaturesResponse) String() string {
 func (*AddCosignaturesResponse) ProtoMessage() {}
 
 func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[27]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2473,7 @@ func (x *AddCosignaturesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddCosignaturesResponse.ProtoReflect.Descriptor instead.
 func (*AddCosignaturesResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{27}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
 }
 
 type SurveyPruneRequest struct {
@@ -2240,7 +2486,7 @@ type SurveyPruneRequest struct {
 
 func (x *SurveyPruneRequest) Reset() {
 	*x = SurveyPruneRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2498,7 @@ func (x *SurveyPruneRequest) String() string {
 func (*SurveyPruneRequest) ProtoMessage() {}
 
 func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[28]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2511,7 @@ func (x *SurveyPruneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneRequest.ProtoReflect.Descriptor instead.
 func (*SurveyPruneRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{28}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SurveyPruneRequest) GetBefore() *timestamppb.Timestamp {
@@ -2292,7 +2538,7 @@ type SurveyPruneResponse struct {
 
 func (x *SurveyPruneResponse) Reset() {
 	*x = SurveyPruneResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2550,7 @@ func (x *SurveyPruneResponse) String() string {
 func (*SurveyPruneResponse) ProtoMessage() {}
 
 func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[29]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2563,7 @@ func (x *SurveyPruneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SurveyPruneResponse.ProtoReflect.Descriptor instead.
 func (*SurveyPruneResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{29}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SurveyPruneResponse) GetSize() uint64 {
@@ -2364,7 +2610,7 @@ type DecideRetentionRequest struct {
 
 func (x *DecideRetentionRequest) Reset() {
 	*x = DecideRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2622,7 @@ func (x *DecideRetentionRequest) String() string {
 func (*DecideRetentionRequest) ProtoMessage() {}
 
 func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[30]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2635,7 @@ func (x *DecideRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionRequest.ProtoReflect.Descriptor instead.
 func (*DecideRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{30}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DecideRetentionRequest) GetStatement() *v11.HumanStatement {
@@ -2408,7 +2654,7 @@ type DecideRetentionResponse struct {
 
 func (x *DecideRetentionResponse) Reset() {
 	*x = DecideRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2666,7 @@ func (x *DecideRetentionResponse) String() string {
 func (*DecideRetentionResponse) ProtoMessage() {}
 
 func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[31]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2679,7 @@ func (x *DecideRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideRetentionResponse.ProtoReflect.Descriptor instead.
 func (*DecideRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{31}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DecideRetentionResponse) GetIndex() uint64 {
@@ -2451,7 +2697,7 @@ type ListRetentionRequest struct {
 
 func (x *ListRetentionRequest) Reset() {
 	*x = ListRetentionRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2709,7 @@ func (x *ListRetentionRequest) String() string {
 func (*ListRetentionRequest) ProtoMessage() {}
 
 func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[32]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2722,7 @@ func (x *ListRetentionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionRequest.ProtoReflect.Descriptor instead.
 func (*ListRetentionRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{32}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{35}
 }
 
 type ListRetentionResponse struct {
@@ -2490,7 +2736,7 @@ type ListRetentionResponse struct {
 
 func (x *ListRetentionResponse) Reset() {
 	*x = ListRetentionResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2748,7 @@ func (x *ListRetentionResponse) String() string {
 func (*ListRetentionResponse) ProtoMessage() {}
 
 func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[33]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2761,7 @@ func (x *ListRetentionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRetentionResponse.ProtoReflect.Descriptor instead.
 func (*ListRetentionResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{33}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListRetentionResponse) GetHolds() []*Hold {
@@ -2544,7 +2790,7 @@ type Hold struct {
 
 func (x *Hold) Reset() {
 	*x = Hold{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2802,7 @@ func (x *Hold) String() string {
 func (*Hold) ProtoMessage() {}
 
 func (x *Hold) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[34]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2815,7 @@ func (x *Hold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hold.ProtoReflect.Descriptor instead.
 func (*Hold) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{34}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Hold) GetIndex() uint64 {
@@ -2606,7 +2852,7 @@ type Pruning struct {
 
 func (x *Pruning) Reset() {
 	*x = Pruning{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2864,7 @@ func (x *Pruning) String() string {
 func (*Pruning) ProtoMessage() {}
 
 func (x *Pruning) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[35]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2877,7 @@ func (x *Pruning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pruning.ProtoReflect.Descriptor instead.
 func (*Pruning) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{35}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Pruning) GetIndex() uint64 {
@@ -2678,7 +2924,7 @@ type ReadRecordsRequest struct {
 
 func (x *ReadRecordsRequest) Reset() {
 	*x = ReadRecordsRequest{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2936,7 @@ func (x *ReadRecordsRequest) String() string {
 func (*ReadRecordsRequest) ProtoMessage() {}
 
 func (x *ReadRecordsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[36]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2949,7 @@ func (x *ReadRecordsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordsRequest.ProtoReflect.Descriptor instead.
 func (*ReadRecordsRequest) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{36}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReadRecordsRequest) GetDestination() string {
@@ -2747,7 +2993,7 @@ type ReadRecordsResponse struct {
 
 func (x *ReadRecordsResponse) Reset() {
 	*x = ReadRecordsResponse{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +3005,7 @@ func (x *ReadRecordsResponse) String() string {
 func (*ReadRecordsResponse) ProtoMessage() {}
 
 func (x *ReadRecordsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[37]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +3018,7 @@ func (x *ReadRecordsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordsResponse.ProtoReflect.Descriptor instead.
 func (*ReadRecordsResponse) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{37}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReadRecordsResponse) GetRecords() []*ForwardedRecord {
@@ -2812,7 +3058,7 @@ type ForwardedRecord struct {
 
 func (x *ForwardedRecord) Reset() {
 	*x = ForwardedRecord{}
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +3070,7 @@ func (x *ForwardedRecord) String() string {
 func (*ForwardedRecord) ProtoMessage() {}
 
 func (x *ForwardedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_audit_v1_audit_proto_msgTypes[38]
+	mi := &file_durward_audit_v1_audit_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +3083,7 @@ func (x *ForwardedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardedRecord.ProtoReflect.Descriptor instead.
 func (*ForwardedRecord) Descriptor() ([]byte, []int) {
-	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{38}
+	return file_durward_audit_v1_audit_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ForwardedRecord) GetIndex() uint64 {
@@ -2879,7 +3125,7 @@ var File_durward_audit_v1_audit_proto protoreflect.FileDescriptor
 
 const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x1cdurward/audit/v1/audit.proto\x12\x10durward.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x03\n" +
+	"\x1cdurward/audit/v1/audit.proto\x12\x10durward.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcd\x03\n" +
 	"\x06Record\x12#\n" +
 	"\bsequence\x18\x01 \x01(\x04B\a\xbaH\x042\x02(\x01R\bsequence\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x16.durward.audit.v1.KindB\n" +
@@ -3034,7 +3280,32 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	" \x03(\v2\x1f.durward.audit.v1.ForwardStatusR\n" +
 	"forwarding\x12&\n" +
 	"\x0frecords_per_day\x18\v \x01(\x04R\rrecordsPerDay\x12\"\n" +
-	"\rbytes_per_day\x18\f \x01(\x04R\vbytesPerDay\"\xde\x01\n" +
+	"\rbytes_per_day\x18\f \x01(\x04R\vbytesPerDay\"G\n" +
+	"\x13CountRecordsRequest\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xbf\x04\n" +
+	"\x14CountRecordsResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x04R\arecords\x120\n" +
+	"\x05first\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12G\n" +
+	"\x05kinds\x18\x04 \x03(\v21.durward.audit.v1.CountRecordsResponse.KindsEntryR\x05kinds\x121\n" +
+	"\x05tools\x18\x05 \x03(\v2\x1b.durward.audit.v1.CallCountR\x05tools\x125\n" +
+	"\aclients\x18\x06 \x03(\v2\x1b.durward.audit.v1.CallCountR\aclients\x12\x1d\n" +
+	"\n" +
+	"more_tools\x18\a \x01(\x04R\tmoreTools\x12!\n" +
+	"\fmore_clients\x18\b \x01(\x04R\vmoreClients\x12\x1c\n" +
+	"\tapprovals\x18\t \x01(\x04R\tapprovals\x12<\n" +
+	"\fapproval_p50\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\vapprovalP50\x12<\n" +
+	"\fapproval_p95\x18\v \x01(\v2\x19.google.protobuf.DurationR\vapprovalP95\x1a8\n" +
+	"\n" +
+	"KindsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"_\n" +
+	"\tCallCount\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02ok\x18\x02 \x01(\x04R\x02ok\x12\x16\n" +
+	"\x06denied\x18\x03 \x01(\x04R\x06denied\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x04R\x06failed\"\xde\x01\n" +
 	"\rForwardStatus\x12 \n" +
 	"\vdestination\x18\x01 \x01(\tR\vdestination\x12\x1d\n" +
 	"\n" +
@@ -3165,13 +3436,14 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"LogService\x12V\n" +
 	"\x06Append\x12\x1f.durward.audit.v1.AppendRequest\x1a .durward.audit.v1.AppendResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x06\x12Y\n" +
 	"\aGetHead\x12 .durward.audit.v1.GetHeadRequest\x1a!.durward.audit.v1.GetHeadResponse\"\t\xaa\xbb\x18\x05\x01\x02\x03\x04\x06\x12W\n" +
-	"\aGetLast\x12 .durward.audit.v1.GetLastRequest\x1a!.durward.audit.v1.GetLastResponse\"\a\xaa\xbb\x18\x03\x02\x03\x042\xf7\x03\n" +
+	"\aGetLast\x12 .durward.audit.v1.GetLastRequest\x1a!.durward.audit.v1.GetLastResponse\"\a\xaa\xbb\x18\x03\x02\x03\x042\xdd\x04\n" +
 	"\x0eHistoryService\x12g\n" +
 	"\rSearchRecords\x12&.durward.audit.v1.SearchRecordsRequest\x1a'.durward.audit.v1.SearchRecordsResponse\"\x05\xaa\xbb\x18\x01\x06\x12[\n" +
 	"\tGetRecord\x12\".durward.audit.v1.GetRecordRequest\x1a#.durward.audit.v1.GetRecordResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
 	"\vTailRecords\x12$.durward.audit.v1.TailRecordsRequest\x1a%.durward.audit.v1.TailRecordsResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12]\n" +
 	"\tExportLog\x12\".durward.audit.v1.ExportLogRequest\x1a#.durward.audit.v1.ExportLogResponse\"\x05\xaa\xbb\x18\x01\x060\x01\x12[\n" +
-	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x062\xcd\x02\n" +
+	"\tGetStatus\x12\".durward.audit.v1.GetStatusRequest\x1a#.durward.audit.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12d\n" +
+	"\fCountRecords\x12%.durward.audit.v1.CountRecordsRequest\x1a&.durward.audit.v1.CountRecordsResponse\"\x05\xaa\xbb\x18\x01\x062\xcd\x02\n" +
 	"\x10RetentionService\x12a\n" +
 	"\vSurveyPrune\x12$.durward.audit.v1.SurveyPruneRequest\x1a%.durward.audit.v1.SurveyPruneResponse\"\x05\xaa\xbb\x18\x01\x06\x12m\n" +
 	"\x0fDecideRetention\x12(.durward.audit.v1.DecideRetentionRequest\x1a).durward.audit.v1.DecideRetentionResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
@@ -3196,7 +3468,7 @@ func file_durward_audit_v1_audit_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_audit_v1_audit_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_durward_audit_v1_audit_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(Kind)(0),                       // 0: durward.audit.v1.Kind
 	(Status)(0),                     // 1: durward.audit.v1.Status
@@ -3221,116 +3493,130 @@ var file_durward_audit_v1_audit_proto_goTypes = []any{
 	(*ExportLogResponse)(nil),       // 20: durward.audit.v1.ExportLogResponse
 	(*GetStatusRequest)(nil),        // 21: durward.audit.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 22: durward.audit.v1.GetStatusResponse
-	(*ForwardStatus)(nil),           // 23: durward.audit.v1.ForwardStatus
-	(*GetCheckpointRequest)(nil),    // 24: durward.audit.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),   // 25: durward.audit.v1.GetCheckpointResponse
-	(*GetConsistencyRequest)(nil),   // 26: durward.audit.v1.GetConsistencyRequest
-	(*GetConsistencyResponse)(nil),  // 27: durward.audit.v1.GetConsistencyResponse
-	(*AddCosignaturesRequest)(nil),  // 28: durward.audit.v1.AddCosignaturesRequest
-	(*AddCosignaturesResponse)(nil), // 29: durward.audit.v1.AddCosignaturesResponse
-	(*SurveyPruneRequest)(nil),      // 30: durward.audit.v1.SurveyPruneRequest
-	(*SurveyPruneResponse)(nil),     // 31: durward.audit.v1.SurveyPruneResponse
-	(*DecideRetentionRequest)(nil),  // 32: durward.audit.v1.DecideRetentionRequest
-	(*DecideRetentionResponse)(nil), // 33: durward.audit.v1.DecideRetentionResponse
-	(*ListRetentionRequest)(nil),    // 34: durward.audit.v1.ListRetentionRequest
-	(*ListRetentionResponse)(nil),   // 35: durward.audit.v1.ListRetentionResponse
-	(*Hold)(nil),                    // 36: durward.audit.v1.Hold
-	(*Pruning)(nil),                 // 37: durward.audit.v1.Pruning
-	(*ReadRecordsRequest)(nil),      // 38: durward.audit.v1.ReadRecordsRequest
-	(*ReadRecordsResponse)(nil),     // 39: durward.audit.v1.ReadRecordsResponse
-	(*ForwardedRecord)(nil),         // 40: durward.audit.v1.ForwardedRecord
-	nil,                             // 41: durward.audit.v1.Body.DetailsEntry
-	nil,                             // 42: durward.audit.v1.SurveyPruneResponse.KindsEntry
-	(*timestamppb.Timestamp)(nil),   // 43: google.protobuf.Timestamp
-	(v1.Tier)(0),                    // 44: durward.options.v1.Tier
-	(v11.Channel)(0),                // 45: durward.call.v1.Channel
-	(*v11.HumanStatement)(nil),      // 46: durward.call.v1.HumanStatement
-	(*v11.Receipt)(nil),             // 47: durward.call.v1.Receipt
+	(*CountRecordsRequest)(nil),     // 23: durward.audit.v1.CountRecordsRequest
+	(*CountRecordsResponse)(nil),    // 24: durward.audit.v1.CountRecordsResponse
+	(*CallCount)(nil),               // 25: durward.audit.v1.CallCount
+	(*ForwardStatus)(nil),           // 26: durward.audit.v1.ForwardStatus
+	(*GetCheckpointRequest)(nil),    // 27: durward.audit.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 28: durward.audit.v1.GetCheckpointResponse
+	(*GetConsistencyRequest)(nil),   // 29: durward.audit.v1.GetConsistencyRequest
+	(*GetConsistencyResponse)(nil),  // 30: durward.audit.v1.GetConsistencyResponse
+	(*AddCosignaturesRequest)(nil),  // 31: durward.audit.v1.AddCosignaturesRequest
+	(*AddCosignaturesResponse)(nil), // 32: durward.audit.v1.AddCosignaturesResponse
+	(*SurveyPruneRequest)(nil),      // 33: durward.audit.v1.SurveyPruneRequest
+	(*SurveyPruneResponse)(nil),     // 34: durward.audit.v1.SurveyPruneResponse
+	(*DecideRetentionRequest)(nil),  // 35: durward.audit.v1.DecideRetentionRequest
+	(*DecideRetentionResponse)(nil), // 36: durward.audit.v1.DecideRetentionResponse
+	(*ListRetentionRequest)(nil),    // 37: durward.audit.v1.ListRetentionRequest
+	(*ListRetentionResponse)(nil),   // 38: durward.audit.v1.ListRetentionResponse
+	(*Hold)(nil),                    // 39: durward.audit.v1.Hold
+	(*Pruning)(nil),                 // 40: durward.audit.v1.Pruning
+	(*ReadRecordsRequest)(nil),      // 41: durward.audit.v1.ReadRecordsRequest
+	(*ReadRecordsResponse)(nil),     // 42: durward.audit.v1.ReadRecordsResponse
+	(*ForwardedRecord)(nil),         // 43: durward.audit.v1.ForwardedRecord
+	nil,                             // 44: durward.audit.v1.Body.DetailsEntry
+	nil,                             // 45: durward.audit.v1.CountRecordsResponse.KindsEntry
+	nil,                             // 46: durward.audit.v1.SurveyPruneResponse.KindsEntry
+	(*timestamppb.Timestamp)(nil),   // 47: google.protobuf.Timestamp
+	(v1.Tier)(0),                    // 48: durward.options.v1.Tier
+	(v11.Channel)(0),                // 49: durward.call.v1.Channel
+	(*v11.HumanStatement)(nil),      // 50: durward.call.v1.HumanStatement
+	(*v11.Receipt)(nil),             // 51: durward.call.v1.Receipt
+	(*durationpb.Duration)(nil),     // 52: google.protobuf.Duration
 }
 var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	0,  // 0: durward.audit.v1.Record.kind:type_name -> durward.audit.v1.Kind
-	43, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
-	44, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
+	47, // 1: durward.audit.v1.Record.time:type_name -> google.protobuf.Timestamp
+	48, // 2: durward.audit.v1.Record.tier:type_name -> durward.options.v1.Tier
 	1,  // 3: durward.audit.v1.Record.status:type_name -> durward.audit.v1.Status
 	3,  // 4: durward.audit.v1.Record.body:type_name -> durward.audit.v1.Body
-	45, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
-	46, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
-	41, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
+	49, // 5: durward.audit.v1.Body.channel:type_name -> durward.call.v1.Channel
+	50, // 6: durward.audit.v1.Body.statement:type_name -> durward.call.v1.HumanStatement
+	44, // 7: durward.audit.v1.Body.details:type_name -> durward.audit.v1.Body.DetailsEntry
 	2,  // 8: durward.audit.v1.Entry.record:type_name -> durward.audit.v1.Record
-	43, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
+	47, // 9: durward.audit.v1.Entry.logged_at:type_name -> google.protobuf.Timestamp
 	2,  // 10: durward.audit.v1.AppendRequest.records:type_name -> durward.audit.v1.Record
-	47, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
+	51, // 11: durward.audit.v1.AppendResponse.receipts:type_name -> durward.call.v1.Receipt
 	8,  // 12: durward.audit.v1.AppendResponse.placements:type_name -> durward.audit.v1.Placement
 	7,  // 13: durward.audit.v1.AppendResponse.run:type_name -> durward.audit.v1.Run
-	43, // 14: durward.audit.v1.Run.logged_at:type_name -> google.protobuf.Timestamp
-	43, // 15: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
+	47, // 14: durward.audit.v1.Run.logged_at:type_name -> google.protobuf.Timestamp
+	47, // 15: durward.audit.v1.Placement.logged_at:type_name -> google.protobuf.Timestamp
 	0,  // 16: durward.audit.v1.GetLastRequest.kind:type_name -> durward.audit.v1.Kind
 	4,  // 17: durward.audit.v1.GetLastResponse.entry:type_name -> durward.audit.v1.Entry
-	44, // 18: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
+	48, // 18: durward.audit.v1.SearchRecordsRequest.tier:type_name -> durward.options.v1.Tier
 	0,  // 19: durward.audit.v1.SearchRecordsRequest.kinds:type_name -> durward.audit.v1.Kind
 	1,  // 20: durward.audit.v1.SearchRecordsRequest.statuses:type_name -> durward.audit.v1.Status
-	43, // 21: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	43, // 22: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
-	45, // 23: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
+	47, // 21: durward.audit.v1.SearchRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	47, // 22: durward.audit.v1.SearchRecordsRequest.until:type_name -> google.protobuf.Timestamp
+	49, // 23: durward.audit.v1.SearchRecordsRequest.channel:type_name -> durward.call.v1.Channel
 	4,  // 24: durward.audit.v1.SearchRecordsResponse.entries:type_name -> durward.audit.v1.Entry
 	4,  // 25: durward.audit.v1.GetRecordResponse.entry:type_name -> durward.audit.v1.Entry
-	47, // 26: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
+	51, // 26: durward.audit.v1.GetRecordResponse.receipt:type_name -> durward.call.v1.Receipt
 	13, // 27: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
 	4,  // 28: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
 	4,  // 29: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	43, // 30: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	23, // 31: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
-	43, // 32: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
-	43, // 33: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
-	43, // 34: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
-	42, // 35: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
-	43, // 36: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
-	43, // 37: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
-	46, // 38: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
-	36, // 39: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
-	37, // 40: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
-	43, // 41: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	46, // 42: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
-	43, // 43: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
-	46, // 44: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
-	40, // 45: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
-	43, // 46: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
-	2,  // 47: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
-	5,  // 48: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	9,  // 49: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	11, // 50: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	13, // 51: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	15, // 52: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	17, // 53: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	19, // 54: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	21, // 55: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	30, // 56: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
-	32, // 57: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
-	34, // 58: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
-	24, // 59: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
-	26, // 60: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
-	28, // 61: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
-	38, // 62: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
-	6,  // 63: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	10, // 64: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	12, // 65: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	14, // 66: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	16, // 67: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	18, // 68: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	20, // 69: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	22, // 70: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	31, // 71: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
-	33, // 72: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
-	35, // 73: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
-	25, // 74: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
-	27, // 75: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
-	29, // 76: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
-	39, // 77: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
-	63, // [63:78] is the sub-list for method output_type
-	48, // [48:63] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	47, // 30: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	26, // 31: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
+	47, // 32: durward.audit.v1.CountRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	47, // 33: durward.audit.v1.CountRecordsResponse.first:type_name -> google.protobuf.Timestamp
+	45, // 34: durward.audit.v1.CountRecordsResponse.kinds:type_name -> durward.audit.v1.CountRecordsResponse.KindsEntry
+	25, // 35: durward.audit.v1.CountRecordsResponse.tools:type_name -> durward.audit.v1.CallCount
+	25, // 36: durward.audit.v1.CountRecordsResponse.clients:type_name -> durward.audit.v1.CallCount
+	52, // 37: durward.audit.v1.CountRecordsResponse.approval_p50:type_name -> google.protobuf.Duration
+	52, // 38: durward.audit.v1.CountRecordsResponse.approval_p95:type_name -> google.protobuf.Duration
+	47, // 39: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
+	47, // 40: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
+	47, // 41: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
+	46, // 42: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
+	47, // 43: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
+	47, // 44: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
+	50, // 45: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
+	39, // 46: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
+	40, // 47: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
+	47, // 48: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	50, // 49: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
+	47, // 50: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
+	50, // 51: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
+	43, // 52: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
+	47, // 53: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
+	2,  // 54: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
+	5,  // 55: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	9,  // 56: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	11, // 57: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	13, // 58: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	15, // 59: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	17, // 60: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	19, // 61: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	21, // 62: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	23, // 63: durward.audit.v1.HistoryService.CountRecords:input_type -> durward.audit.v1.CountRecordsRequest
+	33, // 64: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
+	35, // 65: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
+	37, // 66: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
+	27, // 67: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	29, // 68: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	31, // 69: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	41, // 70: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
+	6,  // 71: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	10, // 72: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	12, // 73: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	14, // 74: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	16, // 75: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	18, // 76: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	20, // 77: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	22, // 78: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	24, // 79: durward.audit.v1.HistoryService.CountRecords:output_type -> durward.audit.v1.CountRecordsResponse
+	34, // 80: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
+	36, // 81: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
+	38, // 82: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
+	28, // 83: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	30, // 84: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	32, // 85: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	42, // 86: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
+	71, // [71:87] is the sub-list for method output_type
+	55, // [55:71] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }
@@ -3345,7 +3631,7 @@ func file_durward_audit_v1_audit_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_audit_v1_audit_proto_rawDesc), len(file_durward_audit_v1_audit_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   41,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   5,
 		},

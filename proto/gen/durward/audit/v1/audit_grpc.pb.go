@@ -220,6 +220,7 @@ const (
 	HistoryService_TailRecords_FullMethodName   = "/durward.audit.v1.HistoryService/TailRecords"
 	HistoryService_ExportLog_FullMethodName     = "/durward.audit.v1.HistoryService/ExportLog"
 	HistoryService_GetStatus_FullMethodName     = "/durward.audit.v1.HistoryService/GetStatus"
+	HistoryService_CountRecords_FullMethodName  = "/durward.audit.v1.HistoryService/CountRecords"
 )
 
 // HistoryServiceClient is the client API for HistoryService service.
@@ -235,6 +236,8 @@ type HistoryServiceClient interface {
 	// ExportLog sends every entry in order, so that the whole log can be verified offline.
 	ExportLog(ctx context.Context, in *ExportLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportLogResponse], error)
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
+	// CountRecords counts what was recorded since a time. The numbers are audit's word: nothing in the answer proves them.
+	CountRecords(ctx context.Context, in *CountRecordsRequest, opts ...grpc.CallOption) (*CountRecordsResponse, error)
 }
 
 type historyServiceClient struct {
@@ -313,6 +316,16 @@ func (c *historyServiceClient) GetStatus(ctx context.Context, in *GetStatusReque
 	return out, nil
 }
 
+func (c *historyServiceClient) CountRecords(ctx context.Context, in *CountRecordsRequest, opts ...grpc.CallOption) (*CountRecordsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountRecordsResponse)
+	err := c.cc.Invoke(ctx, HistoryService_CountRecords_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // HistoryServiceServer is the server API for HistoryService service.
 // All implementations must embed UnimplementedHistoryServiceServer
 // for forward compatibility.
@@ -326,6 +339,8 @@ type HistoryServiceServer interface {
 	// ExportLog sends every entry in order, so that the whole log can be verified offline.
 	ExportLog(*ExportLogRequest, grpc.ServerStreamingServer[ExportLogResponse]) error
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
+	// CountRecords counts what was recorded since a time. The numbers are audit's word: nothing in the answer proves them.
+	CountRecords(context.Context, *CountRecordsRequest) (*CountRecordsResponse, error)
 	mustEmbedUnimplementedHistoryServiceServer()
 }
 
@@ -350,6 +365,9 @@ func (UnimplementedHistoryServiceServer) ExportLog(*ExportLogRequest, grpc.Serve
 }
 func (UnimplementedHistoryServiceServer) GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetStatus not implemented")
+}
+func (UnimplementedHistoryServiceServer) CountRecords(context.Context, *CountRecordsRequest) (*CountRecordsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CountRecords not implemented")
 }
 func (UnimplementedHistoryServiceServer) mustEmbedUnimplementedHistoryServiceServer() {}
 func (UnimplementedHistoryServiceServer) testEmbeddedByValue()                        {}
@@ -448,6 +466,24 @@ func _HistoryService_GetStatus_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _HistoryService_CountRecords_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountRecordsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HistoryServiceServer).CountRecords(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HistoryService_CountRecords_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HistoryServiceServer).CountRecords(ctx, req.(*CountRecordsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // HistoryService_ServiceDesc is the grpc.ServiceDesc for HistoryService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -466,6 +502,10 @@ var HistoryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetStatus",
 			Handler:    _HistoryService_GetStatus_Handler,
+		},
+		{
+			MethodName: "CountRecords",
+			Handler:    _HistoryService_CountRecords_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,17 +1,21 @@
 package audit
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/platform/clean"
@@ -20,32 +24,52 @@ import (
 
 // statistics is what stats shows.
 type statistics struct {
-	*history.Tally
-	Since     time.Time `json:"since"`
-	WaitP50   string    `json:"approval_p50"`
-	WaitP95   string    `json:"approval_p95"`
-	Size      uint64    `json:"log_records"`
-	Bytes     uint64    `json:"log_bytes"`
-	DiskFree  uint64    `json:"disk_free_bytes"`
-	PerDay    uint64    `json:"records_per_day"`
-	DaysLeft  uint64    `json:"days_left,omitempty"`
-	DaysKnown bool      `json:"-"`
+	Records    uint64            `json:"records"`
+	Tools      map[string]*calls `json:"tools"`
+	Clients    map[string]*calls `json:"clients"`
+	MoreTools  uint64            `json:"more_tools,omitempty"`
+	MoreClient uint64            `json:"more_clients,omitempty"`
+	Decisions  map[string]uint64 `json:"decisions"`
+	Refused    uint64            `json:"refused"`
+	Since      time.Time         `json:"since"`
+	WaitP50    string            `json:"approval_p50"`
+	WaitP95    string            `json:"approval_p95"`
+	Size       uint64            `json:"log_records"`
+	Bytes      uint64            `json:"log_bytes"`
+	DiskFree   uint64            `json:"disk_free_bytes"`
+	PerDay     uint64            `json:"records_per_day"`
+	DaysLeft   uint64            `json:"days_left,omitempty"`
+	DaysKnown  bool              `json:"-"`
+	// Notable are the newest records that stand out, at most maxNotable, oldest first.
+	Notable   []*auditv1.Entry `json:"-"`
+	approvals uint64
 }
+
+// calls is how many ended in which way.
+type calls struct {
+	OK     uint64 `json:"ok"`
+	Denied uint64 `json:"denied"`
+	Failed uint64 `json:"failed"`
+}
+
+func (c *calls) all() uint64 { return c.OK + c.Denied + c.Failed }
+
+const maxNotable = 100
 
 func (a *app) auditStatsCommand() *cobra.Command {
 	var since string
 	cmd := &cobra.Command{
 		Use:   "stats",
 		Short: "Count calls, decisions and denials, and say how long the disk lasts",
-		Long: `Reads the records since a time and counts calls by tool and by client, decisions, and how long approvals took.
+		Long: `Audit counts, of the records since a time, calls by tool and by client, decisions, and how long approvals took.
 The log's growth in the last week, or since it began, says how many days its disk lasts.
 
-Each record is held against its own leaf. That audit made none up and left none out is for "durward audit verify"
-to prove: an audit that somebody took over could miscount here until then.`,
+Nothing here is proved: the counts are audit's word, and an audit that somebody took over could miscount.
+"durward audit verify" proves the log, and "durward audit export --format csv" what to count by yourself.`,
 		Example: "  durward audit stats\n  durward audit stats --since 24h --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withStatistics(cmd.Context(), since, func(s statistics) error { return a.Show(s, func() { a.showStatistics(s) }) })
+			return a.withStatistics(cmd.Context(), since, false, func(s statistics) error { return a.Show(s, func() { a.showStatistics(s) }) })
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "168h", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
@@ -57,15 +81,16 @@ func (a *app) auditReportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report",
 		Short: "Write what a reviewer should read, as Markdown",
-		Long: `Writes to standard output, as Markdown, what "durward audit stats" counts and the newest records that stand
-out since a time: what was denied, what failed, what takes something away.
+		Long: `Writes to standard output, as Markdown, what "durward audit stats" counts and the newest hundred records that
+stand out since a time: what was denied, what failed, what takes something away, what ran in dangerous mode.
 
-Each record is held against its own leaf. That audit made none up and left none out is for "durward audit verify"
-to prove: an audit that somebody took over could miscount here until then.`,
+Each of those records is held against its own leaf. Nothing else is proved: the counts are audit's word, and an
+audit that somebody took over could miscount, and leave records out. "durward audit verify" proves the log, and
+"durward audit export --format csv" what to count by yourself.`,
 		Example: "  durward audit report --since 168h > week.md",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withStatistics(cmd.Context(), since, func(s statistics) error {
+			return a.withStatistics(cmd.Context(), since, true, func(s statistics) error {
 				return a.Show(s, func() { a.Out.Printf("%s", markdown(s, a.Now())) })
 			})
 		},
@@ -74,8 +99,8 @@ to prove: an audit that somebody took over could miscount here until then.`,
 	return cmd
 }
 
-// withStatistics counts what was recorded since a time.
-func (a *app) withStatistics(ctx context.Context, since string, f func(statistics) error) error {
+// withStatistics asks for what was counted since a time, and for the records that stand out if they are wanted.
+func (a *app) withStatistics(ctx context.Context, since string, notable bool, f func(statistics) error) error {
 	from, err := a.parseTime("since", since)
 	if err != nil {
 		return err
@@ -87,32 +112,93 @@ func (a *app) withStatistics(ctx context.Context, since string, f func(statistic
 		if err != nil {
 			return err
 		}
-		stream, err := s.Audit.TailRecords(ctx, &auditv1.TailRecordsRequest{NoFollow: true, Filter: &auditv1.SearchRecordsRequest{Since: from}})
+		counted, err := s.Audit.CountRecords(ctx, &auditv1.CountRecordsRequest{Since: from})
 		if err != nil {
 			return err
 		}
-		out := statistics{Tally: history.NewTally(), Since: from.AsTime(), Size: status.GetSize(), Bytes: status.GetDatabaseBytes(), DiskFree: status.GetDiskFreeBytes()}
-		for {
-			m, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
+		out := counts(status, counted)
+		if counted.GetRecords() == 0 {
+			out.Since = from.AsTime()
+		}
+		if notable {
+			if out.Notable, err = standOut(ctx, s.Audit, from); err != nil {
 				return err
 			}
-			if err := logproof.VerifyEntry(m.GetEntry()); err != nil {
-				return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
-			}
-			if out.Records == 0 { // what was asked for may begin before the log does
-				out.Since = m.GetEntry().GetLoggedAt().AsTime()
-			}
-			out.Add(m.GetEntry())
 		}
-		out.PerDay = status.GetRecordsPerDay()
-		out.DaysLeft, out.DaysKnown = history.DaysLeft(status)
-		out.WaitP50, out.WaitP95 = out.Wait(50).Round(time.Second).String(), out.Wait(95).Round(time.Second).String()
 		return f(out)
 	})
+}
+
+// counts is what audit counted.
+func counts(status *auditv1.GetStatusResponse, counted *auditv1.CountRecordsResponse) statistics {
+	out := statistics{
+		Records: counted.GetRecords(), Tools: byName(counted.GetTools()), Clients: byName(counted.GetClients()), Decisions: map[string]uint64{},
+		MoreTools: counted.GetMoreTools(), MoreClient: counted.GetMoreClients(),
+		// What was asked for may begin before the log does.
+		Since: counted.GetFirst().AsTime(), approvals: counted.GetApprovals(),
+		Size: status.GetSize(), Bytes: status.GetDatabaseBytes(), DiskFree: status.GetDiskFreeBytes(), PerDay: status.GetRecordsPerDay(),
+		WaitP50: counted.GetApprovalP50().AsDuration().Round(time.Second).String(), WaitP95: counted.GetApprovalP95().AsDuration().Round(time.Second).String(),
+	}
+	out.DaysLeft, out.DaysKnown = history.DaysLeft(status)
+	for name, n := range counted.GetKinds() {
+		switch kind := auditv1.Kind(auditv1.Kind_value[name]); kind {
+		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
+			out.Decisions[strings.ToLower(strings.TrimPrefix(name, "KIND_"))] = n
+		case auditv1.Kind_KIND_REFUSED, auditv1.Kind_KIND_AUTHENTICATION_FAILED, auditv1.Kind_KIND_SINK_REFUSED:
+			out.Refused += n
+		default:
+		}
+	}
+	return out
+}
+
+func byName(list []*auditv1.CallCount) map[string]*calls {
+	out := map[string]*calls{}
+	for _, c := range list {
+		name := cmp.Or(clean.Line(c.GetName(), 128), "-")
+		if out[name] == nil {
+			out[name] = &calls{}
+		}
+		out[name].OK += c.GetOk()
+		out[name].Denied += c.GetDenied()
+		out[name].Failed += c.GetFailed()
+	}
+	return out
+}
+
+// busiest are the names of counts, those with the most calls first.
+func busiest(counts map[string]*calls) []string {
+	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b].all(), counts[a].all()), cmp.Compare(a, b))
+	})
+}
+
+// standOut finds the newest records since a time that stand out: by status, by tier, and among changes those of dangerous mode.
+func standOut(ctx context.Context, audit auditv1.HistoryServiceClient, since *timestamppb.Timestamp) (found []*auditv1.Entry, err error) {
+	for _, q := range []*auditv1.SearchRecordsRequest{
+		{Statuses: []auditv1.Status{auditv1.Status_STATUS_DENIED, auditv1.Status_STATUS_ERROR, auditv1.Status_STATUS_TIMEOUT, auditv1.Status_STATUS_UNKNOWN}},
+		{Tier: optionsv1.Tier_TIER_DESTRUCTIVE},
+		{Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_RECOVERED}, Limit: 1000},
+	} {
+		q.Since, q.Limit = since, max(q.GetLimit(), maxNotable)
+		for more := true; more; {
+			page, err := audit.SearchRecords(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range page.GetEntries() {
+				if err := logproof.VerifyEntry(e); err != nil {
+					return nil, proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+				}
+			}
+			found = history.Notable(append(found, page.GetEntries()...), maxNotable)
+			// What lies below the oldest of a full list is not among the newest.
+			below := page.GetNextBefore()
+			more = below > 0 && (q.GetBefore() == 0 || below < q.GetBefore()) && (len(found) < maxNotable || below > found[0].GetIndex())
+			q.Before = below
+		}
+	}
+	return found, nil
 }
 
 func (s *statistics) disk() string {
@@ -125,22 +211,26 @@ func (s *statistics) disk() string {
 
 func (a *app) showStatistics(s statistics) {
 	a.Out.Printf("%s\n", s.disk())
-	a.Out.Printf("%s counted; %s\n", cli.Count(s.Records, "record"), s.decisions())
+	a.Out.Printf("%s counted; %s\n", cli.Count(int(min(s.Records, math.MaxInt)), "record"), s.decisions())
 	for _, group := range []struct {
 		name   string
-		counts map[string]*history.Count
-	}{{"TOOL", s.Tools}, {"CLIENT", s.Principals}} {
+		counts map[string]*calls
+		more   uint64
+	}{{"TOOL", s.Tools, s.MoreTools}, {"CLIENT", s.Clients, s.MoreClient}} {
 		var rows [][]string
-		for _, name := range history.Busiest(group.counts) {
+		for _, name := range busiest(group.counts) {
 			c := group.counts[name]
-			denied, failed := strconv.Itoa(c.Denied), strconv.Itoa(c.Failed)
+			denied, failed := number(c.Denied), number(c.Failed)
 			if c.Denied > 0 {
 				denied = a.Out.Red(denied)
 			}
 			if c.Failed > 0 {
 				failed = a.Out.Red(failed)
 			}
-			rows = append(rows, []string{name, strconv.Itoa(c.All()), strconv.Itoa(c.OK), denied, failed})
+			rows = append(rows, []string{name, number(c.all()), number(c.OK), denied, failed})
+		}
+		if group.more > 0 {
+			rows = append(rows, []string{fmt.Sprintf("and %d more", group.more), "", "", "", ""})
 		}
 		if len(rows) > 0 {
 			a.Out.Table([]string{group.name, "CALLS", "OK", "DENIED", "FAILED"}, rows)
@@ -151,7 +241,7 @@ func (a *app) showStatistics(s statistics) {
 func (s *statistics) decisions() string {
 	text := fmt.Sprintf("%d approved, %d denied, %d expired, %d withdrawn, %d refused before that",
 		s.Decisions["approved"], s.Decisions["denied"], s.Decisions["expired"], s.Decisions["withdrawn"], s.Refused)
-	if len(s.Waits) > 0 {
+	if s.approvals > 0 {
 		text += fmt.Sprintf("; approvals took %s (p50), %s (p95)", s.WaitP50, s.WaitP95)
 	}
 	return text
@@ -163,12 +253,16 @@ func markdown(s statistics, now time.Time) string {
 	fmt.Fprintf(&out, "# Audit report\n\nWritten %s, of what was recorded since %s.\n\n- %s\n- %s\n", now.UTC().Format(time.RFC3339), s.Since.UTC().Format(time.RFC3339), s.disk(), s.decisions())
 	for _, group := range []struct {
 		name   string
-		counts map[string]*history.Count
-	}{{"Tool", s.Tools}, {"Client", s.Principals}} {
+		counts map[string]*calls
+		more   uint64
+	}{{"Tool", s.Tools, s.MoreTools}, {"Client", s.Clients, s.MoreClient}} {
 		fmt.Fprintf(&out, "\n| %s | calls | ok | denied | failed |\n|---|---|---|---|---|\n", group.name)
-		for _, name := range history.Busiest(group.counts) {
+		for _, name := range busiest(group.counts) {
 			c := group.counts[name]
-			fmt.Fprintf(&out, "| %s | %d | %d | %d | %d |\n", plain(name), c.All(), c.OK, c.Denied, c.Failed)
+			fmt.Fprintf(&out, "| %s | %d | %d | %d | %d |\n", plain(name), c.all(), c.OK, c.Denied, c.Failed)
+		}
+		if group.more > 0 {
+			fmt.Fprintf(&out, "| and %d more | | | | |\n", group.more)
 		}
 	}
 	out.WriteString("\n## What stands out\n\n")
@@ -179,19 +273,17 @@ func markdown(s statistics, now time.Time) string {
 	out.WriteString("| record | time | what | kind | tool | client | summary |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range s.Notable {
 		r := e.GetRecord()
-		what := history.StandsOut(e)
-		if logproof.BodyMissing(e) && e.PrunedBy == nil {
-			what = "its body is missing"
-		}
 		summary := r.GetBody().GetSummary()
 		if summary == "" {
 			summary = r.GetBody().GetReason()
 		}
-		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", e.GetIndex(), e.GetLoggedAt().AsTime().UTC().Format(time.RFC3339), what,
+		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", e.GetIndex(), e.GetLoggedAt().AsTime().UTC().Format(time.RFC3339), history.StandsOut(e),
 			kindWord(e), plain(r.GetTool()), plain(r.GetBody().GetPrincipal()), plain(summary))
 	}
 	return out.String()
 }
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // plain is a text in a cell of a table, of which Markdown makes nothing but text.
 func plain(text string) string {

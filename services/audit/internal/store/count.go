@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"math"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// Alike is what Counts tells records apart by. Tool and principal are those of calls that ended alone.
+type Alike struct {
+	Kind            auditv1.Kind
+	Status          auditv1.Status
+	Tool, Principal string
+}
+
+// Counts are how many records there are, and what came of what was asked for.
+type Counts struct {
+	// First is when the log took the first of them; zero: there is none.
+	First time.Time
+	Alike map[Alike]uint64
+	// Waits are how long operations took, in order, that were approved after they were asked for.
+	Waits []time.Duration
+}
+
+// Count counts the entries below an index that the log took since a time.
+func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts, error) {
+	out := Counts{Alike: map[Alike]uint64{}}
+	end = min(end, math.MaxInt64)
+	from := int64(math.MinInt64)
+	if !since.IsZero() {
+		from = since.UnixNano()
+	}
+	earliest := int64(math.MaxInt64)
+	// Calls end in a read, an outcome, a refusal at a sink, or in what a restart found.
+	err := s.each(ctx, `SELECT kind, status, tool, principal, COUNT(*), MIN(logged_at) FROM (
+		SELECT e.kind, e.status, CASE WHEN e.kind IN (41, 42, 43, 44) THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
+		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind IN (41, 42, 43, 44) WHERE e.logged_at >= ? AND e.idx < ?) AS counted
+		GROUP BY kind, status, tool, principal`, []any{from, int64(end)}, func(scan func(...any) error) (bool, error) {
+		var kind, status int32
+		var n, first int64
+		var a Alike
+		if err := scan(&kind, &status, &a.Tool, &a.Principal, &n, &first); err != nil {
+			return false, err
+		}
+		a.Kind, a.Status = auditv1.Kind(kind), auditv1.Status(status)
+		out.Alike[a] += uint64(n)
+		earliest = min(earliest, first)
+		return true, nil
+	})
+	if err != nil {
+		return Counts{}, err
+	}
+	var begin int64
+	if err := s.row(ctx, `SELECT COALESCE((SELECT first FROM blocks WHERE logged < ? ORDER BY logged DESC, first DESC LIMIT 1), 0)`, []any{from}, &begin); err != nil {
+		return Counts{}, err
+	}
+	if err := s.cells(ctx, uint64(begin), end, func(c *cell) (bool, error) {
+		if c.logged >= from {
+			out.Alike[Alike{auditv1.Kind(int32(uint32(c.kind))), auditv1.Status(int32(uint32(c.status))), c.tool, c.principal}]++
+			earliest = min(earliest, c.logged)
+		}
+		return true, nil
+	}); err != nil {
+		return Counts{}, err
+	}
+	if len(out.Alike) > 0 {
+		out.First = moment(earliest).UTC()
+	}
+	out.Waits, err = s.waits(ctx, from, int64(end))
+	return out, err
+}
+
+// waits returns how long approvals took.
+func (s *Store) waits(ctx context.Context, from, end int64) (waits []time.Duration, err error) {
+	asked := map[string]int64{}
+	err = s.each(ctx, `SELECT kind, operation_id, logged_at FROM entries WHERE kind IN (23, 24) AND kind != 42 AND logged_at >= ? AND idx < ? ORDER BY idx`,
+		[]any{from, end}, func(scan func(...any) error) (bool, error) {
+			var kind int32
+			var operation string
+			var logged int64
+			if err := scan(&kind, &operation, &logged); err != nil {
+				return false, err
+			}
+			at, known := asked[operation]
+			switch {
+			case auditv1.Kind(kind) == auditv1.Kind_KIND_ASKED && !known:
+				asked[operation] = logged
+			case auditv1.Kind(kind) == auditv1.Kind_KIND_APPROVED && known:
+				waits = append(waits, time.Duration(logged-at))
+				delete(asked, operation)
+			}
+			return true, nil
+		})
+	return waits, err
+}
