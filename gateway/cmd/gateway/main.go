@@ -245,12 +245,12 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
-	var certificate *httpfront.Certificate
+	var shown *certificate
 	if s.MCPTLS != (config.TLS{}) {
-		if certificate, err = httpfront.OpenCertificate(identity.Files(s.MCPTLS)); err != nil {
+		if shown, err = openCertificate(identity.Files(s.MCPTLS)); err != nil {
 			return err
 		}
-		process.Watch(ctx, logger, "certificate for MCP clients", certificate.Err)
+		process.Watch(ctx, logger, "certificate for MCP clients", shown.Reload)
 	}
 	listener, err := rpc.Listen(s.Listen, s.AllowRemote)
 	if err != nil {
@@ -266,7 +266,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	edgeMetrics.Gauge("durward_gateway_sessions", "Open sessions of clients, of both eras.", edge.Sessions)
 	edgeMetrics.Gauge("durward_gateway_subscriptions", "Subscriptions of clients to resources.", server.Subscriptions)
 	scheme := "http://"
-	if certificate != nil {
+	if shown != nil {
 		scheme = "https://"
 	}
 	logger.Info("serving", "mcp", scheme+listener.Addr().String()+httpfront.Path)
@@ -293,7 +293,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group.Go(func() error { refusals.Run(draining, 10*time.Second); return nil })
 	group.Go(func() error {
 		defer served()
-		return serve(serving, listener, certificate, edge, conns)
+		return serve(serving, listener, shown, edge, conns)
 	})
 	err = group.Wait()
 	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STOPPED)
@@ -301,10 +301,10 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 }
 
 // serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, certificate *httpfront.Certificate, edge *httpfront.Front, conns *connlimit.Conns) error {
+func serve(ctx context.Context, listener net.Listener, shown *certificate, edge *httpfront.Front, conns *connlimit.Conns) error {
 	listener = conns.Listen(listener)
-	if certificate != nil {
-		listener = tls.NewListener(listener, certificate.TLS())
+	if shown != nil {
+		listener = tls.NewListener(listener, listenTLS(shown))
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one request at a time on a connection, so that what bounds connections bounds requests

@@ -1,4 +1,4 @@
-package httpfront
+package main
 
 import (
 	"crypto/ecdsa"
@@ -52,8 +52,8 @@ func writePair(t *testing.T, dir string, serial int64, ends time.Time) *x509.Cer
 	return cert
 }
 
-func openPair(dir string) (*Certificate, error) {
-	return OpenCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")})
+func openPair(dir string) (*certificate, error) {
+	return openCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")})
 }
 
 func TestCertificatesThatAreNotOpened(t *testing.T) {
@@ -68,7 +68,7 @@ func TestCertificatesThatAreNotOpened(t *testing.T) {
 	writePair(t, dir, 1, time.Now().Add(time.Hour))
 	other := t.TempDir()
 	writePair(t, other, 2, time.Now().Add(time.Hour))
-	if _, err := OpenCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(other, "key.pem")}); err == nil {
+	if _, err := openCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(other, "key.pem")}); err == nil {
 		t.Error("a key of another certificate")
 	}
 	if err := os.Truncate(filepath.Join(dir, "cert.pem"), 2<<20); err != nil {
@@ -101,7 +101,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
-	go func() { _ = web.Serve(tls.NewListener(l, c.TLS())) }()
+	go func() { _ = web.Serve(tls.NewListener(l, listenTLS(c))) }()
 	t.Cleanup(func() { _ = web.Close() })
 	shown := func(root *x509.Certificate, most uint16) (int64, error) {
 		roots := x509.NewCertPool()
@@ -126,7 +126,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "cert.pem"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := shown(second, 0); n != 22 || err != nil || c.Err() == nil {
-		t.Errorf("broken: certificate %d, %v, says %v", n, err, c.Err())
+	if n, err := shown(second, 0); n != 22 || err != nil || c.Reload() == nil {
+		t.Errorf("broken: certificate %d, %v, says %v", n, err, c.Reload())
 	}
 }
