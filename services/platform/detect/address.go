@@ -24,7 +24,7 @@ const minWord = 6
 
 // compound reports whether a word names a street by how it ends: Hauptstraße, Kerkstraat, Storgatan.
 func compound(word string) bool {
-	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon()[word]&(notName|organ) != 0 {
+	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon().of(word)&(notName|organ) != 0 {
 		return false
 	}
 	for _, end := range streetEnds[word[len(word)-1]] {
@@ -50,7 +50,7 @@ func (s *scan) token(from int) int {
 		}
 		break
 	}
-	if to > from && to-from <= 6 && s.at(to) == '.' && (s.at(to+1) == ' ' || s.at(to+1) == ',') && !is(s.text[from], isDigit) {
+	if to > from && (to-from <= 6 || strings.HasSuffix(s.text[from:to], "str")) && s.at(to) == '.' && (s.at(to+1) == ' ' || s.at(to+1) == ',') && !is(s.text[from], isDigit) {
 		to++
 	}
 	return to
@@ -76,7 +76,7 @@ func upperRune(a, b byte) bool {
 // place looks at a word with a capital that may begin an address: a street's name, a number behind it; or a box. It reports whether it
 // took one.
 func (s *scan) place(w capitalised) bool {
-	if !s.digitAhead(w.to) {
+	if !s.digitAhead(w.to) && !s.atCorner(w.from) {
 		return false
 	}
 	name := s.text[w.from:w.to]
@@ -87,9 +87,31 @@ func (s *scan) place(w capitalised) bool {
 			return true
 		}
 	}
+	if from, to := s.corner(w.from); to > 0 {
+		s.take(from, to, 70, "two streets that meet")
+		return true
+	}
+	if c := s.at(w.from - 1); flatOnly[strings.ToLower(name)] && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
+		if end, _ := s.flat(w.from); end > 0 && s.lineEnds(end) {
+			s.take(w.from, end, 60, "a flat or a suite in a line of its own")
+			return true
+		}
+	}
 	from, road := w.from, roads[strings.TrimSuffix(strings.ToLower(name), ".")]
-	if before := s.wordBefore(w.from); !road && w.from-before > 2 && roads[strings.TrimRight(s.text[before:w.from], ". ")] {
-		from, road = before, true
+	for before, words := w.from, 0; !road && words < 4; words++ {
+		at := s.wordBefore(before)
+		if c := s.at(before - 2); s.at(before-1) == '\'' && (c == 'l' || c == 'd') && !is(s.at(before-3), isWord) {
+			at = before - 2
+		}
+		word := strings.TrimRight(s.text[at:before], ". ")
+		if at == before || before-at <= 2 && !joins[word] {
+			break
+		}
+		if before = at; roads[word] {
+			from, road = before, true
+		} else if !joins[word] {
+			break
+		}
 	}
 	at, known, words := w.from, road, 0
 	for ; words < 6; words++ {
@@ -127,7 +149,7 @@ func (s *scan) place(w capitalised) bool {
 		return true
 	case w.flags&notName != 0 || words > 4:
 		return false
-	case s.near(from, 24, addressWords) && s.prose(from, to) && w.to-w.from > 2:
+	case s.near(from, 24, addressWords) && s.prose(from) && w.to-w.from > 2:
 		s.take(from, to, 60, whyAnnounced)
 		return true
 	}
@@ -135,8 +157,15 @@ func (s *scan) place(w capitalised) bool {
 		s.take(from, to, 60, whyTown)
 		return true
 	}
+	if words <= 2 && w.unknown() && s.simple(w) && to-at <= 4 && s.near(from, 6, toPlace) && s.lineEnds(to) && s.prose(from) && s.isPersonal {
+		s.take(from, to, 50, "a word that is none of English and a number, in a sentence about people")
+		return true
+	}
 	return false
 }
+
+// toPlace are words before a place.
+var toPlace = []string{"at", "to", "in", "near", "from", "on", "is"}
 
 // trimBack is where what comes before a place ends, without its space.
 func (s *scan) trimBack(at int) int {
@@ -175,6 +204,11 @@ func (s *scan) take(from, to, confidence int, why string) {
 		}
 		if c := s.at(begin - 1); from-begin <= 6 && !is(c, isWord) && strings.IndexByte(".-:/=_@,", c) < 0 {
 			from = begin
+		}
+	}
+	if s.at(to) == '.' && s.at(to+1) == ' ' {
+		if _, town := s.postcode(to + 2); town {
+			to++ // utca 12. 1053 Budapest
 		}
 	}
 	to, _ = s.block(to)
@@ -237,48 +271,6 @@ func (s *scan) number(at int) int {
 	return end
 }
 
-// box returns where "P.O. Box 12" ends, or what the post of the US' forces has for a street; 0 where there is none.
-func (s *scan) box(from int) int {
-	digits := func(at, most int) int {
-		end := at
-		for end < len(s.text) && end-at < most && is(s.text[end], isDigit) {
-			end++
-		}
-		if end == at || is(s.at(end), isWord) {
-			return 0
-		}
-		return end
-	}
-	part := s.text[from:min(len(s.text), from+40)]
-	for _, form := range []string{"P.O. Box ", "P.O.Box ", "PO Box ", "P O Box ", "P.O. BOX ", "PO BOX ", "P. O. Box "} {
-		if strings.HasPrefix(part, form) {
-			return digits(from+len(form), 8)
-		}
-	}
-	for _, form := range []string{"PSC ", "Unit "} {
-		if strings.HasPrefix(part, form) {
-			if at := digits(from+len(form), 5); at > 0 {
-				for _, sep := range []string{", Box ", " Box "} {
-					if strings.HasPrefix(s.text[at:], sep) {
-						return digits(at+len(sep), 6)
-					}
-				}
-			}
-			return 0
-		}
-	}
-	for _, form := range []string{"USS ", "USNS ", "USNV ", "USCGC "} {
-		if strings.HasPrefix(part, form) {
-			if end := s.token(from + len(form)); end > from+len(form) {
-				if to, sure := s.block(end); sure && to > end {
-					return end
-				}
-			}
-		}
-	}
-	return 0
-}
-
 // street looks at a number that may be a house's, with a street's name behind it: 12 Long Lane, 12 rue de Rivoli.
 func (s *scan) street(from, to int) {
 	if c := s.at(from - 1); to-from > 6 || c != 0 && strings.IndexByte(".-:/=_@", c) >= 0 {
@@ -324,7 +316,7 @@ func (s *scan) streetBehind(from, at int) bool {
 		}
 		word := strings.TrimSuffix(s.text[at:end], ".")
 		upper := s.capitalAt(at)
-		if words > 0 && flatWords[strings.ToLower(word)] && lexicon()[word]&(street|suffix) == 0 {
+		if words > 0 && flatWords[strings.ToLower(word)] && lexicon().of(word)&(street|suffix) == 0 {
 			if stop, _ := s.flat(at); stop > 0 {
 				break
 			}
@@ -332,7 +324,7 @@ func (s *scan) streetBehind(from, at int) bool {
 		if words == 0 && end-at > 1 && roads[strings.ToLower(word)] {
 			lead = true
 		} else if !upper && !is(s.text[at], isDigit) {
-			if words == 0 || !joins[word] {
+			if words == 0 || !joins[word] && (!lead || words > 3) {
 				break
 			}
 		} else if is(s.text[at], isDigit) {
@@ -341,7 +333,7 @@ func (s *scan) streetBehind(from, at int) bool {
 			}
 			last = end
 		} else {
-			flags := lexicon()[word]
+			flags := lexicon().of(word)
 			if words > 0 && capitals > 0 || words > 0 && last > 0 {
 				switch {
 				case flags&street != 0:
@@ -370,7 +362,11 @@ func (s *scan) streetBehind(from, at int) bool {
 		s.take(from, last, 75, whyNumber)
 		return true
 	case strong > 0:
-		s.take(from, s.point(strong), 85, whyNumber)
+		end := s.point(strong)
+		if lastWord := s.lastWord(strong); compound(lastWord) || streetWords[lastWord] && s.words.of(lastWord)&street == 0 {
+			end = max(end, s.houseNumber(strong)) // 3, Kerkstraat 12
+		}
+		s.take(from, end, 85, whyNumber)
 		return true
 	case last == 0 || capitals == 0:
 		return false
@@ -388,7 +384,7 @@ func (s *scan) streetBehind(from, at int) bool {
 			s.take(from, end, 60, whyTown)
 			return true
 		}
-		if announced && s.prose(from, end) {
+		if announced && s.prose(from) {
 			s.take(from, end, 60, whyAnnounced)
 			return true
 		}
@@ -405,14 +401,23 @@ func (s *scan) streetBehind(from, at int) bool {
 		return true
 	}
 	switch {
-	case announced && s.prose(from, to):
+	case announced && s.prose(from):
 		s.take(from, to, 60, whyAnnounced)
 		return true
-	case weak > 0 && weak == last && (s.lineEnds(weak) || s.prose(from, to)):
+	case weak > 0 && weak == last && (s.lineEnds(weak) || s.prose(from)):
 		s.take(from, s.point(weak), 60, whyNumber)
 		return true
 	}
 	return false
+}
+
+// lastWord is the word that ends at a place.
+func (s *scan) lastWord(end int) string {
+	begin := end
+	for begin > 0 && end-begin < maxNameWord && is(s.text[begin-1], isLower|isUpper) {
+		begin--
+	}
+	return s.text[begin:end]
 }
 
 // productBefore reports whether a word that is no name stands right before a place: Windows 11 Pro.
@@ -424,7 +429,7 @@ func (s *scan) productBefore(from int) bool {
 	for begin > 0 && from-begin < maxNameWord && is(s.text[begin-1], isWord) {
 		begin--
 	}
-	return lexicon()[s.text[begin:from-1]]&notName != 0
+	return lexicon().of(s.text[begin:from-1])&notName != 0
 }
 
 // plainWords reports whether each word has small letters, as names have: API Key has none.
@@ -459,31 +464,3 @@ func (s *scan) lineEnds(at int) bool {
 	c := s.at(at)
 	return c == 0 || c == '\n' || c == ']' || c == ')' || c == '"' || c == '\\' || c == '?' || c == ',' || c == '.' && (s.at(at+1) == 0 || s.at(at+1) == '\n' || s.at(at+1) == ' ')
 }
-
-// code looks at a number that may be a town's: ", CA 90210", or where one is named.
-func (s *scan) code(from, to int) {
-	if n := to - from; n < 4 || n > 6 || from < 5 || is(s.at(to), isWord) || s.at(to) == '.' && is(s.at(to+1), isDigit) {
-		return
-	}
-	if end := s.zip(from); end > 0 && s.text[from-1] == ' ' {
-		begin := from - 1
-		for begin > 0 && from-begin < 5 && is(s.text[begin-1], isUpper) {
-			begin--
-		}
-		if states[s.text[begin:from-1]] && (strings.HasSuffix(s.text[:begin], ", ") && is(s.at(begin-3), isLower)) {
-			s.add(begin, end, Address, 70, "a state, and a town's number")
-			return
-		}
-	}
-	if s.near(from, 24, codeWords) {
-		end := to
-		if s.at(end) == '-' && is(s.at(end+1), isDigit) {
-			for end++; end < len(s.text) && is(s.text[end], isDigit) && end-to < 6; {
-				end++
-			}
-		}
-		s.add(from, end, Address, 60, "a town's number is named before it")
-	}
-}
-
-var codeWords = []string{"zip", "zipcode", "postal", "postcode", "plz", "postleitzahl", "cap", "postnummer"}

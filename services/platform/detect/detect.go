@@ -118,9 +118,13 @@ func (d *Detector) Personal(ctx context.Context, text string) ([]Span, error) {
 }
 
 func (d *Detector) personal(ctx context.Context, text string) ([]Span, error) {
-	s := scan{text: text}
+	s := scan{text: text, words: lexicon()}
 	if err := s.run(ctx); err != nil {
 		return nil, err
+	}
+	if !d.off[Person] {
+		s.letterheads()
+		s.smallLetters()
 	}
 	for _, c := range d.custom {
 		if err := c.find(ctx, text, &s.spans); err != nil {

@@ -40,12 +40,14 @@ func TestOrdinaryTextStays(t *testing.T) {
 		"GB82 WEST 1234 5698 7654 33, DE89370400440532013001, ZZ82WEST12345698765432", "US12345678",
 		"1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN3 bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t5 0x5aaeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
 		"total 200 300 4000 rows", "call took 1700000000 ns", "telemetry 5551234567", "00 11 22 33 44 55 66 77", "01 02 2024 10:20:30", "(123) 456", "1e+10000000 +0100 +00:00",
-		"The birthday of 1500 dates: 5", "released 2024-03-01", "Loading Llama weights for Jordan in Virginia", "Will May Grant Price?", "Mr", "Dr. ", "Dear All, Hi There, Hello World",
+		"The birthday of 1500 dates: 5", "released 2024-03-01", "Loading Llama weights for Jordan in Virginia", "Will May Price?", "Mr", "Dr. ", "Dear All, Hi There, Hello World",
 		"Maxwell GPU and Ada Lovelace, Grace Hopper superchip", "name: nginx, Name: Qwen", "Model name is Qwen2.5", "class MariaDBServer(Base)", "Maria_DB MariaDB",
 		"Copyright 2009 The Authors, see Issue 18984, 49552 and Issues 4677, 18241", "moved to Windows 11 Pro 22621", "os.Signal, 1", "r Go 100, r × 2", "LineString, 0",
 		"Brigade 5, Decade 3", "3 API Key rotations are in the queue and will be done", "2 Hard Drive", "Chapter 5, Page 12", "lives in Python 3.12", "There’s one, and we’ll see it",
 		"Output 12, 34 Rows", "It said so, and the server died", "class Storgatan2(Base)", "12 Furumyra 5", "at 1600 Total Requests Per Second",
-		"12 GPUs Per Node", "8 Street", "Rue", "Via HTTP 12", "PO Box", "OK, 12345 rows", "IN 12345", "port 10000 OR 20000",
+		"12 GPUs Per Node", "between 2019 2020 and the year of the war", "there are 612 345 678 of the rows in it", "the size of it is 12 345 678 bytes", "Total 12345\nSum 54321",
+		"the docker daemon is on the host and it will start", "We read it to If and When", "the Content-Length is in the Snapshotting of it", "corner of 12", "the error is in 12 st and it will not",
+		"Add it to Docker or Nginx and you can see it", "8 Street", "Rue", "Via HTTP 12", "PO Box", "OK, 12345 rows", "IN 12345", "port 10000 OR 20000",
 	} {
 		if got := find(t, text); len(got) != 0 {
 			t.Errorf("in %q is found:", text)
@@ -105,7 +107,13 @@ func TestFind(t *testing.T) {
 		{"221B Baker Street, London, NW1 6XE.", "221B Baker Street, London, NW1 6XE", Address}, {"12 Evelyn Walks Apt. 34, Port Anna, NY 12345-6789", "12 Evelyn Walks Apt. 34, Port Anna, NY 12345-6789", Address},
 		{"write to 12 Evelyn Walks, North Ada, Texas 12345", "12 Evelyn Walks, North Ada, Texas 12345", Address}, {"PSC 1234, Box 567, APO AE 09012", "PSC 1234, Box 567, APO AE 09012", Address},
 		{"I live at 12 Meadowbank now", "12 Meadowbank", Address}, {"my address is Furumyra 7, and it is old", "Furumyra 7", Address}, {"Mannerheimintie 5 A, 00100 Helsinki", "Mannerheimintie 5 A, 00100 Helsinki", Address},
-		{"100 King Street W, Toronto, ON M5X 1A9", "100 King Street W, Toronto, ON M5X 1A9", Address}, {"Calle Mayor s/n", "Calle Mayor s/n", Address}, {"P.O. Box 1234", "P.O. Box 1234", Address}, {"zip code 90210", "90210", Address}, {"Beverly Hills, CA 90210", "CA 90210", Address},
+		{"100 King Street W, Toronto, ON M5X 1A9", "100 King Street W, Toronto, ON M5X 1A9", Address}, {"Calle Mayor s/n", "Calle Mayor s/n", Address}, {"P.O. Box 1234", "P.O. Box 1234", Address}, {"zip code 90210", "90210", Address},
+		{"moved from 12 Mill Road ASHBY LE65 3AB.", "12 Mill Road ASHBY LE65 3AB", Address}, {"rue de l'Église 7, 75001 Paris", "rue de l'Église 7, 75001 Paris", Address},
+		{"Kossuth Lajos u. 12. 1053 Budapest", "Kossuth Lajos u. 12. 1053 Budapest", Address}, {"Laugavegur 12 101 Reykjavík", "Laugavegur 12 101 Reykjavík", Address}, {"62 Banksia Court\nMOUNT ISA QLD 4825", "62 Banksia Court\nMOUNT ISA QLD 4825", Address},
+		{"meet at the corner of King Street and Mill Lane then", "the corner of King Street and Mill Lane", Address}, {"she is the dentist in 90210, I think", "90210", Address}, {"12 Long Lane\nNewtown 12345", "12 Long Lane\nNewtown 12345", Address},
+		{"call me on 0470 12 34 56 today", "0470 12 34 56", Phone}, {"(08) 8713 8742", "(08) 8713 8742", Phone}, {"his number is 612 345 678.", "612 345 678", Phone}, {"06.12.34.56.78", "06.12.34.56.78", Phone},
+		{"555 1234 (mobile)", "555 1234", Phone}, {"my sister wrote it on 23 45 67 89 paper", "23 45 67 89", Phone}, {"I told him that Kvistgaarden knows", "Kvistgaarden", Person},
+		{"it was given to Bergqvist by us", "Bergqvist", Person}, {"she asked Mark about it", "Mark", Person}, {"Beverly Hills, CA 90210", "CA 90210", Address},
 	} {
 		for _, around := range []string{"%s", "é %s", "log line: %s\nnext", "[ %s ]", "%[1]s\n%[1]s"} {
 			text := fmt.Sprintf(around, c.text)
@@ -115,6 +123,24 @@ func TestFind(t *testing.T) {
 					t.Errorf("  %q %s %d, %s", text[s.From:s.To], s.Type, s.Confidence, s.Why)
 				}
 			}
+		}
+	}
+}
+
+// What stands around a value may be a part of it, or keep it from being one.
+func TestFindAlone(t *testing.T) {
+	for _, c := range []struct {
+		text, value string
+		kind        Type
+	}{
+		{"Hauptstr. 12 53111 Bonn", "Hauptstr. 12 53111 Bonn", Address}, {"Apt. 123", "Apt. 123", Address}, {"3 Kerkstraat 12", "3 Kerkstraat 12", Address},
+		{"to Avenida Paulista 1578 São Paulo SP 01310-200", "Avenida Paulista 1578 São Paulo SP 01310-200", Address},
+		{"send it to 12 long lane springfield il 62704 please", "12 long lane springfield il 62704", Address},
+		{"Abigail Nilsdatter\n12 Long Lane, X", "Abigail Nilsdatter", Person}, {"do you know where samantha lives", "samantha", Person},
+	} {
+		found := find(t, c.text)
+		if !slices.ContainsFunc(found, func(s Span) bool { return c.text[s.From:s.To] == c.value && s.Type == c.kind }) {
+			t.Errorf("%q: no %s %q is found, but %+v", c.text, c.kind, c.value, found)
 		}
 	}
 }

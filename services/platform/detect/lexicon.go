@@ -1,66 +1,65 @@
 package detect
 
 import (
-	_ "embed"
 	"strings"
 	"sync"
 )
 
-//go:embed names.txt
-var namesText string
-
 const (
-	given   = 1 << iota // a given name
-	family              // a family name
-	word                // a word of English, too
-	title               // Mr, Dr
-	notName             // never one: machines, projects, months
-	organ               // what ends the name of a company or a place
-	street              // what a street's name ends with
-	suffix              // what the name of a street may end with, where more says that it is one
+	given     = 1 << iota // a given name
+	family                // a family name
+	listed                // a given or a family name, of a list that does not say which
+	word                  // a word of English, too
+	title                 // Mr, Dr
+	notName               // never one: machines, projects, months
+	organ                 // what ends the name of a company or a place
+	placeName             // a town, a country, a people or its language
+	ambiguous             // a name as well as a place, a machine or a program
+	street                // what a street's name ends with
+	suffix                // what the name of a street may end with, where more says that it is one
+
+	aName = given | family | listed
 )
 
 // lexicon is what capitalised words are known to be. It is read once from what is linked in.
-var lexicon = sync.OnceValue(func() map[string]uint8 {
-	out := make(map[string]uint8, 64<<10)
-	flags := uint8(0)
-	for line := range strings.Lines(namesText) {
-		line = strings.TrimSpace(line)
-		if head, ok := strings.CutPrefix(line, "# "); ok {
-			flags = 0
-			for _, f := range strings.Fields(head) {
-				flags |= map[string]uint8{"given": given, "family": family, "word": word}[f]
-			}
-			continue
-		}
-		for name := range strings.FieldsSeq(line) {
-			out[name] |= flags
-			if plain := unaccented.Replace(name); plain != name {
-				out[plain] |= flags
-			}
-		}
-	}
-	put := func(list string, flag uint8, alone bool) {
+var lexicon = sync.OnceValue(func() *table {
+	out := linkedIn()
+	put := func(list string, flag uint16, alone bool) {
 		for w := range strings.FieldsSeq(list) {
 			if alone {
-				out[w] = flag
-			} else {
-				out[w] |= flag
+				out.set(w, 0)
 			}
+			out.set(w, out.of(w)|flag)
 		}
 	}
 	put("Mr Mrs Ms Mx Miss Dr Prof Professor Sir Madam Mister Herr Frau Mme Monsieur Señor Señora", title, true)
 	put(`January February March April May June July August September October November December Monday Tuesday Wednesday Thursday Friday Saturday Sunday
-		Ada Ampere Blackwell Claude Darwin Debian Falcon Fedora Gemini Gemma Gloo Grace Hopper Jenkins Julia Kepler Lora Lovelace Llama Maxwell Mistral
-		Pascal Phi Prometheus Python Ray Ruby Rust Tesla Turing Ubuntu Volta Vulkan Xeon Loki Sentry Kafka Redis Apollo Athena Atlas Aurora Jasper Jira
-		India China Israel Ireland Holland Jordan Chad Georgia Kenya Cuba Paris London Berlin Texas Virginia Carolina Dakota Florida Montana Sydney Houston
-		Dallas Lincoln Jackson Madison Austin Phoenix Orlando Charlotte Victoria Alexandria Santiago Asia America Africa Europe The This That These Those
+		Ampere Blackwell Darwin Debian Falcon Fedora Gemini Gemma Gloo Hopper Kepler Lora Lovelace Llama Mistral
+		Pascal Phi Prometheus Python Rust Tesla Turing Ubuntu Volta Vulkan Xeon Loki Sentry Kafka Redis Apollo Atlas Jira Docker Chrome Java Perl Linux Apache Nginx Nomad
+		Consul Vault Envoy Helm Caddy Celery Django Flask Rails Angular Kotlin Scala Groovy Haskell Erlang Elixir Clojure Fortran Lua Emacs Vim Oracle Intel Nvidia Amazon Google
+		Microsoft Samsung Firefox Safari Chromium Mozilla Postgres Ansible Terraform Grafana Kubernetes Slack Unicode Boolean Latin Mac Bluetooth Ethernet Wikipedia Yahoo
+		Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Wed Thu Fri Sat Sun Texas Florida Asia America Africa Europe The This That These Those
 		There Then They You Your What When Where Why How Our His Her She Its See Not No Yes Ok And But For From With Please Thanks Thank Hello Dear Best Regards Sincerely Cheers
 		All World Everyone Everybody Folks Friends Sirs Customer Customers User Users Admin Administrator Support Guys Ladies Gentlemen Again
 		Error Info Warning Debug Trace Fatal Critical Notice Started Starting Stopped Stopping Loading Loaded Failed Using Model Server Client Token Tokens
 		Hard Disk Flash Data Solid Network Access Pro Total
 		Copyright Issue Issues Section Chapter Version Figure Table Page Part Step Phase Line Lines Windows Level Appendix Note Notes Item Task Job Name Node Output Close Scan
 		Request Response Error Exception Process Service Worker Engine Cache Memory Device Driver Kernel Total Max Min Avg Internet English Spanish`, notName, true)
+	put(`Jan Ada Claude Grace Julia Ray Ruby Jordan Chad Georgia Kenya Israel Paris London Berlin Virginia Carolina Dakota Montana Sydney Houston Dallas Lincoln Jackson
+		Madison Austin Phoenix Orlando Charlotte Victoria Alexandria Santiago Jasper Aurora Athena Jenkins Maxwell Holland Ireland Jersey India China Cuba`, ambiguous, false)
+	put(`American British English Scottish Welsh Irish French German Austrian Swiss Spanish Catalan Italian Portuguese Dutch Belgian Danish Swedish Norwegian Finnish Icelandic
+		Polish Czech Slovak Hungarian Romanian Bulgarian Croatian Serbian Slovenian Russian Ukrainian Turkish Greek Arab Arabic Persian Iranian Iraqi Egyptian Israeli Jewish
+		Muslim Hindu Buddhist Catholic Indian Pakistani Chinese Japanese Korean Thai Vietnamese Indonesian Filipino Australian Canadian Mexican Brazilian Argentine Cuban
+		African Asian European Western Eastern Boston Chicago Denver Seattle Atlanta Miami Detroit Philadelphia Baltimore Minneapolis Cleveland Pittsburgh Cincinnati
+		Milwaukee Memphis Nashville Portland Sacramento Tucson Fresno Omaha Oakland Tulsa Tampa Honolulu Manchester Liverpool Birmingham Glasgow Leeds Bristol Cambridge
+		Oxford Munich Hamburg Frankfurt Cologne Lyon Marseille Toulouse Bordeaux Milan Naples Turin Venice Florence Geneva Barcelona Valencia Seville Bilbao Porto
+		Rotterdam Utrecht Antwerp Ghent Krakow Gdansk Kyoto Osaka Nagoya Mumbai Delhi Bangalore Chennai Pune Hyderabad Lahore Shenzhen Guangzhou Wuhan Beijing Nanjing
+		Montreal Ottawa Calgary Canberra Wellington California Hollywood Manhattan Brooklyn`, placeName, false)
+	for _, list := range []map[string]bool{countries, stateNames} {
+		for name := range list {
+			put(strings.ReplaceAll(name, " ", "_"), placeName, false)
+		}
+	}
 	put(`Inc Inc. LLC Ltd Corp Corporation Company Co Group GmbH AG SA BV NV Plc University College School Institute Hospital Bank Hotel Airport Station
 		County City River Lake Mountain Island Islands Park Bay Beach Valley Museum Church Center Centre Foundation Association Club Team Server Service
 		Systems Technologies Technology Software Labs Media Holdings Partners Industries Motors Airlines International`, organ, true)
@@ -72,8 +71,8 @@ var lexicon = sync.OnceValue(func() map[string]uint8 {
 		Lodge Loop Mall Manor Meadow Mill Mission Motorway Mount Mountain Neck Orchard Oval Overpass Park Pass Passage Path Pike Pine Place Pl Plain Plaza Point
 		Port Prairie Quay Radial Ramp Ranch Rapid Rest Ridge Rise River Route Row Run Shoal Shore Skyway Spring Spur Square Sq Station Stravenue Stream Summit Throughway
 		Trace Track Trafficway Trail Trl Tunnel Underpass Union Valley Viaduct View Village Ville Vista Walk Wall Way Well Vale Wynd Garth Rue Mead Croft`) {
-		out[w] |= suffix
-		out[w+"s"] |= suffix
+		out.set(w, out.of(w)|suffix)
+		out.set(w+"s", out.of(w+"s")|suffix)
 	}
 	return out
 })

@@ -3,6 +3,8 @@ package detect
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -111,6 +113,44 @@ func logLines(n int, seed uint64) []string {
 		out[i] = formats[r.IntN(len(formats))]()
 	}
 	return out
+}
+
+// TestRealLogs prints what is found in the logs that the variable LOGS names, files of one folder: what a human must look at, since nobody says what
+// of it is somebody's. Without -report, or without logs, there is nothing to do.
+func TestRealLogs(t *testing.T) {
+	folder := os.Getenv("LOGS")
+	if !*report || folder == "" {
+		return
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, types := 0, map[Type]int{}
+	for _, f := range files {
+		raw, err := os.ReadFile(filepath.Join(folder, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(raw)
+		found, err := d.Find(t.Context(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range found {
+			types[s.Type]++
+			if *listing {
+				fmt.Printf("%s: %s %q, %s\n", f.Name(), s.Type, text[s.From:s.To], s.Why)
+			}
+		}
+		lines += strings.Count(text, "\n")
+		fmt.Printf("%s: %d values in %d lines\n", f.Name(), len(found), strings.Count(text, "\n"))
+	}
+	fmt.Printf("In %d lines of real logs are found %v.\n", lines, types)
 }
 
 // TestFalseAlarms: of 10,000 lines of services' logs at most one raises a false alarm.

@@ -106,7 +106,7 @@ func (s *scan) numbers(from int) {
 	first := q.groups[0]
 	s.numbersTo = first.to
 	switch {
-	case q.before == 0 && first.len() <= 3 && q.n >= 4 && s.same(&q, 4, "."):
+	case q.before == 0 && first.len() <= 3 && q.n >= 4 && s.same(&q, 4, ".") && (q.n == 4 || s.between(&q, 3) != "."):
 		s.ipv4(from, q.groups[3].to)
 		if q.groups[3].len() <= 3 {
 			s.numbersTo = q.groups[3].to

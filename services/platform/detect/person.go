@@ -5,11 +5,17 @@ import "strings"
 // capitalised is a word and where it ends.
 type capitalised struct {
 	from, to int
-	flags    uint8
+	flags    uint16
 	// initial: an initial stands before it.
 	initial bool
-	// known: the word is in the lexicon.
-	known bool
+}
+
+// unknown reports whether no list has the word.
+func (w capitalised) unknown() bool { return w.flags == 0 }
+
+// name reports whether a list of names has the word, and it is nothing else.
+func (w capitalised) name() bool {
+	return w.flags&aName != 0 && w.flags&(word|placeName|ambiguous) == 0
 }
 
 const maxNameWord = 24
@@ -25,8 +31,7 @@ func (s *scan) wordAt(from int) capitalised {
 		}
 		break
 	}
-	flags, known := lexicon()[s.text[from:to]]
-	return capitalised{from: from, to: to, flags: flags, known: known}
+	return capitalised{from: from, to: to, flags: s.words.of(s.text[from:to])}
 }
 
 // initial is where an initial ends that begins at a place, or 0.
@@ -128,37 +133,61 @@ func (s *scan) introduced(from int) bool {
 	return false
 }
 
-// common are small words of sentences that people write.
-var common = wordSet(`the a an to is my you i he she was of and in for with that have has it we our please are will on at from his her me your this can by would be not as who what
-	they them him us were had do does did could should when where how why if then than there here so up out about into just like know get go see think no yes but or one all
-	been more some very much too many two any only also even now ever never back down home day today love want need make made take took come came give said says ask asked
-	tell told born lives`)
-
-// People's words stand around a name that nobody knows: who somebody is, and what he does that programs do not.
+// People's words stand around a name: who somebody is, and what he does that programs do not. The others stand around other words as well.
 var (
-	peopleBefore = wordSet(`friend brother sister mother father wife husband son daughter uncle aunt cousin nephew niece colleague boss neighbor neighbour actor actress singer
-		poet artist composer painter president senator governor mayor king queen lawyer sergeant detective`)
-	peopleAfter = wordSet(`said replied thinks thought lives lived died married marries loves loved smiled laughed sings sang starred`)
+	peopleBefore = packedSet(`friend friends brother sister mother father mom dad wife husband son daughter uncle aunt cousin nephew niece grandma grandpa colleague coworker boss
+		neighbor neighbour roommate classmate teacher student doctor nurse actor actress singer poet artist composer painter writer author director producer
+		president senator governor mayor king queen prince princess lawyer sergeant detective officer captain ceo cto cfo founder fiancé met meet married marry
+		ask asked tell told thank thanked thanks invite invited hired fired nicknamed named called phoned emailed`)
+	peopleAfter = packedSet(`said says replied asked asks told tells thinks thought lives lived died married marries loves loved likes smiled laughed sings sang starred wrote
+		knows knew wants wanted agreed explained called joined visited arrived`)
+	besideBefore = packedSet(`with by to from for and of is was are that if when because does did has have can could would should will about as`)
+	besideAfter  = packedSet(`is was has had will would can could did does and who whose`)
 )
 
-// neighbour reports whether such a word stands before a place, or behind another.
-func (s *scan) neighbour(from, to int) bool {
-	end := s.trimBack(from)
-	begin := end
-	for begin > 0 && end-begin < 12 && is(s.text[begin-1], isLower) {
-		begin--
+// beside reports how much what stands beside a name says that it is somebody's: 2: a word that only people stand with, 1: another.
+func (s *scan) beside(from, to int) int {
+	strength := 0
+	if end := from - 1; s.at(end) == ' ' {
+		begin := end
+		for begin > 0 && end-begin < 9 && is(s.text[begin-1], isLower|isUpper) {
+			begin--
+		}
+		switch key := packed(s.text[begin:end]); {
+		case is(s.at(begin-1), isWord):
+		case peopleBefore[key]:
+			return 2
+		case besideBefore[key]:
+			strength = 1
+		}
 	}
-	if end == from-1 && !is(s.at(begin-1), isWord) && peopleBefore[s.text[begin:end]] {
-		return true
+	if s.at(to) == '\'' && s.at(to+1) == 's' {
+		return max(strength, 1)
 	}
-	if s.at(to) != ' ' {
-		return false
+	if s.at(to) == ' ' {
+		end := to + 1
+		for end < len(s.text) && end-to < 10 && is(s.text[end], isLower) {
+			end++
+		}
+		switch key := packed(s.text[to+1 : end]); {
+		case is(s.at(end), isWord):
+		case peopleAfter[key]:
+			return 2
+		case besideAfter[key]:
+			strength = 1
+		}
 	}
-	end = to + 1
-	for end < len(s.text) && end-to < 12 && is(s.text[end], isLower) {
-		end++
+	return strength
+}
+
+// simple reports whether a word is a capital, and at least three letters that are none.
+func (s *scan) simple(w capitalised) bool {
+	for i := w.from + 1; i < w.to; i++ {
+		if !is(s.text[i], isLower) {
+			return false
+		}
 	}
-	return peopleAfter[s.text[to+1:end]] && !is(s.at(end), isWord)
+	return w.to-w.from > 3
 }
 
 // foreign reports whether a word has letters that English has not.
@@ -167,43 +196,6 @@ func (s *scan) foreign(w capitalised) bool {
 		if c := s.text[i]; c >= 0xc3 && c <= 0xc8 {
 			return w.to-w.from > 4
 		}
-	}
-	return false
-}
-
-// prose reports whether people's words stand around a place: some of the small words of a sentence on the same line, which is no
-// program's.
-func (s *scan) prose(from, to int) bool {
-	begin, end := max(0, from-120), min(len(s.text), to+120)
-	if i := strings.LastIndexByte(s.text[begin:from], '\n'); i >= 0 {
-		begin += i + 1
-	}
-	if i := strings.IndexByte(s.text[to:end], '\n'); i >= 0 {
-		end = to + i
-	}
-	n := 0
-	for i := begin; i < end; i++ {
-		if !is(s.text[i], isLower|isUpper) {
-			if c := s.text[i]; c == '=' || c == '{' {
-				return false
-			}
-			continue
-		}
-		j := i
-		for j < end && is(s.text[j], isLower|isUpper) {
-			j++
-		}
-		if j-i <= 6 {
-			var lower [6]byte
-			copy(lower[:], s.text[i:j])
-			lower[0] |= 0x20
-			if common[string(lower[:j-i])] {
-				if n++; n >= 2 {
-					return true
-				}
-			}
-		}
-		i = j
 	}
 	return false
 }
@@ -244,59 +236,70 @@ func (s *scan) capital(from int) {
 
 // sure is how sure it is that words are a person's name, and why; 0: it is none.
 func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (int, string) {
-	plain := first.flags&word == 0
-	last := first
-	if len(parts) > 0 {
-		last = parts[len(parts)-1]
-		switch {
-		case first.flags&given != 0 && plain && last.flags&family != 0:
-			return 85, "a given name and a family name"
-		case first.flags&given != 0 && plain && last.flags&street == 0:
-			return 75, "a given name, and another word with a capital"
-		case first.flags&given != 0 && last.flags&family != 0 && last.flags&word == 0:
-			return 75, "a given name and a family name"
-		case introduced:
-			return 75, "the words before it introduce a name"
-		case first.flags&given != 0 && last.initial:
-			return 75, "a given name, an initial and another word"
-		}
-		if !s.prose(first.from, last.to) {
-			return 0, ""
-		}
-		begins := s.beginsSentence(first.from)
-		switch {
-		case first.flags&given != 0 && last.flags&(family|given) != 0 && !begins:
-			return 55, "a given name and a family name, both words as well"
-		case first.flags&(family|word) == family && last.flags&(family|given) != 0 && last.flags&word == 0:
-			return 60, "two family names in a sentence"
-		case !first.known && last.flags&family != 0 && last.flags&word == 0 && !begins:
-			return 55, "an unknown word with a capital, and a family name"
-		case !first.known && !last.known && (s.foreign(first) || s.foreign(last)):
-			return 55, "two words with capitals, and letters that English has not"
-		case !first.known && (!last.known || last.flags&family != 0) && s.neighbour(first.from, last.to):
-			return 55, "two words with capitals, and a word beside them that people stand with"
-		}
-		return 0, ""
+	if len(parts) == 0 {
+		return s.sureOfOne(first, introduced)
 	}
+	last := parts[len(parts)-1]
+	plain := first.flags&given != 0 && first.name()
 	switch {
-	case introduced && first.flags&(given|family) != 0:
-		return 80, "a name, and the words before it introduce one"
+	case plain && last.flags&(family|listed) != 0:
+		return 85, "a given name and a family name"
+	case plain && last.flags&street == 0 && (last.flags&word == 0 || last.flags&aName != 0):
+		return 75, "a given name, and another word with a capital"
+	case first.flags&given != 0 && last.flags&family != 0 && last.name() && first.flags&placeName == 0:
+		return 75, "a given name and a family name"
 	case introduced:
-		return 60, "the words before it introduce a name"
-	case !s.prose(first.from, first.to):
+		return 75, "the words before it introduce a name"
+	case first.flags&given != 0 && last.initial:
+		return 75, "a given name, an initial and another word"
+	case !s.prose(first.from):
 		return 0, ""
 	}
-	begins := s.beginsSentence(first.from)
+	begins, beside := s.beginsSentence(first.from), s.beside(first.from, last.to)
 	switch {
-	case first.flags&given != 0 && plain:
+	case first.name() && last.name():
+		return 60, "two names in a sentence"
+	case first.flags&given != 0 && last.flags&(family|given) != 0 && !begins && beside == 2:
+		return 55, "a given name and a family name, both words as well"
+	case first.name() && (last.unknown() || last.flags&aName != 0 && last.flags&placeName == 0):
+		return 55, "a name, and another word with a capital"
+	case first.unknown() && last.name():
+		return 55, "a word with a capital that is no word of English, and a name"
+	case first.unknown() && last.unknown() && (s.foreign(first) || s.foreign(last)):
+		return 55, "two words with capitals, and letters that English has not"
+	case first.unknown() && (last.unknown() || last.flags&aName != 0) && beside == 2:
+		return 55, "two words with capitals, and a word beside them that people stand with"
+	case s.isPersonal && (first.unknown() && s.simple(first) || first.name()) && last.flags&(organ|street|suffix) == 0:
+		return 45, "words with capitals of which one is no word of English, in a sentence about people"
+	}
+	return 0, ""
+}
+
+// sureOfOne is sure for one word.
+func (s *scan) sureOfOne(w capitalised, introduced bool) (int, string) {
+	switch {
+	case introduced && w.flags&aName != 0:
+		return 80, "a name, and the words before it introduce one"
+	case introduced && w.flags&placeName == 0:
+		return 60, "the words before it introduce a name"
+	case !s.prose(w.from):
+		return 0, ""
+	}
+	begins, beside := s.beginsSentence(w.from), s.beside(w.from, w.to)
+	switch {
+	case w.flags&given != 0 && w.name():
 		return 60, "a given name in a sentence"
-	case first.flags&family != 0 && plain && !begins:
+	case w.flags&family != 0 && w.name() && (!begins || beside > 0):
 		return 50, "a family name in a sentence"
-	case first.flags&(given|family) != 0 && s.neighbour(first.from, first.to):
+	case w.flags&aName != 0 && beside == 2:
 		return 50, "a name, and a word beside it that people stand with"
-	case !first.known && s.foreign(first) && !begins:
-		return 50, "a word with a capital, and letters that English has not"
-	case !first.known && !begins && s.neighbour(first.from, first.to):
+	case w.name() && !begins && beside > 0:
+		return 45, "a name in a sentence"
+	case w.flags&given != 0 && w.flags&(placeName|ambiguous) == 0 && !begins && beside > 0:
+		return 45, "a given name that is a word as well, in the middle of a sentence"
+	case s.isPersonal && (w.unknown() && s.simple(w) || w.name() && (!begins || beside > 0 || w.flags&family != 0)):
+		return 40, "a word with a capital that is no word of English, in a sentence about people"
+	case w.unknown() && !begins && beside == 2:
 		return 45, "a word with a capital, and a word beside it that people stand with"
 	}
 	return 0, ""

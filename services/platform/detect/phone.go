@@ -6,6 +6,8 @@ var (
 	// phoneWords stand before a telephone's number; the strong ones mean nothing else.
 	phoneWords  = []string{"phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline"}
 	strongWords = []string{"phone*", "telephone*", "tel", "mobile", "cellphone", "fax", "sms", "whatsapp", "hotline", "landline"}
+	// labelWords stand behind one.
+	labelWords = append(strongWords[:len(strongWords):len(strongWords)], "office", "home", "work", "cell", "direct", "main")
 )
 
 // phone looks for a telephone's number (E.164, the North American plan, and national forms), and returns where it ends.
@@ -26,8 +28,17 @@ func (s *scan) phone(from int, q *sequence) int {
 	case s.trunk(q) > 0:
 		n, confidence, why = s.trunk(q), 60, "a national number with its 0"
 	}
+	if n == 0 && s.national(from, q) {
+		n, confidence, why = q.n, 60, "a form of a country's numbers, in a sentence"
+	}
 	if n == 0 {
-		if n = s.said(q); n == 0 || n == 1 && !s.inLine(from, 40, strongWords) || n > 1 && !s.inLine(from, 40, phoneWords) && !s.near(from, 40, strongWords) {
+		n = s.said(q)
+		switch {
+		case n == 0:
+			return 0
+		case s.behind(q.groups[n-1].to, 24, labelWords): // 555 1234 (mobile)
+		case n > 1 && (from == 0 || s.text[from-1] == '\n') && s.around(from, q.groups[n-1].to, 60, strongWords): // under a name, over another number
+		case n == 1 && !s.inLine(from, 40, strongWords), n > 1 && !s.inLine(from, 40, phoneWords) && !s.near(from, 40, strongWords):
 			return 0
 		}
 		confidence, why = 70, "a number of a telephone's length, and one is named before it"
@@ -39,6 +50,64 @@ func (s *scan) phone(from int, q *sequence) int {
 	}
 	s.add(from, to, Phone, confidence, why)
 	return to
+}
+
+// trunkForms and plainForms are how many digits each part of a national number has, with its 0 and without: the formats of libphonenumber's
+// metadata for all countries, of which these are the lengths.
+var (
+	trunkForms = wordSet(`1134 126 13222 1323 135 2122 2134 2222 22222 223 2233 2234 224 2322 233 2332 2333 234 235 236 237 243 244 25 254 26 27 28 3134 314 322 3222 3223
+		323 3232 3233 324 332 3322 333 3333 334 335 34 344 345 35 354 36 37 38 4122 4133 422 4222 4223 423 424 43 4312 4313 432 4322 433 434 435 44 443 444 45 46 47 48
+		514 524 533 54 55 56 57 64 65 66`)
+	plainForms = wordSet(`1222 12222 124 126 13122 1322 1323 1324 133 1332 13322 1333 1334 134 1343 1344 135 136 137 14222 143 144 15122 1523 154 16 17 18 2134 214 2215 2221 2222
+		22221 22222 2223 2224 223 2232 2233 224 2244 232 2322 233 2332 2333 2334 234 235 244 245 25 254 26 27 28 3122 3133 3134 315 322 3222 3223 323 32322 3233 3234 324
+		327 3312 3313 332 3322 3323 333 3332 3333 334 335 336 34 343 344 345 35 36 37 38 4134 414 422 4222 4224 423 424 43 433 434 44 443 444 45 46 47 5122 54 55 56 612`)
+)
+
+// national reports whether a sequence has a form of a country's numbers, and what stands around it lets it be one: nothing in it looks like
+// years or like a number in thousands, and it stands in a sentence or, in brackets, alone.
+func (s *scan) national(from int, q *sequence) bool {
+	if q.n < 2 || q.n > 5 || q.before == '+' || !s.ends(q, q.n) {
+		return false
+	}
+	var form [5]byte
+	thousands, years := true, true
+	for i, g := range q.groups[:q.n] {
+		if g.len() > 8 {
+			return false
+		}
+		form[i] = '0' + byte(g.len())
+		thousands = thousands && (i == 0 && g.len() <= 3 || g.len() == 3)
+		years = years && g.len() == 4 && (s.text[g.from] == '1' || s.text[g.from] == '2')
+		if i == 0 {
+			continue
+		}
+		sign := s.between(q, i-1)
+		if bracket := i == 1 && q.before == '(' && (sign == ") " || sign == ")" || sign == ")-"); !bracket && sign != " " && sign != "-" && sign != "." && (sign != "/" || i > 1) {
+			return false
+		}
+		if i > 1 && sign != s.between(q, i-2) && (i > 2 || q.before != '(') && sign != " " && sign != "-" {
+			return false
+		}
+	}
+	trunk := s.text[q.groups[0].from] == '0'
+	if trunk && !trunkForms[string(form[:q.n])] || !trunk && !plainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
+		return false
+	}
+	said := hasWord(s.text[max(0, from-60):from], phoneWords)
+	to := q.groups[q.n-1].to
+	switch {
+	case trunk && q.before == '(' && q.digits(q.n) >= 9:
+		return true
+	case !s.prose(from), !said && s.at(to) == ' ' && s.capitalAt(to+1), !said && s.at(from-1) == ' ' && !is(s.at(from-2), isLower) && s.at(from-2) != ':':
+		return false
+	case trunk:
+		return q.digits(q.n) >= 9 || said || s.isPersonal
+	case thousands && s.between(q, 0) != "-" || s.between(q, 0) == ".":
+		return said || s.lineEnds(to) && q.digits(q.n) >= 8
+	case q.n == 2:
+		return said || s.isPersonal
+	}
+	return said || s.isPersonal || q.n >= 4 || q.before == '('
 }
 
 // inLine is near, on the same line.
@@ -109,7 +178,7 @@ func (s *scan) trunk(q *sequence) int {
 			return 0
 		}
 		if n > 1 && n <= q.n {
-			if sign := s.between(q, n-2); sign != " " && sign != "-" && sign != ") " && sign != ")" && sign != "/" {
+			if sign := s.between(q, n-2); sign != " " && (sign != "." || g.len() != 2) && sign != "-" && sign != ") " && sign != ")" && sign != "/" {
 				return 0
 			}
 		}

@@ -13,6 +13,11 @@ type scan struct {
 	numbersTo, colonsTo, namesTo int
 	// bareTo is how far there is no digit.
 	bareTo int
+	// proseFrom and proseTo are where isProse holds.
+	proseFrom, proseTo int
+	isProse            bool
+	isPersonal         bool
+	words              *table
 }
 
 // What a byte may begin or be in the middle of.

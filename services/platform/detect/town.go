@@ -27,10 +27,10 @@ func (s *scan) block(to int) (end int, sure bool) {
 		if stop, town := s.postcode(next); stop > 0 && (sign != ' ' || open > 0 || town) {
 			if town {
 				if more := s.town(stop); more > 0 {
-					if s.streetLast(more) {
+					if s.streetIn(stop, more) {
 						break // 1600 Pennsylvania Avenue is another
 					}
-					stop = more
+					stop = s.district(more)
 				}
 			} else if n := stop - next; n < 5 && open == 0 {
 				break // four digits and nothing else
@@ -50,26 +50,59 @@ func (s *scan) block(to int) (end int, sure bool) {
 				continue
 			}
 		}
+		if open > 0 { // São Paulo SP 01310-200
+			n := 0
+			for n <= 3 && is(s.at(next+n), isUpper) {
+				n++
+			}
+			if n >= 2 && s.at(next+n) == ' ' {
+				if code, _ := s.postcode(next + n + 1); code > 0 {
+					at, end, sure, open = code, code, true, 0
+					continue
+				}
+			}
+		}
 		stop = s.townWords(next)
 		if stop == 0 || open >= 2 {
 			break
 		}
 		at = stop
-		if open++; open == 1 && s.lineEnds(stop) && (sign == ',' || sign == '\n' && sure && s.at(stop) != ',') {
+		if open++; s.lineEnds(stop) && (sign != '\n' && open == 1 || sign == '\n' && s.at(stop) != ',') {
 			end = stop // a town, or a country in a language of its own
 		}
 	}
 	return end, sure
 }
 
-// streetLast reports whether the word that ends at a place names a street.
-func (s *scan) streetLast(end int) bool {
-	begin := end
-	for begin > 0 && end-begin < maxNameWord && is(s.text[begin-1], isLower|isUpper) {
-		begin--
+// streetIn reports whether one of the words between two places names a street.
+func (s *scan) streetIn(from, to int) bool {
+	for at := from; at < to; {
+		end := s.token(at)
+		if end == at {
+			at++
+			continue
+		}
+		if word := strings.TrimSuffix(s.text[at:end], "."); s.words.of(word)&street != 0 || compound(word) {
+			return true
+		}
+		at = end
 	}
-	word := s.text[begin:end]
-	return lexicon()[word]&street != 0 || compound(word)
+	return false
+}
+
+// district returns where what follows a town's name ends: Praha 1, København V, Roma RM.
+func (s *scan) district(at int) int {
+	if s.at(at) != ' ' {
+		return at
+	}
+	end := at + 1
+	for end-at <= 2 && is(s.at(end), isDigit|isUpper) {
+		end++
+	}
+	if n := end - at - 1; n == 0 || is(s.at(end), isWord) || s.at(end) == '.' && is(s.at(end+1), isDigit) || s.at(end) == ':' || s.text[at+1:end] == "I" || s.at(end) == '\'' {
+		return at
+	}
+	return end
 }
 
 // separator returns where the next part of an address begins behind a place, and what stands between: a line's end, a comma, a space.
@@ -87,7 +120,7 @@ func (s *scan) separator(at int) (next int, sign byte) {
 		case c == '\\' && s.at(next+1) == 'n' && sign != '\n': // a line's end within a string of JSON
 			sign = '\n'
 			next++
-		case sign == '\n' && (c == '>' || c == '|' || c == '\t'): // an answer's mark
+		case sign == '\n' && (c == '>' || c == '|' || c == '\t' || c == ','): // an answer's mark
 		case c == ' ', c == '\r':
 			if sign == 0 && s.at(next+1) == '-' && s.at(next+2) == ' ' {
 				sign, next = ',', next+2
@@ -225,6 +258,8 @@ func (s *scan) postcode(at int) (end int, town bool) {
 		return end + 5, false // the US
 	case (n == 5 || n == 6) && ends(end):
 		return end, true
+	case n == 3 && sign == ' ' && ends(end) && s.townWords(end+1) > 0:
+		return end, true // Iceland
 	case n == 4 && ends(end):
 		if s.at(end) == ' ' && s.townWords(end+1) > 0 {
 			return end, true
@@ -318,15 +353,17 @@ func (s *scan) townWords(at int) int {
 		}
 		word := s.text[at:to]
 		switch {
+		case is(s.at(to), isDigit):
+			return end // LE65 3AB
 		case s.capitalAt(at):
 			if states[word] && words > 0 {
 				return end
 			}
 			// Posts want a town in capitals; shorter words in capitals are none.
-			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" {
+			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" && (words == 0 || !is(s.text[at-2], isUpper)) {
 				return end
 			}
-			if flags := lexicon()[strings.TrimSuffix(word, ".")]; flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
+			if flags := lexicon().of(strings.TrimSuffix(word, ".")); flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
 				return 0
 			}
 			if end = to; s.text[to-1] == '.' && (to-at > 4 || s.at(to) != ' ') {
