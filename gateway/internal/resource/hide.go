@@ -15,14 +15,16 @@ const (
 	hiddenValue = "(hidden)"
 )
 
-// value is what a setting is set to, as a shell or JSON takes it: quoted parts, closed or not, and bare ones, in a row.
-const value = `(?:"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|[^\s"',;])+`
+// value is what a setting is set to, as a shell or JSON takes it: quoted parts, closed or not, and bare ones, in a row. The scheme of
+// an Authorization header may stand before it.
+const value = `(?:(?i:bearer|basic)[ \t]+)?(?:"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|[^\s"',;])+`
 
 var (
-	// credentials are secrets that are known by their look: keys in PEM, tokens with a vendor's prefix, JSON web tokens, and
-	// what follows the words bearer and basic.
-	credentials = regexp.MustCompile(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)` +
-		`|\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
+	// pem is a key or certificate, whole or cut.
+	pem = regexp.MustCompile(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)`)
+	// credentials are secrets that are known by their look: tokens with a vendor's prefix, JSON web tokens, and what follows the
+	// words bearer and basic.
+	credentials = regexp.MustCompile(`\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
 		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+|(?i:\bbasic\s+)[A-Za-z0-9+/]{4,}={1,2}`)
 	// lines are settings whose value may have blanks: it ends with its line.
 	lines = regexp.MustCompile(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)
@@ -71,10 +73,11 @@ func block(s string) string {
 func hide(s string) string {
 	s = quotedPaths.ReplaceAllString(s, "${1}${2}${3}"+hiddenPath) // first: a value ends at a blank, a path may not
 	s = paths.ReplaceAllString(s, "${1}${2}"+hiddenPath)
-	s = credentials.ReplaceAllString(s, hiddenValue)
+	s = pem.ReplaceAllString(s, hiddenValue) // before what ends with its line
 	s = lines.ReplaceAllString(s, "${1}${2}"+hiddenValue)
 	s = named.ReplaceAllString(s, "${1}"+hiddenValue)
 	s = environment.ReplaceAllString(s, "${1}"+hiddenValue)
+	s = credentials.ReplaceAllString(s, hiddenValue) // after what has a name, which bearer would take for the value
 	s = userinfo.ReplaceAllString(s, "${1}"+hiddenValue+"@")
 	return words.ReplaceAllStringFunc(s, func(word string) string {
 		if clean.ShowsPath(word) {

@@ -22,6 +22,11 @@ func TestHide(t *testing.T) {
 		`"api_key":"abc"`:                           `"api_key":(hidden)`,
 		"the token is xyz123":                       "the token is (hidden)",
 		"Authorization: Bearer abc.def":             "Authorization: (hidden)",
+		"Bearer\nAPI_TOKEN=\"a b\"":                 "(hidden)",
+		"Bearer\npassphrase: a b":                   "(hidden) (hidden)",
+		"Bearer token is abc":                       "(hidden) is (hidden)",
+		"token: Bearer abc":                         "token: (hidden)",
+		"HF_TOKEN=basic abc":                        "HF_TOKEN=(hidden)",
 		"sk-proj-abcdefghijklmnop1234":              "(hidden)",
 		"ghp_abcdefghijklmnopqrstuvwxyz0123456789":  "(hidden)",
 		"AKIAABCDEFGHIJKLMNOP":                      "(hidden)",
@@ -82,7 +87,7 @@ func TestHide(t *testing.T) {
 func FuzzHide(f *testing.F) {
 	for _, seed := range []string{
 		"/etc/passwd", "A=/x", "token: /home/x", "Bearer Bearer x", "://a@b@c", "~/~/", "file:/ /x", "((path))/x", "weights:/home/alice/m.gguf", "nas:/export/x",
-		"//home/alice/x", "-L/home/alice/lib", "Authorization: Basic abc", "pwd=abc", "passphrase: x", "?key=abc", "http://u:p/w@host", `API_TOKEN="abc def ghi"`,
+		"//home/alice/x", "-L/home/alice/lib", "Authorization: Basic abc", "pwd=abc", "Bearer", "passphrase: x", "?key=abc", "http://u:p/w@host", `API_TOKEN="abc def ghi"`,
 		"/home/alice/My Models/secret.gguf", "/дом/алиса/x", `TOKEN="a"b'c'd`, "token:\n/x y/z", `"/a b`, `C:\a b\c`, "\u200b/etc\u200b/x", "[bold rgb(/etc/x)]",
 	} {
 		f.Add(seed)
