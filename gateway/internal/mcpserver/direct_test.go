@@ -172,7 +172,7 @@ func TestAnswersAtOnceAreTheSDKs(t *testing.T) {
 	t.Parallel()
 	generated, seed := 1_500, rand.Uint64()
 	if platformtest.Full() {
-		generated, seed = 20_000, 20260728
+		generated, seed = 10_000, 20260728
 	}
 	t.Logf("seed %d", seed)
 	for _, era := range eras {

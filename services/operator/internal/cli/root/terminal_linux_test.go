@@ -77,7 +77,7 @@ func (x *terminal) types(s string) {
 
 func (x *terminal) waitFor(text string) {
 	x.t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !strings.Contains(x.drawn.String(), text); time.Sleep(5 * time.Millisecond) { // a terminal's text has no event
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(x.drawn.String(), text); time.Sleep(5 * time.Millisecond) { // a terminal's text has no event
 		if time.Now().After(deadline) {
 			x.t.Fatalf("%q never came:\n%q", text, x.drawn.String())
 		}
