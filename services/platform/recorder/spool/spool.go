@@ -30,7 +30,10 @@ var migrations embed.FS
 type Store struct {
 	db    *sql.DB
 	place database.Place
-	mu    sync.Mutex
+
+	add, number, remove, keep *sql.Stmt
+
+	mu sync.Mutex
 	// pending are the checkpoints that wait, by row of the table.
 	pending map[int][]byte
 }
@@ -54,11 +57,18 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	place, err := database.Locate(path)
-	if err != nil {
+	s := &Store{db: db, pending: map[int][]byte{}}
+	s.place, err = database.Locate(path)
+	if err = errors.Join(err, database.Prepare(ctx, db, map[**sql.Stmt]string{
+		&s.add:    `INSERT INTO spool (id, sequence, queued, record) VALUES (?, ?, ?, ?)`,
+		&s.number: `UPDATE spool SET sequence = ? WHERE id = ?`,
+		&s.remove: `DELETE FROM spool WHERE id = ?`,
+		&s.keep: `INSERT INTO checkpoint (only, note) VALUES (?, ?)
+			ON CONFLICT (only) DO UPDATE SET note = excluded.note`,
+	})); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &Store{db: db, place: place, pending: map[int][]byte{}}, nil
+	return s, nil
 }
 
 // LoadCheckpoint implements logproof.CheckpointStore.
@@ -128,25 +138,28 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	// The transaction's end closes the statements that are made for it.
+	run := func(stmt *sql.Stmt, args ...any) error {
+		_, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+		return err
+	}
 	for _, r := range change.Add {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO spool (id, sequence, queued, record) VALUES (?, ?, ?, ?)`,
-			r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
+		if err := run(s.add, r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
 			return fmt.Errorf("add to the spool: %w", err)
 		}
 	}
 	for id, sequence := range change.Assign {
-		if _, err := tx.ExecContext(ctx, `UPDATE spool SET sequence = ? WHERE id = ?`, sequence, id); err != nil {
+		if err := run(s.number, sequence, id); err != nil {
 			return fmt.Errorf("number the spool: %w", err)
 		}
 	}
 	for _, id := range change.Remove {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM spool WHERE id = ?`, id); err != nil {
+		if err := run(s.remove, id); err != nil {
 			return fmt.Errorf("shorten the spool: %w", err)
 		}
 	}
 	for row, checkpoint := range checkpoints {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO checkpoint (only, note) VALUES (?, ?)
-			ON CONFLICT (only) DO UPDATE SET note = excluded.note`, row, checkpoint); err != nil {
+		if err := run(s.keep, row, checkpoint); err != nil {
 			return fmt.Errorf("keep the checkpoint: %w", err)
 		}
 	}

@@ -30,7 +30,7 @@ type Store struct {
 	DB    *sql.DB
 	seals *database.Seals
 
-	lookup, use, spend, finish *sql.Stmt
+	lookup, use, spend, finish, settled *sql.Stmt
 }
 
 var _ sink.Store = (*Store)(nil)
@@ -115,6 +115,7 @@ func (s *Store) prepare(ctx context.Context) error {
 			ON CONFLICT (key) DO NOTHING`,
 		&s.finish: `UPDATE spent SET state = ?, ok = ?, response = ?, fault = ?, outcome = ?, found = ?
 			WHERE key = ? AND state = ?`,
+		&s.settled: `UPDATE spent SET settled = 1 WHERE key = ?`,
 	}); err != nil {
 		return fmt.Errorf("sink store: %w", err)
 	}
@@ -258,7 +259,7 @@ func (s *Store) Settled(ctx context.Context, keys []string) error {
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 	for _, key := range keys {
-		if _, err := tx.ExecContext(ctx, `UPDATE spent SET settled = 1 WHERE key = ?`, key); err != nil {
+		if _, err := tx.StmtContext(ctx, s.settled).ExecContext(ctx, key); err != nil {
 			return fmt.Errorf("sink store: %w", err)
 		}
 	}

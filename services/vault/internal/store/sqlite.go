@@ -45,7 +45,7 @@ func Sealed() []string {
 type sqlite struct {
 	db    *sql.DB
 	seals *database.Seals // nil: rows have none
-	// prepared are statements that every redemption runs, by their texts. It does not change.
+	// prepared are the statements of an operation's life, by their texts. It does not change.
 	prepared map[string]*sql.Stmt
 	// own: the database is the engine's to close.
 	own bool
@@ -89,10 +89,11 @@ func begin(ctx context.Context, e *sqlite, kept *reserve.Reserve) (*Store, error
 	return s, e.prepare(ctx)
 }
 
-// prepare has SQLite parse once what every redemption runs.
+// prepare has SQLite parse once what every operation runs from its request to its end.
 func (e *sqlite) prepare(ctx context.Context) error {
 	e.prepared = map[string]*sql.Stmt{}
 	for _, text := range []string{
+		e.selects(operations, whereID), insertText(operations), insertText(statements), updateText(operations, allow(&Operation{}), whereState),
 		e.selects(spent, whereSpent), insertText(spent), updateText(operations, run(Spend{}), whereState), updateText(operations, settled(false, 0), whereState),
 	} {
 		stmt, err := e.db.PrepareContext(ctx, text)
@@ -195,7 +196,12 @@ type transaction struct {
 }
 
 func (t *transaction) find(ctx context.Context, of *table, rest string, args []any, row func(scanner) (bool, error)) error {
-	rows, err := t.tx.QueryContext(ctx, t.selects(of, rest), args...)
+	text := t.selects(of, rest)
+	if stmt := t.prepared[text]; stmt != nil {
+		rows, err := t.tx.StmtContext(ctx, stmt).QueryContext(ctx, args...)
+		return each(rows, err, row)
+	}
+	rows, err := t.tx.QueryContext(ctx, text, args...)
 	return each(rows, err, row)
 }
 

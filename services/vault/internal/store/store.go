@@ -230,8 +230,9 @@ func use(ctx context.Context, w writer, s UsedStatement) error {
 	return nil
 }
 
-// whereState finds an operation in a state, and whereSpent a spend key.
+// whereID finds an operation, whereState one in a state, and whereSpent a spend key.
 const (
+	whereID    = "WHERE operation_id = ?"
 	whereState = "operation_id = ? AND state = ?"
 	whereSpent = "WHERE operation_id = ? AND use = ?"
 )
@@ -269,12 +270,16 @@ func (s *Store) Approve(ctx context.Context, o *Operation, used *UsedStatement) 
 				return err
 			}
 		}
-		return move(ctx, w, o.ID, vaultv1.OperationState_OPERATION_STATE_PENDING, []column{
-			{"state", vaultv1.OperationState_OPERATION_STATE_APPROVED}, {"decided_at", nanos(o.DecidedAt)}, {"decided_by", o.DecidedBy},
-			{"subject_digest", blob(o.SubjectDigest)}, {"statement", blob(o.Statement)}, {"signature", blob(o.Signature)},
-			{"joined", o.Joined}, {"expires_at", nanos(o.ExpiresAt)}, {"authority", o.Authority},
-		})
+		return move(ctx, w, o.ID, vaultv1.OperationState_OPERATION_STATE_PENDING, allow(o))
 	})
+}
+
+func allow(o *Operation) []column {
+	return []column{
+		{"state", vaultv1.OperationState_OPERATION_STATE_APPROVED}, {"decided_at", nanos(o.DecidedAt)}, {"decided_by", o.DecidedBy},
+		{"subject_digest", blob(o.SubjectDigest)}, {"statement", blob(o.Statement)}, {"signature", blob(o.Signature)},
+		{"joined", o.Joined}, {"expires_at", nanos(o.ExpiresAt)}, {"authority", o.Authority},
+	}
 }
 
 // End moves operations to a state in which nothing runs any more (denied, expired), from the state from; ErrState when
@@ -346,7 +351,7 @@ func settled(ok bool, when int64) []column {
 
 // Operation returns one operation, or ErrNotFound.
 func (s *Store) Operation(ctx context.Context, id string) (*Operation, error) {
-	ops, err := s.findOperations(ctx, "WHERE operation_id = ?", id)
+	ops, err := s.findOperations(ctx, whereID, id)
 	if err == nil && len(ops) == 0 {
 		err = ErrNotFound
 	}
