@@ -31,7 +31,7 @@ const (
 )
 
 // limitMemory lets the heap grow between collections as far as a soft limit allows, throughput without the memory, and gives memory back
-// when the process is at rest, until ctx ends. It returns at once.
+// once the process has started and whenever it is at rest, until ctx ends. It returns at once.
 func limitMemory(ctx context.Context, c *config.Common, logger *slog.Logger) error {
 	limit := int64(cmp.Or(c.MemoryLimitMiB, config.DefaultMemoryLimitMiB)) << 20
 	debug.SetMemoryLimit(limit)
@@ -47,11 +47,11 @@ func limitMemory(ctx context.Context, c *config.Common, logger *slog.Logger) err
 	return nil
 }
 
-// rest gives memory back whenever the process has come to rest: the heap's free pages, which Go keeps for later, and those of the
-// program itself, most of which its start alone needs.
+// rest gives memory back an interval after the start, under load too, and whenever the process has come to rest: the heap's free pages,
+// which Go keeps for later, and those of the program itself, most of which its start alone needs.
 func rest(ctx context.Context, logger *slog.Logger) {
 	var last, given uint64
-	rested := 0
+	rested, started := 0, false
 	tick := time.NewTicker(restInterval)
 	defer tick.Stop()
 	for {
@@ -64,8 +64,8 @@ func rest(ctx context.Context, logger *slog.Logger) {
 		if rested++; now-last >= quiet {
 			rested = 0
 		}
-		if rested >= restIntervals && now-given > worth {
-			given = now
+		if !started || rested >= restIntervals && now-given > worth {
+			given, started = now, true
 			debug.FreeOSMemory()
 			if err := releaseProgram(); err != nil {
 				logger.DebugContext(ctx, "the program's pages stay in memory", "error", err)
