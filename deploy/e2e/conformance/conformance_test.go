@@ -26,7 +26,6 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/platformtest"
 )
 
 // Packages of the suite, as package.json names them.
@@ -66,9 +65,11 @@ func TestConformance(t *testing.T) {
 	if err := config.Load(expectedFailures, &excused); err != nil || len(excused.Server) > 0 {
 		t.Fatalf("%s: %v, excuses %v: want none", expectedFailures, err, excused.Server)
 	}
-	t.Run("as it comes", func(t *testing.T) { conform(t, false) })
-	if platformtest.Full() {
-		t.Run("through the SDK", func(t *testing.T) { conform(t, true) })
+	for name, throughSDK := range map[string]bool{"as it comes": false, "through the SDK": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conform(t, throughSDK)
+		})
 	}
 }
 
