@@ -32,6 +32,8 @@ detect-report: ## what the detectors find of a public corpus of personal data, m
 	@scripts/detect-report.sh
 bench: ## benchmarks as ratios to named baselines, in one run
 	@scripts/bench.sh
+bench-document: ## deploy/docs/performance.md from the last run of make bench
+	@scripts/bench.sh publish
 bench-compare: ## reads of this checkout beside those of the commit BASE (the one before), in the same rounds, by benchstat; fails beyond 10 %
 	@BASE="$(BASE)" scripts/bench-compare.sh
 fuzz: ## each fuzz target for FUZZTIME (10s), or those of the folders in FUZZ
@@ -49,4 +51,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report detect-report bench bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept
+.PHONY: help run test real conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept

@@ -1,8 +1,16 @@
 #!/usr/bin/env bash
 # Measures the built programs beside named baselines in one run, then runs the modules' own benchmarks. Numbers fail nothing.
+# The result stays in .cache/bench/result.json; "publish" instead of the benchmarks writes the document's tables from it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-(cd deploy/e2e/bench && go test -tags bench -count=1 -timeout 20m -run TestBench "$@")
+result=$PWD/.cache/bench/result.json
+if [ "${1:-}" = publish ]; then
+  [ -f "$result" ] || { echo "there is no $result: run make bench first" >&2; exit 1; }
+  install -m 644 "$result" deploy/docs/performance.json
+  cd deploy/e2e && exec go run ./bench/document ../docs/performance.json ../docs/performance.md
+fi
+mkdir -p "${result%/*}"
+(cd deploy/e2e/bench && go test -tags bench -count=1 -timeout 20m -run TestBench -args -json "$result" "$@")
 for module in $(grep -rl --include='*_test.go' '^func Benchmark' gateway services | while read -r file; do
   dir=$(dirname "$file")
   while [ ! -f "$dir/go.mod" ]; do dir=$(dirname "$dir"); done

@@ -275,13 +275,9 @@ func allocations(health string) (int64, error) {
 
 // row is a line of the table.
 type row struct {
-	What     string `json:"what"`
-	Baseline string `json:"baseline,omitempty"`
-	Reached  string `json:"reached,omitempty"`
-	Ratio    string `json:"ratio,omitempty"`
-	Aim      string `json:"aim,omitempty"`
+	What, Baseline, Reached, Ratio, Aim string
 	// Met is "yes", "NO" or "".
-	Met string `json:"met,omitempty"`
+	Met string
 }
 
 func verdict(ok bool) string {
@@ -289,6 +285,47 @@ func verdict(ok bool) string {
 		return "yes"
 	}
 	return "NO"
+}
+
+// goal is a line of the table of what governed calls are to cost: reached beside what must be and what is aimed at.
+func goal(what, beside, here string, reached, must, aim float64, form string, atLeast bool) []string {
+	sign, better := "<= ", func(than float64) bool { return reached <= than }
+	if atLeast {
+		sign, better = ">= ", func(than float64) bool { return reached >= than }
+	}
+	met := "NO"
+	switch {
+	case better(aim):
+		met = "aim"
+	case better(must):
+		met = "must"
+	}
+	return []string{what, beside, here, fmt.Sprintf(form, reached), sign + fmt.Sprintf(form, must), sign + fmt.Sprintf(form, aim), met}
+}
+
+// A result is what one run measured, as the program document reads it.
+type result struct {
+	Tables []table `json:"tables"`
+}
+
+type table struct {
+	Name    string     `json:"name"`
+	Columns []string   `json:"columns"`
+	Rows    [][]string `json:"rows"`
+}
+
+// tables are all rows and goals: those of reads apart from the rest.
+func tables(rows []row, goals [][]string) result {
+	columns := []string{"what", "baseline", "reached", "ratio", "aim", "met"}
+	reads, rest := table{Name: "reads", Columns: columns}, table{Name: "rest", Columns: columns}
+	for _, r := range rows {
+		into := &rest
+		if strings.HasPrefix(r.What, "read, ") {
+			into = &reads
+		}
+		into.Rows = append(into.Rows, []string{r.What, r.Baseline, r.Reached, r.Ratio, r.Aim, r.Met})
+	}
+	return result{[]table{{"goals", []string{"what", "beside", "Durward", "reached", "must", "aim", "met"}, goals}, reads, rest}}
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond)) }

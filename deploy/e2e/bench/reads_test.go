@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,6 +27,12 @@ type server struct {
 	ids       []int
 	// health is where each of them tells how it fares; empty for those that are not ours.
 	health []string
+}
+
+// An other is a host that is measured beside ours.
+type other struct {
+	name string
+	h    *harness.Host
 }
 
 // A round is one server's part of a round, and the processor time that each of its processes took for it.
@@ -131,24 +136,23 @@ func (s *suite) call(c *client) error {
 // reads measures a READ tool through the gateway in both eras, beside the bare SDK's server as it comes and with the memory
 // settings of Durward's processes, and beside a plain proxy of the SDK's own client and server. The rounds are interleaved.
 func (s *suite) reads() {
-	other := s.h.AddClient("other") // a client keeps no more sessions than the largest group has
-	p := s.peers(s.clients(sessions, s.h.MCPURL(), other, 1)[0])
+	second := s.h.AddClient("other") // a client keeps no more sessions than the largest group has
+	p := s.peers(s.clients(sessions, s.h.MCPURL(), second, 1)[0])
 	servers := []*server{p.bare(s.h.Port(6), bareName), p.bare(s.h.Port(7), tunedName, "-gogc", "800", "-memory-mib", strconv.Itoa(config.DefaultMemoryLimitMiB)),
 		p.proxy(s.h.Port(4), s.h.Port(5)), ours(s.h, ourName)}
 	urls := []string{p.url(s.h.Port(6)), p.url(s.h.Port(7)), p.url(s.h.Port(5)), ""}
-	hosts, tokens := []*harness.Host{nil, nil, nil, s.h}, [][]string{nil, nil, nil, {s.token, other}}
+	hosts, tokens := []*harness.Host{nil, nil, nil, s.h}, [][]string{nil, nil, nil, {s.token, second}}
 	beside := func(name string, h *harness.Host) {
 		pair := []string{h.AddClient("bench"), h.AddClient("other")}
 		h.StartAll()
 		servers, urls, hosts, tokens = append(servers, ours(h, name)), append(urls, ""), append(hosts, h), append(tokens, pair)
+		s.others = append(s.others, other{name, h})
 	}
 	if *base != "" {
 		beside(baseName, harness.New(s, harness.Options{Catalog: catalog, Bin: *base}))
 	}
 	if *socket {
-		h := harness.New(s, harness.Options{Catalog: catalog})
-		s.overSockets(h)
-		beside(socketName, h)
+		beside(socketName, harness.New(s, harness.Options{Catalog: catalog, Sockets: true}))
 	}
 	var field []*contestant
 	for i, e := range []era{sessions, stateless} {
@@ -183,26 +187,6 @@ func (s *suite) reads() {
 	s.row(row{"list_services at the executor itself, 1 client, p50 (p99)", "", ms(hop.p50) + " (" + ms(hop.p99) + ")", "", "", ""})
 	if *out != "" {
 		s.must(write(*out, field))
-	}
-}
-
-// overSockets has a host's executor and audit serve on Unix sockets, before they start.
-func (s *suite) overSockets(h *harness.Host) {
-	s.Helper()
-	dir, err := os.MkdirTemp("", "bench") // a socket's path has a hundred characters at most
-	s.must(err)
-	s.Cleanup(func() { _ = os.RemoveAll(dir) })
-	me, err := user.Current()
-	s.must(err)
-	for _, file := range []string{"gateway", "executor", "vault", "audit", "operator"} {
-		name := "config/" + file + ".yaml"
-		text := h.ReadFile(name)
-		for _, role := range []string{harness.Executor, harness.Audit} {
-			socket := "unix:" + filepath.Join(dir, role+".sock")
-			text = strings.ReplaceAll(text, "\nlisten: "+h.Address(role)+"\n", "\nlisten: "+socket+"\n")
-			text = strings.ReplaceAll(text, "address: "+h.Address(role)+"\n", "address: "+socket+",user="+me.Username+"\n")
-		}
-		h.WriteFile(name, text)
 	}
 }
 
@@ -247,6 +231,7 @@ func (s *suite) compareAll(field []*contestant) {
 		}
 		var each []string
 		us := byName[e.name+ourName]
+		s.goalsOf(e, byName[e.name+bareName], us)
 		for i, role := range us.processes {
 			var sum time.Duration
 			calls := 0
@@ -257,6 +242,22 @@ func (s *suite) compareAll(field []*contestant) {
 		}
 		s.row(row{fmt.Sprintf("processor time of a read, %s, %d clients, in us", e.name, busy), "", strings.Join(each, ", "), "", "", ""})
 	}
+}
+
+// goalsOf writes down what reads are to cost beside the bare server.
+func (s *suite) goalsOf(e era, bare, us *contestant) {
+	b, d := bare.figures(busy), us.figures(busy)
+	line := func(what string, theirs, ours string, reached, must, aim float64, atLeast bool) {
+		s.goals = append(s.goals, goal(what+", "+e.name, theirs, ours, reached, must, aim, "%.2f x", atLeast))
+	}
+	micros := func(d time.Duration) string { return fmt.Sprintf("%d us", d.Microseconds()) }
+	rate := func(f figures) string { return fmt.Sprintf("%.0f/s", f.rate) }
+	line("processor time of all processes per read, 16 clients", micros(b.processor), micros(d.processor),
+		float64(d.processor)/float64(max(b.processor, 1)), processorMust, processorAim, false)
+	one, alone := bare.figures(1), us.figures(1)
+	line("p50, 1 client", ms(one.p50), ms(alone.p50), float64(alone.p50)/float64(max(one.p50, 1)), readMust, readAim, false)
+	line("calls/s, 16 clients", rate(b), rate(d), d.rate/b.rate, rateMust, rateAim, true)
+	line("p99, 16 clients", ms(b.p99), ms(d.p99), float64(d.p99)/float64(max(b.p99, 1)), rarestMust, rarestAim, false)
 }
 
 // compare writes down how reads stand to the baseline's: p50, p99, calls a second and processor time.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -73,6 +74,8 @@ type Options struct {
 	ThroughSDK bool
 	// Egress adds the process that reaches other hosts.
 	Egress bool
+	// Sockets has vault, executor and audit serve on Unix sockets.
+	Sockets bool
 	// Operator is the operator's name; empty means ada.
 	Operator string
 	// Flags are further command-line flags, by process.
@@ -94,6 +97,8 @@ type Host struct {
 	processes map[string]*Process
 	history   auditv1.HistoryServiceClient
 	vault     vaultv1.ControlServiceClient
+	// sockets are the addresses of processes that serve on one, as their clients write them.
+	sockets map[string]string
 }
 
 // New makes an installation in development mode, by `durward up --prepare`, and starts nothing.
@@ -125,6 +130,9 @@ func New(t testing.TB, opts Options) *Host {
 	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+fmt.Sprintf("\nhold_s: %d\n%s", cmp.Or(opts.HoldS, 1), opts.limits()))
 	if opts.ThroughSDK {
 		h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+"through_sdk: true\n")
+	}
+	if opts.Sockets {
+		h.overSockets()
 	}
 	return h
 }
@@ -184,8 +192,42 @@ func (h *Host) ReadFile(name string) string {
 // Port returns a port for the n-th service, 0 to 7, that nobody else has.
 func (h *Host) Port(n int) int { return h.base + serviceOffset + n }
 
+// overSockets writes Unix sockets into the configurations, for loopback's ports.
+func (h *Host) overSockets() {
+	h.t.Helper()
+	dir, err := os.MkdirTemp("", "durward") // a socket's path has a hundred characters at most
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	me, err := user.Current()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ports, sockets := map[string]string{}, map[string]string{}
+	for _, role := range []string{Vault, Executor, Audit} {
+		ports[role], sockets[role] = h.Address(role), "unix:"+filepath.Join(dir, role+".sock")
+	}
+	for _, file := range []string{Gateway, Executor, Vault, Audit, "operator"} {
+		name := "config/" + file + ".yaml"
+		text := h.ReadFile(name)
+		for role, socket := range sockets {
+			text = strings.ReplaceAll(text, "\nlisten: "+ports[role]+"\n", "\nlisten: "+socket+"\n")
+			text = strings.ReplaceAll(text, "address: "+ports[role]+"\n", "address: "+socket+",user="+me.Username+"\n")
+		}
+		h.WriteFile(name, text)
+	}
+	h.sockets = map[string]string{}
+	for role, socket := range sockets {
+		h.sockets[role] = socket + ",user=" + me.Username
+	}
+}
+
 // Address is where a process serves: gRPC, and MCP at the gateway.
 func (h *Host) Address(role string) string {
+	if socket := h.sockets[role]; socket != "" {
+		return socket
+	}
 	return h.at(map[string]int{Gateway: 0, Vault: 1, Executor: 2, Audit: 3, Egress: 4, Standby: serviceOffset + 6, SecondVault: serviceOffset + 4}[role])
 }
 
