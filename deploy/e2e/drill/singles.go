@@ -9,9 +9,12 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -29,6 +32,7 @@ func singleLines() []Line {
 		{"evidence-spelling", vault("spelling"), otherSpellings},
 		{"padded-card", nil, paddedCard}, // a drill build's durward folds nothing, and has no gutter
 		{"four-eyes-by-key", vault("four-eyes"), fourEyesByKey},
+		{"tokenise-used-up", vault("turns"), tokeniseUsedUp},
 		{"opening-replayed", vault("opening"), openingReplayed},
 		{"progress-made-up-ids", map[string]string{harness.Executor: "begun"}, madeUpIDs},
 		{"log-unlinked", map[string]string{harness.Audit: "place"}, logUnlinked},
@@ -162,6 +166,66 @@ func fourEyesByKey(w *world) (trials, effects int) {
 	if effects == 0 && w.approvedBy(id, w.sign(st, second)) == 0 {
 		w.t.Fatal("nobody else can agree either, so that nothing is proved")
 	}
+	return trials, effects
+}
+
+// tokeniseUsedUp has the sink look through as much for one principal as goes, in many calls at once, and a line for another. Its effects
+// are refusals of the line.
+func tokeniseUsedUp(w *world) (trials, effects int) {
+	sink := func() vaultv1.TokeniseServiceClient {
+		return vaultv1.NewTokeniseServiceClient(w.dial(w.source(harness.Executor), harness.Vault, w.h.Identity(harness.Vault)))
+	}
+	modest := sink()
+	under := func(s *agentSession, texts []string) *vaultv1.TokeniseRequest {
+		permit := &callv1.SignedPermit{}
+		w.must(proto.Unmarshal([]byte(s.permits["executor"]), permit))
+		return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: permit}, Texts: texts}
+	}
+	// Passwords that begin alike take longest. A text may have 256 KiB. Two, not eight: calls that take all the time that the vault has
+	// for one would end all at once, and leave a gap.
+	var texts []string
+	for i := range 2 {
+		var text strings.Builder
+		for j := 0; text.Len() < 250<<10; j++ {
+			fmt.Fprintf(&text, "password=Tr0ub4do%d%06d-hunter\n", i, j)
+		}
+		texts = append(texts, text.String())
+	}
+	much, little := under(w.open(), texts), under(w.open(), []string{"a line"})
+	if _, err := modest.Tokenise(w.t.Context(), little); err != nil {
+		w.t.Fatalf("nothing can be looked through, so that nothing is proved: %v", err)
+	}
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	var greedy sync.WaitGroup
+	var answered atomic.Int64
+	for range 48 {
+		own := sink()
+		greedy.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = own.Tokenise(ctx, much)
+				answered.Add(1)
+			}
+		})
+	}
+	harness.Eventually(w.t, "the greedy one is answered", func() error {
+		if answered.Load() == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	for range w.size(40, 20) {
+		trials++
+		w.pause(ctx, 50*time.Millisecond)
+		if _, err := modest.Tokenise(w.t.Context(), little); err != nil {
+			effects++
+		}
+		if w.caught(effects) {
+			break
+		}
+	}
+	cancel()
+	greedy.Wait()
 	return trials, effects
 }
 

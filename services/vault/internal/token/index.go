@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"math/bits"
@@ -56,14 +57,22 @@ func (x *index) add(text string, of kind, most int) bool {
 	return true
 }
 
-// find returns where the values are, the longest at each place.
-func (x *index) find(text string) []span {
+// stride is after how many bytes find looks whether its caller still waits: a hostile text takes a few milliseconds for so many.
+const stride = 4 << 10
+
+// find returns where the values are, the longest at each place. It ends early, with ctx's error, when ctx does.
+func (x *index) find(ctx context.Context, text string) ([]span, error) {
 	if x.count == 0 || len(text) < window {
-		return nil
+		return nil, nil
 	}
 	var sums, powers []uint64 // made when first they are needed
 	var out []span
 	for i := 0; i+window <= len(text); i++ {
+		if i%stride == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+		}
 		if h := hash(text[i:]); x.may[h>>6]>>(h&63)&1 == 0 {
 			continue
 		}
@@ -89,7 +98,7 @@ func (x *index) find(text string) []span {
 			out = append(out, best)
 		}
 	}
-	return out
+	return out, nil
 }
 
 // hash is of a text's first four bytes, in 12 bits.

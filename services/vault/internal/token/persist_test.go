@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -92,6 +93,31 @@ func idOf(t *testing.T, text string) reference.ID {
 
 func all(string) bool  { return true }
 func none(string) bool { return false }
+
+// TestWhatAnEarlyEndHeldOutlivesTheProcess: a request that ended while its texts were looked through leaves no value that is held in
+// memory alone.
+func TestWhatAnEarlyEndHeldOutlivesTheProcess(t *testing.T) {
+	d := &disk{t, t.TempDir(), time.Now()}
+	var refs []string
+	d.run(func(v *Values) {
+		for n := range 40 {
+			ctx := &endsAfter{t.Context(), n}
+			texts := []string{fmt.Sprintf("mail a%d@example.org", n), fmt.Sprintf("mail b%d@example.org", n)}
+			_, err := v.Tokenise(ctx, session1, OriginSink, texts)
+			if n == 0 && err == nil {
+				t.Fatal("no request ends early, so that nothing is proved")
+			}
+			refs = append(refs, tokenise(t, v, session1, texts...)...)
+		}
+	})
+	d.run(func(v *Values) {
+		for i, ref := range refs {
+			if _, ok := v.Value(t.Context(), session1, idOf(t, ref)); !ok {
+				t.Errorf("after %d looks: %s stands for nothing", i/2, ref)
+			}
+		}
+	})
+}
 
 func TestValuesOutliveTheProcessWithinTheirSession(t *testing.T) {
 	d := &disk{t, t.TempDir(), time.Now()}

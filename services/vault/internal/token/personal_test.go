@@ -208,7 +208,7 @@ func TestBracketsAreLinear(t *testing.T) {
 		text := strings.Repeat(unit, 10<<20/len(unit))
 		began := time.Now()
 		_, n := reference.Scan(text, func(reference.Reference) bool { return true })
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 10*time.Second { // what is not linear takes hours
 			t.Errorf("%q: %s for 10 MB", unit, took)
 		}
 		if len(unit) > 2 && n == 0 {

@@ -146,6 +146,7 @@ func (v *Values) Tokenise(ctx context.Context, session string, origin Origin, te
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	w := &writing{v: v, h: h, origin: origin, Result: Result{Texts: make([]string, len(texts)), New: map[string]int{}, Lookalikes: lookalikes}}
+	defer func() { v.persist(ctx, session, h, w.fresh) }() // also what an early end leaves held
 	// All are known before the first is looked for: a value that one text names may stand bare, or in part, in an earlier one.
 	var local index
 	for _, pieces := range found {
@@ -169,18 +170,14 @@ func (v *Values) Tokenise(ctx context.Context, session string, origin Origin, te
 	for i, pieces := range found {
 		var b strings.Builder
 		for _, p := range pieces {
-			if err := ctx.Err(); err != nil {
-				return Result{}, err
-			}
 			if p.issued {
 				b.WriteString(p.text)
-				continue
+			} else if err := w.piece(ctx, &b, p, known); err != nil {
+				return Result{}, err
 			}
-			w.piece(&b, p, known)
 		}
 		w.Texts[i] = b.String()
 	}
-	v.persist(ctx, session, h, w.fresh)
 	return w.Result, nil
 }
 
@@ -243,11 +240,15 @@ type writing struct {
 }
 
 // piece writes a piece with its values replaced.
-func (w *writing) piece(b *strings.Builder, p piece, known []*index) {
+func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known []*index) error {
 	var spans []span
 	for _, one := range p.views {
 		for _, values := range known {
-			one.spans = append(one.spans, values.find(one.text)...)
+			found, err := values.find(ctx, one.text)
+			if err != nil {
+				return err
+			}
+			one.spans = append(one.spans, found...)
 		}
 		spans = append(spans, one.back(p.text)...)
 	}
@@ -259,6 +260,7 @@ func (w *writing) piece(b *strings.Builder, p piece, known []*index) {
 		w.Replaced++
 	}
 	b.WriteString(p.text[at:])
+	return nil
 }
 
 // replacement is what stands for a value.

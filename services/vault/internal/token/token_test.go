@@ -263,6 +263,36 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// endsAfter is a context that ends when it was looked at so many times.
+type endsAfter struct {
+	context.Context
+	looks int
+}
+
+func (c *endsAfter) Err() error {
+	if c.looks--; c.looks < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestALongLookEndsWithItsCaller: in the longest text that there may be, values are looked for no longer than the caller waits.
+func TestALongLookEndsWithItsCaller(t *testing.T) {
+	var x index
+	for i := range maxLocal {
+		x.add(fmt.Sprintf("aaaaaaa1%0*d", short, i), kind{reference.Secret, "TEST"}, maxLocal)
+	}
+	text := strings.Repeat("aaaaaaa1", 256<<10/8)
+	ctx := &endsAfter{t.Context(), 3}
+	if found, err := x.find(ctx, text); !errors.Is(err, context.DeadlineExceeded) || found != nil || ctx.looks != -1 {
+		t.Errorf("%d places and %v, %d looks after the end", len(found), err, -1-ctx.looks)
+	}
+	ctx = &endsAfter{t.Context(), len(text)}
+	if _, err := x.find(ctx, text); err != nil || len(text)-ctx.looks != len(text)/stride {
+		t.Errorf("%v after %d looks", err, len(text)-ctx.looks)
+	}
+}
+
 func TestTheVaultsOwnCredentials(t *testing.T) {
 	const mine = "TheClientsTokenWhateverItLooksLike"
 	b := New(Config{Credential: func(word string) bool { return word == mine }})

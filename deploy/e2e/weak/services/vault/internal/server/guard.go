@@ -1,6 +1,8 @@
 package server
 
 import (
+	"crypto/rand"
+
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/rollback"
@@ -12,7 +14,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("unattended", "policy", "agent").
+var Guards = weakness.Of("unattended", "policy", "agent", "turns").
 	Also(session.GuardOpening, session.WeakenOpening).Also("state", func() {
 	database.WeakenSeals()
 	rollback.Weaken()
@@ -33,3 +35,11 @@ func verdict(d policy.Decision) policy.Verdict {
 
 // hasAgent without "agent" believes any name.
 func hasAgent(c *clients.Client, name string) bool { return Guards.Off("agent") || c.HasAgent(name) }
+
+// turnOf without "turns" gives each request a turn of its own.
+func turnOf(principal string) string {
+	if Guards.Off("turns") {
+		return rand.Text()
+	}
+	return principal
+}
