@@ -11,7 +11,9 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 )
@@ -92,5 +94,23 @@ func TestRefusalsAreRecorded(t *testing.T) {
 	}
 	if records > 21 {
 		t.Errorf("%d records of one flood", records)
+	}
+}
+
+// TestARefusedDecisionOnRetentionIsRecorded, with whose it was; what is only too early is told as that.
+func TestARefusedDecisionOnRetentionIsRecorded(t *testing.T) {
+	h := newHouse(t)
+	_, err := auditv1.NewRetentionServiceClient(h.as(optionsv1.Role_ROLE_OPERATOR, "alice")).DecideRetention(t.Context(), &auditv1.DecideRetentionRequest{
+		Statement: &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("x")},
+	})
+	if !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Fatal(err)
+	}
+	out, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_REFUSED}, Limit: 10})
+	if err != nil || len(out.GetEntries()) != 1 {
+		t.Fatalf("%v, %v", out, err)
+	}
+	if body := out.GetEntries()[0].GetRecord().GetBody(); body.GetAction() != "retention-refused" || body.GetDecisionSource() != h.kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice").String() || body.GetReason() == "" {
+		t.Errorf("%v", body)
 	}
 }

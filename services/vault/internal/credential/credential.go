@@ -288,9 +288,6 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 
 // runsNow reports why a grant's call does not run at this moment for what is asked for, and says whose agent asks.
 func (s *Service) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, may func(*store.Operation, safe.Ask) error) error {
-	if g.GetAudience() != ask.Sink {
-		return errors.New("the grant is for another sink")
-	}
 	o, err := s.Queue.Check(ctx, g, ask.Sink)
 	switch {
 	case err != nil:
@@ -330,22 +327,30 @@ func (s *Service) sendsNow(o *store.Operation, ask safe.Ask) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(contract.References(arguments), ask.Names[0]) {
+	if err := refers(o.Arguments, contract.References(arguments), ask); err != nil {
+		return err
+	}
+	client, ok := s.Clients.Lookup(o.Principal)
+	if !ok || !slices.Contains(client.Credentials, ask.Names[0]) {
+		return errors.New("the client's line in clients.yaml does not name " + ask.Names[0])
+	}
+	return nil
+}
+
+// refers reports why arguments, which refer to those credentials, send none of that name to that origin.
+func refers(arguments []byte, names []string, ask safe.Ask) error {
+	if !slices.Contains(names, ask.Names[0]) {
 		return errors.New("the call's arguments do not refer to " + ask.Names[0])
 	}
 	var sent struct {
 		URL string `json:"url"`
 	}
-	if err := json.Unmarshal(o.Arguments, &sent); err != nil {
+	if err := json.Unmarshal(arguments, &sent); err != nil {
 		return err
 	}
 	origin, err := statement.Origin(sent.URL)
 	if err != nil || origin != ask.Origin {
 		return errors.New("the call's url is not of that origin")
-	}
-	client, ok := s.Clients.Lookup(o.Principal)
-	if !ok || !slices.Contains(client.Credentials, ask.Names[0]) {
-		return errors.New("the client's line in clients.yaml does not name " + ask.Names[0])
 	}
 	return nil
 }

@@ -32,7 +32,8 @@ func TestNothingLeavesWithoutARule(t *testing.T) {
 	for name, change := range map[string]func(*Rule){
 		"no types": func(r *Rule) { r.Types = nil }, "a small type": func(r *Rule) { r.Types = []string{"email"} },
 		"another process": func(r *Rule) { r.Sink = "audit" }, "no process": func(r *Rule) { r.Sink = "" },
-		"a tool of another": func(r *Rule) { r.Tool = "wait_operation" }, "an unknown tool": func(r *Rule) { r.Tool = "llm" },
+		"a process that takes none": func(r *Rule) { r.Sink, r.Tool = "vault", "wait_operation" },
+		"a tool of another":         func(r *Rule) { r.Tool = "wait_operation" }, "an unknown tool": func(r *Rule) { r.Tool = "llm" },
 		"no arguments": func(r *Rule) { r.Arguments = nil }, "a wildcard": func(r *Rule) { r.Arguments = []string{"/*"} },
 		"no pointer": func(r *Rule) { r.Arguments = []string{"service_id"} },
 	} {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/vault/internal/store"
 )
@@ -18,9 +20,14 @@ type kept struct {
 	ring   *store.Keyring
 	values []store.CredentialVersion
 	fail   error
+	// down: nothing can be read.
+	down error
 }
 
 func (k *kept) Keyring(context.Context) (*store.Keyring, error) {
+	if k.down != nil {
+		return nil, k.down
+	}
 	if k.ring == nil {
 		return nil, store.ErrNotFound
 	}
@@ -304,4 +311,94 @@ func TestTheUpperKeyIsReplacedOrNot(t *testing.T) {
 		t.Errorf("the next key's file did not take its place: %v", err)
 	}
 	decrypts(t, open(t, s, SourceFile, file), "a", 1, s.values[0].Value, "secret")
+}
+
+// TestAStoreThatFailsIsNotEmpty: no keys are made over those that cannot be read.
+func TestAStoreThatFailsIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	s := &kept{}
+	first := open(t, s, SourcePassphrase, "")
+	if err := first.Unseal(t.Context(), []byte("correct horse")); err != nil {
+		t.Fatal(err)
+	}
+	made := s.ring
+	s.down = errors.New("the disk is gone")
+	if _, err := Open(t.Context(), Config{Store: s, Source: SourceFile, File: filepath.Join(t.TempDir(), File), Now: time.Now, Logger: platformtest.Logger()}); !errors.Is(err, s.down) {
+		t.Errorf("opened: %v", err)
+	}
+	if err := first.Unseal(t.Context(), []byte("another")); !errors.Is(err, s.down) || s.ring != made {
+		t.Errorf("unsealed: %v, new keys %t", err, s.ring != made)
+	}
+}
+
+// TestWithoutKeys, nothing is decrypted or rotated.
+func TestWithoutKeys(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{SourceFile, SourcePassphrase} {
+		r := open(t, &kept{}, source, filepath.Join(t.TempDir(), File))
+		if _, err := r.Decrypt(t.Context(), "a", 1, nil); !errors.Is(err, ErrSealed) {
+			t.Errorf("%s: decrypted: %v", source, err)
+		}
+		if err := r.Rotate(t.Context(), nil, Rotation{}); !errors.Is(err, ErrSealed) {
+			t.Errorf("%s: rotated: %v", source, err)
+		}
+	}
+}
+
+// TestAFileIsNoPassphrase: a key that lies there opens nothing where a person is to be asked.
+func TestAFileIsNoPassphrase(t *testing.T) {
+	t.Parallel()
+	file, s := filepath.Join(t.TempDir(), File), &kept{}
+	encrypted := encrypt(t, open(t, s, SourceFile, file), "a", 1, "secret")
+	r := open(t, s, SourcePassphrase, file)
+	if plain, err := r.Decrypt(t.Context(), "a", 1, encrypted); !errors.Is(err, ErrSealed) || !r.Sealed(t.Context()) {
+		t.Errorf("%q, %v", plain, err)
+	}
+}
+
+// TestAKeyThatIsThereIsKept, and one of another length, or that nobody handed over, is none.
+func TestAKeyThatIsThereIsKept(t *testing.T) {
+	dir := t.TempDir()
+	key := bytes.Repeat([]byte{7}, keySize)
+	file, s := filepath.Join(dir, File), &kept{}
+	if err := os.WriteFile(file, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	encrypt(t, open(t, s, SourceFile, file), "a", 1, "secret")
+	if raw, err := os.ReadFile(file); err != nil || !bytes.Equal(raw, key) {
+		t.Errorf("it was replaced: %v", err)
+	}
+	short := filepath.Join(dir, Credential)
+	if err := os.WriteFile(short, key[:16], 0o600); err != nil { // AES would take it
+		t.Fatal(err)
+	}
+	if _, err := open(t, &kept{}, SourceSystemd, short).Encrypt(t.Context(), "a", 1, nil); err == nil {
+		t.Error("16 bytes are a key")
+	}
+	if err := os.WriteFile(short, key, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	r, err := Open(t.Context(), Config{Store: &kept{}, Source: SourceSystemd, Now: time.Now, Logger: platformtest.Logger(), Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Encrypt(t.Context(), "a", 1, nil); err == nil {
+		t.Error("a file of the working folder is systemd's credential")
+	}
+}
+
+// TestTheNextKeysPlaceIsTaken: where what lies there cannot be removed, the upper key stays.
+func TestTheNextKeysPlaceIsTaken(t *testing.T) {
+	t.Parallel()
+	file, s := filepath.Join(t.TempDir(), File), &kept{}
+	r := open(t, s, SourceFile, file)
+	encrypted := encrypt(t, r, "a", 1, "secret")
+	if err := os.MkdirAll(filepath.Join(file+next, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Rotate(t.Context(), nil, Rotation{Upper: true}); !errors.Is(err, unix.ENOTEMPTY) {
+		t.Errorf("rotated: %v", err)
+	}
+	decrypts(t, open(t, s, SourceFile, file), "a", 1, encrypted, "secret")
 }

@@ -59,9 +59,9 @@ func (s *Safe) List(ctx context.Context) ([]*store.Credential, error) {
 
 // MayChange reports why Change would fail, before the change is recorded.
 func (s *Safe) MayChange(ctx context.Context, c *statement.Credential, value, salt []byte) error {
-	found, err := s.find(ctx, c.Name)
+	found, err := s.lookup(ctx, c.Name)
 	switch {
-	case err != nil && !errors.Is(err, ErrUnknown):
+	case err != nil:
 		return err
 	case c.Action == statement.CredentialAdd && found != nil:
 		return ErrExists
@@ -250,8 +250,8 @@ func (s *Safe) granted(ctx context.Context, a Ask) (found []released, uses []sto
 	}
 	variables := map[string]bool{}
 	for _, name := range a.Names {
-		c, err := s.find(ctx, name)
-		if err != nil && !errors.Is(err, ErrUnknown) {
+		c, err := s.lookup(ctx, name)
+		if err != nil {
 			return nil, nil, err
 		}
 		at := -1
@@ -291,16 +291,20 @@ func (s *Safe) covers(g *store.CredentialGrant, a *Ask) bool {
 		a.Agent != "" && slices.Contains(g.Agents, a.Principal+"/"+a.Agent)
 }
 
+// lookup returns a credential, which has a value; nil where there is none.
+func (s *Safe) lookup(ctx context.Context, name string) (*store.Credential, error) {
+	c, err := s.store.Credential(ctx, name)
+	if errors.Is(err, store.ErrNotFound) || err == nil && len(c.Versions) == 0 {
+		return nil, nil
+	}
+	return c, err
+}
+
 // find returns a credential, which has a value; ErrUnknown.
 func (s *Safe) find(ctx context.Context, name string) (*store.Credential, error) {
-	c, err := s.store.Credential(ctx, name)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
+	c, err := s.lookup(ctx, name)
+	if err == nil && c == nil {
 		return nil, ErrUnknown
-	case err != nil:
-		return nil, err
-	case len(c.Versions) == 0:
-		return nil, fmt.Errorf("%s has no value: %w", name, ErrUnknown)
 	}
-	return c, nil
+	return c, err
 }

@@ -23,9 +23,10 @@ const (
 // world is a Safe with two credentials, each granted to nobody.
 type world struct {
 	*Safe
-	t    *testing.T
-	now  time.Time
-	used byte
+	t     *testing.T
+	state *store.Store
+	now   time.Time
+	used  byte
 }
 
 func newWorld(t *testing.T) *world {
@@ -40,7 +41,7 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{t: t, now: time.Unix(1_800_000_000, 0).UTC()}
+	w := &world{t: t, state: state, now: time.Unix(1_800_000_000, 0).UTC()}
 	clock := func() time.Time { return w.now }
 	ring, err := keyring.Open(t.Context(), keyring.Config{
 		Store: state, Source: keyring.SourceFile, File: filepath.Join(dir, keyring.File), Now: clock, Logger: platformtest.Logger(),
@@ -165,5 +166,108 @@ func TestUnattendedIsSaidByAHumanAlone(t *testing.T) {
 	}
 	if _, err := w.Revoke(t.Context(), "hf", "llm"); !errors.Is(err, ErrNotGranted) {
 		t.Errorf("revoked twice: %v", err)
+	}
+}
+
+// TestRefused: what Change and Remove refuse, which is said before it is recorded.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("another")
+	with := func(action, name string, version int) *statement.Credential {
+		return &statement.Credential{Action: action, Name: name, Version: version, Commitment: statement.Commitment(salt, name, version, value)}
+	}
+	for name, c := range map[string]struct {
+		*statement.Credential
+		want error
+	}{
+		"added twice":              {with(statement.CredentialAdd, "hf", 1), ErrExists},
+		"another version of none":  {with(statement.CredentialRotate, "none", 2), ErrUnknown},
+		"none is granted":          {with(statement.CredentialGrant, "none", 0), ErrUnknown},
+		"a version is left out":    {with(statement.CredentialRotate, "hf", 3), ErrVersion},
+		"a version that there was": {with(statement.CredentialRotate, "hf", 1), ErrVersion},
+	} {
+		if err := w.MayChange(t.Context(), c.Credential, value, salt); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for version, want := range map[uint32]error{1: ErrNewest, 9: ErrVersion} {
+		if _, err := w.Remove(t.Context(), "hf", version); !errors.Is(err, want) {
+			t.Errorf("version %d is removed: %v", version, err)
+		}
+	}
+	if err := w.MayChange(t.Context(), with(statement.CredentialRotate, "hf", 2), value, salt); err != nil {
+		t.Errorf("nothing is let through, so that nothing is proved: %v", err)
+	}
+}
+
+// TestTwoInOneVariable: a service that would get one of two values, and nobody knows which, gets none.
+func TestTwoInOneVariable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("another")
+	w.change(&statement.Credential{
+		Action: statement.CredentialAdd, Name: "hf2", Version: 1, Commitment: statement.Commitment(salt, "hf2", 1, value),
+		Delivery: statement.DeliveryEnvironment, Variable: "V_hf",
+	}, value, salt)
+	for _, name := range []string{"hf", "hf2"} {
+		w.grant(name, statement.CredentialGrants{Sink: executor, Services: []string{"llm"}})
+	}
+	a := Ask{Sink: executor, Service: "llm", Principal: "claude", Names: []string{"hf2"}}
+	if got, err := w.gets(a); err != nil || got != "another" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	a.Names = []string{"hf", "hf2"}
+	if got, err := w.gets(a); !errors.Is(err, ErrNotGranted) || got != "" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestSealed: while no key is there nothing is let through, and what an argument holds is not told; all else goes on.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.grant("hf", statement.CredentialGrants{Sink: executor, Services: []string{"llm"}})
+	ask := Ask{Sink: executor, Service: "llm", Principal: "claude", Names: []string{"hf"}}
+	if name, err := w.Holding(t.Context(), "the value of hf it is"); name != "hf" || err != nil {
+		t.Fatalf("%q, %v", name, err)
+	}
+	ring, err := keyring.Open(t.Context(), keyring.Config{
+		Store: w.state, Source: keyring.SourcePassphrase, Now: time.Now, Logger: platformtest.Logger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := New(w.state, ring, time.Now)
+	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("another")
+	rotate := &statement.Credential{Action: statement.CredentialRotate, Name: "hf", Version: 2, Commitment: statement.Commitment(salt, "hf", 2, value)}
+	if err := sealed.MayChange(t.Context(), rotate, value, salt); !errors.Is(err, keyring.ErrSealed) {
+		t.Errorf("a value is taken: %v", err)
+	}
+	if uses, err := sealed.MayRelease(t.Context(), ask); !errors.Is(err, keyring.ErrSealed) || uses != nil {
+		t.Errorf("%v, %v", uses, err)
+	}
+	if name, err := sealed.Holding(t.Context(), "the value of hf it is"); name != "" || err != nil {
+		t.Errorf("%q, %v", name, err)
+	}
+	grant := &statement.Credential{Action: statement.CredentialGrant, Name: "hf"}
+	if err := sealed.MayChange(t.Context(), grant, nil, nil); err != nil {
+		t.Errorf("a grant: %v", err)
+	}
+}
+
+// TestACredentialWithoutAValue, as no statement makes one, is none.
+func TestACredentialWithoutAValue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.grant("hf", statement.CredentialGrants{Sink: executor, Services: []string{"llm"}})
+	if err := w.state.RemoveCredential(t.Context(), "hf", 1); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.gets(Ask{Sink: executor, Service: "llm", Principal: "claude", Names: []string{"hf"}}); !errors.Is(err, ErrNotGranted) || got != "" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if _, err := w.Revoke(t.Context(), "hf", ""); !errors.Is(err, ErrUnknown) {
+		t.Errorf("revoked: %v", err)
 	}
 }

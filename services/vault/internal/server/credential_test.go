@@ -172,6 +172,21 @@ func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
 	refused(g, "chat", callv1.Code_CODE_AUDIT_UNAVAILABLE, "hf")
 	v.audit.set(func(f *fakeAudit) { f.down = false })
 
+	// A call that ends the service starts nothing, and another sink did not redeem this one.
+	stops := v.open(bearer)
+	asked, err := v.authority().Authorise(t.Context(), request(stops.GetSessionId(), "stop_service", "chat"))
+	v.must(err)
+	v.approve(asked.GetOperationId())
+	stop, err := v.wait(stops, asked.GetOperationId(), time.Second)
+	v.must(err)
+	v.must(v.redeem(stop.GetGrant()))
+	refused(stop.GetGrant(), "chat", callv1.Code_CODE_DENIED, "hf")
+	if got, err := vaultv1.NewReleaseServiceClient(v.as(executor, "other")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+		Grant: g, Service: "chat", Names: []string{"hf"}, PublicKey: key.Public(),
+	}); err == nil {
+		t.Errorf("another sink got %v", got)
+	}
+
 	// Over, and halted.
 	_, err = v.sink().Settle(t.Context(), &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
 	v.must(err)

@@ -240,3 +240,15 @@ func TestWhatNobodyComesBackForIsDestroyed(t *testing.T) {
 		}
 	})
 }
+
+// TestAValueOfAnotherForm, under the right key, is none.
+func TestAValueOfAnotherForm(t *testing.T) {
+	h := newHolding()
+	ref := reference.ID{}.String()
+	for plain, whole := range map[string]bool{"sink\x00PII\x00EMAIL\x00" + mail: true, "sink\x00PII\x00" + mail: false, "": false} {
+		held, err := open(h.aead(), store.Token{Ref: ref, Value: h.aead().Seal(nil, nil, []byte(plain), []byte(ref))})
+		if (err == nil) != whole || whole && held.Text != mail {
+			t.Errorf("%q: %+v, %v", plain, held, err)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// TestAnUnknownCallerIsRefused, also where no chain stands in front.
+func TestAnUnknownCallerIsRefused(t *testing.T) {
+	if id, err := caller(t.Context()); !fault.Is(err, callv1.Code_CODE_DENIED) {
+		t.Errorf("%s, %v", id, err)
+	}
+}
+
+// TestHalfAServerIsNone: without a log, a store or an identity there is no server.
+func TestHalfAServerIsNone(t *testing.T) {
+	if s, err := New(Config{}); err == nil {
+		t.Errorf("%v", s)
+	}
+}
+
+// TestUnreadable: whoever stopped waiting is told so, and that the log cannot be read is said of nothing else.
+func TestUnreadable(t *testing.T) {
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded} {
+		if got := unreadable(err); !errors.Is(got, err) || fault.Is(got, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	if got := unreadable(errors.New("the disk is gone")); !fault.Is(got, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+		t.Errorf("%v", got)
+	}
+}
