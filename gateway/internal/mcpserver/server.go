@@ -250,9 +250,7 @@ func withReason(schema map[string]any) (map[string]any, error) {
 	if properties == nil {
 		properties = map[string]any{}
 	}
-	properties[argReason] = map[string]any{
-		"type": "string", "maxLength": maxReason, "description": "Why: shown to the human who decides",
-	}
+	properties[argReason] = map[string]any{"type": "string", "maxLength": maxReason} // what it is for the instructions say
 	out["properties"] = properties
 	return out, nil
 }

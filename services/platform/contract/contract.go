@@ -46,7 +46,7 @@ type Tool struct {
 	Acts bool
 	// Snapshot: a READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone.
 	Snapshot bool
-	// Leaves: a READ tool that sends something to other hosts: its intent is in the log before its handler runs, and a halt stops it.
+	// Leaves: it sends something to other hosts: its intent is in the log before its handler runs, and a halt ends it.
 	Leaves bool
 	// Resource is the kind of thing that a call is about, and ResourceArgument the argument that names it: "Service", "service_id".
 	// Both are empty where a call is about the host.

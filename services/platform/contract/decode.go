@@ -16,10 +16,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 )
+
+// maxSigned is the most that the arguments of a change may hold, in bytes: they stand in the human's statement, which holds 64 KiB.
+const maxSigned = 60_000
 
 // Decode reads a tool's arguments strictly: one JSON object, proto names alone, no unknown or duplicate key, no null, each
 // value of exactly the schema's type, every rule of the contract kept. The message that it returns is what is decided on
@@ -31,6 +35,9 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 			code = callv1.Code_CODE_TOO_LARGE
 		}
 		return nil, fault.New(code, "the arguments are refused: "+err.Error())
+	}
+	if t.Tier != optionsv1.Tier_TIER_READ && len(raw) > maxSigned {
+		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, fmt.Sprintf("the arguments are longer than the %d bytes that a human can sign", maxSigned))
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

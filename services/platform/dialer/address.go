@@ -10,6 +10,9 @@ type block struct {
 	name   string
 }
 
+// metadata names the addresses at which clouds tell machines about themselves, credentials too.
+const metadata = "a cloud's metadata service"
+
 // special are the blocks of IANA's special-purpose registries (IPv4, IPv6 and multicast), those too that are reachable from
 // everywhere, and one cloud's metadata service, which has a public address. Where two overlap the narrower comes first.
 //
@@ -17,14 +20,14 @@ type block struct {
 var special = []block{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this network"},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
-	{netip.MustParsePrefix("100.100.100.200/32"), "a cloud's metadata service"},
+	{netip.MustParsePrefix("100.100.100.200/32"), metadata},
 	{netip.MustParsePrefix("100.64.0.0/10"), "shared by a provider's customers (CGNAT)"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
-	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud's metadata service"},
-	{netip.MustParsePrefix("169.254.169.254/32"), "a cloud's metadata service"},
+	{netip.MustParsePrefix("168.63.129.16/32"), metadata},
+	{netip.MustParsePrefix("169.254.169.254/32"), metadata},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
-	{netip.MustParsePrefix("192.0.0.192/32"), "a cloud's metadata service"},
+	{netip.MustParsePrefix("192.0.0.192/32"), metadata},
 	{netip.MustParsePrefix("192.0.0.0/24"), "for IETF protocols"},
 	{netip.MustParsePrefix("192.0.2.0/24"), "for documentation"},
 	{netip.MustParsePrefix("192.31.196.0/24"), "AS112"},
@@ -57,7 +60,7 @@ var special = []block{
 	{netip.MustParsePrefix("2620:4f:8000::/48"), "AS112"},
 	{netip.MustParsePrefix("3fff::/20"), "for documentation"},
 	{netip.MustParsePrefix("5f00::/16"), "segment routing"},
-	{netip.MustParsePrefix("fd00:ec2::254/128"), "a cloud's metadata service"},
+	{netip.MustParsePrefix("fd00:ec2::254/128"), metadata},
 	{netip.MustParsePrefix("fc00::/7"), "private (unique local)"},
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},
 	{netip.MustParsePrefix("fec0::/10"), "site-local"},

@@ -37,13 +37,14 @@ type Config struct {
 	Allow func(context.Context, destination.Destination) error
 	// Ports are those of the public network; nil is 80 and 443.
 	Ports []uint16
-	// Local are loopback, private and other special addresses that a human named, each with its port. Nothing else there is reached.
+	// Local are loopback, private and other special addresses that a human named, each with its port. Nothing else there is reached, and
+	// no link-local address and no cloud's metadata service can be named.
 	Local []netip.AddrPort
 	// Own reports whether an address is Durward's own, or a service's: never reached, though Local names it. Nil: none is.
 	Own func(netip.AddrPort) bool
 	// Upstream is an HTTP proxy that a human named. It is asked for judged addresses, never for names. Local ones are dialled directly.
 	Upstream netip.AddrPort
-	// Redirects is how many are followed in one call; 0: none.
+	// Redirects is how many are followed in one call; 0: none. AnAnswer: a redirect is the answer.
 	Redirects int
 	Limits    Limits
 	// Roots are the authorities of TLS servers; nil: the system's.
@@ -60,6 +61,9 @@ type Limits struct {
 	// Body is the most of an answer, in bytes, as it comes and again decompressed: 1 MiB.
 	Body int64
 }
+
+// AnAnswer stands in Config.Redirects.
+const AnAnswer = -1
 
 // headerBytes is the most that the lines before a body may hold.
 const headerBytes = 64 << 10
@@ -90,6 +94,8 @@ func New(cfg Config) (*Dialer, error) {
 		case to == netip.AddrPort{}: // no upstream
 		case !to.IsValid(), to.Port() == 0, addr.Is4In6(), addr.Zone() != "", addr.IsUnspecified(), addr.IsMulticast():
 			return nil, fmt.Errorf("%s is not the address and port of one service", to)
+		case addr.IsLinkLocalUnicast(), Special(addr) == metadata:
+			return nil, fmt.Errorf("%s is where a cloud tells machines their credentials, or link-local: it is never dialled", to)
 		case cfg.Own(to):
 			return nil, fmt.Errorf("%s is Durward's own, or a service's: it is never dialled", to)
 		}

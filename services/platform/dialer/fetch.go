@@ -52,6 +52,8 @@ func (d *Dialer) Do(req *http.Request) (*Answer, error) {
 	client := http.Client{Transport: d.transport, CheckRedirect: func(next *http.Request, via []*http.Request) error {
 		last := via[len(via)-1].URL
 		switch {
+		case d.cfg.Redirects == AnAnswer:
+			return http.ErrUseLastResponse
 		case len(via) > d.cfg.Redirects:
 			return destination.Refuse(destination.RuleRedirect, "%s answers with a redirect, and at most %d are followed", to, d.cfg.Redirects)
 		case downgrade(last.Scheme, next.URL.Scheme):

@@ -227,6 +227,7 @@ const (
 	sayAudit       = "nothing can be recorded, so nothing was done; an operator must bring the audit log back"
 	sayUnwitnessed = "no quorum of witnesses has cosigned the audit log lately, so nothing was done; only what takes load off the host goes on"
 	sayHalted      = "an operator halted all changes; nothing was done"
+	sayCutOff      = "an operator halted all changes while this was under way, and its connection was closed; look at the state before you ask again"
 	sayExpired     = "the approval has expired; ask again"
 	saySpent       = "the approval was used before, and nothing was done now; ask again"
 	sayUntokenised = "the vault cannot look through the answer for secrets now; ask again"

@@ -76,6 +76,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	// In force at once: a disk that is slow or refuses is no reason to go on.
 	a.control.Store(&after)
 	a.streams.move()
+	a.leaving.end()
 	a.desktop.Kill("")
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
 	a.controlMu.Unlock()

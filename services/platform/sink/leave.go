@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -29,12 +30,51 @@ func For(ctx context.Context) Party {
 	return Party{Client: n.call.who.principal, Agent: n.call.grant.GetAgent(), Approved: n.call.agreed != nil}
 }
 
-// look runs the handler of a read. One that leaves this host has its intent in the log first, and ends with a halt.
+// leaving are the calls under way that send something to other hosts.
+type leaving struct {
+	mu   sync.Mutex
+	ends map[*context.CancelCauseFunc]bool
+}
+
+// errHalted is why the context of a call ended that was under way when a halt came.
+var errHalted = errors.New("halted while the call was under way")
+
+// untilHalt returns a context in which a tool that leaves this host runs; for any other tool ctx itself. It has ended when Halt returns.
+// It is made before the halt is judged, so that none is missed. end releases it.
+func (a *Authority) untilHalt(ctx context.Context, c *call) (_ context.Context, end func()) {
+	if !c.tool.Leaves {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	a.leaving.mu.Lock()
+	defer a.leaving.mu.Unlock()
+	a.leaving.ends[&cancel] = true
+	return ctx, func() {
+		a.leaving.mu.Lock()
+		defer a.leaving.mu.Unlock()
+		delete(a.leaving.ends, &cancel)
+		cancel(nil)
+	}
+}
+
+// end ends what is under way.
+func (l *leaving) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for cancel := range l.ends {
+		if haltHolds(true) {
+			(*cancel)(errHalted)
+		}
+	}
+}
+
+// look runs the handler of a read. One that leaves this host has its intent in the log first.
 func (a *Authority) look(ctx context.Context, c *call, request proto.Message, handler grpc.UnaryHandler) (proto.Message, error) {
 	if !c.tool.Leaves {
 		return a.run(ctx, c, request, handler)
 	}
-	moved := a.streams.next() // before the halt is judged, so that none is missed
+	ctx, end := a.untilHalt(ctx, c)
+	defer end()
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_PENDING, c)
 	record.Body.Summary = "about to leave this host"
 	if _, err := a.recordNow(ctx, record); err != nil && intentRequired() {
@@ -44,23 +84,8 @@ func (a *Authority) look(ctx context.Context, c *call, request proto.Message, ha
 	if haltHolds(a.Control().Halted) {
 		return nil, halted
 	}
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-moved:
-				moved = a.streams.next()
-				if haltHolds(a.Control().Halted) {
-					end(halted)
-				}
-			}
-		}
-	}()
 	response, err := a.run(ctx, c, request, handler)
-	if errors.Is(context.Cause(ctx), halted) {
+	if errors.Is(context.Cause(ctx), errHalted) {
 		return nil, halted
 	}
 	return response, err

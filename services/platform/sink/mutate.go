@@ -267,6 +267,8 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	intent := a.record(auditv1.Kind_KIND_INTENT, auditv1.Status_STATUS_PENDING, c)
 	intent.Body.Summary = "about to run"
 	intent.Body.Statement = c.statement
+	leaving, end := a.untilHalt(ctx, c)
+	defer end()
 	receipt, err := a.recordNow(ctx, intent)
 	outcome := &callv1.Outcome{OperationId: c.grant.GetOperationId(), Receipt: receipt}
 	if err != nil && intentRequired() {
@@ -286,11 +288,13 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
 	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
 	began := a.cfg.Now()
-	response, err := a.run(context.WithValue(ctx, notesKey{}, n), c, request, handler)
+	response, err := a.run(context.WithValue(leaving, notesKey{}, n), c, request, handler)
 	took := a.cfg.Now().Sub(began)
 	switch refused := (*refusal)(nil); {
 	case errors.As(err, &refused) && !n.begun:
 		return a.notActed(ctx, key, c, outcome, refused.code, refused.cause)
+	case err != nil && n.begun && errors.Is(context.Cause(leaving), errHalted):
+		err = fault.New(callv1.Code_CODE_HALTED, sayCutOff, fault.WithCause(err))
 	case err == nil && !n.begun:
 		// Whatever it did, nobody looked whether it still might.
 		a.cfg.Logger.ErrorContext(ctx, "A TOOL'S HANDLER NEVER CONFIRMED ITS CHANGE: this is a fault in the program; its answer is withheld",

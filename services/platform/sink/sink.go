@@ -146,6 +146,7 @@ type Authority struct {
 	operators map[string]bool
 	permits   permitCache
 	streams   streams
+	leaving   leaving
 	control   atomic.Pointer[Control]
 	desktop   *desktop.Gate
 	// unattendedList is never nil.
@@ -192,6 +193,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		under:      under,
 		operators:  contract.OperatorStreams(cfg.Self.Role()),
 		streams:    streams{open: map[string]int{}, moved: make(chan struct{})},
+		leaving:    leaving{ends: map[*context.CancelCauseFunc]bool{}},
 		self:       cfg.Self.String(),
 		tools:      map[string]contract.Tool{},
 		catalogue:  map[string]bool{},

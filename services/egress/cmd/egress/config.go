@@ -11,10 +11,12 @@ import (
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/sink/wiring"
+	"durward.internal/services/platform/suspicion"
 )
 
 // settings is egress' configuration file.
@@ -33,13 +35,20 @@ type settings struct {
 	// whoever controls the vault can then make them. Empty: none. Read again within a second when the file changes.
 	Unattended []any `yaml:"unattended"`
 
+	// RefuseSuspicious is from which severity on (low, medium or high) a suspicious host that is on no list is refused, whatever a human
+	// says to one call; such flags stand on the card in any case. Empty or off: none is.
+	RefuseSuspicious string `yaml:"refuse_suspicious"`
+
 	// Ports are those of other hosts that are dialled. Not given: 80 and 443.
 	Ports []uint16 `yaml:"ports"`
 	// Local are loopback, private and other special addresses, each with its port, that may be dialled all the same: "127.0.0.1:8080".
 	// DANGEROUS: an agent whose list has the address then reaches that service, past whatever keeps others out. Empty: none.
 	Local []netip.AddrPort `yaml:"local"`
-	// Own are the addresses at which Durward's processes and the catalogue's services listen: never dialled, though Local names them. One of
-	// loopback stands for its port on every address of loopback.
+	// Catalogue is the executor's, a file or a folder: no service's port is dialled on loopback, though Local names it. It is read when such an
+	// address is to be dialled; one that cannot be read lets none be. Optional, absolute; empty: none is read.
+	Catalogue string `yaml:"catalogue"`
+	// Own are the addresses at which Durward's processes listen: never dialled, though Local names them. One of loopback stands for its port
+	// on every address of loopback.
 	Own []netip.AddrPort `yaml:"own"`
 	// Upstream is an HTTP proxy, IP:PORT, through which other hosts are reached; it is asked for judged addresses, never for names. Empty:
 	// they are dialled directly. No variable of the environment names one.
@@ -79,6 +88,9 @@ func (s *settings) Validate() error {
 	if !filepath.IsAbs(s.Domains) {
 		problems = append(problems, errors.New("domains: must be an absolute path"))
 	}
+	if s.Catalogue != "" && !filepath.IsAbs(s.Catalogue) {
+		problems = append(problems, errors.New("catalogue: must be an absolute path"))
+	}
 	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
 		problems = append(problems, errors.New("authorities: must be an absolute path"))
 	}
@@ -90,6 +102,9 @@ func (s *settings) Validate() error {
 	}
 	if s.Limits.BodyKiB < 0 || s.Limits.BodyKiB > 16<<10 {
 		problems = append(problems, errors.New("limits.body_kib: must be 1 to 16384, or 0 for 1024"))
+	}
+	if _, err := suspicion.ParseSeverity(s.RefuseSuspicious); err != nil {
+		problems = append(problems, fmt.Errorf("refuse_suspicious: %w", err))
 	}
 	if list, err := unattended.Parse(s.Unattended); err != nil {
 		problems = append(problems, err)
@@ -140,6 +155,11 @@ func (s *settings) dialer() (dialer.Config, error) {
 
 // own reports whether Durward itself, or a service of the catalogue, listens at an address.
 func (s *settings) own(a netip.AddrPort) bool {
+	if here := a.Addr().IsLoopback() || a.Addr().IsUnspecified(); here && s.Catalogue != "" {
+		if ports, err := catalog.Ports(s.Catalogue); err != nil || ports[a.Port()] {
+			return true
+		}
+	}
 	return slices.ContainsFunc(s.Own, func(o netip.AddrPort) bool {
 		return o == a || o.Port() == a.Port() && o.Addr().IsLoopback() && (a.Addr().IsLoopback() || a.Addr().IsUnspecified())
 	})

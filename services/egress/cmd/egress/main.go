@@ -15,11 +15,13 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/domains"
 	"durward.internal/services/egress/internal/server"
 	"durward.internal/services/platform/process"
@@ -28,6 +30,7 @@ import (
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/sink/sinkstore"
 	"durward.internal/services/platform/sink/wiring"
+	"durward.internal/services/platform/suspicion"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -38,8 +41,9 @@ var version = release.Version()
 const drainTime = 5 * time.Second
 
 func main() {
-	// Before anything is written: only this user may read it.
+	// Before anything is written: only this user may read it. Credentials pass through this memory: it is in no dump of a crash.
 	syscall.Umask(0o077)
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	cfg := &settings{}
 	os.Exit(process.Main(process.Program{
 		Name:     "egress",
@@ -102,7 +106,11 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	tools, err := server.NewTools(out, list.Current)
+	threshold, err := suspicion.ParseSeverity(cfg.RefuseSuspicious)
+	if err != nil {
+		return err
+	}
+	tools, err := server.NewTools(out, list.Current, threshold, vaultv1.NewReleaseServiceClient(l.Vault))
 	if err != nil {
 		return err
 	}

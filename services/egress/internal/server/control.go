@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/suspicion"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -88,10 +89,31 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		return nil, err
 	}
 	out.Plan = []string{"send a request to " + to.String() + ", whose name is looked up first; redirects are followed to the same host and to listed ones"}
-	if verdict, by := c.cfg.Domains.Current().Judge("", "", to); verdict == destination.Blocked {
+	if tool.Tier != optionsv1.Tier_TIER_READ {
+		out.Plan = []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
+	}
+	switch verdict, by := c.cfg.Domains.Current().Judge("", "", to); verdict {
+	case destination.Blocked:
 		out.Plan = append(out.Plan, "it is refused all the same: the domain is blocked, by "+by)
+	case destination.Allowed:
+	default:
+		out.Plan = append(out.Plan, c.cfg.Tools.remarks(to)...)
 	}
 	return out, nil
+}
+
+// remarks are what a person who decides ought to know of a host that is on no list.
+func (t *Tools) remarks(to destination.Destination) (lines []string) {
+	if network := suspicion.CDN(to.Host); network != "" {
+		lines = append(lines, network+" delivers what many put there: the name does not say whose it is")
+	}
+	for _, f := range suspicion.Of(to.Host) {
+		lines = append(lines, "SUSPICIOUS ("+f.Severity.String()+"): "+f.Why)
+	}
+	if err := t.unsuspicious(to); err != nil {
+		lines = append(lines, "it is refused all the same, by refuse_suspicious in egress.yaml")
+	}
+	return lines
 }
 
 // TestURL says what would become of a request.
@@ -114,6 +136,11 @@ func (c *Control) TestURL(_ context.Context, r *egressv1.TestURLRequest) (*egres
 		out.Verdict, out.Rule, out.Why = "blocked", by, "the list of domains blocks it, whatever else allows it"
 	default:
 		out.Verdict, out.Rule, out.Why = "asks", string(destination.RuleDestination), "it is on no list: a human is asked each time"
+		if err := (*destination.Error)(nil); errors.As(c.cfg.Tools.unsuspicious(to), &err) {
+			out.Verdict, out.Rule, out.Why = "refused", string(err.Rule), err.Why
+		} else if flags := suspicion.Of(to.Host); len(flags) > 0 {
+			out.Why += "; suspicious (" + flags[0].Severity.String() + "): " + flags[0].Why
+		}
 	}
 	return out, nil
 }

@@ -12,20 +12,22 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 
 	"golang.org/x/net/html/charset"
+	"google.golang.org/grpc"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/page"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/suspicion"
 )
 
 // window is how much of a page's text one answer holds, in bytes, and around how much of it on either side is looked through with it.
@@ -37,17 +39,30 @@ const (
 // Tools implements egressv1.ToolServiceServer.
 type Tools struct {
 	egressv1.UnimplementedToolServiceServer
-	dialer  *dialer.Dialer
-	domains func() *destination.List
-	under   atomic.Int32
+	// dialer follows redirects, as cfg says; sender follows none.
+	dialer, sender *dialer.Dialer
+	domains        func() *destination.List
+	// refuse is from which severity on a suspicious host on no list is refused; none: never.
+	refuse suspicion.Severity
+	vault  Releaser
+	under  atomic.Int32
+}
+
+// Releaser gives what a credential puts into a header; vaultv1.ReleaseServiceClient is one.
+type Releaser interface {
+	ReleaseHeader(ctx context.Context, in *vaultv1.ReleaseHeaderRequest, opts ...grpc.CallOption) (*vaultv1.ReleaseHeaderResponse, error)
 }
 
 // NewTools returns the tools. Where they go is up to domains, whatever cfg allows: its Allow is not used.
-func NewTools(cfg dialer.Config, domains func() *destination.List) (*Tools, error) {
-	t := &Tools{domains: domains}
+func NewTools(cfg dialer.Config, domains func() *destination.List, refuse suspicion.Severity, vault Releaser) (*Tools, error) {
+	t := &Tools{domains: domains, refuse: refuse, vault: vault}
 	cfg.Allow = t.admit
 	var err error
-	t.dialer, err = dialer.New(cfg)
+	if t.dialer, err = dialer.New(cfg); err != nil {
+		return nil, err
+	}
+	cfg.Redirects = dialer.AnAnswer
+	t.sender, err = dialer.New(cfg)
 	return t, err
 }
 
@@ -67,10 +82,21 @@ func (t *Tools) admit(ctx context.Context, to destination.Destination) error {
 		return destination.Refuse(destination.RuleDestination, "%s is blocked, by %s", to, by)
 	default:
 		if host, _ := ctx.Value(approved{}).(string); host != "" && host == to.Host {
-			return nil
+			return t.unsuspicious(to)
 		}
-		return destination.Refuse(destination.RuleDestination, "%s is on no list of domains; fetch that URL itself, so that a human is asked", to)
+		return destination.Refuse(destination.RuleDestination, "%s is on no list of domains; ask for that URL itself, so that a human is asked", to)
 	}
+}
+
+// ruleSuspicious is broken by hosts that a human's file has refused for their names, where no list has them.
+const ruleSuspicious destination.Rule = "suspicious"
+
+// unsuspicious refuses a host on no list whose flags reach the threshold.
+func (t *Tools) unsuspicious(to destination.Destination) error {
+	if flags := suspicion.Of(to.Host); t.refuse != suspicion.None && suspicion.Worst(flags) >= t.refuse {
+		return destination.Refuse(ruleSuspicious, "%s is suspicious: %s; where that is wrong, a human lists the domain", to, flags[0].Why)
+	}
+	return nil
 }
 
 // FetchUrl implements the tool fetch_url.
@@ -99,9 +125,7 @@ func (t *Tools) FetchUrl(ctx context.Context, r *egressv1.FetchUrlRequest) (*egr
 	if err != nil {
 		return nil, explained(ctx, err)
 	}
-	sink.Detail(ctx, "address", answer.Address.String())
-	sink.Detail(ctx, "bytes", strconv.Itoa(len(answer.Body)))
-	sink.Detail(ctx, "status", strconv.Itoa(answer.Status))
+	noteAnswer(ctx, answer)
 	text, err := readable(answer)
 	if err != nil {
 		return nil, explained(ctx, err)

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/suspicion"
 )
 
 // listed returns tools whose list allows the loopback servers that are named, and blocks what is blocked.
@@ -31,7 +32,7 @@ func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httpte
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(cfg, func() *destination.List { return list })
+	tools, err := NewTools(cfg, func() *destination.List { return list }, suspicion.None, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestSpecialAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(dialer.Config{}, func() *destination.List { return list })
+	tools, err := NewTools(dialer.Config{}, func() *destination.List { return list }, suspicion.None, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,5 +186,34 @@ func TestAnswers(t *testing.T) {
 	head, url := true, s.URL+"/long"
 	if got, err := tools.FetchUrl(t.Context(), &egressv1.FetchUrlRequest{Url: &url, Head: &head}); err != nil || got.GetStatus() != 200 || got.GetText() != "" {
 		t.Errorf("HEAD: %v, %v", got, err)
+	}
+}
+
+// A suspicious host on no list is refused from the threshold on though a human said yes, and no listed one is.
+func TestSuspiciousHosts(t *testing.T) {
+	list, err := destination.ParseList("domains.yaml", []byte("allow: [paypa1.com]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		host   string
+		refuse suspicion.Severity
+		says   string
+	}{
+		{"g1thub.com", suspicion.High, "read as github.com"}, {"free.zip", suspicion.Medium, "abused"}, {"free.zip", suspicion.High, ""},
+		{"g1thub.com", suspicion.None, ""}, {"example.org", suspicion.Low, ""}, {"paypa1.com", suspicion.Low, ""},
+	} {
+		tools, err := NewTools(dialer.Config{}, func() *destination.List { return list }, c.refuse, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := destination.Destination{Host: c.host, Port: 443}
+		err = tools.admit(context.WithValue(t.Context(), approved{}, c.host), to)
+		if refused := err != nil; refused != (c.says != "") || refused && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s, from %v on: %v", c.host, c.refuse, err)
+		}
+		if remarks := strings.Join(tools.remarks(to), "; "); strings.Contains(remarks, "refused all the same") != (c.says != "") && c.host != "paypa1.com" {
+			t.Errorf("%s, from %v on, the card says %q", c.host, c.refuse, remarks)
+		}
 	}
 }

@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ToolService_FetchUrl_FullMethodName = "/durward.egress.v1.ToolService/FetchUrl"
+	ToolService_FetchUrl_FullMethodName    = "/durward.egress.v1.ToolService/FetchUrl"
+	ToolService_HttpRequest_FullMethodName = "/durward.egress.v1.ToolService/HttpRequest"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -31,6 +32,7 @@ const (
 // ToolService holds the tools that reach other hosts.
 type ToolServiceClient interface {
 	FetchUrl(ctx context.Context, in *FetchUrlRequest, opts ...grpc.CallOption) (*FetchUrlResponse, error)
+	HttpRequest(ctx context.Context, in *HttpRequestRequest, opts ...grpc.CallOption) (*HttpRequestResponse, error)
 }
 
 type toolServiceClient struct {
@@ -51,6 +53,16 @@ func (c *toolServiceClient) FetchUrl(ctx context.Context, in *FetchUrlRequest, o
 	return out, nil
 }
 
+func (c *toolServiceClient) HttpRequest(ctx context.Context, in *HttpRequestRequest, opts ...grpc.CallOption) (*HttpRequestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HttpRequestResponse)
+	err := c.cc.Invoke(ctx, ToolService_HttpRequest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -58,6 +70,7 @@ func (c *toolServiceClient) FetchUrl(ctx context.Context, in *FetchUrlRequest, o
 // ToolService holds the tools that reach other hosts.
 type ToolServiceServer interface {
 	FetchUrl(context.Context, *FetchUrlRequest) (*FetchUrlResponse, error)
+	HttpRequest(context.Context, *HttpRequestRequest) (*HttpRequestResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -70,6 +83,9 @@ type UnimplementedToolServiceServer struct{}
 
 func (UnimplementedToolServiceServer) FetchUrl(context.Context, *FetchUrlRequest) (*FetchUrlResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FetchUrl not implemented")
+}
+func (UnimplementedToolServiceServer) HttpRequest(context.Context, *HttpRequestRequest) (*HttpRequestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HttpRequest not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -110,6 +126,24 @@ func _ToolService_FetchUrl_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_HttpRequest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HttpRequestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).HttpRequest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_HttpRequest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).HttpRequest(ctx, req.(*HttpRequestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -120,6 +154,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FetchUrl",
 			Handler:    _ToolService_FetchUrl_Handler,
+		},
+		{
+			MethodName: "HttpRequest",
+			Handler:    _ToolService_HttpRequest_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

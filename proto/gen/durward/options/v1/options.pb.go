@@ -234,8 +234,8 @@ type Tool struct {
 	// A READ tool under a permit that its sink answers at once, from its own state and by its catalogue's words alone: the edge answers a
 	// call of it where it was understood. It says nothing of who may call the tool.
 	Snapshot bool `protobuf:"varint,11,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// A READ tool that sends something to other hosts, if it is no more than a name to look up: its intent is in the log before its handler
-	// runs, a halt stops it, and where its destination is on no list a human is asked.
+	// A tool that sends something to other hosts, if it is no more than a name to look up: its intent is in the log before its handler runs,
+	// a halt closes what is open, and where its destination is on no list a human is asked.
 	Leaves        bool `protobuf:"varint,12,opt,name=leaves,proto3" json:"leaves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
