@@ -307,6 +307,10 @@ func tellRules(w *world) {
 	f.durward("egress", "allow", "127.0.0.1", "--yes")
 	f.durward("egress", "allow", "not a name", "--yes")
 	f.durward("egress", "test", "https://docs.example/page", "--client", "cursor")
+	f.both("egress", "log")
+	f.durward("egress", "csp")
+	f.durward("egress", "har")
+	f.durward("egress", "sarif")
 
 	tellCredentials(w)
 

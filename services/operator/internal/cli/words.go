@@ -7,9 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/platform/clean"
 )
 
 // DidYouMean is what to do next after a name that there is not: one of the names near it, or else otherwise.
@@ -148,4 +151,20 @@ func ModeRuns(modes *executorv1.ListModesResponse) bool {
 		}
 	}
 	return false
+}
+
+// ParseTime reads what a flag says of a time: a moment, a day, or how long ago. Nothing is no time.
+func (a *App) ParseTime(flag, s string) (*timestamppb.Timestamp, error) {
+	if s == "" {
+		return nil, nil
+	}
+	if ago, err := time.ParseDuration(s); err == nil {
+		return timestamppb.New(a.Now().Add(-ago)), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+			return timestamppb.New(t), nil
+		}
+	}
+	return nil, Usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
 }

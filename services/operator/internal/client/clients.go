@@ -33,6 +33,8 @@ type Client struct {
 	TierCeiling string   `yaml:"tier_ceiling" json:"tier_ceiling"`
 	Limits      Limits   `yaml:"limits" json:"limits"`
 	Agents      []string `yaml:"agents" json:"agents,omitempty"`
+	// Credentials are those that requests of its agents may refer to.
+	Credentials []string `yaml:"credentials" json:"credentials,omitempty"`
 	User        string   `yaml:"user" json:"user,omitempty"`
 	Remote      bool     `yaml:"remote" json:"remote,omitempty"`
 	Previous    Previous `yaml:"previous" json:"previous,omitzero"`

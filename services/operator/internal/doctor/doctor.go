@@ -112,7 +112,7 @@ func groups(context.Context, Config) []Finding {
 // users: outside development an agent must not be the user that the processes run as.
 func users(_ context.Context, cfg Config) []Finding {
 	var same []string
-	for _, role := range installdir.Roles() {
+	for _, role := range cfg.Operator.Roles() {
 		if uid, ok := processUser(cfg, role); ok && uid == os.Getuid() {
 			same = append(same, role)
 		}
@@ -178,7 +178,7 @@ func processUser(cfg Config, role string) (uid int, found bool) {
 // gatewayUser: what the processes obey is beyond the gateway's user, whom each of their files names.
 func gatewayUser(_ context.Context, cfg Config) []Finding {
 	var unnamed []string
-	for _, role := range []string{"audit", "vault", "executor"} {
+	for _, role := range []string{"audit", "vault", "executor", "egress"} {
 		text, err := os.ReadFile(cfg.Home.Config(role))
 		if err != nil {
 			continue // it is not there, or not for this user to read
@@ -254,9 +254,12 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 	}
 }
 
+// count is how many processes there are.
+func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(cfg.Operator.Roles())] }
+
 func processes(ctx context.Context, cfg Config) []Finding {
 	var down, strangers []string
-	for _, role := range installdir.Roles() {
+	for _, role := range cfg.Operator.Roles() {
 		ok, h := supervisor.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
 		switch {
 		case ok:
@@ -274,7 +277,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; durward up"})
 	}
 	if len(out) == 0 {
-		out = append(out, good("processes", "all four answer that they are well, on their own ports"))
+		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
 	}
 	return out
 }
@@ -286,7 +289,7 @@ const maxSkew = 5 * time.Minute
 func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
 	asked := 0
-	for _, role := range installdir.Roles() {
+	for _, role := range cfg.Operator.Roles() {
 		response, err := supervisor.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
 		if err != nil {
 			continue
@@ -339,7 +342,7 @@ func certificates(_ context.Context, cfg Config) []Finding {
 
 func binaries(ctx context.Context, cfg Config) []Finding {
 	var missing, other []string
-	for _, role := range installdir.Roles() {
+	for _, role := range cfg.Operator.Roles() {
 		line, err := cfg.Version(ctx, filepath.Join(cfg.Bin, role))
 		switch {
 		case err != nil:
@@ -354,7 +357,7 @@ func binaries(ctx context.Context, cfg Config) []Finding {
 	case len(other) > 0:
 		return []Finding{{Warning, "programs", "of another version than durward " + cfg.Own + ": " + strings.Join(other, ", "), "Install all of one release."}}
 	default:
-		return []Finding{good("programs", "all four lie beside durward and are of its version")}
+		return []Finding{good("programs", "all %s lie beside durward and are of its version", count(cfg))}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -33,6 +34,8 @@ type Host struct {
 	UserManager  bool
 	// Status is the executor's; nil when it does not answer.
 	Status *executorv1.GetStatusResponse
+	// Egress is egress' word; nil where there is none, or it does not answer.
+	Egress *egressv1.GetStatusResponse
 	// Vault is the vault's; nil when it does not answer.
 	Vault *vaultv1.GetStatusResponse
 	// Audit is audit's; nil when it does not answer.
@@ -85,7 +88,7 @@ func halted(_ context.Context, cfg Config) []Finding {
 	for _, s := range []struct {
 		role   string
 		status Halted
-	}{{"vault", cfg.Host.Vault}, {"executor", cfg.Host.Status}} {
+	}{{"vault", cfg.Host.Vault}, {"executor", cfg.Host.Status}, {"egress process", cfg.Host.Egress}} {
 		if why := WhyHalted(s.status); why != "" {
 			out = append(out, Finding{Warning, "halted", "the " + s.role + " is " + why, "Find out why; then: durward resume"})
 		}
@@ -129,10 +132,13 @@ func deep(_ context.Context, cfg Config) []Finding {
 	for _, s := range []struct {
 		role     string
 		problems []string
-	}{{"audit", cfg.Host.Audit.GetProblems()}, {"vault", cfg.Host.Vault.GetProblems()}, {"executor", cfg.Host.Status.GetProblems()}, {"gateway", Gateways(cfg.Host.Vault, cfg.Now())}} {
+	}{{"audit", cfg.Host.Audit.GetProblems()}, {"vault", cfg.Host.Vault.GetProblems()}, {"executor", cfg.Host.Status.GetProblems()}, {"egress", cfg.Host.Egress.GetProblems()}, {"gateway", Gateways(cfg.Host.Vault, cfg.Now())}} {
 		for _, problem := range s.problems {
 			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), "Its log says why: " + cfg.Home.Log(s.role)})
 		}
+	}
+	if why := cfg.Host.Egress.GetDomainsRefused(); why != "" {
+		out = append(out, Finding{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct domains.yaml in " + cfg.Operator.SecurityDir})
 	}
 	switch line, well := history.ForwardLine(cfg.Host.Audit, cfg.Now()); {
 	case !well:

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
@@ -94,6 +95,9 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 		// A vault or an audit that does not answer is a finding of its own, too.
 		h.Vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 		h.Audit, _ = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{})
+		if s.Egress != nil {
+			h.Egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
+		}
 		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
 			h.Unenforced = unenforced(ctx, s, a.limitedServices())
 		}

@@ -69,11 +69,11 @@ func (a *app) holdOf(ids []string, since, until, reason string) (*statement.Hold
 		return nil, cli.Usage("Like --reason 'case 7'.", "--reason says what the hold is for, and is missing")
 	}
 	hold := &statement.Hold{IDs: ids, Reason: reason}
-	from, err := a.parseTime("since", since)
+	from, err := a.ParseTime("since", since)
 	if err != nil {
 		return nil, err
 	}
-	to, err := a.parseTime("until", until)
+	to, err := a.ParseTime("until", until)
 	if err != nil {
 		return nil, err
 	}

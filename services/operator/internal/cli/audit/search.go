@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -114,10 +113,10 @@ func (a *app) fillSearch(f *filter) (q *auditv1.SearchRecordsRequest, err error)
 		}
 		q.Statuses = append(q.Statuses, auditv1.Status(value))
 	}
-	if q.Since, err = a.parseTime("since", f.since); err != nil {
+	if q.Since, err = a.ParseTime("since", f.since); err != nil {
 		return nil, err
 	}
-	q.Until, err = a.parseTime("until", f.until)
+	q.Until, err = a.ParseTime("until", f.until)
 	return q, err
 }
 
@@ -128,21 +127,6 @@ func enum(values map[string]int32, names map[int32]string, prefix, word, what st
 		return 0, cli.Usage("Use "+strings.Join(cli.EnumWords(names, prefix), ", ")+".", "%q is not %s", clean.Visible(word), what)
 	}
 	return value, nil
-}
-
-func (a *app) parseTime(flag, s string) (*timestamppb.Timestamp, error) {
-	if s == "" {
-		return nil, nil
-	}
-	if ago, err := time.ParseDuration(s); err == nil {
-		return timestamppb.New(a.Now().Add(-ago)), nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
-			return timestamppb.New(t), nil
-		}
-	}
-	return nil, cli.Usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
 }
 
 func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit int) error {

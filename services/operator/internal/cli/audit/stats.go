@@ -101,7 +101,7 @@ audit that somebody took over could miscount, and leave records out. "durward au
 
 // withStatistics asks for what was counted since a time, and for the records that stand out if they are wanted.
 func (a *app) withStatistics(ctx context.Context, since string, notable bool, f func(statistics) error) error {
-	from, err := a.parseTime("since", since)
+	from, err := a.ParseTime("since", since)
 	if err != nil {
 		return err
 	}

@@ -34,9 +34,11 @@ domains.yaml in the folder of the security configuration.`,
 		Example: `  durward egress domains
   durward egress allow docs.example "*.docs.example" --client cursor
   durward egress block "*.zip"
-  durward egress test https://docs.example/page`,
+  durward egress test https://docs.example/page
+  durward egress log --since 24h`,
 	}
-	cmd.AddCommand(a.domainsCommand(), a.changeCommand("allow"), a.changeCommand("block"), a.testCommand())
+	cmd.AddCommand(a.domainsCommand(), a.changeCommand("allow"), a.changeCommand("block"), a.testCommand(), a.logCommand())
+	cmd.AddCommand(a.reportCommands()...)
 	return cli.Grouped(cli.GroupAccess, cmd)
 }
 

@@ -1,0 +1,186 @@
+package egress
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/destination"
+)
+
+func (a *app) logCommand() *cobra.Command {
+	var f logFilter
+	cmd := &cobra.Command{
+		Use:   "log",
+		Short: "Who connected where, newest first",
+		Long: `Shows the audit log's records of requests to other hosts: whose call it was, the name and the address that was dialled, how much
+was sent and came back, and what became of it, by which rule. What was refused before anything was dialled has no address.`,
+		Example: `  durward egress log
+  durward egress log --client cursor --since 24h -o json`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
+			rows, err := a.connections(ctx, s, f)
+			if err != nil {
+				return err
+			}
+			return a.showLog(rows)
+		}),
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+// logFilter is which connections are wanted.
+type logFilter struct {
+	since, client string
+	limit         uint32
+}
+
+func (f *logFilter) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.client, "client", "", "of this client alone")
+	cmd.Flags().StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	cmd.Flags().Uint32Var(&f.limit, "limit", 50, "at most so many, up to 1000")
+	for _, flag := range []string{"client", "since", "limit"} {
+		cli.CompleteFlag(cmd, flag, cobra.NoFileCompletions)
+	}
+}
+
+// Verdicts on connections, beside one that failed.
+const (
+	answered = "answered"
+	refused  = "refused"
+	denied   = "denied"
+)
+
+// connection is one request to another host, as the log has it.
+type connection struct {
+	Index       uint64    `json:"index"`
+	Time        time.Time `json:"time"`
+	Principal   string    `json:"principal"`
+	Tool        string    `json:"tool"`
+	Method      string    `json:"method"`
+	Destination string    `json:"destination"`
+	// Origin is the destination as the call's URL begins.
+	Origin string `json:"origin"`
+	// Address is what was dialled; empty where nothing was.
+	Address string `json:"address"`
+	// Sent and Received count bytes of bodies.
+	Sent     int `json:"sent"`
+	Received int `json:"received"`
+	// Status is the server's; 0 where it gave none.
+	Status  int    `json:"status"`
+	Verdict string `json:"verdict"`
+	Rule    string `json:"rule"`
+}
+
+// connections gathers what became of calls that leave this host: egress' word, and the vault's on what it denied. Newest first.
+func (a *app) connections(ctx context.Context, s *cli.Session, f logFilter) ([]connection, error) {
+	from, err := a.ParseTime("since", f.since)
+	if err != nil {
+		return nil, err
+	}
+	q := &auditv1.SearchRecordsRequest{Principal: f.client, Since: from, Limit: f.limit}
+	q.Kinds = []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_DENIED}
+	for status := range auditv1.Status_name {
+		if s := auditv1.Status(status); s != auditv1.Status_STATUS_UNSPECIFIED && s != auditv1.Status_STATUS_PENDING {
+			q.Statuses = append(q.Statuses, s)
+		}
+	}
+	rows := []connection{}
+	for _, tool := range contract.Tools() {
+		if tool.Sink != optionsv1.Role_ROLE_EGRESS || !tool.Leaves {
+			continue
+		}
+		q.Tool = tool.Name
+		found, err := s.Audit.SearchRecords(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range found.GetEntries() {
+			rows = append(rows, connectionOf(e))
+		}
+	}
+	slices.SortFunc(rows, func(x, y connection) int { return cmp.Compare(y.Index, x.Index) })
+	return rows[:min(len(rows), int(q.GetLimit()))], nil
+}
+
+func (a *app) showLog(rows []connection) error {
+	return a.Show(map[string]any{"connections": rows}, func() {
+		if len(rows) == 0 {
+			a.Out.Printf("No request to another host is in the log.\n")
+			return
+		}
+		dash := func(n int) string {
+			if n == 0 {
+				return "-"
+			}
+			return strconv.Itoa(n)
+		}
+		a.Out.Table([]string{"INDEX", "TIME", "WHO", "TOOL", "TO", "ADDRESS", "SENT", "RECEIVED", "STATUS", "VERDICT", "RULE"},
+			output.Each(rows, func(c connection) []string {
+				verdict := a.Out.Red(c.Verdict)
+				if c.Verdict == answered {
+					verdict = a.Out.Green(c.Verdict)
+				}
+				return []string{
+					strconv.FormatUint(c.Index, 10), c.Time.Local().Format(time.DateTime), c.Principal, c.Tool, c.Destination, cmp.Or(c.Address, "-"),
+					dash(c.Sent), dash(c.Received), dash(c.Status), verdict, cmp.Or(c.Rule, "-"),
+				}
+			}))
+	})
+}
+
+// connectionOf reads a record. Its words are cleaned: a stranger chose some of them.
+func connectionOf(e *auditv1.Entry) connection {
+	body := e.GetRecord().GetBody()
+	details := body.GetDetails()
+	word := func(name string) string { return clean.Line(details[name], 300) }
+	number := func(name string) int {
+		n, err := strconv.Atoi(details[name])
+		if err != nil {
+			return 0 // it says nothing of it
+		}
+		return n
+	}
+	c := connection{
+		Index: e.GetIndex(), Time: e.GetRecord().GetTime().AsTime(), Principal: clean.Line(body.GetPrincipal(), 128),
+		Tool: clean.Line(e.GetRecord().GetTool(), 64), Destination: word("destination"), Address: word("address"),
+		Sent: number("sent"), Received: number("bytes"), Status: number("status"), Rule: word("rule"),
+	}
+	switch status := e.GetRecord().GetStatus(); {
+	case status == auditv1.Status_STATUS_OK:
+		c.Verdict = answered
+	case status == auditv1.Status_STATUS_DENIED:
+		c.Verdict = denied
+		c.Rule = cmp.Or(c.Rule, clean.Line(body.GetDecisionSource(), 256), clean.Line(body.GetReason(), 256))
+	case c.Rule != "":
+		c.Verdict = refused
+	default:
+		c.Verdict = "failed"
+		c.Rule = clean.Line(body.GetReason(), 256)
+	}
+	var asked struct {
+		URL    string `json:"url"`
+		Method string `json:"method"`
+	}
+	if json.Unmarshal([]byte(body.GetArguments()), &asked) != nil {
+		return c // of arguments that were not valid nothing more is known
+	}
+	c.Method = cmp.Or(clean.Line(asked.Method, 16), "GET")
+	if u, to, err := destination.ParseURL(asked.URL); err == nil {
+		c.Destination, c.Origin = cmp.Or(c.Destination, to.String()), u.Scheme+"://"+u.Host
+	}
+	return c
+}
