@@ -81,8 +81,10 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 		passwd, group := m.read("etc/passwd"), m.read("etc/group")
 		var members []string
 		roles := installdir.Roles()
-		if slices.Contains(args, "durward-relay.conf") {
-			roles = append([]string{"relay"}, roles...)
+		for _, added := range []string{"relay", "egress"} {
+			if slices.Contains(args, "durward-"+added+".conf") {
+				roles = append([]string{added}, roles...)
+			}
 		}
 		for _, role := range roles {
 			passwd += fmt.Sprintf("durward-%s:x:%d:%d::/:/sbin/nologin\n", role, os.Getuid(), os.Getgid())
@@ -98,7 +100,11 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "gpasswd":
 		m.write("etc/group", strings.ReplaceAll(strings.ReplaceAll(m.read("etc/group"), ",alice\n", "\n"), ":alice\n", ":\n"))
 	case "systemd-tmpfiles":
-		for _, role := range installdir.Roles() {
+		roles := installdir.Roles()
+		if slices.Contains(args, "durward-egress.conf") {
+			roles = append(roles, "egress")
+		}
+		for _, role := range roles {
 			m.must(os.MkdirAll(m.path("run/durward/"+role), 0o710))
 			m.must(os.MkdirAll(m.path("var/lib/durward/"+role), 0o700))
 		}
@@ -225,6 +231,60 @@ func TestPlanRefuses(t *testing.T) {
 			t.Errorf("says %v, not %q", err, want)
 		}
 	}
+}
+
+// TestEgress: egress is installed where it is asked for, those that it calls let it in, every operator's command knows it without a change
+// of a file in a home, and all of that goes again but for the list of domains and the certificate.
+func TestEgress(t *testing.T) {
+	m := newImage(t)
+	m.must(os.WriteFile(filepath.Join(m.programs, "egress"), []byte("program egress"), 0o755))
+	kept := []string{"etc/durward/security/domains.yaml", "etc/durward/tls/egress/key.pem", "usr/local/lib/durward/egress"}
+	own := []string{
+		"etc/durward/egress.yaml", "etc/durward/operators.yaml", "etc/systemd/system/durward-egress.service", "etc/sysusers.d/durward-egress.conf",
+		"etc/tmpfiles.d/durward-egress.conf",
+	}
+	there := func(when string, want bool, paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			if _, err := os.Stat(m.path(path)); (err == nil) != want {
+				t.Errorf("%s, %s: %v", when, path, err)
+			}
+		}
+	}
+	m.apply(install.Settings{Egress: true})
+	there("with egress", true, append(own, kept...)...)
+	there("with egress", true, "etc/systemd/system/durward.target.wants/durward-egress.service", "run/durward/egress", "var/lib/durward/egress")
+	for file, want := range map[string]string{
+		"vault": "role: egress\n    identity: spiffe://durward.local/egress/local", "audit": "user=durward-egress",
+		"gateway": "address: unix:/run/durward/egress/grpc.sock,user=durward-egress", "egress": "domains: /etc/durward/security/domains.yaml",
+		"operators": "egress_health: unix:/run/durward/egress/health.sock,user=durward-egress",
+	} {
+		if text := m.read("etc/durward/" + file + ".yaml"); !strings.Contains(text, want) {
+			t.Errorf("%s.yaml has not %q:\n%s", file, want, text)
+		}
+	}
+	if text := m.read("etc/durward/executor.yaml"); strings.Contains(text, "egress") {
+		t.Errorf("the executor knows egress:\n%s", text)
+	}
+	if text := m.read("etc/durward/egress.yaml"); !strings.Contains(text, "own:\n  - 127.0.0.1:") {
+		t.Errorf("the gateway's port is dialled:\n%s", text)
+	}
+	m.write("etc/durward/security/domains.yaml", "allow: [docs.example]\n")
+	if done := m.apply(install.Settings{Egress: true}); len(done) > 0 {
+		t.Errorf("a second run: %v", done)
+	}
+	m.apply(install.Settings{})
+	there("without it again", false, own...)
+	there("without it again", true, kept...)
+	if text := m.read("etc/durward/audit.yaml") + m.read("etc/durward/vault.yaml"); strings.Contains(text, "egress") {
+		t.Errorf("it is still let in:\n%s", text)
+	}
+	if m.read("etc/durward/security/domains.yaml") != "allow: [docs.example]\n" {
+		t.Error("a human's list is gone")
+	}
+	m = newImage(t)
+	m.apply(install.Settings{})
+	there("where nobody asked for it", false, append(own, kept...)...)
 }
 
 // TestRelay: auditrelay is installed where it is asked for, alone of what is not in every installation, and goes again but for its file.

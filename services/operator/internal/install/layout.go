@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,8 +61,10 @@ const (
 	DefaultPort = installdir.DefaultBasePort
 )
 
-// callers are who connects to whom, beside operators.
-var callers = map[string][]string{"vault": {"gateway", "executor"}, "executor": {"gateway"}, "audit": {"gateway", "vault", "executor"}}
+// callers are who connects to whom, beside operators and what a human adds.
+var callers = map[string][]string{
+	"vault": {"gateway", "executor"}, "executor": {"gateway"}, "audit": {"gateway", "vault", "executor"}, egress: {"gateway"},
+}
 
 // Settings are what can be chosen about an installation. The zero value, with a port, is what is recommended.
 type Settings struct {
@@ -75,20 +78,43 @@ type Settings struct {
 	ProcessDriver bool `json:"process_driver"`
 	// Relay adds auditrelay, which carries checkpoints to witnesses and forwards records to collectors.
 	Relay bool `json:"relay,omitempty"`
+	// Egress adds the process that reaches other hosts for agents.
+	Egress bool `json:"egress,omitempty"`
 }
 
-// relay is the process that Settings.Relay adds, and its unit.
+// Processes beside those of every installation.
 const (
-	relay     = "relay"
-	relayUnit = "durward-auditrelay.service"
+	relay  = "relay"
+	egress = "egress"
 )
 
-// added are the processes beside those of every installation.
-func (s Settings) added() []string {
-	if s.Relay {
-		return []string{relay}
+// addition is a process that a human adds: whether it is wanted, its program, and whom it connects to.
+type addition struct {
+	wanted        bool
+	role, program string
+	calls         []string
+}
+
+func (a addition) unit() string { return "durward-" + a.program + ".service" }
+
+func (s Settings) additions() []addition {
+	return []addition{
+		{s.Relay, relay, "auditrelay", []string{"audit"}},
+		{s.Egress, egress, egress, []string{"vault", "audit"}},
 	}
-	return nil
+}
+
+// wanted are the additions of this installation.
+func (s Settings) wanted() []addition {
+	return slices.DeleteFunc(s.additions(), func(a addition) bool { return !a.wanted })
+}
+
+// added are their roles.
+func (s Settings) added() (roles []string) {
+	for _, a := range s.wanted() {
+		roles = append(roles, a.role)
+	}
+	return roles
 }
 
 // values are what the templates are filled with.
@@ -128,8 +154,10 @@ func (v values) Listen(role string) string {
 	for _, caller := range callers[role] {
 		u.Users = append(u.Users, User(caller))
 	}
-	if role == "audit" && v.Relay {
-		u.Users = append(u.Users, User(relay))
+	for _, a := range v.wanted() {
+		if slices.Contains(a.calls, role) {
+			u.Users = append(u.Users, User(a.role))
+		}
 	}
 	return u.String()
 }
@@ -142,7 +170,7 @@ func (values) Peer(role string) string {
 // Health is where a process says whether it is well.
 func (v values) Health(role string) string {
 	if v.HealthOnLoopback {
-		return v.loopback(healthOffset + map[string]int{"gateway": 0, "vault": 1, "executor": 2, "audit": 3}[role])
+		return v.loopback(healthOffset + map[string]int{"gateway": 0, "vault": 1, "executor": 2, "audit": 3, egress: 4}[role])
 	}
 	return config.Unix{Path: runDir + "/" + role + "/health.sock", Groups: []string{Operators}}.String()
 }
@@ -157,6 +185,19 @@ func (v values) AskHealth(role string) string {
 
 // MCPURL is where agents connect.
 func (v values) MCPURL() string { return "http://" + v.loopback(0) + "/mcp" }
+
+// Loopback are the ports at which the installation listens.
+func (v values) Loopback() []string {
+	ports := []string{v.Listen("gateway")}
+	if v.HealthOnLoopback {
+		for _, role := range append(installdir.Roles(), v.added()...) {
+			if role != relay {
+				ports = append(ports, v.Health(role))
+			}
+		}
+	}
+	return ports
+}
 
 func (v values) loopback(offset int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v.Port+offset))

@@ -204,6 +204,15 @@ func (p *Plan) rooted(program string, args ...string) []string {
 // Health is where a process of the installation says whether it is well.
 func (p *Plan) Health(role string) string { return values{Settings: p.opts.Settings}.AskHealth(role) }
 
+// Serving are the processes that say whether they are well, in the order in which they start.
+func (p *Plan) Serving() []string {
+	roles := installdir.Roles()
+	if p.opts.Egress {
+		roles = slices.Insert(roles, len(roles)-1, egress)
+	}
+	return roles
+}
+
 // Operators are the Unix users who approve.
 func (p *Plan) Operators() []string { return slices.Clone(p.record.Operators) }
 

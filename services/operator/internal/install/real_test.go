@@ -72,6 +72,7 @@ func TestRealLayout(t *testing.T) {
 		{"the gateway's port", (*installed).gatewaysPort},
 		{"renewal", (*installed).renewal},
 		{"a machine that was off for days", (*installed).reboot},
+		{"egress", (*installed).egress},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
 		{"a unit with a credential", (*installed).credential},
@@ -806,6 +807,51 @@ func (h *installed) mtime(path string) int64 {
 	info, err := os.Stat(path)
 	h.must(err)
 	return info.ModTime().UnixNano()
+}
+
+// egress adds the process that reaches other hosts, as its user and by its unit, and takes it away again.
+func (h *installed) egress() {
+	out, code := h.install("--apply", "--egress")
+	if code != 0 || !strings.Contains(out, "executor, egress and gateway are well") {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	if verified := h.root("systemd-analyze", "verify", "/etc/systemd/system/durward-egress.service"); strings.TrimSpace(verified) != "" {
+		h.Errorf("systemd-analyze verify: %s", verified)
+	}
+	if out := h.root("systemd-analyze", "security", "--no-pager", "durward-egress.service"); !strings.Contains(out, " SAFE ") && !strings.Contains(out, " OK ") {
+		h.Errorf("exposure: %s", out)
+	}
+	if out := h.root("systemctl", "show", "-P", "IPAddressDeny", "durward-egress"); !strings.Contains(out, "169.254.0.0/16") || !strings.Contains(out, "fd00:ec2::254/128") {
+		h.Errorf("the unit denies %s", out)
+	}
+	status, err := os.ReadFile("/proc/" + h.pid("egress") + "/status")
+	h.must(err)
+	u, err := user.Lookup("durward-egress")
+	h.must(err)
+	for _, line := range []string{fmt.Sprintf("Uid:\t%s\t%s\t%s\t%s\n", u.Uid, u.Uid, u.Uid, u.Uid), "NoNewPrivs:\t1\n", "CapEff:\t0000000000000000\n", "Seccomp:\t2\n"} {
+		if !strings.Contains(string(status), line) {
+			h.Errorf("egress has not %q:\n%s", line, status)
+		}
+	}
+	// Operators' files name no egress; root's does.
+	for url, want := range map[string]string{"https://docs.example/": "asks", "http://169.254.169.254/": "refused", "http://127.0.0.1:" + port + "/": "refused"} {
+		if out, code := h.as("alice", nil, "durward", "egress", "test", url); code != 0 || !strings.Contains(out, want) {
+			h.Errorf("egress test %s: %d, %s", url, code, out)
+		}
+	}
+	if out, code := h.as("alice", nil, "durward", "status"); code != 0 || !strings.Contains(out, "egress") {
+		h.Errorf("durward status: %d, %s", code, out)
+	}
+	if out, code := h.as("mallory", nil, "durward", "egress", "test", "https://docs.example/"); code == 0 {
+		h.Errorf("somebody else asks egress: %s", out)
+	}
+	out, code = h.install("--apply", "--egress=false")
+	if code != 0 || !strings.Contains(out, "executor and gateway are well") {
+		h.Fatalf("ended with %d:\n%s", code, out)
+	}
+	if out, code := h.as("root", nil, "pgrep", "-u", "durward-egress"); code == 0 {
+		h.Errorf("it still runs: %s", out)
+	}
 }
 
 // settings takes the process driver away and puts health on ports.

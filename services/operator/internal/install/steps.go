@@ -22,8 +22,8 @@ func (p *Plan) programs() error {
 	}
 	p.folder(programs, owner{}, 0o755)
 	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-notify")
-	if p.opts.Relay {
-		names = append(names, "auditrelay")
+	for _, a := range p.opts.wanted() {
+		names = append(names, a.program)
 	}
 	for _, name := range names {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
@@ -50,13 +50,16 @@ func (p *Plan) users() error {
 		return err
 	}
 	sysusers := []string{"durward.conf"}
-	if path := "/etc/sysusers.d/durward-relay.conf"; p.opts.Relay {
-		if err := p.managed("files/systemd/sysusers-relay.conf", path); err != nil {
+	for _, a := range p.opts.additions() {
+		name := "durward-" + a.role + ".conf"
+		if !a.wanted {
+			p.unwanted("/etc/sysusers.d/" + name)
+			continue
+		}
+		if err := p.managed("files/systemd/sysusers-"+a.role+".conf", "/etc/sysusers.d/"+name); err != nil {
 			return err
 		}
-		sysusers = append(sysusers, "durward-relay.conf")
-	} else {
-		p.unwanted(path)
+		sysusers = append(sysusers, name)
 	}
 	missing, err := p.missingUsers()
 	if err != nil {
@@ -147,11 +150,19 @@ func (p *Plan) folders() error {
 	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
 		return err
 	}
+	roles, tmpfiles := installdir.Roles(), []string{"--create", "durward.conf"}
+	if path := "/etc/tmpfiles.d/durward-egress.conf"; p.opts.Egress {
+		if err := p.managed("files/systemd/tmpfiles-egress.conf", path); err != nil {
+			return err
+		}
+		roles, tmpfiles = append(roles, egress), append(tmpfiles, "durward-egress.conf")
+	} else {
+		p.unwanted(path)
+	}
 	for _, dir := range []string{runDir, stateDir} {
-		for _, role := range installdir.Roles() {
+		for _, role := range roles {
 			if _, err := os.Stat(p.on(dir + "/" + role)); err != nil {
-				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process",
-					p.rooted("systemd-tmpfiles", "--create", "durward.conf")...))
+				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process", p.rooted("systemd-tmpfiles", tmpfiles...)...))
 				return nil
 			}
 		}
@@ -162,16 +173,23 @@ func (p *Plan) folders() error {
 
 func (p *Plan) configs() error {
 	v := values{Settings: p.opts.Settings}
-	for _, role := range installdir.Roles() {
-		data, err := v.render(role)
+	names, rules := installdir.Roles(), []string{"security", "tools"}
+	if p.opts.Egress {
+		names, rules = append(names, egress, installdir.Shared), append(rules, "domains")
+	} else {
+		p.unwanted(etc + "/" + egress + ".yaml")
+		p.unwanted(etc + "/" + installdir.Shared + ".yaml")
+	}
+	for _, name := range names {
+		data, err := v.render(name)
 		if err != nil {
 			return err
 		}
-		if err := p.write(etc+"/"+role+".yaml", data, owner{}, 0o644); err != nil {
+		if err := p.write(etc+"/"+name+".yaml", data, owner{}, 0o644); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"security", "tools"} {
+	for _, name := range rules {
 		if err := p.once(securityDir+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
 			return err
 		}
@@ -207,12 +225,16 @@ func (p *Plan) units() error {
 			return err
 		}
 	}
-	if path := unitsDir + "/" + relayUnit; p.opts.Relay {
-		if err := p.managed("files/systemd/"+relayUnit, path); err != nil {
+	for _, a := range p.opts.additions() {
+		path := unitsDir + "/" + a.unit()
+		if !a.wanted {
+			if _, err := os.Lstat(p.on(path)); err == nil && p.live() {
+				p.add(p.run("", "systemctl", "disable", "--now", a.unit()))
+			}
+			p.unwanted(path)
+		} else if err := p.managed("files/systemd/"+a.unit(), path); err != nil {
 			return err
 		}
-	} else {
-		p.unwanted(path)
 	}
 	if err := p.port(); err != nil {
 		return err
@@ -324,8 +346,8 @@ func (p *Plan) side(path string) (there, ours bool, err error) {
 // start enables the units and, on this host, starts what does not run or has changed.
 func (p *Plan) start() error {
 	units := unitNames()
-	if p.opts.Relay {
-		units = append(units, relayUnit)
+	for _, a := range p.opts.wanted() {
+		units = append(units, a.unit())
 	}
 	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
 	var enable []string
@@ -362,8 +384,8 @@ func (p *Plan) start() error {
 		for _, role := range installdir.Roles() {
 			restart = append(restart, "durward-"+role+".service")
 		}
-		if p.opts.Relay {
-			restart = append(restart, relayUnit)
+		for _, a := range p.opts.wanted() {
+			restart = append(restart, a.unit())
 		}
 		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))
 	case !active:

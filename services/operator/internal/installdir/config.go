@@ -98,7 +98,34 @@ func LoadConfig(path string) (Config, error) {
 			*path = filepath.Join(beside, name)
 		}
 	}
+	if c.Egress == nil {
+		if err := c.readShared(filepath.Join(beside, Shared+".yaml")); err != nil {
+			return Config{}, err
+		}
+	}
 	return c, nil
+}
+
+// Shared is the file beside Clients in which root says to the operators of a host what was added to its installation.
+const Shared = "operators"
+
+// readShared takes over what it says, where it is there.
+func (c *Config) readShared(path string) error {
+	var file struct {
+		Egress *config.Peer `yaml:"egress"`
+		Health string       `yaml:"egress_health"`
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := config.Load(path, &file); err != nil {
+		return err
+	}
+	c.Egress, c.Health.Egress = file.Egress, file.Health
+	if err := c.validate(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 func (c Config) validate() error {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -79,6 +80,7 @@ client and sudo durward operator. An installation that durward up made there bef
 	flags.BoolVar(&opts.settings.Docker, "docker", false, "let the executor use the Docker Engine: whoever holds the executor then is root in all but name")
 	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users: takes hardening from its unit")
 	flags.BoolVar(&opts.settings.Relay, "relay", false, "add auditrelay, which dials the witnesses and collectors in its file: durward-auditrelay.service")
+	flags.BoolVar(&opts.settings.Egress, "egress", false, "add egress, which reaches other hosts for agents: durward-egress.service")
 	return cmd
 }
 
@@ -154,6 +156,7 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			"docker":             func() { settings.Docker = opts.settings.Docker },
 			"process-driver":     func() { settings.ProcessDriver = opts.settings.ProcessDriver },
 			"relay":              func() { settings.Relay = opts.settings.Relay },
+			"egress":             func() { settings.Egress = opts.settings.Egress },
 		} {
 			if opts.changed(flag) {
 				take()
@@ -221,7 +224,7 @@ func (a *app) step(s install.Step) {
 func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience time.Duration) error {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	deadline := time.Now().Add(patience)
-	for _, role := range installdir.Roles() {
+	for _, role := range plan.Serving() {
 		for {
 			if ok, _ := supervisor.Healthy(ctx, client, plan.Health(role), role); ok {
 				break
@@ -236,7 +239,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 		}
 	}
 	if !a.Machine() {
-		a.Out.Printf("%s audit, vault, executor and gateway are well. Agents connect at %s\n", a.Out.Green("✓"), plan.MCPURL())
+		a.Out.Printf("%s audit, vault, executor%s and gateway are well. Agents connect at %s\n", a.Out.Green("✓"), cli.When(slices.Contains(plan.Serving(), "egress"), ", egress"), plan.MCPURL())
 		if aside := plan.Aside(); len(aside) > 0 {
 			a.Out.Printf("From now on durward means this host's installation. What was tried before is kept, with clients of its own:\n")
 			for _, dir := range aside {
