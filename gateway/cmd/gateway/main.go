@@ -78,7 +78,7 @@ type settings struct {
 
 // memoryLimitMiB is the default soft memory limit: more than other processes', since the SDK allocates much for each message
 // and a small heap would be collected all the time.
-const memoryLimitMiB = 34
+const memoryLimitMiB = 44
 
 // Validate implements process.Settings. It also fills in the defaults.
 func (s *settings) Validate() error {

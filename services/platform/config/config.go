@@ -18,7 +18,7 @@ import (
 
 // Default memory settings of a server process; see Common.
 const (
-	DefaultMemoryLimitMiB = 22
+	DefaultMemoryLimitMiB = 28
 	DefaultGOGC           = 800
 )
 
@@ -40,7 +40,7 @@ type Common struct {
 	TLS TLS `yaml:"tls"`
 	// LogLevel is debug, info (the default), warn or error.
 	LogLevel string `yaml:"log_level"`
-	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 22, at the gateway 34. It gives way to twice what is in
+	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 28, at the gateway 44. It gives way to twice what is in
 	// use. Collections become rarer with a higher one.
 	MemoryLimitMiB int `yaml:"memory_limit_mib"`
 	// GOGC is the garbage collector's target percentage; 0 means 800, which doubles throughput and is safe under a
