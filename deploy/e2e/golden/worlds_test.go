@@ -28,6 +28,8 @@ type set struct {
 	got      map[string]string
 	runs     []string
 	commands []command
+	// throughSDK has the worlds' gateways answer nothing by themselves.
+	throughSDK bool
 }
 
 // worlds are installations in defined states, and what is told of each.
@@ -84,6 +86,28 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestThroughSDK makes the goldens of MCP clients once more, of gateways that have the SDK serve every message: clients see no difference.
+func TestThroughSDK(t *testing.T) {
+	t.Parallel()
+	s := &set{got: map[string]string{}, throughSDK: true}
+	t.Run("world", func(t *testing.T) {
+		for _, name := range []string{"agents", "dialogues"} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				worlds[name](t, s)
+			})
+		}
+	})
+	accepted, err := Accepted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.DeleteFunc(accepted, func(name, _ string) bool { return s.got[name] == "" })
+	if differences := Compare(accepted, s.got); len(s.got) == 0 || len(differences) > 0 {
+		t.Errorf("%d goldens; through the SDK clients see something else:\n%s", len(s.got), strings.Join(differences, "\n"))
+	}
+}
+
 // fixed is a test whose temporary folders have paths of one length, so that tables that hold a path keep their columns.
 type fixed struct{ *testing.T }
 
@@ -133,7 +157,7 @@ type transcript struct {
 
 func newWorld(t *testing.T, s *set, opts harness.Options) *world {
 	t.Helper()
-	opts.Operator = "ada"
+	opts.Operator, opts.ThroughSDK = "ada", s.throughSDK
 	w := &world{t: t, set: s}
 	w.Host = harness.New(fixed{t}, opts)
 	w.known.Is(w.Dir, "HOME")
