@@ -14,10 +14,10 @@ const (
 )
 
 // addressWords announce an address.
-var addressWords = []string{
+var addressWords = listOf(
 	"address*", "live", "lives", "lived", "living", "reside*", "residence", "located", "ship", "shipped", "shipping", "deliver*", "mailing", "moved", "moving", "relocate*",
 	"adresse", "wohnt", "wohnhaft", "indirizzo", "dirección", "direccion",
-}
+)
 
 // minWord is how long a word of a street's name has to be to be told by how it ends.
 const minWord = 6
@@ -80,6 +80,9 @@ func (s *scan) place(w capitalised) bool {
 		return false
 	}
 	name := s.text[w.from:w.to]
+	if w.to-w.from > 5 && !is(s.text[w.from+1], isLower) && !is(s.text[w.from+2], isLower) && s.text[w.from+1] != '\'' {
+		return false // a word in capitals
+	}
 	switch name {
 	case "PO", "P", "PSC", "Unit", "USS", "USNS", "USNV", "USCGC":
 		if to := s.box(w.from); to > 0 {
@@ -91,13 +94,13 @@ func (s *scan) place(w capitalised) bool {
 		s.take(from, to, 70, "two streets that meet")
 		return true
 	}
-	if c := s.at(w.from - 1); flatOnly[strings.ToLower(name)] && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
+	if c := s.at(w.from - 1); flatOnly.has(name) && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
 		if end, _ := s.flat(w.from); end > 0 && s.lineEnds(end) {
 			s.take(w.from, end, 60, "a flat or a suite in a line of its own")
 			return true
 		}
 	}
-	from, road := w.from, roads[strings.TrimSuffix(strings.ToLower(name), ".")]
+	from, road := w.from, roads.has(strings.TrimSuffix(name, "."))
 	for before, words := w.from, 0; !road && words < 4; words++ {
 		at := s.wordBefore(before)
 		if c := s.at(before - 2); s.at(before-1) == '\'' && (c == 'l' || c == 'd') && !is(s.at(before-3), isWord) {
@@ -107,7 +110,7 @@ func (s *scan) place(w capitalised) bool {
 		if at == before || before-at <= 2 && !joins[word] {
 			break
 		}
-		if before = at; roads[word] {
+		if before = at; roads.has(word) {
 			from, road = before, true
 		} else if !joins[word] {
 			break
@@ -149,7 +152,7 @@ func (s *scan) place(w capitalised) bool {
 		return true
 	case w.flags&notName != 0 || words > 4:
 		return false
-	case s.near(from, 24, addressWords) && s.prose(from) && w.to-w.from > 2:
+	case s.near(from, 24, &addressWords) && s.prose(from) && w.to-w.from > 2:
 		s.take(from, to, 60, whyAnnounced)
 		return true
 	}
@@ -157,7 +160,7 @@ func (s *scan) place(w capitalised) bool {
 		s.take(from, to, 60, whyTown)
 		return true
 	}
-	if words <= 2 && w.unknown() && s.simple(w) && to-at <= 4 && s.near(from, 6, toPlace) && s.lineEnds(to) && s.prose(from) && s.isPersonal {
+	if words <= 2 && w.unknown() && s.simple(w) && to-at <= 4 && s.near(from, 6, &toPlace) && s.lineEnds(to) && s.prose(from) && s.isPersonal {
 		s.take(from, to, 50, "a word that is none of English and a number, in a sentence about people")
 		return true
 	}
@@ -165,7 +168,7 @@ func (s *scan) place(w capitalised) bool {
 }
 
 // toPlace are words before a place.
-var toPlace = []string{"at", "to", "in", "near", "from", "on", "is"}
+var toPlace = listOf("at", "to", "in", "near", "from", "on", "is")
 
 // trimBack is where what comes before a place ends, without its space.
 func (s *scan) trimBack(at int) int {
@@ -225,7 +228,10 @@ func (s *scan) houseNumber(at int) int {
 		return 0
 	}
 	at++
-	for _, mark := range []string{"nº ", "n° ", "nº", "n°", "n. ", "Nr. ", "nr. ", "No. ", "no. ", "No: ", "No:", "No ", "#", "km ", "Bloc ", "bl. "} {
+	for _, mark := range [...]string{"nº ", "n° ", "nº", "n°", "n. ", "Nr. ", "nr. ", "No. ", "no. ", "No: ", "No:", "No ", "#", "km ", "Bloc ", "bl. "} {
+		if is(s.at(at), isDigit) {
+			break
+		}
 		if strings.HasPrefix(s.text[at:], mark) {
 			at += len(mark)
 			break
@@ -316,12 +322,12 @@ func (s *scan) streetBehind(from, at int) bool {
 		}
 		word := strings.TrimSuffix(s.text[at:end], ".")
 		upper := s.capitalAt(at)
-		if words > 0 && flatWords[strings.ToLower(word)] && lexicon().of(word)&(street|suffix) == 0 {
+		if words > 0 && flatWords.has(word) && s.words.of(word)&(street|suffix) == 0 {
 			if stop, _ := s.flat(at); stop > 0 {
 				break
 			}
 		}
-		if words == 0 && end-at > 1 && roads[strings.ToLower(word)] {
+		if words == 0 && end-at > 1 && roads.has(word) {
 			lead = true
 		} else if !upper && !is(s.text[at], isDigit) {
 			if words == 0 || !joins[word] && (!lead || words > 3) {
@@ -333,7 +339,7 @@ func (s *scan) streetBehind(from, at int) bool {
 			}
 			last = end
 		} else {
-			flags := lexicon().of(word)
+			flags := s.words.of(word)
 			if words > 0 && capitals > 0 || words > 0 && last > 0 {
 				switch {
 				case flags&street != 0:
@@ -371,7 +377,7 @@ func (s *scan) streetBehind(from, at int) bool {
 	case last == 0 || capitals == 0:
 		return false
 	}
-	announced := s.near(from, 40, addressWords)
+	announced := s.near(from, 40, &addressWords)
 	if end := s.houseNumber(last); end > 0 && capitals <= 3 && !s.productBefore(from) && s.lineEnds(end) && s.plainWords(begin, last) {
 		// 12 Furumyra 5: the line of a letter, when a town's follows.
 		if next, sign := s.separator(end); sign == '\n' || sign == ',' {
@@ -429,7 +435,7 @@ func (s *scan) productBefore(from int) bool {
 	for begin > 0 && from-begin < maxNameWord && is(s.text[begin-1], isWord) {
 		begin--
 	}
-	return lexicon().of(s.text[begin:from-1])&notName != 0
+	return s.words.of(s.text[begin:from-1])&notName != 0
 }
 
 // plainWords reports whether each word has small letters, as names have: API Key has none.

@@ -29,9 +29,9 @@ func (s *scan) code(from, to int) {
 		return
 	}
 	switch {
-	case s.near(from, 24, codeWords):
-	case to-from == 5 && s.inLine(from, 60, whereWords) && s.lineEnds(end) && s.prose(from):
-	case to-from == 5 && s.behind(end, 24, codeWords) && s.prose(from):
+	case s.near(from, 24, &codeWords):
+	case to-from == 5 && s.inLine(from, 60, &whereWords) && s.lineEnds(end) && s.prose(from):
+	case to-from == 5 && s.behind(end, 24, &codeWords) && s.prose(from):
 	default:
 		return
 	}
@@ -66,7 +66,7 @@ func (s *scan) townLine(from, end int) int {
 }
 
 // behind reports whether one of some words stands in the n bytes behind a place, on the same line.
-func (s *scan) behind(to, n int, words []string) bool {
+func (s *scan) behind(to, n int, words *wordList) bool {
 	after, _, _ := strings.Cut(s.text[to:min(len(s.text), to+n)], "\n")
 	return hasWord(after, words)
 }
@@ -75,9 +75,9 @@ func (s *scan) behind(to, n int, words []string) bool {
 var stateWords = wordSet(`OK OR IN ME HI PA MA LA AS ID CO DE AL MO MS MD NO NT MP`)
 
 // whereWords speak of a place, which a town's number may name.
-var whereWords = []string{
+var whereWords = listOf(
 	"live", "lives", "living", "area", "weather", "store", "stores", "branch", "office", "offices", "nearest", "near", "city", "town", "address", "delivery", "deliver", "ship*",
 	"moved", "moving", "located", "location", "neighborhood", "neighbourhood", "restaurant*", "hotel*", "doctor*", "dentist*", "school*", "house", "apartment*", "region", "county",
-}
+)
 
-var codeWords = []string{"zip", "zipcode", "postal", "postcode", "plz", "postleitzahl", "cap", "postnummer"}
+var codeWords = listOf("zip", "zipcode", "postal", "postcode", "plz", "postleitzahl", "cap", "postnummer")

@@ -85,7 +85,7 @@ var unaccented = strings.NewReplacer("á", "a", "à", "a", "â", "a", "ã", "a",
 	"Ř", "R", "Š", "S", "Ş", "S", "Ș", "S", "Ú", "U", "Ü", "U", "Ž", "Z", "Ż", "Z")
 
 // roads are what the name of a street begins with, in small letters and without the point of an abbreviation.
-var roads = wordSet(`rue avenue av ave boulevard bd blvd chemin ch allée allee impasse place pl quai route rte square cours passage voie drève faubourg sentier ruelle
+var roads = shapedSet(`rue avenue av ave boulevard bd blvd chemin ch allée allee impasse place pl quai route rte square cours passage voie drève faubourg sentier ruelle
 	via viale v.le vicolo piazza piazzale largo corso strada contrada borgo lungomare salita rotonda
 	calle c/ cl avda avenida carrera cra paseo plaza pza camino carretera ctra travesía ronda glorieta callejón calzada bulevar poblado colonia barrio explanada partida cerrada polígono urbanización bajada cuesta arrabal muelle privada andador circuito
 	rua r travessa alameda praça praca estrada rodovia largo beco calçada azinhaga marginal ladeira viela jardim

@@ -60,7 +60,7 @@ func wordSet(list string) map[string]bool {
 	return out
 }
 
-var versionWords = []string{"version", "ver", "release", "driver", "build", "rev", "firmware", "cudnn", "cuda", "sdk", "v"}
+var versionWords = listOf("version", "ver", "release", "driver", "build", "rev", "firmware", "cudnn", "cuda", "sdk", "v")
 
 // ipv4 looks at four groups of digits with points between them.
 func (s *scan) ipv4(from, to int) {
@@ -81,7 +81,7 @@ func (s *scan) ipv4(from, to int) {
 		return // nobody's
 	case b[3] == 0 && (s.at(to) == '/' || b[2] == 0):
 		return // a network, or a version
-	case s.at(from-1) == '=' && s.at(from-2) == '=', s.near(from, 12, versionWords):
+	case s.at(from-1) == '=' && s.at(from-2) == '=', s.near(from, 12, &versionWords):
 		return
 	case a.IsPrivate():
 		s.add(from, to, IPv4, 60, "an address of a private network")

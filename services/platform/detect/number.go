@@ -40,7 +40,7 @@ func (s *scan) sequenceAt(from int) (q sequence) {
 		q.groups[q.n] = group{i, to}
 		q.n++
 		i = to
-		for i < len(s.text) && i-to < 3 && strings.IndexByte(" -./()", s.text[i]) >= 0 {
+		for i < len(s.text) && i-to < 3 && is(s.text[i], isSign) {
 			i++
 		}
 	}
@@ -97,6 +97,14 @@ func (s *scan) free(from int) bool {
 	return !is(c, isWord) && (strings.IndexByte("-./:+", c) < 0 || !is(s.at(from-2), isWord))
 }
 
+// mayFollow are what may stand behind the first digits of an address or a date: "12 Long Lane", "12, rue", "12b", "1st of March".
+var mayFollow = func() (out [256]bool) {
+	for b := range 256 {
+		out[b] = b == ' ' || b == ',' || b == '-' || b == '/' || is(byte(b), isLower|isUpper)
+	}
+	return out
+}()
+
 // numbers looks at what the digits at a place may be the beginning of.
 func (s *scan) numbers(from int) {
 	q := s.sequenceAt(from)
@@ -112,7 +120,7 @@ func (s *scan) numbers(from int) {
 			s.numbersTo = q.groups[3].to
 			return
 		}
-	case first.len() == 1 && q.n == 1 && q.before == 0 && s.at(first.to) != ' ':
+	case first.len() <= 3 && q.n == 1 && q.before == 0 && !mayFollow[s.at(first.to)]:
 		return // most numbers
 	}
 	// Called by name: a sequence that is looked at through a list of functions is allocated for each number.
@@ -138,7 +146,7 @@ func (s *scan) numbers(from int) {
 	}
 }
 
-var cardWords = []string{"card*", "credit", "debit", "visa", "mastercard", "amex", "maestro", "discover", "diners", "jcb", "payment*", "pay", "paid", "cc", "charge*"}
+var cardWords = listOf("card*", "credit", "debit", "visa", "mastercard", "amex", "maestro", "discover", "diners", "jcb", "payment*", "pay", "paid", "cc", "charge*")
 
 // card looks for a payment card's number (ISO/IEC 7812), and returns where it ends.
 func (s *scan) card(from int, q *sequence) int {
@@ -174,7 +182,7 @@ func (s *scan) card(from int, q *sequence) int {
 			continue
 		}
 		to := q.groups[n-1].to
-		said := s.around(from, to, 80, cardWords)
+		said := s.around(from, to, 80, &cardWords)
 		alone := strings.IndexByte("=:/#_\"'", s.at(from-1)) < 0
 		switch {
 		case said:
@@ -239,7 +247,7 @@ func luhn(digits []byte) bool {
 	return sum%10 == 0 && !same
 }
 
-var ssnWords = []string{"ssn*", "social", "ss", "taxpayer"}
+var ssnWords = listOf("ssn*", "social", "ss", "taxpayer")
 
 // ssn looks for a number of the US' Social Security, and returns where it ends.
 func (s *scan) ssn(from int, q *sequence) int {
@@ -248,8 +256,8 @@ func (s *scan) ssn(from int, q *sequence) int {
 	case q.before != 0 || !s.free(from):
 		return 0
 	case q.shaped(3, 2, 4) && s.same(q, 3, "-"):
-	case q.shaped(3, 2, 4) && (s.same(q, 3, " ") || s.same(q, 3, ".")) && s.around(from, q.groups[2].to, 60, ssnWords):
-	case q.shaped(9) && s.near(from, 40, ssnWords):
+	case q.shaped(3, 2, 4) && (s.same(q, 3, " ") || s.same(q, 3, ".")) && s.around(from, q.groups[2].to, 60, &ssnWords):
+	case q.shaped(9) && s.near(from, 40, &ssnWords):
 		n = 1
 	default:
 		return 0
@@ -264,7 +272,7 @@ func (s *scan) ssn(from int, q *sequence) int {
 }
 
 var (
-	birthWords = []string{"born", "birth*", "dob", "birthdate"}
+	birthWords = listOf("born", "birth*", "dob", "birthdate")
 	months     = []string{"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}
 )
 
@@ -284,7 +292,7 @@ func (s *scan) birth(from int, q *sequence) int {
 	case q.groups[0].len() <= 2:
 		to = s.dayMonth(q.groups[0].to)
 	}
-	if to == 0 || is(s.at(to), isDigit) || !s.near(from, 48, birthWords) {
+	if to == 0 || is(s.at(to), isDigit) || !s.near(from, 48, &birthWords) {
 		return 0
 	}
 	s.add(from, to, DateOfBirth, 85, saidBirth)
@@ -314,7 +322,7 @@ func (s *scan) dayMonth(at int) int {
 
 // month returns where the month's name ends that may begin at a place, or 0.
 func (s *scan) month(at int) int {
-	if at+3 > len(s.text) {
+	if at+3 > len(s.text) || !is(s.text[at], isLower|isUpper) || strings.IndexByte("jfmasond", s.text[at]|0x20) < 0 {
 		return 0
 	}
 	for _, m := range months {
@@ -330,7 +338,7 @@ func (s *scan) month(at int) int {
 
 // monthFirst looks for "March 12, 1980" where birth is named. It reports whether it took it.
 func (s *scan) monthFirst(w capitalised) bool {
-	if s.at(w.to) != ' ' || !is(s.at(w.to+1), isDigit) || s.month(w.from) != w.to || !s.near(w.from, 48, birthWords) {
+	if s.at(w.to) != ' ' || !is(s.at(w.to+1), isDigit) || s.month(w.from) != w.to || !s.near(w.from, 48, &birthWords) {
 		return false
 	}
 	at := w.to + 1

@@ -59,6 +59,9 @@ func (s *scan) nextName(at int) (next capitalised, ok bool) {
 	}
 	initial := at > begin
 	for _, p := range particles {
+		if !is(s.at(at), isLower) {
+			break
+		}
 		if strings.HasPrefix(s.text[at:], p) {
 			at += len(p)
 			break

@@ -1,18 +1,21 @@
 package detect
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 var (
 	// phoneWords stand before a telephone's number; the strong ones mean nothing else.
-	phoneWords  = []string{"phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline"}
-	strongWords = []string{"phone*", "telephone*", "tel", "mobile", "cellphone", "fax", "sms", "whatsapp", "hotline", "landline"}
+	phoneWords  = listOf("phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline")
+	strongWords = listOf("phone*", "telephone*", "tel", "mobile", "cellphone", "fax", "sms", "whatsapp", "hotline", "landline")
 	// labelWords stand behind one.
-	labelWords = append(strongWords[:len(strongWords):len(strongWords)], "office", "home", "work", "cell", "direct", "main")
+	labelWords = listOf(append(slices.Clone(strongWords.words), "office", "home", "work", "cell", "direct", "main")...)
 )
 
 // phone looks for a telephone's number (E.164, the North American plan, and national forms), and returns where it ends.
 func (s *scan) phone(from int, q *sequence) int {
-	if !s.free(from) && q.before != '(' {
+	if !s.free(from) && q.before != '(' || q.before == 0 && q.n > 1 && q.groups[0].len() == 1 && q.groups[1].len() == 1 {
 		return 0
 	}
 	n, confidence, why := 0, 0, ""
@@ -22,7 +25,7 @@ func (s *scan) phone(from int, q *sequence) int {
 	case s.american(q) > 0:
 		n = s.american(q)
 		bare := n == 3 && q.before == 0 && s.same(q, n, " ")
-		if confidence, why = 85, "the North American plan's areas and exchanges"; bare && !s.near(from, 60, phoneWords) {
+		if confidence, why = 85, "the North American plan's areas and exchanges"; bare && !s.near(from, 60, &phoneWords) {
 			return 0 // three numbers of a table
 		}
 	case s.trunk(q) > 0:
@@ -36,9 +39,9 @@ func (s *scan) phone(from int, q *sequence) int {
 		switch {
 		case n == 0:
 			return 0
-		case s.behind(q.groups[n-1].to, 24, labelWords): // 555 1234 (mobile)
-		case n > 1 && (from == 0 || s.text[from-1] == '\n') && s.around(from, q.groups[n-1].to, 60, strongWords): // under a name, over another number
-		case n == 1 && !s.inLine(from, 40, strongWords), n > 1 && !s.inLine(from, 40, phoneWords) && !s.near(from, 40, strongWords):
+		case s.behind(q.groups[n-1].to, 24, &labelWords): // 555 1234 (mobile)
+		case n > 1 && (from == 0 || s.text[from-1] == '\n') && s.around(from, q.groups[n-1].to, 60, &strongWords): // under a name, over another number
+		case n == 1 && !s.inLine(from, 40, &strongWords), n > 1 && !s.inLine(from, 40, &phoneWords) && !s.near(from, 40, &strongWords):
 			return 0
 		}
 		confidence, why = 70, "a number of a telephone's length, and one is named before it"
@@ -93,7 +96,7 @@ func (s *scan) national(from int, q *sequence) bool {
 	if trunk && !trunkForms[string(form[:q.n])] || !trunk && !plainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
 		return false
 	}
-	said := hasWord(s.text[max(0, from-60):from], phoneWords)
+	said := s.near(from, 60, &phoneWords)
 	to := q.groups[q.n-1].to
 	switch {
 	case trunk && q.before == '(' && q.digits(q.n) >= 9:
@@ -111,7 +114,7 @@ func (s *scan) national(from int, q *sequence) bool {
 }
 
 // inLine is near, on the same line.
-func (s *scan) inLine(from, n int, words []string) bool {
+func (s *scan) inLine(from, n int, words *wordList) bool {
 	before := s.text[max(0, from-n):from]
 	return hasWord(before[strings.LastIndexByte(before, '\n')+1:], words)
 }

@@ -18,6 +18,7 @@ type scan struct {
 	isProse            bool
 	isPersonal         bool
 	words              *table
+	marks              [6]mark
 }
 
 // What a byte may begin or be in the middle of.
@@ -39,6 +40,7 @@ const (
 	isHex
 	isWord  // letters, digits and _
 	isLocal // what stands before an email's @
+	isSign  // what stands between the parts of a number
 )
 
 // kinds and classes of bytes. A byte beyond ASCII is a part of a letter.
@@ -60,6 +62,9 @@ var kinds, classes = func() (k, c [256]byte) {
 	}
 	for _, b := range []byte("._%+-") {
 		c[b] |= isLocal
+	}
+	for _, b := range []byte(" -./()") {
+		c[b] |= isSign
 	}
 	c['_'] |= isWord
 	k['@'], k[':'], k['-'], k['+'], k['('] = kindAt, kindColon, kindDash, kindPlus, kindParen
@@ -90,8 +95,14 @@ func (s *scan) run(ctx context.Context) error {
 			return err
 		}
 		for i, to := from, min(from+every, len(text)); i < to; i++ {
-			switch kinds[text[i]] {
-			case kindNone:
+			kind := kinds[text[i]]
+			for kind == kindNone {
+				if i++; i == to {
+					break
+				}
+				kind = kinds[text[i]]
+			}
+			switch kind {
 			case kindDigit:
 				if i > 0 && is(text[i-1], isDigit) {
 					continue
@@ -150,6 +161,42 @@ func (s *scan) digits(i int) {
 	}
 }
 
+// shaped is a set of words in small letters, with the lengths of those that begin with a byte, by which most others are told from them.
+type shaped struct {
+	lengths [256]uint32
+	words   map[string]bool
+}
+
+func shapedSet(list string) *shaped {
+	set := &shaped{words: wordSet(list)}
+	for w := range set.words {
+		set.lengths[w[0]] |= 1 << len(w)
+	}
+	return set
+}
+
+// has reports whether a set has a word, whatever the word's case.
+func (set *shaped) has(word string) bool {
+	var lower [32]byte
+	if word == "" || len(word) >= len(lower) {
+		return false
+	}
+	first := word[0]
+	if is(first, isUpper) {
+		first |= 0x20
+	}
+	if set.lengths[first]>>len(word)&1 == 0 {
+		return false
+	}
+	n := copy(lower[:], word)
+	for i := range n {
+		if is(lower[i], isUpper) {
+			lower[i] |= 0x20
+		}
+	}
+	return set.words[string(lower[:n])]
+}
+
 // digitAhead reports whether a digit, or the sign of a house without a number, stands in what an address may take behind a place.
 func (s *scan) digitAhead(from int) bool {
 	const reach = 160
@@ -165,17 +212,75 @@ func (s *scan) digitAhead(from int) bool {
 }
 
 // near reports whether one of some words, in lower case, stands in the n bytes before a place; around, whether it does in those behind, too.
-func (s *scan) near(i, n int, words []string) bool {
-	return hasWord(s.text[max(0, i-n):i], words)
+func (s *scan) near(i, n int, words *wordList) bool {
+	m := s.markOf(words)
+	if m == nil || i < m.to {
+		return hasWord(s.text[max(0, i-n):i], words)
+	}
+	if i-m.to > 2*n {
+		m.to = i - 2*n // nothing before is looked at again
+	}
+	// The last word that ended before the place was found when an earlier place was looked at, or is looked for now.
+	for m.to < i {
+		if !is(s.text[m.to], isLower|isUpper) {
+			m.to++
+			continue
+		}
+		end := m.to
+		for end < i && is(s.text[end], isLower|isUpper) {
+			end++
+		}
+		if end == i && end < len(s.text) && is(s.text[end], isLower|isUpper) {
+			return m.hit >= i-n // in the middle of a word
+		}
+		if hasWord(s.text[m.to:end], words) {
+			m.hit = m.to
+		}
+		m.to = end
+	}
+	return m.hit >= i-n
 }
 
-func (s *scan) around(from, to, n int, words []string) bool {
+// mark is how far a text was searched for the words of a list, and where the last of them is.
+type mark struct {
+	list    *wordList
+	to, hit int
+}
+
+// markOf is the mark of a list, or nil where there are too many lists.
+func (s *scan) markOf(list *wordList) *mark {
+	for i := range s.marks {
+		switch m := &s.marks[i]; m.list {
+		case list:
+			return m
+		case nil:
+			*m = mark{list: list, hit: -1 << 30}
+			return m
+		}
+	}
+	return nil
+}
+
+func (s *scan) around(from, to, n int, words *wordList) bool {
 	return s.near(from, n, words) || hasWord(s.text[to:min(len(s.text), to+n)], words)
 }
 
-// hasWord reports whether a short text has one of some words, in lower case, whatever its own. A word that ends with * is the beginning
-// of one.
-func hasWord(text string, words []string) bool {
+// wordList is words in lower case, and with which letters they begin. A word that ends with * is the beginning of one.
+type wordList struct {
+	first [256]bool
+	words []string
+}
+
+func listOf(words ...string) (l wordList) {
+	for _, w := range words {
+		l.first[w[0]], l.first[w[0]&^0x20] = true, true
+	}
+	l.words = words
+	return l
+}
+
+// hasWord reports whether a short text has one of some words, whatever its letters' case.
+func hasWord(text string, words *wordList) bool {
 	for i := 0; i < len(text); i++ {
 		if !is(text[i], isLower|isUpper) {
 			continue
@@ -184,7 +289,11 @@ func hasWord(text string, words []string) bool {
 		for to < len(text) && is(text[to], isLower|isUpper) {
 			to++
 		}
-		for _, w := range words {
+		if !words.first[text[i]] {
+			i = to
+			continue
+		}
+		for _, w := range words.words {
 			stem, cut := strings.CutSuffix(w, "*")
 			if text[i]|0x20 == w[0] && (to-i == len(stem) || cut && to-i > len(stem)) && strings.EqualFold(text[i:i+len(stem)], stem) {
 				return true

@@ -137,22 +137,22 @@ func (s *scan) separator(at int) (next int, sign byte) {
 
 // flatWords stand before the number of a flat; those that mean nothing else say that what stands before is an address.
 var (
-	flatWords = wordSet(`apt apartment suite ste unit floor fl room rm bldg building flat lgh lejl leil wohnung zimmer top stiege appartamento interno int scala piano piso puerta
+	flatWords = shapedSet(`apt apartment suite ste unit floor fl room rm bldg building flat lgh lejl leil wohnung zimmer top stiege appartamento interno int scala piano piso puerta
 		apto ap bloco bl bloc sc et box hus oppgang leilighet as bus bte appt appartement étage etage esc andar sala casa kat daire m dept lot spc space trlr ph`)
-	flatOnly = wordSet(`apt apartment suite ste flat lgh lejl leil wohnung appartamento apto appt appartement leilighet`)
+	flatOnly = shapedSet(`apt apartment suite ste flat lgh lejl leil wohnung appartamento apto appt appartement leilighet`)
 	// floorWords stand behind the number of a floor: 2. Stock, 3 hoog, 4º A.
-	floorWords = wordSet(`étage etage hoog th tv mf og stock etage em emelet ajtó a b c d e izq izda izquierda dcha derecha der piso andar floor bajo krs kat patro tr ög sal`)
+	floorWords = shapedSet(`étage etage hoog th tv mf og stock etage em emelet ajtó a b c d e izq izda izquierda dcha derecha der piso andar floor bajo krs kat patro tr ög sal`)
 )
 
 // flat returns where "Apt. 4" or "3. Stock" ends that may stand at a place, or 0; said: the words mean nothing else.
 func (s *scan) flat(at int) (to int, said bool) {
 	word := func(at int) (end int, word string) {
 		end = s.token(at)
-		return end, strings.ToLower(strings.TrimSuffix(s.text[at:end], "."))
+		return end, strings.TrimSuffix(s.text[at:end], ".")
 	}
 	if n := s.digitsAt(at); n > 0 && n <= 2 {
 		end := at + n
-		for _, sign := range []string{".", "º", "°", "ª", "e", "er", "ème"} {
+		for _, sign := range [...]string{".", "º", "°", "ª", "e", "er", "ème"} {
 			if strings.HasPrefix(s.text[end:], sign) {
 				end += len(sign)
 				break
@@ -163,7 +163,7 @@ func (s *scan) flat(at int) (to int, said bool) {
 			end++
 		}
 		stop, w := word(end)
-		if stop == end || !floorWords[w] || len(w) == 1 && !numbered {
+		if stop == end || !floorWords.has(w) || len(w) == 1 && !numbered {
 			return 0, false
 		}
 		for _, more := range []string{" achter", " voor"} {
@@ -180,10 +180,10 @@ func (s *scan) flat(at int) (to int, said bool) {
 		at++
 	} else {
 		end, w := word(at)
-		if end == at || !flatWords[w] || s.at(end) != ' ' {
+		if end == at || !flatWords.has(w) || s.at(end) != ' ' {
 			return 0, false
 		}
-		at, said = end+1, flatOnly[w]
+		at, said = end+1, flatOnly.has(w)
 	}
 	end := at
 	for end < len(s.text) && end-at < 8 && (is(s.text[end], isWord) || s.text[end] == '-') {
@@ -363,7 +363,7 @@ func (s *scan) townWords(at int) int {
 			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" && (words == 0 || !is(s.text[at-2], isUpper)) {
 				return end
 			}
-			if flags := lexicon().of(strings.TrimSuffix(word, ".")); flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
+			if flags := s.words.of(strings.TrimSuffix(word, ".")); flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
 				return 0
 			}
 			if end = to; s.text[to-1] == '.' && (to-at > 4 || s.at(to) != ' ') {

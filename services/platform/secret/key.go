@@ -211,7 +211,8 @@ func Lines(text string) func(yield func(from, to int) bool) {
 				n = len(arrow)
 			}
 			if n == 0 {
-				i++
+				for i++; i < len(text) && !endsLine[text[i]]; i++ {
+				}
 				continue
 			}
 			if !yield(from, i) {
@@ -222,6 +223,9 @@ func Lines(text string) func(yield func(from, to int) bool) {
 		}
 	}
 }
+
+// endsLine are the bytes that the end of a line may begin with.
+var endsLine = [256]bool{'\n': true, '\\': true, 0xe2: true} // 0xe2: the arrow's first
 
 // isKeyLine reports whether a word is a line of a key, and no digest.
 func isKeyLine(word string) bool {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/url"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -206,9 +208,9 @@ func TestBracketsAreLinear(t *testing.T) {
 	v := personal(t)
 	for _, unit := range []string{"[[", "[[PII:", "[[PII:EMAIL:tkn_", `{"$pii_ref":"tkn_`, "[[SECRET:A:", "[[ pii : "} {
 		text := strings.Repeat(unit, 10<<20/len(unit))
-		began := time.Now()
+		began := processorTime(t)
 		_, n := reference.Scan(text, func(reference.Reference) bool { return true })
-		if took := time.Since(began); took > 10*time.Second { // what is not linear takes hours
+		if took := processorTime(t) - began; took > time.Second {
 			t.Errorf("%q: %s for 10 MB", unit, took)
 		}
 		if len(unit) > 2 && n == 0 {
@@ -220,22 +222,37 @@ func TestBracketsAreLinear(t *testing.T) {
 	}
 }
 
+// processorTime is what the process has used of the processor, which others on the machine do not lengthen as they do the clock's.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 func BenchmarkPersonal(b *testing.B) {
 	line := "INFO 11-22 01:00:00 [serve.py:12] request from maria.gonzalez@example.org took 12.34 seconds, token throughput 3.4\n"
 	v := personal(b)
 	text := strings.Repeat(line, 2048/len(line))
 	tokenise(b, v, "s", text) // what is made once
 	b.SetBytes(int64(len(text)))
+	var took []time.Duration
 	for b.Loop() {
+		began := time.Now()
 		if _, err := v.Tokenise(b.Context(), "s", OriginSink, []string{text}); err != nil {
 			b.Fatal(err)
 		}
+		took = append(took, time.Since(began))
 	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 }
 
-// BenchmarkHeld says what so many sessions' values take in memory: bytes a value.
+// BenchmarkHeld says what the values of 10,000 sessions take in memory, 100 each.
 func BenchmarkHeld(b *testing.B) {
-	const sessions, values = 1000, 100
+	const sessions, values = 10_000, 100
 	for b.Loop() {
 		v := personal(b)
 		before := heap()
@@ -249,7 +266,9 @@ func BenchmarkHeld(b *testing.B) {
 				}
 			}
 		}
-		b.ReportMetric(float64(heap()-before)/(sessions*values), "B/value")
+		held := float64(heap() - before)
+		b.ReportMetric(held/(sessions*values), "B/value")
+		b.ReportMetric(held/1e6, "MB")
 		runtime.KeepAlive(v)
 	}
 }
