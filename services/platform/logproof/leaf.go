@@ -154,28 +154,34 @@ func BodyMissing(entry *auditv1.Entry) bool { return len(entry.GetSalt()) == 0 }
 // VerifyEntry checks that an entry's parts belong together: header and leaf, leaf and hash, and, unless it is BodyMissing, body and
 // commitment. That the entry is in the log is for a proof to show.
 func VerifyEntry(entry *auditv1.Entry) error {
+	_, err := verifyEntry(entry)
+	return err
+}
+
+// verifyEntry is VerifyEntry and returns the leaf's hash.
+func verifyEntry(entry *auditv1.Entry) (hash [32]byte, err error) {
 	if BodyMissing(entry) {
 		if entry.GetRecord().GetBody() != nil {
-			return fmt.Errorf("%w: a body without its salt", ErrEntry)
+			return hash, fmt.Errorf("%w: a body without its salt", ErrEntry)
 		}
 	} else {
 		commitment, err := BodyCommitment(entry.GetSalt(), entry.GetRecord().GetBody())
 		if err != nil {
-			return err
+			return hash, err
 		}
 		if !bytes.Equal(commitment[:], entry.GetBodyCommitment()) {
-			return fmt.Errorf("%w: the body is not what was committed to", ErrEntry)
+			return hash, fmt.Errorf("%w: the body is not what was committed to", ErrEntry)
 		}
 	}
 	want, err := Leaf(entry)
 	if err != nil {
-		return err
+		return hash, err
 	}
 	if !bytes.Equal(want, entry.GetLeaf()) {
-		return fmt.Errorf("%w: the header is not the leaf's", ErrEntry)
+		return hash, fmt.Errorf("%w: the header is not the leaf's", ErrEntry)
 	}
-	if hash := LeafHash(want); !bytes.Equal(hash[:], entry.GetLeafHash()) {
-		return fmt.Errorf("%w: the hash is not the leaf's", ErrEntry)
+	if hash = LeafHash(want); !bytes.Equal(hash[:], entry.GetLeafHash()) {
+		return hash, fmt.Errorf("%w: the hash is not the leaf's", ErrEntry)
 	}
-	return nil
+	return hash, nil
 }

@@ -2,6 +2,7 @@ package logproof
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -129,27 +130,49 @@ type Replay struct {
 // the replayed one. Call it before Add.
 func (r *Replay) Expect(c Checkpoint) { r.earlier = append(r.earlier, c) }
 
+// Checked is what Check found of an entry.
+type Checked struct {
+	entry *auditv1.Entry
+	leaf  tlog.Hash
+	fault error
+}
+
+// Entry is the entry that was looked at.
+func (c Checked) Entry() *auditv1.Entry { return c.entry }
+
+// Check looks at an entry as VerifyEntry does, for AddChecked: apart from it, so that many are looked at at once.
+func Check(entry *auditv1.Entry) Checked {
+	c := Checked{entry: entry}
+	c.leaf, c.fault = verifyEntry(entry)
+	return c
+}
+
 // Add checks the next entry: its parts belong together, its index is the next one, its writer's sequence has no gap.
-func (r *Replay) Add(entry *auditv1.Entry) error {
+func (r *Replay) Add(entry *auditv1.Entry) error { return r.AddChecked(Check(entry)) }
+
+// AddChecked is Add of an entry whose parts were looked at before; nothing may have changed it since.
+func (r *Replay) AddChecked(c Checked) error {
+	entry := c.entry
 	if entry.GetIndex() != r.size {
 		return fmt.Errorf("%w: index %d where %d comes next", ErrEntry, entry.GetIndex(), r.size)
 	}
-	if err := VerifyEntry(entry); err != nil {
-		return fmt.Errorf("entry %d: %w", r.size, err)
+	if entry == nil || c.fault != nil {
+		return fmt.Errorf("entry %d: %w", r.size, cmp.Or(c.fault, ErrIncomplete))
 	}
 	if r.last == nil {
 		r.last = map[string]uint64{}
 	}
 	writer, sequence := entry.GetWriter(), entry.GetRecord().GetSequence()
+	last := r.last[writer]
 	switch {
-	case sequence == r.last[writer]+1:
+	case sequence == last+1:
 	case r.OnGap != nil:
-		r.OnGap(entry, r.last[writer])
+		r.OnGap(entry, last)
 	default:
-		return fmt.Errorf("entry %d: %w: %s wrote %d after %d", r.size, ErrEntry, writer, sequence, r.last[writer])
+		return fmt.Errorf("entry %d: %w: %s wrote %d after %d", r.size, ErrEntry, writer, sequence, last)
 	}
-	r.last[writer] = max(sequence, r.last[writer])
-	r.edge.add(0, LeafHash(entry.GetLeaf()))
+	r.last[writer] = max(sequence, last)
+	r.edge.add(0, c.leaf)
 	r.size++
 	for _, c := range r.earlier {
 		if c.Size == r.size && c.Root != r.Root() {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"cmp"
 	"errors"
+	"sync"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
@@ -16,12 +17,16 @@ import (
 
 // rules is the validator behind the library's interceptors; Serve builds it. An interceptor makes a status of a violation,
 // in protovalidate's words, which may repeat what was sent. Validate puts our sentence in their place; broken reads it back.
-type rules struct{ protovalidate.Validator }
+type rules struct {
+	protovalidate.Validator
+	// holders are the fields of each message that hold messages, which are looked for once.
+	holders sync.Map
+}
 
 // Validate refuses a message with a field that the contract does not name, or that breaks one of its rules.
 func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOption) error {
 	var f *fault.Error
-	if path, found := unknownField(m.ProtoReflect(), ""); found {
+	if path, found := r.unknownField(m.ProtoReflect(), ""); found {
 		subject := path
 		subject = cmp.Or(subject, "the request")
 		f = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
@@ -60,35 +65,50 @@ func broken(err error) *fault.Error {
 	return nil
 }
 
+// messages are the fields of a message that hold messages. To go through all fields that a message has costs a third of its validation.
+func (r *rules) messages(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
+	if known, ok := r.holders.Load(d); ok {
+		return known.([]protoreflect.FieldDescriptor)
+	}
+	var out []protoreflect.FieldDescriptor
+	for i := range d.Fields().Len() {
+		if fd := d.Fields().Get(i); fd.IsMap() && fd.MapValue().Message() != nil || !fd.IsMap() && fd.Message() != nil {
+			out = append(out, fd)
+		}
+	}
+	r.holders.Store(d, out)
+	return out
+}
+
 // unknownField finds the message that holds an unknown field, at any depth, and returns its path in proto names.
-func unknownField(m protoreflect.Message, path string) (string, bool) {
+func (r *rules) unknownField(m protoreflect.Message, path string) (where string, found bool) {
 	if len(m.GetUnknown()) > 0 {
 		return path, true
 	}
-	where, found := "", false
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+	for _, fd := range r.messages(m.Descriptor()) {
+		if !m.Has(fd) {
+			continue
+		}
 		child := string(fd.Name())
 		if path != "" {
 			child = path + "." + child
 		}
-		switch {
+		switch v := m.Get(fd); {
 		case fd.IsMap():
-			if fd.MapValue().Message() == nil {
-				return true
-			}
 			v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
-				where, found = unknownField(item.Message(), child)
+				where, found = r.unknownField(item.Message(), child)
 				return !found
 			})
-		case fd.Message() == nil:
 		case fd.IsList():
 			for i := 0; i < v.List().Len() && !found; i++ {
-				where, found = unknownField(v.List().Get(i).Message(), child)
+				where, found = r.unknownField(v.List().Get(i).Message(), child)
 			}
 		default:
-			where, found = unknownField(v.Message(), child)
+			where, found = r.unknownField(v.Message(), child)
 		}
-		return !found
-	})
-	return where, found
+		if found {
+			return where, true
+		}
+	}
+	return "", false
 }

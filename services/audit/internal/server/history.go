@@ -170,13 +170,33 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 	if err := stream.Send(&auditv1.ExportLogResponse{Checkpoint: checkpoint, Consistency: consistency}); err != nil {
 		return err
 	}
-	for next := req.GetFromIndex(); next < size; {
-		entries, err := s.rest(ctx, next, size)
+	// The next page is read while one is sent.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	pages, read := make(chan []*auditv1.Entry), make(chan error, 1)
+	go func() {
+		read <- s.pages(ctx, req.GetFromIndex(), size, pages)
+		close(pages)
+	}()
+	for entries := range pages {
+		if err = stream.Send(&auditv1.ExportLogResponse{Entries: entries}); err != nil {
+			cancel() // no more pages come
+		}
+	}
+	return cmp.Or(err, <-read)
+}
+
+// pages reads entries from one index to below another.
+func (s historyService) pages(ctx context.Context, next, end uint64, out chan<- []*auditv1.Entry) error {
+	for next < end {
+		entries, err := s.rest(ctx, next, end)
 		if err != nil {
 			return s.unreadable(ctx, err, next)
 		}
-		if err := stream.Send(&auditv1.ExportLogResponse{Entries: entries}); err != nil {
-			return err
+		select {
+		case out <- entries:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		next = entries[len(entries)-1].GetIndex() + 1
 	}
@@ -185,7 +205,8 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 
 // rest returns the next entries that are to be sent, at least one.
 func (s historyService) rest(ctx context.Context, next, size uint64) ([]*auditv1.Entry, error) {
-	entries, err := s.cfg.Store.Range(ctx, next, size, page, pageBytes)
+	// An index is never left out, so that a page needs no more of either part of the store.
+	entries, err := s.cfg.Store.Range(ctx, next, min(size, next+page), page, pageBytes)
 	if err == nil && len(entries) == 0 {
 		err = store.ErrNotFound
 	}

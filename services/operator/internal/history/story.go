@@ -105,8 +105,8 @@ func (l *Log) Export(stream exporter, out io.Writer, format string) (report Repo
 	file, v := form(w), l.Verifier()
 	err = Each(stream, func(checkpoint []byte, _ [][]byte) error {
 		return errors.Join(v.Head(checkpoint), file.head(checkpoint))
-	}, func(e *auditv1.Entry) error {
-		return errors.Join(v.Add(e), file.entry(e))
+	}, func(c logproof.Checked) error {
+		return errors.Join(v.Add(c), file.entry(c.Entry()))
 	})
 	if err == nil {
 		report, err = v.Finish()

@@ -288,11 +288,11 @@ func (l *Log) ExportTiles(ctx context.Context, stream exporter, t *Tiles) (logpr
 			raw, end = w.Signed, w.Size
 		}
 		return err
-	}, func(e *auditv1.Entry) error {
-		if e.GetIndex() >= end && e.GetIndex() < newest {
+	}, func(c logproof.Checked) error {
+		if e := c.Entry(); e.GetIndex() >= end && e.GetIndex() < newest {
 			return nil
 		}
-		return t.Add(e)
+		return t.Add(c.Entry())
 	})
 	if err != nil {
 		return logproof.Checkpoint{}, err

@@ -135,11 +135,12 @@ func (v *Verifier) Head(checkpoint []byte) error {
 	return nil
 }
 
-// Add checks the next entry.
-func (v *Verifier) Add(entry *auditv1.Entry) error {
-	if err := v.replay.Add(entry); err != nil {
+// Add checks the next entry, which logproof.Check looked at.
+func (v *Verifier) Add(checked logproof.Checked) error {
+	if err := v.replay.AddChecked(checked); err != nil {
 		return err
 	}
+	entry := checked.Entry()
 	if v.complete != nil {
 		v.complete.Add(entry)
 	}
@@ -218,27 +219,77 @@ type exporter interface {
 	Recv() (*auditv1.ExportLogResponse, error)
 }
 
-// Each reads an export: the checkpoint first, then every entry.
-func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) error, entry func(*auditv1.Entry) error) error {
-	for first := true; ; first = false {
-		part, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+// ahead is how many messages, or batches of lines, are looked at before the one that is added.
+const ahead = 4
+
+// Each reads an export: the checkpoint first, then every entry. What an entry consists of is checked while others are read and added. An
+// export that ends early may be read for one more message after Each has returned.
+func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) error, entry func(logproof.Checked) error) error {
+	first := true
+	return inOrder(func() (*auditv1.ExportLogResponse, error) { return stream.Recv() }, func(part *auditv1.ExportLogResponse) []logproof.Checked {
+		return check(part.GetEntries())
+	}, func(part *auditv1.ExportLogResponse, checked []logproof.Checked) error {
 		if first {
+			first = false
 			if err := head(part.GetCheckpoint(), part.GetConsistency()); err != nil {
 				return err
 			}
 		}
-		for _, e := range part.GetEntries() {
-			if err := entry(e); err != nil {
+		for _, c := range checked {
+			if err := entry(c); err != nil {
 				return err
 			}
 		}
+		return nil
+	})
+}
+
+func check(entries []*auditv1.Entry) []logproof.Checked {
+	checked := make([]logproof.Checked, len(entries))
+	for i, e := range entries {
+		checked[i] = logproof.Check(e)
 	}
+	return checked
+}
+
+// inOrder reads parts until io.EOF, has work done on several at once, and gives each with what came of it to use, in the order in which
+// they were read, until that returns an error.
+func inOrder[P, R any](read func() (P, error), work func(P) R, use func(P, R) error) error {
+	type job struct {
+		part P
+		err  error
+		done chan R // holds one
+	}
+	jobs, stop := make(chan job, ahead), make(chan struct{})
+	defer close(stop)
+	go func() {
+		defer close(jobs)
+		for {
+			part, err := read()
+			j := job{part, err, make(chan R, 1)}
+			select {
+			case jobs <- j:
+			case <-stop:
+				return
+			}
+			if err != nil {
+				return
+			}
+			go func() { j.done <- work(part) }()
+		}
+	}()
+	for j := range jobs {
+		if errors.Is(j.err, io.EOF) {
+			return nil
+		}
+		if j.err != nil {
+			return j.err
+		}
+		if err := use(j.part, <-j.done); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Verify proves the log as audit exports it with one of the log's verifiers, and keeps its checkpoint.
@@ -288,33 +339,57 @@ func WriteEntry(w io.Writer, e *auditv1.Entry) error {
 	return err
 }
 
-// VerifyFile proves an exported file offline.
+// linesAtOnce is how many lines of a file are looked at together.
+const linesAtOnce = 128
+
+// VerifyFile proves an exported file offline. Where it finds an error, more of the file may be read after it has returned.
 func VerifyFile(r io.Reader, v *Verifier) (Report, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	for first := true; lines.Scan(); first = false {
-		if first {
-			var head struct {
-				Checkpoint string `json:"checkpoint"`
-			}
-			if err := json.Unmarshal(lines.Bytes(), &head); err != nil {
-				return Report{}, errors.New("the file does not begin with a checkpoint")
-			}
-			if err := v.Head([]byte(head.Checkpoint)); err != nil {
-				return Report{}, err
-			}
-			continue
+	if lines.Scan() {
+		var head struct {
+			Checkpoint string `json:"checkpoint"`
 		}
-		e := &auditv1.Entry{}
-		if err := protojson.Unmarshal(lines.Bytes(), e); err != nil {
-			return Report{}, fmt.Errorf("entry %d cannot be read", v.replay.Size())
+		if err := json.Unmarshal(lines.Bytes(), &head); err != nil {
+			return Report{}, errors.New("the file does not begin with a checkpoint")
 		}
-		if err := v.Add(e); err != nil {
+		if err := v.Head([]byte(head.Checkpoint)); err != nil {
 			return Report{}, err
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return Report{}, fmt.Errorf("read the file: %w", err)
+	if err := inOrder(func() (batch [][]byte, err error) {
+		for size := 0; len(batch) < linesAtOnce && size < maxLine && lines.Scan(); size += len(lines.Bytes()) {
+			batch = append(batch, bytes.Clone(lines.Bytes()))
+		}
+		if len(batch) > 0 {
+			return batch, nil
+		}
+		if err := lines.Err(); err != nil {
+			return nil, fmt.Errorf("read the file: %w", err)
+		}
+		return nil, io.EOF
+	}, func(batch [][]byte) []logproof.Checked {
+		checked := make([]logproof.Checked, 0, len(batch))
+		for _, line := range batch {
+			e := &auditv1.Entry{}
+			if protojson.Unmarshal(line, e) != nil {
+				break // what is missing cannot be read
+			}
+			checked = append(checked, logproof.Check(e))
+		}
+		return checked
+	}, func(batch [][]byte, checked []logproof.Checked) error {
+		for _, c := range checked {
+			if err := v.Add(c); err != nil {
+				return err
+			}
+		}
+		if len(checked) < len(batch) {
+			return fmt.Errorf("entry %d cannot be read", v.replay.Size())
+		}
+		return nil
+	}); err != nil {
+		return Report{}, err
 	}
 	return v.Finish()
 }
