@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
@@ -69,3 +70,24 @@ type (
 
 // Migrations are SQLite's.
 var Migrations = migrations
+
+// Outlined are the last entries of all blocks that begin below an index, newest first, as a search goes through them; full: what it keeps
+// of them in memory has reached its bound.
+func (s *Store) Outlined(ctx context.Context, index int64, full bool) (last []int64, err error) {
+	if full {
+		s.sieve.forget()
+		s.sieve.bytes = outlinesKept
+	}
+	for {
+		list, err := s.sieve.below(ctx, s, index)
+		if err != nil || len(list) == 0 {
+			return last, err
+		}
+		for _, o := range slices.Backward(list) {
+			last, index = append(last, o.last), o.first
+		}
+	}
+}
+
+// Kept is how many blocks' filters are in memory, but for the newest.
+func (s *Store) Kept() int { return len(s.sieve.closed) }

@@ -61,6 +61,7 @@ func (s *Store) Commit(ctx context.Context, b Batch) error {
 // Lead is engine's; what another process wrote meanwhile is read again.
 func (s *Store) Lead(ctx context.Context) error {
 	s.open = nil
+	s.sieve.forget()
 	return s.engine.Lead(ctx)
 }
 
@@ -297,12 +298,13 @@ func (s *Store) without(ctx context.Context, by uint64, entries []uint64) (block
 }
 
 const (
-	// candidates are how many blocks are read at once that a filter names, and filters how many are looked at.
-	candidates, filters = 16, 1024
+	// candidates are how many blocks are read at once that a filter names.
+	candidates = 16
 )
 
-// reads searches among the entries of blocks, newest first: the blocks whose filters may hold what is asked for.
-func (s *Store) reads(ctx context.Context, q Query, limit, maxBytes int) (out []*auditv1.Entry, err error) {
+// reads searches among the entries of blocks, newest first: the blocks whose filters may hold what is asked for. rows are what was found
+// elsewhere, newest first: with so many of them before a place in the log, so many fewer are looked for until there.
+func (s *Store) reads(ctx context.Context, q Query, rows []*auditv1.Entry, limit, maxBytes int) (out []*auditv1.Entry, err error) {
 	if q.noReads || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, auditv1.Kind_KIND_READ) {
 		return nil, nil
 	}
@@ -318,13 +320,20 @@ func (s *Store) reads(ctx context.Context, q Query, limit, maxBytes int) (out []
 	if q.Before > 0 {
 		below = int64(min(q.Before, math.MaxInt64))
 	}
-	for more := true; more && len(out) < limit && size < maxBytes; {
+	newer := 0 // of rows
+	enough := func(index uint64) bool {
+		for newer < len(rows) && rows[newer].GetIndex() > index {
+			newer++
+		}
+		return len(out)+newer >= limit || size >= maxBytes
+	}
+	for more := true; more && len(out)+newer < limit && size < maxBytes; {
 		var some []any
 		if some, below, more, err = s.candidates(ctx, q, terms, below); err != nil || len(some) == 0 {
 			return out, err
 		}
 		err := s.blocksOf(ctx, `WHERE b.first IN (`+marks(len(some))+`) ORDER BY b.first DESC`, some, func(_ *block, cells []cell) (bool, error) {
-			for i := len(cells) - 1; i >= 0 && len(out) < limit && size < maxBytes; i-- {
+			for i := len(cells) - 1; i >= 0 && !enough(cells[i].index); i-- {
 				c := &cells[i]
 				if fits, err := q.fits(c, words); err != nil || !fits {
 					if err != nil {
@@ -339,7 +348,7 @@ func (s *Store) reads(ctx context.Context, q Query, limit, maxBytes int) (out []
 				out = append(out, e)
 				size += proto.Size(e)
 			}
-			return len(out) < limit && size < maxBytes, nil
+			return len(out)+newer < limit && size < maxBytes, nil
 		})
 		if err != nil {
 			return nil, err
@@ -351,41 +360,25 @@ func (s *Store) reads(ctx context.Context, q Query, limit, maxBytes int) (out []
 // candidates returns where blocks begin that may hold what is asked for, newest first, which lie below an index: some of them, below which
 // index others may be, and whether others may be at all.
 func (s *Store) candidates(ctx context.Context, q Query, terms []uint64, below int64) (some []any, next int64, more bool, err error) {
-	query, args := `SELECT first, last, logged_last, filter FROM blocks WHERE first < ?`, []any{below}
-	if !q.Until.IsZero() {
-		query += ` AND first < COALESCE((SELECT first FROM blocks WHERE logged >= ? ORDER BY logged, first LIMIT 1), 9223372036854775807)`
-		args = append(args, q.Until.UnixNano())
-	}
-	for next, more = below, true; more && len(some) == 0; {
-		looked := 0
-		more = false
-		args[0] = next
-		err := s.each(ctx, query+` ORDER BY first DESC LIMIT ?`, append(slices.Clone(args), int64(filters)), func(scan func(...any) error) (bool, error) {
-			var first, last, logged int64
-			var filter []byte
-			if err := scan(&first, &last, &logged, &filter); err != nil {
-				return false, err
+	next = below
+	for len(some) == 0 {
+		list, err := s.sieve.below(ctx, s, next)
+		if err != nil || len(list) == 0 {
+			return nil, next, false, err
+		}
+		for _, o := range slices.Backward(list) {
+			if uint64(o.last) < q.From || !q.Since.IsZero() && o.loggedLast < q.Since.UnixNano() {
+				return some, next, false, nil // and so are all below
 			}
-			if uint64(last) < q.From || !q.Since.IsZero() && logged < q.Since.UnixNano() {
-				more = false
-				return false, nil // and so are all below
+			if next = o.first; !q.Until.IsZero() && o.logged >= q.Until.UnixNano() || !mayHold(o.filter, terms) {
+				continue
 			}
-			looked++
-			next, more = first, looked == filters
-			if mayHold(filter, terms) {
-				some = append(some, first)
+			if some = append(some, o.first); len(some) == candidates {
+				break
 			}
-			if len(some) == candidates {
-				more = true
-				return false, nil
-			}
-			return true, nil
-		})
-		if err != nil {
-			return nil, 0, false, err
 		}
 	}
-	return some, next, more, nil
+	return some, next, true, nil
 }
 
 // terms are what a block has in its filter that holds an entry which fits, but for words.

@@ -81,6 +81,7 @@ func (s *Store) Prune(ctx context.Context, by uint64, entries []uint64) error {
 		err = s.drop(ctx, int64(by), rest, blocks)
 	}
 	s.open = nil
+	s.sieve.forget()
 	if err != nil {
 		return fmt.Errorf("remove bodies: %w", err)
 	}

@@ -58,8 +58,18 @@ func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*au
 	if err != nil {
 		return nil, err
 	}
-	reads, err := s.reads(ctx, q, limit, maxBytes)
+	if size := sizeOfAll(rows); len(rows) > 0 && (len(rows) >= limit || size >= maxBytes) {
+		q.From = max(q.From, rows[len(rows)-1].GetIndex()) // what is older is on no first page
+	}
+	reads, err := s.reads(ctx, q, rows, limit, maxBytes)
 	return both(rows, reads, limit, maxBytes, byNewest), err
+}
+
+func sizeOfAll(entries []*auditv1.Entry) (size int) {
+	for _, e := range entries {
+		size += proto.Size(e)
+	}
+	return size
 }
 
 // rows searches among the entries that are kept in rows of their own.

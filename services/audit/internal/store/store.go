@@ -39,7 +39,8 @@ var ErrClosed = errors.New("this database's log is not to be written")
 type Store struct {
 	engine
 	// open are the newest block's entries, as this process wrote them; nil: they are in the database.
-	open []cell
+	open  []cell
+	sieve sieve
 }
 
 // engine is what the databases differ in. Queries have question marks for parameters.
