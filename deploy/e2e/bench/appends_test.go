@@ -4,7 +4,11 @@ package bench
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/hex"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,6 +22,9 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest/postgres"
 )
 
@@ -28,17 +35,22 @@ const appendFor = 3 * time.Second
 const (
 	appendMust  = 2.0 // times a bare fsync, plus one hop
 	batchesMust = 20000
+	verifyMust  = 15 * time.Microsecond
 )
 
-// loads are how many append at once, and how many records each of them brings at a time. The last is what sinks under load send.
+// loads are how many append at once, and how many records each of them brings at a time: one is an intent, which a call waits for, and
+// more are reads, as sinks send them in batches.
 var loads = []struct{ writers, records int }{{1, 1}, {16, 1}, {64, 1}, {64, 64}}
 
 // add brings so many records of a writer to a log, and returns when they are durable.
 type add func(ctx context.Context, writer, records int) error
 
-// put has writers add records, as fast as they are taken, and returns how long each add took and how many records came in a second.
-func (s *suite) put(writers, records int, do add) (sample, float64) {
+// put has writers add records, as fast as they are taken, and returns how long each add took, how many records came in a second, and how
+// much processor time the log's process took for one.
+func (s *suite) put(writers, records, pid int, do add) (sample, float64, time.Duration) {
 	s.Helper()
+	before, err := processor(pid)
+	s.must(err)
 	var all sync.Mutex
 	var running sync.WaitGroup
 	var took []time.Duration
@@ -65,7 +77,10 @@ func (s *suite) put(writers, records int, do add) (sample, float64) {
 	running.Wait()
 	lasted := time.Since(began)
 	s.must(failed)
-	return summarise(took), float64(len(took)*records) / lasted.Seconds()
+	used, err := processor(pid)
+	s.must(err)
+	n := len(took) * records
+	return summarise(took), float64(n) / lasted.Seconds(), (used - before) / time.Duration(n)
 }
 
 // logs measures what logs take that answer when a record is durable: ours with both of its stores, over mutual TLS as sinks reach it, and
@@ -73,7 +88,7 @@ func (s *suite) put(writers, records int, do add) (sample, float64) {
 func (s *suite) logs() {
 	bare := map[string]float64{}
 	h := harness.New(s, harness.Options{})
-	h.StartProcess(harness.Audit)
+	process := h.StartProcess(harness.Audit)
 	took, err := disk(h.Path("state"), 4096, 300)
 	s.must(err)
 	fsync := summarise(took)
@@ -82,31 +97,47 @@ func (s *suite) logs() {
 	s.row(row{"one question to audit over mutual TLS, p50", "", ms(hop), "", "", ""})
 	tess := s.tessera()
 	for _, l := range loads {
-		took, rate := s.put(l.writers, l.records, tess)
+		took, rate, used := s.put(l.writers, l.records, os.Getpid(), tess)
 		bare[fmt.Sprint(l)] = rate
-		s.loaded("Tessera 1.0.4, POSIX", l.writers, l.records, took, rate, 0, fsync, 0)
+		s.loaded("Tessera 1.0.4, POSIX", l.writers, l.records, took, rate, used, 0, fsync, 0)
 	}
-	s.loadAll("audit on SQLite", adder, bare, fsync, hop)
+	s.loadAll("audit on SQLite", process.PID(), adder, bare, fsync, hop)
+	s.verify(h)
 
 	pg := postgres.Start(s)
 	h = harness.New(s, harness.Options{})
 	h.WriteFile("config/audit.yaml", h.ReadFile("config/audit.yaml")+fmt.Sprintf(
 		"\ndatabase:\n  engine: postgres\n  addresses: [%q]\n  name: durward_audit\n  user: durward_audit\n  password_file: %s\n", pg.Socket(), pg.PasswordFile))
-	h.StartProcess(harness.Audit)
+	process = h.StartProcess(harness.Audit)
 	adder, hop = s.audits(h)
-	s.loadAll("audit on PostgreSQL", adder, bare, fsync, hop)
+	s.loadAll("audit on PostgreSQL", process.PID(), adder, bare, fsync, hop)
 }
 
-func (s *suite) loadAll(name string, do add, bare map[string]float64, fsync sample, hop time.Duration) {
+func (s *suite) loadAll(name string, pid int, do add, bare map[string]float64, fsync sample, hop time.Duration) {
 	for _, l := range loads {
-		took, rate := s.put(l.writers, l.records, do)
-		s.loaded(name, l.writers, l.records, took, rate, bare[fmt.Sprint(l)], fsync, hop)
+		took, rate, used := s.put(l.writers, l.records, pid, do)
+		s.loaded(name, l.writers, l.records, took, rate, used, bare[fmt.Sprint(l)], fsync, hop)
 	}
 }
 
-// loaded reports one load; beside is Tessera's rate, 0 for its own.
-func (s *suite) loaded(name string, writers, records int, took sample, rate, beside float64, fsync sample, hop time.Duration) {
-	r := row{What: fmt.Sprintf("%s, %d writers, %d at once: records/s; p50; p99", name, writers, records), Reached: fmt.Sprintf("%.0f; %s; %s", rate, ms(took.p50), ms(took.p99))}
+// verify measures the proof of the whole log.
+func (s *suite) verify(h *harness.Host) {
+	var found struct {
+		Records int `json:"records"`
+	}
+	began := time.Now()
+	h.DurwardJSON(&found, "audit", "verify")
+	took := time.Since(began) / time.Duration(found.Records)
+	s.row(row{fmt.Sprintf("durward audit verify, %d records: a record", found.Records), "", fmt.Sprintf("%.1f µs", float64(took)/1000), "",
+		fmt.Sprintf("<= %v", verifyMust), verdict(took <= verifyMust)})
+}
+
+// loaded reports one load; beside is Tessera's rate, 0 for its own. The processor time of Tessera, which runs here, has its clients' in it.
+func (s *suite) loaded(name string, writers, records int, took sample, rate float64, used time.Duration, beside float64, fsync sample, hop time.Duration) {
+	r := row{
+		What:    fmt.Sprintf("%s, %d writers, %d at once: records/s; p50; p99; processor time of a record", name, writers, records),
+		Reached: fmt.Sprintf("%.0f; %s; %s; %d µs", rate, ms(took.p50), ms(took.p99), used.Microseconds()),
+	}
 	if beside > 0 {
 		r.Baseline, r.Ratio = fmt.Sprintf("%.0f", beside), fmt.Sprintf("%.2f x", rate/beside)
 		switch {
@@ -123,8 +154,8 @@ func (s *suite) loaded(name string, writers, records int, took sample, rate, bes
 // audits returns what adds records to audit, each writer with an identity and a connection of its own, and how long a question takes.
 func (s *suite) audits(h *harness.Host) (add, time.Duration) {
 	type writer struct {
-		log  auditv1.LogServiceClient
-		next uint64
+		log         auditv1.LogServiceClient
+		next, known uint64
 	}
 	most := 0
 	for _, l := range loads {
@@ -145,22 +176,37 @@ func (s *suite) audits(h *harness.Host) (add, time.Duration) {
 	}
 	return func(ctx context.Context, w, records int) error {
 		me := writers[w]
-		request := &auditv1.AppendRequest{}
+		request := &auditv1.AppendRequest{KnownSize: me.known, Together: records > 1}
 		for range records {
 			me.next++
-			request.Records = append(request.Records, read(w, me.next))
+			request.Records = append(request.Records, record(w, me.next, records == 1))
 		}
-		_, err := me.log.Append(ctx, request)
+		answer, err := me.log.Append(ctx, request)
+		if err != nil {
+			return err
+		}
+		head, err := logproof.ReadCheckpoint(answer.GetCheckpoint())
+		me.known = head.Size
 		return err
 	}, summarise(hops).p50
 }
 
-// read is the record of a read, as the executor writes it.
-func read(writer int, sequence uint64) *auditv1.Record {
-	return &auditv1.Record{
-		Sequence: sequence, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Tool: "gpu_status",
-		RequestId: fmt.Sprintf("r-%024d", sequence), Body: &auditv1.Body{Principal: "client:bench", Session: fmt.Sprintf("s-%024d", writer), Summary: "one GPU"},
+// record is what the executor writes of a read, or of a change before its effect.
+func record(writer int, sequence uint64, intent bool) *auditv1.Record {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails (crypto/rand)
+	r := &auditv1.Record{
+		Sequence: sequence, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Tool: "gpu_status", Tier: optionsv1.Tier_TIER_READ,
+		RequestId: "r-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(id)), Body: &auditv1.Body{
+			Principal: "client:bench", Session: fmt.Sprintf("s-abcdefghijklmnopqrstuvwx%02d", writer), Channel: callv1.Channel_CHANNEL_API, Source: "native",
+			Arguments: "{}", Details: map[string]string{"caller": "spiffe://durward.local/gateway/main"},
+		},
 	}
+	if intent {
+		r.Kind, r.Tool, r.Tier, r.OperationId = auditv1.Kind_KIND_INTENT, "start_service", optionsv1.Tier_TIER_WRITE, hex.EncodeToString(id)
+		r.Body.Arguments, r.Body.Summary = `{"service_id":"chat"}`, "Starts chat."
+	}
+	return r
 }
 
 // tessera returns what adds the same records to a log of Tessera's.
@@ -188,7 +234,7 @@ func (s *suite) tessera() add {
 			next++
 			sequence := next
 			mu.Unlock()
-			b, err := proto.Marshal(read(writer, sequence))
+			b, err := proto.Marshal(record(writer, sequence, records == 1))
 			if err != nil {
 				return err
 			}
