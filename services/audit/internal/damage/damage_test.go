@@ -27,6 +27,7 @@ import (
 
 const (
 	writer  = "spiffe://durward.local/executor/local"
+	reader  = "spiffe://durward.local/executor/other"
 	records = 200
 )
 
@@ -282,6 +283,63 @@ func TestWhatIsNotNamedIsSound(t *testing.T) {
 }
 
 // TestMissingBody: a record without its body is named, and keeps nobody from going on.
+// TestReads: a read that was changed in its block, a block that is gone or cannot be read, and a filter that hides reads from search, are
+// named; audit starts on the last of these alone.
+func TestReads(t *testing.T) {
+	r := newRig(t)
+	dir := folder(t, r.file)
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.open(t, db)
+	for first := uint64(1); first <= 512; first += 128 {
+		var group []*auditv1.Record
+		for n := first; n < first+128; n++ {
+			group = append(group, &auditv1.Record{Sequence: n, Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-1", Tool: "gpu_status",
+				Body: &auditv1.Body{Session: "s-9", Summary: "unique"}})
+		}
+		if _, err := l.Append(t.Context(), reader, group, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.Close()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r.file, err = os.ReadFile(filepath.Join(dir, store.File)); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		statement string
+		says      []string
+	}{
+		"a salt": {`UPDATE packs SET data = CAST(substr(data, 1, length(data) - 40) || x'00' || substr(data, length(data) - 38) AS BLOB) WHERE first = 200`,
+			[]string{"record 327 (" + reader + "'s 128): its header is not", "711 of 712"}},
+		"half a block":  {`UPDATE packs SET data = substr(data, 1, length(data) / 2) WHERE first = 200`, []string{"records 200 to 327: cannot be read", "584 of 712"}},
+		"no pack":       {`DELETE FROM packs WHERE first = 200`, []string{"records 200 to 327: missing", "584 of 712"}},
+		"no last block": {`DELETE FROM packs WHERE first = 584`, []string{"records 584 to 711: missing"}},
+	} {
+		t.Run(name, func(t *testing.T) { says(t, r.start(t, r.altered(t, tc.statement)), tc.says...) })
+	}
+	dir = r.altered(t, `UPDATE blocks SET filter = zeroblob(length(filter)) WHERE first = 200`)
+	if err := r.start(t, dir); err != nil {
+		t.Errorf("reads that search does not find: %v", err)
+	}
+	if db, err = store.OpenDamaged(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if found, err := db.Search(t.Context(), store.Query{Session: "s-9"}, 1000, 1<<30); err != nil || len(found) != 384 {
+		t.Errorf("search finds %d of 512, %v; without the filter of a block it should miss 128", len(found), err)
+	}
+	report := &damage.Report{}
+	if err := report.Examine(t.Context(), db, 0, 712, nil); err != nil || report.Wrong != 0 || report.Hidden != 1 ||
+		!strings.Contains(report.String(), "records 200 to 327: sound, but search does not find all of the reads among them; 712 of 712 records") {
+		t.Errorf("%v, %v", report, err)
+	}
+}
+
 func TestMissingBody(t *testing.T) {
 	r := newRig(t)
 	dir := r.altered(t, `DELETE FROM bodies WHERE idx = 100`)

@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/cosigned"
+	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/retention"
 	"durward.internal/services/audit/internal/store"
@@ -29,10 +29,8 @@ import (
 
 // Store is what the services read.
 type Store interface {
-	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
+	damage.Store
 	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
-	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
-	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
 	retention.Store
 	// Growth is by how much it grows in a day.
 	Growth(ctx context.Context, now time.Time) (store.Growth, error)
