@@ -316,9 +316,8 @@ func TestReads(t *testing.T) {
 	}{
 		"a salt": {`UPDATE packs SET data = CAST(substr(data, 1, length(data) - 40) || x'00' || substr(data, length(data) - 38) AS BLOB) WHERE first = 200`,
 			[]string{"record 327 (" + reader + "'s 128): its header is not", "711 of 712"}},
-		"half a block":  {`UPDATE packs SET data = substr(data, 1, length(data) / 2) WHERE first = 200`, []string{"records 200 to 327: cannot be read", "584 of 712"}},
-		"no pack":       {`DELETE FROM packs WHERE first = 200`, []string{"records 200 to 327: missing", "584 of 712"}},
-		"no last block": {`DELETE FROM packs WHERE first = 584`, []string{"records 584 to 711: missing"}},
+		"half a block": {`UPDATE packs SET data = substr(data, 1, length(data) / 2) WHERE first = 200`, []string{"records 200 to 327: cannot be read", "584 of 712"}},
+		"no pack":      {`DELETE FROM packs WHERE first = 200`, []string{"records 200 to 327: missing", "584 of 712"}},
 	} {
 		t.Run(name, func(t *testing.T) { says(t, r.start(t, r.altered(t, tc.statement)), tc.says...) })
 	}
