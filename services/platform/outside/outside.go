@@ -7,10 +7,12 @@ package outside
 import (
 	"errors"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/reference"
 )
 
 // What one request to the vault may hold, by its contract, and how much of that is asked for at once: a message has a bound of
@@ -21,6 +23,13 @@ const (
 	MaxBatch = 2 << 20
 )
 
+// MaxText is how long a text may be that leaves, in bytes: of a longer one the end does not. maxValue is how long a value is that is found
+// where a text is parted or ends.
+const (
+	MaxText  = 1 << 20
+	maxValue = 4 << 10
+)
+
 // Texts are the texts of one message that are from outside. Not safe for concurrent use.
 type Texts struct {
 	open []Text
@@ -28,10 +37,15 @@ type Texts struct {
 	maps []*keys
 }
 
-// Text is one text, and where its replacement goes.
+// Text is one text, or a part of one, and where its replacement goes.
 type Text struct {
 	Text string
 	Set  func(string)
+	// Beside: it is no text of the message but lies around a place where one was parted, so that a value there is known.
+	Beside bool
+	// parts is how many of these, from this one on, are one text and go into one request; whole replaces all of it.
+	parts int
+	whole func(string)
 }
 
 // Find finds the texts of a message that are from outside, however deep, in strings and in the keys of maps. What is found is replaced
@@ -97,27 +111,81 @@ func (o *Texts) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, min
 }
 
 func (o *Texts) add(text string, set func(string)) {
-	if text != "" {
-		o.open = append(o.open, Text{Text: text, Set: set})
+	switch {
+	case text == "":
+	case len(text) <= MaxBytes:
+		o.open = append(o.open, Text{Text: text, Set: set, parts: 1, whole: set})
+	default:
+		o.long(text, set)
 	}
+}
+
+// long adds a text that no request holds as one: in parts. Of one that is longer than may leave, the end is held back, since a value may
+// begin in it whose rest nobody looks at.
+func (o *Texts) long(text string, set func(string)) {
+	cut := len(text) > MaxText
+	if cut {
+		text = strings.ToValidUTF8(text[:MaxText], "")
+	}
+	first := len(o.open)
+	var out strings.Builder
+	for from := 0; from < len(text); {
+		to := parted(text, from)
+		last := to == len(text)
+		o.open = append(o.open, Text{Text: text[from:to], whole: set, Set: func(s string) {
+			out.WriteString(s)
+			if !last {
+				return
+			}
+			if s = out.String(); cut {
+				s = s[:reference.HoldBack(s, maxValue)] + "…"
+			}
+			set(s)
+		}})
+		if !last {
+			around := strings.ToValidUTF8(text[max(to-maxValue, 0):min(to+maxValue, len(text))], "")
+			o.open = append(o.open, Text{Text: around, Beside: true, Set: func(string) {}})
+		}
+		from = to
+	}
+	o.open[first].parts = len(o.open) - first
+}
+
+// parted is where the part of a text ends that begins at from: at the end of a line or a word where there is one.
+func parted(text string, from int) int {
+	to := from + MaxBytes
+	if to >= len(text) {
+		return len(text)
+	}
+	for _, end := range []string{"\n", " "} {
+		if i := strings.LastIndex(text[to-maxValue:to], end); i >= 0 {
+			return to - maxValue + i + 1
+		}
+	}
+	for !utf8.RuneStart(text[to]) {
+		to--
+	}
+	return to
 }
 
 // Take returns the next texts that go into one request, beside others; none when all were taken.
 func (o *Texts) Take(beside []string) []Text {
-	size := 0
+	size, n := 0, 0
 	for _, text := range beside {
 		size += len(text)
 	}
-	for i := range o.open {
-		o.open[i].Text = AtMost(o.open[i].Text)
-		if size += len(o.open[i].Text); i == MaxTexts-len(beside) || size > MaxBatch {
-			batch := o.open[:i]
-			o.open = o.open[i:]
-			return batch
+	for n < len(o.open) {
+		end := n + o.open[n].parts
+		for _, part := range o.open[n:end] {
+			size += len(part.Text)
 		}
+		if n > 0 && (end > MaxTexts-len(beside) || size > MaxBatch) {
+			break
+		}
+		n = end
 	}
-	batch := o.open
-	o.open = nil
+	batch := o.open[:n]
+	o.open = o.open[n:]
 	return batch
 }
 
@@ -141,8 +209,8 @@ func (o *Texts) Complete() error {
 
 // Withhold puts one text in the place of all that were not taken, and empties the maps whose keys are from outside.
 func (o *Texts) Withhold(with string) {
-	for _, text := range o.open {
-		text.Set(with)
+	for n := 0; n < len(o.open); n += o.open[n].parts {
+		o.open[n].whole(with)
 	}
 	for _, m := range o.maps {
 		m.clear()

@@ -107,6 +107,8 @@ type notes struct {
 	failed bool
 	// around is what lies around the text from outside in the response.
 	around string
+	// cut makes the response as short as it is to be; nil: it is.
+	cut func(proto.Message)
 }
 
 type notesKey struct{}
@@ -167,6 +169,18 @@ func Fail(ctx context.Context, line string) {
 func Around(ctx context.Context, text string) {
 	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
 		n.around = text
+	}
+}
+
+// Cut says how the response is made as short as it is to be. That is done when text from outside in it was looked through: half of a value
+// looks like none. Outside a tool's handler it does nothing.
+func Cut[M proto.Message](ctx context.Context, cut func(M)) {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		n.cut = func(response proto.Message) {
+			if own, ok := response.(M); ok {
+				cut(own)
+			}
+		}
 	}
 }
 

@@ -304,6 +304,8 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 
 	if err == nil {
 		response = a.tokeniseDone(ctx, c, n, response)
+	} else {
+		err = a.tokeniseFault(ctx, c, err)
 	}
 	result := &Result{State: StateDone, OK: err == nil && !n.failed}
 	record := a.record(auditv1.Kind_KIND_OUTCOME, auditv1.Status_STATUS_OK, c)

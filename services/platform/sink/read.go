@@ -42,6 +42,8 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	a.settleRead(ctx, c, err == nil)
 	if err == nil {
 		response, err = a.tokeniseRead(ctx, c, n, response)
+	} else {
+		err = a.tokeniseFault(ctx, c, err)
 	}
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, c)
 	record.Body.Summary, record.Body.DurationMs = n.summary, milliseconds(a.cfg.Now().Sub(c.began))

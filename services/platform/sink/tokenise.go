@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -23,8 +24,9 @@ func replacements(text string) int {
 
 // withheld stands where text from outside was, when nobody could look through it.
 const (
-	withheld    = "(withheld: it could not be checked for secrets)"
-	sayWithheld = "text from the services was withheld, because it could not be checked for secrets"
+	withheld         = "(withheld: it could not be checked for secrets)"
+	sayFaultWithheld = "what went wrong is withheld, because it could not be checked for personal data; ask again"
+	sayWithheld      = "text from the services was withheld, because it could not be checked for secrets"
 )
 
 // checkOrigins holds what a tool, or an RPC under its permit, returns to what this sink can have cleaned: text from outside
@@ -43,6 +45,14 @@ func (a *Authority) checkOrigins(name string, m protoreflect.MethodDescriptor, s
 	return nil
 }
 
+// shortened returns the response as its handler wants it cut.
+func (n *notes) shortened(response proto.Message) proto.Message {
+	if n.cut != nil {
+		n.cut(response)
+	}
+	return response
+}
+
 // tokenise returns the response with every text from outside as the session's agent may see it, in strings and in the keys of
 // maps, however deep. The session is that of the grant or permit that the call came with; an operator's own read, which came
 // with neither, is shown as it is. What the handler said lies around its text is asked about with it, and counts for nothing.
@@ -57,26 +67,30 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 		around = []string{outside.AtMost(n.around)}
 	}
 	for batch := found.Take(around); len(batch) > 0; batch = found.Take(around) {
-		request := &vaultv1.TokeniseRequest{}
-		if c.signedGrant != nil {
-			request.Under = &vaultv1.TokeniseRequest_Grant{Grant: c.signedGrant}
-		} else {
-			request.Under = &vaultv1.TokeniseRequest_Permit{Permit: c.signedPermit}
-		}
+		var texts []string
 		for _, h := range batch {
-			request.Texts = append(request.Texts, h.Text)
+			texts = append(texts, h.Text)
 		}
-		request.Texts = append(request.Texts, around...)
-		answer, err := a.askTokeniser(ctx, request)
+		answer, err := a.askTokeniser(ctx, c.under(append(texts, around...)))
 		if err != nil {
 			return nil, err
 		}
 		for i, h := range batch {
 			h.Set(answer.GetTexts()[i])
-			c.replaced += max(replacements(answer.GetTexts()[i])-replacements(h.Text), 0)
+			if !h.Beside {
+				c.replaced += max(replacements(answer.GetTexts()[i])-replacements(h.Text), 0)
+			}
 		}
 	}
 	return out, found.Complete()
+}
+
+// under asks about texts under what the call came with.
+func (c *call) under(texts []string) *vaultv1.TokeniseRequest {
+	if c.signedGrant != nil {
+		return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Grant{Grant: c.signedGrant}, Texts: texts}
+	}
+	return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: c.signedPermit}, Texts: texts}
 }
 
 func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
@@ -99,7 +113,53 @@ func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, respons
 		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, sayUntokenised, fault.WithCause(fmt.Errorf("tokenise: %w", err)),
 			fault.WithRetry(retryInterval))
 	}
-	return out, nil
+	return n.shortened(out), nil
+}
+
+// tokeniseFault is tokenise for what the caller hears of a failure. A sentence of plain words holds no value, and the vault is not asked;
+// another that nobody could look through is withheld.
+func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error {
+	f := fault.From(err)
+	texts := append([]string{f.Message}, f.DidYouMean...)
+	if !tokenisationRequired() || a.cfg.Tokeniser == nil || c.signedGrant == nil && c.signedPermit == nil || !slices.ContainsFunc(texts, remarkable) {
+		return err
+	}
+	told := *f
+	answer, asking := a.askTokeniser(ctx, c.under(texts))
+	if asking != nil {
+		told.Message, told.DidYouMean = sayFaultWithheld, nil
+		told.Cause = errors.Join(f, asking)
+		return &told
+	}
+	for i, text := range answer.GetTexts() {
+		c.replaced += max(replacements(text)-replacements(texts[i]), 0)
+	}
+	told.Message, told.DidYouMean = answer.GetTexts()[0], answer.GetTexts()[1:]
+	return &told
+}
+
+// remarkable reports whether a sentence has anything in it that a value could be told by: more digits than a small number has, a capital
+// within it, a sign that no sentence has, a long word.
+func remarkable(sentence string) bool {
+	digits := 0
+	for i, word := range strings.Fields(sentence) {
+		capitals := 0
+		for _, r := range word {
+			switch {
+			case r >= '0' && r <= '9':
+				digits++
+			case r >= 'A' && r <= 'Z':
+				capitals++
+			case r >= 'a' && r <= 'z', strings.ContainsRune("-_.,;:'\"()…", r):
+			default:
+				return true
+			}
+		}
+		if digits > 4 || len(word) > 20 || capitals > 0 && i > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // tokeniseDone is tokenise for the answer of a change. What was done is told in any case; text from outside that could not be
@@ -107,12 +167,12 @@ func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, respons
 func (a *Authority) tokeniseDone(ctx context.Context, c *call, n *notes, response proto.Message) proto.Message {
 	out, err := a.tokenise(ctx, c, n, response)
 	if err == nil {
-		return out
+		return n.shortened(out)
 	}
 	a.cfg.Logger.ErrorContext(ctx, "text from outside could not be tokenised and is withheld", "tool", c.tool.Name,
 		"operation", c.grant.GetOperationId(), "error", err)
 	out = proto.Clone(response)
 	outside.Find(out.ProtoReflect()).Withhold(withheld)
 	n.warnings = append(n.warnings, sayWithheld)
-	return out
+	return n.shortened(out)
 }

@@ -196,6 +196,73 @@ func TestWhatLiesAroundTheText(t *testing.T) {
 	}
 }
 
+// An answer is cut when it was looked through: half of a value looks like none.
+func TestAnswersAreCutAfterwards(t *testing.T) {
+	kit, tool, request := platformtest.New(t), mustTool(t, "service_logs"), &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
+	short := func(ctx context.Context, _ any) (any, error) {
+		Cut(ctx, func(out *executorv1.ServiceLogsResponse) { out.Log = out.GetLog()[:len("password is hunt")] })
+		return logs(ctx, nil)
+	}
+	a, _, _ := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &censor{} })
+	ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
+	got, err := a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, short)
+	if err != nil || got.(*executorv1.ServiceLogsResponse).GetLog() != "password is "+standIn[:4] {
+		t.Errorf("%v, %v", got, err)
+	}
+	// An operator's answer is as short.
+	ctx = rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_OPERATOR, platformtest.Operator))
+	got, err = a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, short)
+	if err != nil || got.(*executorv1.ServiceLogsResponse).GetLog() != "password is hunt" {
+		t.Errorf("an operator: %v, %v", got, err)
+	}
+	// So is one that nobody could look through.
+	n := &notes{cut: func(m proto.Message) { m.(*executorv1.SwitchModeResponse).Log = "cut" }}
+	a, _, _ = newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &censor{err: errors.New("gone")} })
+	out := a.tokeniseDone(t.Context(), &call{tool: mustTool(t, "switch_mode"), signedGrant: &callv1.SignedGrant{}}, n, &executorv1.SwitchModeResponse{Log: secret})
+	if log := out.(*executorv1.SwitchModeResponse).GetLog(); log != "cut" {
+		t.Errorf("withheld as %q", log)
+	}
+}
+
+// What a handler says of a failure passes the vault too, unless it is plain words.
+func TestFailuresAreTokenised(t *testing.T) {
+	kit, tool, request := platformtest.New(t), mustTool(t, "service_logs"), &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
+	for name, c := range map[string]struct {
+		says, hears string
+		away        bool
+		asked       int
+	}{
+		"plain words":       {says: "there is no such service, and 3 others", hears: "there is no such service, and 3 others"},
+		"plain, vault away": {says: "the log of chat cannot be read", hears: "the log of chat cannot be read", away: true},
+		"a value":           {says: "the service said: " + secret + "@example", hears: "the service said: " + standIn + "@example", asked: 1},
+		"a capital":         {says: "the service said: Maria", hears: "the service said: Maria", asked: 1},
+		"a number":          {says: "call 2025550123", hears: "call 2025550123", asked: 1},
+		"withheld":          {says: "the service said: Maria " + secret, hears: sayFaultWithheld, away: true, asked: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var censor censor
+			if c.away {
+				censor.err = errors.New("gone")
+			}
+			a, _, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &censor })
+			ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
+			got, err := a.Unary(plain{})(ctx, request, &grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(context.Context, any) (any, error) {
+				return nil, fault.New(callv1.Code_CODE_FAILED, c.says, fault.WithSuggestions("chat", secret))
+			})
+			f := fault.From(err)
+			if c.asked == 0 {
+				f.DidYouMean = nil
+			}
+			if got != nil || f.Code != callv1.Code_CODE_FAILED || f.Message != c.hears || strings.Contains(strings.Join(f.DidYouMean, " "), secret) || len(censor.requests) != c.asked {
+				t.Errorf("%v: %q, %q, the vault was asked %d times", got, f.Message, f.DidYouMean, len(censor.requests))
+			}
+			if last := log.records[len(log.records)-1]; strings.Contains(last.String(), secret) {
+				t.Errorf("recorded as %v", last)
+			}
+		})
+	}
+}
+
 // A change is told of though nobody can look through what the services wrote about it; that alone is withheld.
 func TestTextFromOutsideAboutAChange(t *testing.T) {
 	kit := platformtest.New(t)
@@ -292,10 +359,10 @@ func TestManyTextsGoInBatches(t *testing.T) {
 			t.Errorf("a request of %d texts, %d bytes", len(r.GetTexts()), size)
 		}
 	}
-	if texts != 801 || len(c.requests) < 4 {
+	if texts != 800+3 || len(c.requests) < 4 { // a text of 512 KiB is two, and what lies around the place between them
 		t.Errorf("%d texts in %d requests", texts, len(c.requests))
 	}
-	if out := got.(*auditv1.Body); len(out.GetSummary()) > outside.MaxBytes || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
+	if out := got.(*auditv1.Body); out.GetSummary() != strings.Repeat("é", outside.MaxBytes) || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
 		t.Errorf("%d bytes, %d details", len(out.GetSummary()), len(out.GetDetails()))
 	}
 }

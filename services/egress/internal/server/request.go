@@ -72,12 +72,14 @@ func (t *Tools) HttpRequest(ctx context.Context, r *egressv1.HttpRequestRequest)
 	}
 	hide := hider(values)
 	text = hide.Replace(text)
-	_, until := cut(text, 0)
-	sink.Around(ctx, text[:min(until+around, len(text))])
+	sink.Cut(ctx, func(out *egressv1.HttpRequestResponse) {
+		_, until := cut(out.GetText(), 0)
+		out.Cut, out.Text = until < len(out.GetText()), out.GetText()[:until]
+	})
 	sink.Summarise(ctx, fmt.Sprintf("the server answered with status %d, %d bytes of text", answer.Status, len(text)))
 	return &egressv1.HttpRequestResponse{
 		Status: uint32(min(max(answer.Status, 0), 999)), ContentType: hide.Replace(answer.Header.Get("Content-Type")),
-		Location: hide.Replace(answer.Header.Get("Location")), Text: text[:until], Cut: until < len(text),
+		Location: hide.Replace(answer.Header.Get("Location")), Text: text,
 	}, nil
 }
 

@@ -26,15 +26,13 @@ import (
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/suspicion"
 )
 
-// window is how much of a page's text one answer holds, in bytes, and around how much of it on either side is looked through with it.
-const (
-	window = 6000
-	around = 300
-)
+// window is how much of a page's text one answer holds, in bytes.
+const window = 6000
 
 // Tools implements egressv1.ToolServiceServer.
 type Tools struct {
@@ -130,26 +128,24 @@ func (t *Tools) FetchUrl(ctx context.Context, r *egressv1.FetchUrlRequest) (*egr
 	if err != nil {
 		return nil, explained(ctx, err)
 	}
-	from, until := cut(text, int(r.GetCursor()))
-	sink.Around(ctx, text[max(from-around, 0):min(until+around, len(text))])
+	sink.Cut(ctx, func(out *egressv1.FetchUrlResponse) { shorten(out, int(r.GetCursor())) })
 	sink.Summarise(ctx, fmt.Sprintf("the server answered with status %d, %d bytes of text", answer.Status, len(text)))
-	out := &egressv1.FetchUrlResponse{
-		Status: uint32(min(max(answer.Status, 0), 999)), Url: answer.URL.String(), ContentType: answer.Header.Get("Content-Type"), Text: text[from:until],
-		Cursor: uint32(until), More: until < len(text),
-	}
-	return out, nil
+	return &egressv1.FetchUrlResponse{
+		Status: uint32(min(max(answer.Status, 0), 999)), Url: answer.URL.String(), ContentType: answer.Header.Get("Content-Type"), Text: text,
+	}, nil
 }
 
-// cut is the part of a text that begins at a cursor, at most a window long and whole characters alone.
+// shorten makes of an answer with a whole text the one with the part that begins at a cursor.
+func shorten(out *egressv1.FetchUrlResponse, cursor int) {
+	from, until := cut(out.GetText(), cursor)
+	out.Cursor, out.More, out.Text = uint32(until), until < len(out.GetText()), out.GetText()[from:until]
+}
+
+// cut is the part of a text that begins at a cursor, at most a window long: whole characters and whole references alone. References are
+// there already: a value that was cut would be none.
 func cut(text string, cursor int) (from, until int) {
-	from = min(cursor, len(text))
-	for from > 0 && from < len(text) && !utf8.RuneStart(text[from]) {
-		from--
-	}
-	until = min(from+window, len(text))
-	for until < len(text) && until > from && !utf8.RuneStart(text[until]) {
-		until--
-	}
+	from = reference.Edge(text, cursor)
+	until = reference.Edge(text, from+window)
 	if i := strings.LastIndexByte(text[from:until], '\n'); until < len(text) && i > window/2 {
 		until = from + i + 1
 	}

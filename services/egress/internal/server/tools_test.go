@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/suspicion"
 )
 
@@ -168,10 +169,11 @@ func TestAnswers(t *testing.T) {
 	var whole strings.Builder
 	for cursor, n := uint32(0), 0; ; n++ {
 		url := s.URL + "/long"
-		got, err := tools.FetchUrl(t.Context(), &egressv1.FetchUrlRequest{Url: &url, Cursor: &cursor})
+		got, err := tools.FetchUrl(t.Context(), &egressv1.FetchUrlRequest{Url: &url})
 		if err != nil || n > 100 {
 			t.Fatalf("after %d: %v", n, err)
 		}
+		shorten(got, int(cursor))
 		if len(got.GetText()) > window || !strings.HasSuffix(got.GetText(), "\n") {
 			t.Errorf("a window of %d bytes", len(got.GetText()))
 		}
@@ -214,6 +216,25 @@ func TestSuspiciousHosts(t *testing.T) {
 		}
 		if remarks := strings.Join(tools.remarks(to), "; "); strings.Contains(remarks, "refused all the same") != (c.says != "") && c.host != "paypa1.com" {
 			t.Errorf("%s, from %v on, the card says %q", c.host, c.refuse, remarks)
+		}
+	}
+}
+
+// What stands for a value is on one page or on the next, and whole there, wherever the page would have ended.
+func TestNoReferenceIsCut(t *testing.T) {
+	ref := reference.Reference{Class: reference.PII, Type: "EMAIL", ID: reference.NewID()}.Marshal()
+	for before := window - len(ref) - 2; before < window+2; before++ {
+		text := strings.Repeat("x", before) + ref + strings.Repeat("y", 100)
+		first, second := &egressv1.FetchUrlResponse{Text: text}, &egressv1.FetchUrlResponse{Text: text}
+		shorten(first, 0)
+		shorten(second, int(first.GetCursor()))
+		if n := strings.Count(first.GetText(), ref) + strings.Count(second.GetText(), ref); n != 1 || first.GetText()+second.GetText() != text || len(first.GetText()) > window {
+			t.Fatalf("with %d bytes before it: %d bytes, then %d, and it is there %d times", before, len(first.GetText()), len(second.GetText()), n)
+		}
+		made := &egressv1.FetchUrlResponse{Text: text}
+		shorten(made, before+5) // a cursor that nobody was given
+		if !strings.HasPrefix(made.GetText(), ref) {
+			t.Errorf("a page begins with %.20q", made.GetText())
 		}
 	}
 }

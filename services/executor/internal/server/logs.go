@@ -43,14 +43,13 @@ func (t *Tools) ServiceLogs(ctx context.Context, r *executorv1.ServiceLogsReques
 		return nil, err
 	}
 	lines := make([]string, len(page.Lines))
-	cut := false
 	for i, line := range page.Lines {
-		lines[i] = atWord(clean.Text(line, clean.Whole), maxLogLine)
-		cut = cut || strings.HasSuffix(lines[i], "…")
+		lines[i] = clean.Text(line, clean.Whole)
 	}
-	if cut || len(page.Before)+len(page.After) > 0 {
+	if len(page.Before)+len(page.After) > 0 {
 		sink.Around(ctx, around(page))
 	}
+	sink.Cut(ctx, func(out *executorv1.ServiceLogsResponse) { out.Log = shortLines(out.GetLog(), maxLogLine) })
 	sink.Summarise(ctx, s.ID+": "+count(len(lines), "line"))
 	return &executorv1.ServiceLogsResponse{
 		ServiceId: s.ID, Log: strings.Join(lines, "\n"), Cursor: page.Cursor, More: page.More,
@@ -83,7 +82,16 @@ func around(page driver.Page) string {
 	return strings.Join(lines, "\n")
 }
 
-// atWord is at most so many characters of a line, and no part of a word: half of a credential looks like none.
+// shortLines is a text whose lines are at most so many characters long.
+func shortLines(text string, most int) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = atWord(lines[i], most)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// atWord is at most so many characters of a line, and no part of a word, nor of a reference, which has no spaces: half of a credential looks like none.
 func atWord(line string, most int) string {
 	short := clean.Text(line, most)
 	if short == line {

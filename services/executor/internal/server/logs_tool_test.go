@@ -12,6 +12,9 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
+// maxLine is how long a line is that an agent is shown.
+const maxLine = 1000
+
 func logsOf(id string, lines uint32) *executorv1.ServiceLogsRequest {
 	r := &executorv1.ServiceLogsRequest{ServiceId: &id}
 	if lines > 0 {
@@ -49,6 +52,23 @@ func TestServiceLogs(t *testing.T) {
 	}
 	if log := got.GetLog(); strings.ContainsAny(log, "\x1b\u202e") || strings.Contains(log, "first") || len(log) > 1100 || !strings.Contains(log, "red line "+reference) {
 		t.Errorf("the log is not clean, or not cut: %d bytes, %.100q", len(log), log)
+	}
+}
+
+// Where a line is cut, nothing of a value stays: it is a reference by then, and whole or not there.
+func TestLogLinesAreCutAfterwards(t *testing.T) {
+	w := newWorld(t)
+	for before := maxLine - len(secret) - len(reference); before <= maxLine; before++ {
+		w.driver.lines = []string{strings.Repeat("x", before-2) + " " + secret + " " + strings.Repeat("y", 40)}
+		r := logsOf("alpha", 0)
+		got, err := w.gateway.ServiceLogs(with(t.Context(), rpc.MetadataGrant, w.sign(w.logTicket(r))), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := strings.TrimSuffix(strings.TrimLeft(got.GetLog(), "x"), "…")
+		if rest = strings.TrimSpace(strings.TrimRight(rest, "y")); rest != "" && rest != reference {
+			t.Fatalf("with %d bytes before it: %q", before, rest)
+		}
 	}
 }
 

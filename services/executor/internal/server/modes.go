@@ -274,6 +274,7 @@ func (t *Tools) SwitchMode(ctx context.Context, r *executorv1.SwitchModeRequest)
 	} else {
 		sink.Fail(ctx, result.Sentence())
 	}
+	sink.Cut(ctx, func(out *executorv1.SwitchModeResponse) { out.Log = shortLines(out.GetLog(), maxSwitchLine) })
 	return &executorv1.SwitchModeResponse{
 		ModeId: result.Mode, Outcome: result.Outcome, Done: planSteps(result.Done), FailedService: result.FailedService,
 		Cause: result.Cause, NotRunning: result.NotRunning, Log: logText(result.Log), Changed: result.Changed,
@@ -284,7 +285,7 @@ func (t *Tools) SwitchMode(ctx context.Context, r *executorv1.SwitchModeRequest)
 func logText(lines []string) string {
 	out := make([]string, 0, len(lines))
 	for _, l := range lines {
-		out = append(out, atWord(clean.Line(l, clean.Whole), maxSwitchLine))
+		out = append(out, clean.Line(l, clean.Whole))
 	}
 	return strings.Join(out, "\n")
 }

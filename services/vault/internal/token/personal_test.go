@@ -2,6 +2,7 @@ package token
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"runtime"
@@ -147,6 +148,28 @@ func TestNestedEncodings(t *testing.T) {
 		base64.StdEncoding.EncodeToString([]byte("nothing to see here, move along")), `\u00zz %zz`, `tail \`} {
 		if got := tokenise(t, v, "s", text)[0]; got != text {
 			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// Keys and numbers of JSON are values as texts are, one level deep, and JSON stays what it is.
+func TestKeysAndNumbers(t *testing.T) {
+	v := personal(t)
+	for text, raw := range map[string]string{
+		`{"phone":12025550123,"n":1}`:                        "12025550123",
+		`{"user":{"phone": 12025550123}}`:                    "12025550123",
+		`{"cards":[4111111111111111, 5500005555555559]}`:     "4111111111111111",
+		`{"card":4111111111111111}`:                          "4111111111111111",
+		`{"` + mail + `":{"n":1}}`:                           mail,
+		`{"body":"{\"phone\":12025550123}"}`:                 "12025550123",
+		`{"body":"{\"maria.gonzalez\u0040example.org\":1}"}`: "gonzalez",
+	} {
+		got := tokenise(t, v, "s", text)[0]
+		if strings.Contains(got, raw) || strings.Contains(got, "5500005555555559") || !json.Valid([]byte(got)) || !strings.Contains(got, "tkn_") {
+			t.Errorf("%s became %s", text, got)
+		}
+		if again := tokenise(t, v, "s", got)[0]; again != got {
+			t.Errorf("%s became %s", got, again)
 		}
 	}
 }

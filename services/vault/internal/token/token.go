@@ -255,7 +255,7 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	at := 0
 	for _, s := range merge(spans) {
 		b.WriteString(p.text[at:s.From])
-		b.WriteString(w.replacement(s.kind, p.text[s.From:s.To]))
+		b.WriteString(w.replacement(s.kind, p.text[s.From:s.To], isNumber(p.text, s.From, s.To)))
 		at = s.To
 		w.Replaced++
 	}
@@ -263,14 +263,28 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	return nil
 }
 
+// isNumber reports whether a part of a text is a whole number in JSON, a member's value or in a short list: with words in its place that would
+// be JSON no more.
+func isNumber(text string, from, to int) bool {
+	const number, list, most = "0123456789+-.eE", "[, \t\r\n", 256
+	if strings.Trim(text[from:to], number) != "" {
+		return false
+	}
+	after := strings.TrimLeft(text[to:min(to+most, len(text))], " \t\r\n")
+	before := strings.TrimRight(text[max(from-most, 0):from], number+list)
+	ends := after != "" && strings.IndexByte(",]}", after[0]) >= 0
+	return ends && strings.HasSuffix(before, `":`) && !strings.HasSuffix(before, `\":`)
+}
+
 // replacement is what stands for a value.
-func (w *writing) replacement(k kind, text string) string {
+func (w *writing) replacement(k kind, text string, number bool) string {
 	r := reference.Reference{Class: k.class, Type: k.name, ID: w.h.id(w.origin, k.class, text)}
 	if held := w.h.byID[r.ID]; held != nil {
-		r.Type = held.Type
+		r.Type, r.JSON = held.Type, number && k.class == reference.PII
 		return r.Marshal()
 	}
 	held := &Value{Reference: r, Origin: w.origin}
+	r.JSON = number && k.class == reference.PII
 	if len(text) <= maxValue && (w.origin == OriginSink || k.class == reference.PII) {
 		held.Text = strings.Clone(text) // a part of a text would keep all of it in memory
 	}
