@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// people are personal values that nothing else in an installation holds.
+var people = []string{"maria.gonzalez@example.org", "5500005555555559", "12025550123", "DE89370400440532013000", "emp-004711"}
+
+// planted are the values in each form in which a program writes such things.
+func planted() []string {
+	mail := people[0]
+	return []string{
+		"mail to " + mail + " was sent", `{"phone":` + people[2] + `,"n":1}`, `{"card": ` + people[1] + `}`, `{"` + mail + `":{"seen":true}}`,
+		`{"body":"{\"to\":\"` + mail + `\",\"phone\":` + people[2] + `}"}`, "GET /?to=" + url.QueryEscape(mail) + "&x=1", "IBAN " + people[3] + " charged",
+		"body: " + base64.StdEncoding.EncodeToString([]byte(`{"to":"`+mail+`"}`)), "badge " + people[4] + " opened the door",
+	}
+}
+
+// raw returns which of the values a text holds, in a form that is read at a glance.
+func rawValues(text string) (found []string) {
+	text = strings.ToLower(text)
+	for _, value := range append([]string{"gonzalez", "gonzalez%40", base64.RawStdEncoding.EncodeToString([]byte(`{"to":"maria`)), "emp-0047"}, people...) {
+		if strings.Contains(text, strings.ToLower(value)) || len(value) > 12 && strings.Contains(text, strings.ToLower(value[:9])) {
+			found = append(found, value)
+		}
+	}
+	return found
+}
+
+// TestPersonalDataLeavesByNoExit plants personal data in everything that an agent is answered with: a service's log, cut lines and pages of
+// it, the tail of a failed change, a page and its windows, headers, a final URL, a failure. None reaches the agent or the log.
+func TestPersonalDataLeavesByNoExit(t *testing.T) {
+	t.Parallel()
+	lines := planted()
+	var web *httptest.Server
+	web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/moved":
+			http.Redirect(w, r, web.URL+"/for/"+people[0]+"?"+url.Values{"iban": {people[3]}}.Encode(), http.StatusFound)
+			return
+		case "/away":
+			http.Redirect(w, r, "http://emp-004711.example/", http.StatusFound)
+			return
+		}
+		w.Header().Set("Content-Type", `text/plain; contact="`+people[0]+`"`)
+		for range 40 { // no line ends, so that windows end where they are full
+			_, _ = fmt.Fprint(w, strings.Join(lines, " ; ")+" ; and so on, ")
+		}
+	}))
+	t.Cleanup(web.Close)
+	address := strings.TrimPrefix(web.URL, "http://")
+	h := harness.New(t, harness.Options{Egress: true, Catalog: func(h *harness.Host) string {
+		return harness.DemoCatalog(h) + harness.ScriptedEntry(h, 4) + "modes:\n  - {id: broken, name: Broken, services: [" + harness.ScriptedService + "]}\n"
+	}})
+	var log strings.Builder
+	for i := range 60 {
+		log.WriteString(strings.Repeat("x", 980-len(people[0])+i) + " " + people[0] + " y\n") // cut in it, before it and behind it
+		log.WriteString(lines[i%len(lines)] + "\n")
+		log.WriteString(strings.Repeat("z", 480-len(people[0])+i) + " " + people[0] + " y\n")
+	}
+	if err := os.WriteFile(filepath.Join(h.Dir, "planted"), []byte(log.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("svc.sh", "cat planted\nexit 1\n")
+	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: [\""+address+"\"]\n", 1))
+	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\nprivacy:\n  patterns:\n    - {type: EMPLOYEE, expression: 'emp-\\d{6}', examples: [emp-004711]}\n")
+	h.StartAll()
+	h.Durward("egress", "allow", address, "--yes")
+	token := h.AddClient("agent", ceiling...)
+	agent := h.Connect(token)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	look := func(exit string, e harness.Envelope) harness.Envelope {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		seen[exit] += strings.Count(string(e.Raw), "tkn_")
+		if found := rawValues(string(e.Raw)); len(found) > 0 {
+			t.Errorf("%s: the agent is shown %q in %.3000s", exit, found, e.Raw)
+		}
+		return e
+	}
+
+	// A change that fails, with the tail of the service's log.
+	var plan struct {
+		PlanDigest string `json:"plan_digest"`
+	}
+	agent.Ask("simulate_mode", map[string]any{"mode_id": "broken"}).Decode(t, &plan)
+	asked := agent.Ask("switch_mode", map[string]any{"mode_id": "broken", "plan_digest": plan.PlanDigest})
+	if asked.Status != "pending_approval" {
+		t.Fatalf("%s", asked.Raw)
+	}
+	h.Approve(asked.OperationID)
+	failed := look("the tail of a failed change", agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}))
+	if failed.Status != "error" && !strings.Contains(string(failed.Raw), "ROLLED_BACK") && !strings.Contains(string(failed.Raw), "DEGRADED") {
+		t.Errorf("the change did not fail: %s", failed.Raw)
+	}
+
+	// The whole log, in pages of every length.
+	for n := 1; n <= 40; n += 13 {
+		for cursor := ""; ; {
+			arguments := map[string]any{"service_id": harness.ScriptedService, "lines": n, "cursor": "b0"}
+			if cursor != "" {
+				arguments["cursor"] = cursor
+			}
+			e := look("a page of a log", agent.Ask("service_logs", arguments))
+			var page struct {
+				Log, Cursor string
+				More        bool
+			}
+			if e.Status != "ok" {
+				t.Fatalf("%s", e.Raw)
+			}
+			e.Decode(t, &page)
+			if cursor = page.Cursor; !page.More {
+				break
+			}
+			if n == 1 && len(seen) > 0 && seen["a page of a log"] > 40 {
+				break // one by one is the same again
+			}
+		}
+	}
+
+	// A page, window by window; what stands between its windows is on one of them.
+	var whole strings.Builder
+	for cursor := 0; ; {
+		e := look("a window of a page", agent.Ask("fetch_url", map[string]any{"url": web.URL + "/page", "cursor": cursor}))
+		var page struct {
+			Text   string
+			Cursor int
+			More   bool
+		}
+		if e.Status != "ok" {
+			t.Fatalf("%s", e.Raw)
+		}
+		e.Decode(t, &page)
+		text := strings.TrimSuffix(strings.TrimPrefix(page.Text, "<fetched_content>"), "</fetched_content>")
+		whole.WriteString(text)
+		if cursor = page.Cursor; !page.More {
+			break
+		}
+	}
+	if n := strings.Count(whole.String(), "and so on, "); n != 40 {
+		t.Errorf("the windows hold %d of 40 parts", n)
+	}
+	look("headers and the final URL", agent.Ask("fetch_url", map[string]any{"url": web.URL + "/moved", "head": true}))
+	if e := look("a failure", agent.Ask("fetch_url", map[string]any{"url": web.URL + "/away"})); e.Status != "error" || !strings.Contains(string(e.Raw), "on no list") {
+		t.Errorf("a redirect that is refused: %s", e.Raw)
+	}
+	for _, exit := range []string{"the tail of a failed change", "a page of a log", "a window of a page", "headers and the final URL", "a failure"} {
+		if seen[exit] == 0 {
+			t.Errorf("%s has no reference: this test proves nothing of it", exit)
+		}
+	}
+
+	// What the log keeps of it all.
+	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Limit: 1000}) {
+		raw, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := rawValues(string(raw)); len(found) > 0 {
+			t.Errorf("a record holds %q: %s", found, raw)
+		}
+	}
+}
