@@ -428,8 +428,8 @@ func (p Permitted) AllCatalogue() bool {
 	return all
 }
 
-// Opaque returns the fields of a message, however deep, whose content from outside is neither text nor a number: bytes, and
-// messages of other packages that hold text. Nothing could look through them.
+// Opaque returns the fields of a message, however deep, whose content from outside is no text: bytes, numbers, which may be somebody's, and
+// messages of other packages that hold text. Nothing could look through them, or put a reference in their place.
 func Opaque(d protoreflect.MessageDescriptor) []string {
 	var out []string
 	walkFields(d, func(path string, fd protoreflect.FieldDescriptor) {
@@ -438,11 +438,20 @@ func Opaque(d protoreflect.MessageDescriptor) []string {
 			value = fd.MapValue()
 		}
 		foreign := value.Message() != nil && value.Message().ParentFile().Package() != d.ParentFile().Package() && holdsText(value.Message())
-		if !FromCatalog(fd) && (value.Kind() == protoreflect.BytesKind || foreign) {
+		if !FromCatalog(fd) && (!lookedThrough(value.Kind()) || foreign) {
 			out = append(out, path)
 		}
 	})
 	return out
+}
+
+// lookedThrough reports whether a field of the kind has text, or holds no value at all.
+func lookedThrough(k protoreflect.Kind) bool {
+	switch k {
+	case protoreflect.StringKind, protoreflect.BoolKind, protoreflect.EnumKind, protoreflect.MessageKind, protoreflect.GroupKind:
+		return true
+	}
+	return false
 }
 
 // holdsText reports whether a message has a field of its own that is more than a number.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -297,6 +299,16 @@ func TestTextFromOutside(t *testing.T) {
 		}
 		if odd := Opaque(tool.Method.Output()); len(odd) > 0 {
 			t.Errorf("%s returns what nothing can look through: %v", tool.Name, odd)
+		}
+	}
+}
+
+// A number from outside may be somebody's telephone number, and nothing can be put in its place; a flag is nobody's.
+func TestOpaqueContentIsFound(t *testing.T) {
+	odd := Opaque((&auditv1.Body{}).ProtoReflect().Descriptor())
+	for field, want := range map[string]bool{"duration_ms": true, "result_digest": true, "summary": false, "details": false, "confirmed": false, "channel": false} {
+		if slices.Contains(odd, field) != want {
+			t.Errorf("%s: %t, want %t, of %v", field, !want, want, odd)
 		}
 	}
 }

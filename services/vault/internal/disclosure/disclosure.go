@@ -3,6 +3,7 @@
 package disclosure
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/store"
 )
 
 // Rule lets values of types go into arguments of one tool.
@@ -52,30 +54,35 @@ func (r Rule) Validate() error {
 	return nil
 }
 
-// Limits beyond those of one call (statement.MaxDisclosures and MaxDisclosed), within a day.
+// Limits beyond those of one call (statement.MaxDisclosures and MaxDisclosed), on one day.
 const (
-	perSession, perSessionBytes     = 10 * statement.MaxDisclosures, 10 * statement.MaxDisclosed
-	perPrincipal, perPrincipalBytes = 20 * statement.MaxDisclosures, 20 * statement.MaxDisclosed
-	day                             = 24 * time.Hour
+	perSession   = 10
+	perPrincipal = 20
 )
+
+// What is counted, as a store names it: no tool has such a name.
+const (
+	countValues = "disclosed:values"
+	countBytes  = "disclosed:bytes"
+)
+
+// Store counts, durably; package store's Store is one.
+type Store interface {
+	Uses(ctx context.Context, client, tool string) ([]store.Use, error)
+	ChangeUse(ctx context.Context, client, tool, day string, change func(*store.Use)) error
+}
 
 // Policy is the rules and what was disclosed by them. It is safe for concurrent use.
 type Policy struct {
 	rules []Rule
+	store Store
 	now   func() time.Time
-
-	mu   sync.Mutex
-	used map[string]*used
+	mu    sync.Mutex
 }
 
-type used struct {
-	values, bytes int
-	since         time.Time
-}
-
-// New makes a Policy of valid rules.
-func New(rules []Rule, now func() time.Time) *Policy {
-	return &Policy{rules: rules, now: now, used: map[string]*used{}}
+// New makes a Policy of valid rules. Days are of now's location.
+func New(rules []Rule, counts Store, now func() time.Time) *Policy {
+	return &Policy{rules: rules, store: counts, now: now}
 }
 
 // Rules are the rules.
@@ -91,32 +98,43 @@ func (p *Policy) Allows(kind, sink, tool, pointer string) bool {
 // ErrLimit says that more would be disclosed than may be.
 var ErrLimit = errors.New("more would be disclosed than the limits let: of one call 50 values and 8,192 bytes, of a session and a client so many times that in a day")
 
-// Take counts what one call discloses, all or nothing; ErrLimit.
-func (p *Policy) Take(session, principal string, values, bytes int) error {
+// Take counts what one call discloses, all or nothing; ErrLimit. It is counted before anything leaves: a crash in between leaves what was
+// counted and not disclosed, never the other way round.
+func (p *Policy) Take(ctx context.Context, session, principal string, values, bytes int) error {
 	if values > statement.MaxDisclosures || bytes > statement.MaxDisclosed {
 		return ErrLimit
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
-	for key, u := range p.used {
-		if now.Sub(u.since) >= day {
-			delete(p.used, key)
+	day := p.now().Format(time.DateOnly)
+	type count struct {
+		who, what  string
+		more, most int
+	}
+	counts := []count{
+		{"session " + session, countValues, values, perSession * statement.MaxDisclosures},
+		{"session " + session, countBytes, bytes, perSession * statement.MaxDisclosed},
+		{"client " + principal, countValues, values, perPrincipal * statement.MaxDisclosures},
+		{"client " + principal, countBytes, bytes, perPrincipal * statement.MaxDisclosed},
+	}
+	for _, c := range counts {
+		days, err := p.store.Uses(ctx, c.who, c.what)
+		if err != nil {
+			return err
+		}
+		for _, u := range days {
+			if u.Day == day && int(u.Calls)+c.more > c.most {
+				return ErrLimit
+			}
 		}
 	}
-	s, c := p.of("session\x00"+session, now), p.of("principal\x00"+principal, now)
-	if s.values+values > perSession || s.bytes+bytes > perSessionBytes || c.values+values > perPrincipal || c.bytes+bytes > perPrincipalBytes {
-		return ErrLimit
-	}
-	for _, u := range []*used{s, c} {
-		u.values, u.bytes = u.values+values, u.bytes+bytes
+	for _, c := range counts {
+		err := p.store.ChangeUse(ctx, c.who, c.what, day, func(u *store.Use) {
+			u.Calls, u.Last = u.Calls+uint32(c.more), p.now().UnixNano() // #nosec G115 -- bounded above
+		})
+		if err != nil {
+			return err
+		}
 	}
 	return nil
-}
-
-func (p *Policy) of(key string, now time.Time) *used {
-	if p.used[key] == nil {
-		p.used[key] = &used{since: now}
-	}
-	return p.used[key]
 }

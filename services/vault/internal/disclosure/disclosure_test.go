@@ -1,11 +1,13 @@
 package disclosure
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/store"
 )
 
 func rule() Rule {
@@ -13,7 +15,7 @@ func rule() Rule {
 }
 
 func TestNothingLeavesWithoutARule(t *testing.T) {
-	p := New([]Rule{rule()}, time.Now)
+	p := New([]Rule{rule()}, nil, time.Now)
 	if !p.Allows("EMAIL", "executor", "start_service", "/service_id") {
 		t.Fatal("the rule lets nothing go: this test proves nothing")
 	}
@@ -23,7 +25,7 @@ func TestNothingLeavesWithoutARule(t *testing.T) {
 		"another tool":      p.Allows("EMAIL", "executor", "stop_service", "/service_id"),
 		"another argument":  p.Allows("EMAIL", "executor", "start_service", "/service_id/0"),
 		"the whole of them": p.Allows("EMAIL", "executor", "start_service", ""),
-		"no rule at all":    New(nil, time.Now).Allows("EMAIL", "executor", "start_service", "/service_id"),
+		"no rule at all":    New(nil, nil, time.Now).Allows("EMAIL", "executor", "start_service", "/service_id"),
 	} {
 		if allowed {
 			t.Errorf("%s is allowed", name)
@@ -48,34 +50,63 @@ func TestNothingLeavesWithoutARule(t *testing.T) {
 	}
 }
 
+// memory is a Store that outlives a Policy, as a database does.
+type memory map[[3]string]store.Use
+
+func (m memory) Uses(_ context.Context, client, tool string) (out []store.Use, _ error) {
+	for key, u := range m {
+		if key[0] == client && key[1] == tool {
+			out = append(out, u)
+		}
+	}
+	return out, nil
+}
+
+func (m memory) ChangeUse(_ context.Context, client, tool, day string, change func(*store.Use)) error {
+	u := m[[3]string{client, tool, day}]
+	u.Day = day
+	change(&u)
+	m[[3]string{client, tool, day}] = u
+	return nil
+}
+
+// The limits of a day hold for a session and for a client, and for a process that comes after the one that counted.
 func TestLimits(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	p := New(nil, func() time.Time { return now })
-	if err := p.Take("s", "c", statement.MaxDisclosures+1, 1); !errors.Is(err, ErrLimit) {
+	now := time.Unix(1_800_000_000, 0).UTC()
+	kept := memory{}
+	take := func(session, client string, values, bytes int) error {
+		return New(nil, kept, func() time.Time { return now }).Take(t.Context(), session, client, values, bytes)
+	}
+	if err := take("s", "c", statement.MaxDisclosures+1, 1); !errors.Is(err, ErrLimit) {
 		t.Errorf("too many: %v", err)
 	}
-	if err := p.Take("s", "c", 1, statement.MaxDisclosed+1); !errors.Is(err, ErrLimit) {
-		t.Errorf("too long: %v", err)
+	if err := take("s", "c", 1, statement.MaxDisclosed+1); !errors.Is(err, ErrLimit) || len(kept) != 0 {
+		t.Errorf("too long: %v, and %d are counted", err, len(kept))
 	}
 	taken := 0
 	for session := range 5 {
 		for range 20 {
-			if p.Take(string(rune('a'+session)), "c", statement.MaxDisclosures, 1) == nil {
+			if take(string(rune('a'+session)), "c", statement.MaxDisclosures, 1) == nil {
 				taken++
 			}
 		}
-		if session == 0 && taken != perSession/statement.MaxDisclosures {
+		if session == 0 && taken != perSession {
 			t.Errorf("one session takes %d times", taken)
 		}
 	}
-	if taken != perPrincipal/statement.MaxDisclosures {
+	if taken != perPrincipal {
 		t.Errorf("one client takes %d times", taken)
 	}
-	if err := p.Take("z", "other", 1, 1); err != nil {
-		t.Errorf("another client: %v", err)
+	for range perSession {
+		if err := take("z", "other", 1, statement.MaxDisclosed); err != nil {
+			t.Errorf("another client: %v", err)
+		}
 	}
-	now = now.Add(day)
-	if err := p.Take("a", "c", 1, 1); err != nil || len(p.used) != 2 {
-		t.Errorf("a day later: %v, %d are remembered", err, len(p.used))
+	if err := take("z", "other", 1, 1); !errors.Is(err, ErrLimit) {
+		t.Errorf("bytes are not counted: %v", err)
+	}
+	now = now.AddDate(0, 0, 1)
+	if err := take("a", "c", 1, 1); err != nil {
+		t.Errorf("a day later: %v", err)
 	}
 }

@@ -117,7 +117,7 @@ func (s *disclosureService) Deliver(ctx context.Context, req *vaultv1.DeliverReq
 		for _, d := range list {
 			size += len(d.value.Text)
 		}
-		err = s.Disclosure.Take(o.Session, o.Principal, len(list), size)
+		err = s.Disclosure.Take(ctx, o.Session, o.Principal, len(list), size)
 	}
 	if err != nil {
 		s.noteDisclosureDenied(ctx, o, use.Sink, err)

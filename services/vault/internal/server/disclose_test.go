@@ -82,7 +82,7 @@ var emailRule = disclosure.Rule{Types: []string{"EMAIL"}, Sink: "executor", Tool
 
 func newDisclosing(t *testing.T, rules ...disclosure.Rule) *vault {
 	t.Helper()
-	return newVault(t, func(c *Config, _ *operation.Config) { c.Disclosure = disclosure.New(rules, c.Now) })
+	return newVault(t, func(c *Config, queue *operation.Config) { c.Disclosure = disclosure.New(rules, queue.Store, c.Now) })
 }
 
 func TestDeliver(t *testing.T) {
