@@ -158,7 +158,7 @@ func (a *App) ParseTime(flag, s string) (*timestamppb.Timestamp, error) {
 	if s == "" {
 		return nil, nil
 	}
-	if ago, err := time.ParseDuration(s); err == nil {
+	if ago, err := ParseDuration(s); err == nil {
 		return timestamppb.New(a.Now().Add(-ago)), nil
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
@@ -166,5 +166,14 @@ func (a *App) ParseTime(flag, s string) (*timestamppb.Timestamp, error) {
 			return timestamppb.New(t), nil
 		}
 	}
-	return nil, Usage("Like 2026-01-31T12:00:00Z, 2026-01-31 or 24h.", "--%s %q is not a time", flag, clean.Visible(s))
+	return nil, Usage("Like 2026-01-31T12:00:00Z, 2026-01-31, 24h or 7d.", "--%s %q is not a time", flag, clean.Visible(s))
+}
+
+// ParseDuration reads days, or what Go calls a duration.
+func ParseDuration(text string) (time.Duration, error) {
+	if days, is := strings.CutSuffix(text, "d"); is {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	return time.ParseDuration(text)
 }

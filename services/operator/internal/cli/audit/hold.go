@@ -51,7 +51,7 @@ its writer's clock or by the log's. What was pruned before stays gone: it says h
 			return a.addHold(ctx, s, hold, *how)
 		}),
 	}
-	cmd.Flags().StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	cmd.Flags().StringVar(&since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	cmd.Flags().StringVar(&until, "until", "", "the same")
 	cmd.Flags().StringVar(&reason, "reason", "", "what it is for: the case's name")
 	how = cli.AskingFlags(cmd)

@@ -57,11 +57,7 @@ With --dry-run it shows that and signs nothing.`,
 
 // parseAge reads days, or a duration.
 func parseAge(text string) (time.Duration, error) {
-	if days, is := strings.CutSuffix(text, "d"); is {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	} else if age, err := time.ParseDuration(text); err == nil && age > 0 {
+	if age, err := cli.ParseDuration(text); err == nil && age > 0 {
 		return age, nil
 	}
 	return 0, cli.Usage("Like 90d or 720h.", "--older-than %q is not how old a record is", clean.Visible(text))

@@ -62,7 +62,7 @@ With --follow it shows what matches as it is written, and nothing that was there
 	flags.StringVar(&f.tier, "tier", "", "READ, WRITE or DESTRUCTIVE")
 	flags.StringSliceVar(&f.kinds, "kind", nil, "what happened: asked, approved, denied, intent, outcome, refused, …")
 	flags.StringSliceVar(&f.statuses, "status", nil, "ok, pending, denied, error, timeout, unknown")
-	flags.StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	flags.StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	flags.StringVar(&f.until, "until", "", "the same")
 	flags.StringVar(&f.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
 	flags.StringVar(&f.channel, "channel", "", "how the client came: cli, desktop-ui, api, messaging")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -29,7 +30,13 @@ func TestSearchFlags(t *testing.T) {
 	if diff := cmp.Diff(want, q, protocmp.Transform()); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
+	for text, ago := range map[string]time.Duration{"7d": 7 * 24 * time.Hour, "36h": 36 * time.Hour} {
+		if at, err := a.ParseTime("since", text); err != nil || !at.AsTime().Equal(a.Now().Add(-ago)) {
+			t.Errorf("--since %s: %v, %v", text, at, err)
+		}
+	}
 	for _, bad := range []*filter{
+		{since: "d"}, {since: "7x"}, {since: "99999999d"},
 		{tier: "denied"}, {channel: "phone"}, {kinds: []string{"unspecified"}}, {statuses: []string{"fine"}}, {since: "yesterday"}, {until: "x"},
 	} {
 		var p *cli.Problem

@@ -72,7 +72,7 @@ Nothing here is proved: the counts are audit's word, and an audit that somebody 
 			return a.withStatistics(cmd.Context(), since, false, func(s statistics) error { return a.Show(s, func() { a.showStatistics(s) }) })
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "168h", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	cmd.Flags().StringVar(&since, "since", "7d", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ stand out since a time: what was denied, what failed, what takes something away,
 Each of those records is held against its own leaf. Nothing else is proved: the counts are audit's word, and an
 audit that somebody took over could miscount, and leave records out. "durward audit verify" proves the log, and
 "durward audit export --format csv" what to count by yourself.`,
-		Example: "  durward audit report --since 168h > week.md",
+		Example: "  durward audit report --since 7d > week.md",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withStatistics(cmd.Context(), since, true, func(s statistics) error {
@@ -95,7 +95,7 @@ audit that somebody took over could miscount, and leave records out. "durward au
 			})
 		},
 	}
-	cmd.Flags().StringVar(&since, "since", "168h", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	cmd.Flags().StringVar(&since, "since", "7d", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	return cmd
 }
 

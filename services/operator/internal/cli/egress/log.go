@@ -50,7 +50,7 @@ type logFilter struct {
 
 func (f *logFilter) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.client, "client", "", "of this client alone")
-	cmd.Flags().StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h)")
+	cmd.Flags().StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	cmd.Flags().Uint32Var(&f.limit, "limit", 50, "at most so many, up to 1000")
 	for _, flag := range []string{"client", "since", "limit"} {
 		cli.CompleteFlag(cmd, flag, cobra.NoFileCompletions)
