@@ -109,6 +109,25 @@ func NewCosigner(name string, key ed25519.PrivateKey, now func() time.Time) (*Co
 	return &Cosigner{Witness: NewWitness(name, ed25519.PublicKey(key[ed25519.SeedSize:])), key: key, now: now}, nil
 }
 
+// A witness's key file holds one line, PRIVATE+KEY+NAME+SEED: the name of the witness and the seed of its Ed25519 key in base64.
+const cosignerPrefix = "PRIVATE+KEY+"
+
+// FormatCosigner is the content of a witness's key file.
+func FormatCosigner(name string, key ed25519.PrivateKey) string {
+	return cosignerPrefix + name + "+" + base64.StdEncoding.EncodeToString(key.Seed()) + "\n"
+}
+
+// ParseCosigner reads the content of a witness's key file. Its errors do not repeat the key.
+func ParseCosigner(text string, now func() time.Time) (*Cosigner, error) {
+	rest, found := strings.CutPrefix(strings.TrimSuffix(text, "\n"), cosignerPrefix)
+	name, seed64, two := strings.Cut(rest, "+")
+	seed, err := base64.StdEncoding.Strict().DecodeString(seed64)
+	if !found || !two || err != nil || len(seed) != ed25519.SeedSize {
+		return nil, errors.New("this is no witness's key: make one with auditwitness -new-key NAME")
+	}
+	return NewCosigner(name, ed25519.NewKeyFromSeed(seed), now)
+}
+
 // Sign implements note.Signer. text is a checkpoint's: whoever cosigns says that it extends each that was cosigned before.
 func (c *Cosigner) Sign(text []byte) ([]byte, error) {
 	if _, err := parseCheckpoint(string(text)); err != nil {

@@ -112,7 +112,7 @@ func newKey(name string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(stdout, witness.FormatKey(name, key))
+	_, err = io.WriteString(stdout, logproof.FormatCosigner(name, key))
 	fmt.Fprintln(stderr, signer)
 	return err
 }

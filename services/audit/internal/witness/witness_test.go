@@ -290,7 +290,7 @@ func TestKeyFile(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "key")
-	good := FormatKey("witness.example/one", key)
+	good := logproof.FormatCosigner("witness.example/one", key)
 	for name, text := range map[string]string{
 		"empty": "", "a log's key": "PRIVATE+KEY+x+0c9df308+AAAA", "no name": strings.Replace(good, "witness.example/one", "", 1), "cut": good[:len(good)-9], "a space": strings.Replace(good, "example", "exa mple", 1),
 	} {

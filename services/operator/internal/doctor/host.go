@@ -40,6 +40,9 @@ type Host struct {
 	Vault *vaultv1.GetStatusResponse
 	// Audit is audit's; nil when it does not answer.
 	Audit *auditv1.GetStatusResponse
+	// Witnesses is how the log stands with its witnesses, "" where audit does not answer, and Cosigned whether that is well.
+	Witnesses string
+	Cosigned  bool
 	// Unenforced are services whose network expectation nothing enforces, by the executor's own word.
 	Unenforced []string
 }
@@ -139,6 +142,13 @@ func deep(_ context.Context, cfg Config) []Finding {
 	}
 	if why := cfg.Host.Egress.GetDomainsRefused(); why != "" {
 		out = append(out, Finding{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct domains.yaml in " + cfg.Operator.SecurityDir})
+	}
+	switch {
+	case cfg.Host.Witnesses == "" || cfg.Host.Witnesses == history.NoWitnesses:
+	case cfg.Host.Cosigned:
+		out = append(out, good("witnesses", "%s", cfg.Host.Witnesses))
+	default:
+		out = append(out, Finding{Warning, "witnesses", cfg.Host.Witnesses, "auditrelay's log says which witness does not answer, or refuses, and why."})
 	}
 	switch line, well := history.ForwardLine(cfg.Host.Audit, cfg.Now()); {
 	case !well:

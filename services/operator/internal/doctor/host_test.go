@@ -138,6 +138,9 @@ func TestDeepHealthIsShown(t *testing.T) {
 		"all is well":        {Host{Vault: &vaultv1.GetStatusResponse{Gateways: []*vaultv1.Gateway{told(time.Minute, true, true)}}}, nil},
 		"an executor's disk": {Host{Status: &executorv1.GetStatusResponse{Problems: []string{"its state\x1b[2J cannot be written"}}}, []string{"the executor: its state cannot be written"}},
 		"an audit's disk":    {Host{Audit: &auditv1.GetStatusResponse{Problems: []string{"the log cannot be written"}}}, []string{"the audit: the log cannot be written"}},
+		"no witnesses":       {Host{Witnesses: "no witnesses", Cosigned: true}, nil},
+		"a witness":          {Host{Witnesses: "cosigned by one", Cosigned: true}, []string{"cosigned by one"}},
+		"a silent witness":   {Host{Witnesses: "cosigned by one, 2h0m0s ago"}, []string{"cosigned by one, 2h0m0s ago"}},
 		"a vault's, and its gateways": {Host{Vault: &vaultv1.GetStatusResponse{
 			Problems: []string{"its state cannot be written"}, Gateways: []*vaultv1.Gateway{told(0, false, true), told(time.Hour, false, false), told(0, true, false)},
 		}}, []string{

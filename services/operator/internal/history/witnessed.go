@@ -11,12 +11,18 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
+// NoWitnesses is what WitnessLine says of a log that has none.
+const NoWitnesses = "no witnesses"
+
+// silence is how old a cosignature may be until that is a finding: the relay asks for new ones all the time.
+const silence = time.Hour
+
 // WitnessLine says in a few words how the log stands with its witnesses: how many there are, when a quorum of them cosigned it last, and
 // what that means. signed is what audit shows, nil for nothing.
 func WitnessLine(roots *trust.Snapshot, signed []byte, now time.Time) (line string, good bool) {
 	witnesses := roots.Witnesses
 	if witnesses.Quorum == 0 {
-		return "no witnesses", true
+		return NoWitnesses, true
 	}
 	newest, err := witnesses.OpenWitnessed(signed, roots.LogKeys, now)
 	if err != nil {
@@ -28,7 +34,7 @@ func WitnessLine(roots *trust.Snapshot, signed []byte, now time.Time) (line stri
 	if fresh := witnesses.Fresh(newest, now); fresh != nil {
 		return line + "; CHANGES WAIT: " + fresh.Error(), false
 	}
-	return line, err == nil
+	return line, err == nil && now.Sub(newest.At) < silence
 }
 
 // behindFor is how long a record may wait for a destination until that is a finding.

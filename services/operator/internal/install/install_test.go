@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/trust"
 )
@@ -86,6 +87,10 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 				roles = append([]string{added}, roles...)
 			}
 		}
+		if slices.Contains(args, "durward-witness.conf") {
+			passwd += fmt.Sprintf("durward-witness:x:%d:%d::/:/sbin/nologin\n", os.Getuid(), os.Getgid())
+			group += fmt.Sprintf("durward-witness:x:%d:\n", os.Getgid())
+		}
 		for _, role := range roles {
 			passwd += fmt.Sprintf("durward-%s:x:%d:%d::/:/sbin/nologin\n", role, os.Getuid(), os.Getgid())
 			group += fmt.Sprintf("durward-%s:x:%d:\n", role, os.Getgid())
@@ -111,7 +116,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "systemctl":
 		for _, unit := range args {
 			by := map[bool]string{true: "durward.target.wants", false: "timers.target.wants"}[strings.HasSuffix(unit, ".service") || strings.HasSuffix(unit, ".socket")]
-			if unit == "durward.target" {
+			if unit == "durward.target" || unit == "durward-auditwitness.service" {
 				by = "multi-user.target.wants"
 			}
 			m.write("etc/systemd/system/"+by+"/"+unit, "")
@@ -333,6 +338,68 @@ func TestRelay(t *testing.T) {
 		if _, err := os.Stat(without.path(path)); err == nil {
 			t.Errorf("%s is there, which nobody asked for", path)
 		}
+	}
+}
+
+// TestWitness: a witness comes with the relay, a key that it alone can read, the log's key, and the trust of everybody here; what a human
+// wrote is kept, and what it lacks is said.
+func TestWitness(t *testing.T) {
+	m := newImage(t)
+	for _, name := range []string{"auditrelay", "auditwitness"} {
+		m.must(os.WriteFile(filepath.Join(m.programs, name), []byte("program "+name), 0o755))
+	}
+	if _, err := install.New(m.options(install.Settings{Witness: true})); err == nil || !strings.Contains(err.Error(), "sees no checkpoint") {
+		t.Errorf("without the relay: %v", err)
+	}
+	both := install.Settings{Relay: true, Witness: true}
+	m.apply(both)
+	signer, err := logproof.ParseCosigner(m.read("etc/durward-witness/witness.key"), time.Now)
+	m.must(err)
+	info, err := os.Stat(m.path("etc/durward-witness/witness.key"))
+	m.must(err)
+	if info.Mode().Perm() != 0o640 {
+		t.Errorf("the key is %04o", info.Mode().Perm())
+	}
+	roots, err := trust.Open(m.path("etc/durward/trust"))
+	m.must(err)
+	if w := roots.Current().Witnesses; w.Quorum != 1 || len(w.Keys) != 1 || w.Keys[0].String() != signer.String() || w.Within != 0 {
+		t.Errorf("trusted are %+v, and the witness is %s", w, signer)
+	}
+	logKey := strings.Fields(m.read("etc/durward/trust/log_keys")) // after a comment
+	if c := m.read("etc/durward-witness/auditwitness.yaml"); !strings.Contains(c, "  - "+logKey[len(logKey)-1]+"\n") || !strings.Contains(c, "listen: 127.0.0.1:7445\n") {
+		t.Errorf("the witness's file:\n%s", c)
+	}
+	if relay := m.read("etc/durward/auditrelay.yaml"); !strings.Contains(relay, "witnesses: [http://127.0.0.1:7445]") {
+		t.Errorf("the relay's file:\n%s", relay)
+	}
+	if _, err := os.Stat(m.path("etc/systemd/system/multi-user.target.wants/durward-auditwitness.service")); err != nil {
+		t.Error(err)
+	}
+	if done := m.apply(both); len(done) > 0 {
+		t.Errorf("a second run: %v", done)
+	}
+	// A human's files are kept, also if they were there before the witness.
+	m.write("etc/durward/auditrelay.yaml", "# a human's\n")
+	m.write("etc/durward/trust/witnesses.yaml", "quorum: 1\nwitnesses: [other.example/one+0+AA]\n")
+	var said []string
+	for _, step := range m.plan(both).Steps {
+		if step.Verb == install.Keep {
+			said = append(said, step.What+": "+step.Note)
+		}
+	}
+	want := []string{"/etc/durward/trust/witnesses.yaml: its witnesses are yours to choose; this host's is " + signer.String(), "/etc/durward/auditrelay.yaml: it is yours; this host's witness is at http://127.0.0.1:7445"}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Error(diff)
+	}
+	if done := m.apply(both); len(done) > 0 || m.read("etc/durward/auditrelay.yaml") != "# a human's\n" {
+		t.Errorf("a human's files: %v", done)
+	}
+	m.apply(install.Settings{Relay: true})
+	if _, err := os.Stat(m.path("etc/systemd/system/durward-auditwitness.service")); err == nil {
+		t.Error("the unit stays without the witness")
+	}
+	if _, err := os.Stat(m.path("etc/durward-witness/witness.key")); err != nil {
+		t.Errorf("the key is lost: %v", err)
 	}
 }
 

@@ -57,6 +57,8 @@ const (
 
 const (
 	healthOffset = 10
+	// witnessOffset comes behind the ports of health.
+	witnessOffset = healthOffset + 5
 	// DefaultPort is where agents connect.
 	DefaultPort = installdir.DefaultBasePort
 )
@@ -80,12 +82,23 @@ type Settings struct {
 	Relay bool `json:"relay,omitempty"`
 	// Egress adds the process that reaches other hosts for agents.
 	Egress bool `json:"egress,omitempty"`
+	// Witness adds auditwitness, on this host. It needs Relay, which shows it the checkpoints.
+	Witness bool `json:"witness,omitempty"`
 }
 
 // Processes beside those of every installation.
 const (
-	relay  = "relay"
-	egress = "egress"
+	relay   = "relay"
+	egress  = "egress"
+	witness = "witness"
+)
+
+const (
+	// witnessDir has nothing of Durward's: who has the witness has nothing else.
+	witnessDir = "/etc/durward-witness"
+	witnessKey = witnessDir + "/witness.key"
+	// witnessName is what its cosignatures are called.
+	witnessName = "durward.local/witness/main"
 )
 
 // addition is a process that a human adds: whether it is wanted, its program, and whom it connects to.
@@ -99,6 +112,7 @@ func (a addition) unit() string { return "durward-" + a.program + ".service" }
 
 func (s Settings) additions() []addition {
 	return []addition{
+		{s.Witness, witness, "auditwitness", nil},
 		{s.Relay, relay, "auditrelay", []string{"audit"}},
 		{s.Egress, egress, egress, []string{"vault", "audit"}},
 	}
@@ -109,10 +123,12 @@ func (s Settings) wanted() []addition {
 	return slices.DeleteFunc(s.additions(), func(a addition) bool { return !a.wanted })
 }
 
-// added are their roles.
+// added are the roles of those that connect to others, which have a certificate and what Durward's own have.
 func (s Settings) added() (roles []string) {
 	for _, a := range s.wanted() {
-		roles = append(roles, a.role)
+		if len(a.calls) > 0 {
+			roles = append(roles, a.role)
+		}
 	}
 	return roles
 }
@@ -122,7 +138,13 @@ type values struct {
 	Settings
 	// Operator, State and SigningKey are an operator's; empty elsewhere.
 	Operator, State, SigningKey string
+	// Logs are the public keys of the logs that the witness cosigns; empty elsewhere.
+	Logs []string
 }
+
+// WitnessAddress is where the witness listens, and WitnessURL where the relay finds it.
+func (v values) WitnessAddress() string { return v.loopback(witnessOffset) }
+func (v values) WitnessURL() string     { return "http://" + v.WitnessAddress() }
 
 // KID names the vault's first signing key.
 func (values) KID() string { return installdir.FirstKID }

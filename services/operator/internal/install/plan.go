@@ -107,8 +107,11 @@ func (p *Plan) Effects() int {
 
 // New looks at the host and returns what is to be done. It changes nothing.
 func New(opts Options) (*Plan, error) {
-	if opts.Port < 1024 || opts.Port > 65535-healthOffset-3 {
-		return nil, fmt.Errorf("port %d: use 1024 to %d", opts.Port, 65535-healthOffset-3)
+	if opts.Port < 1024 || opts.Port > 65535-witnessOffset {
+		return nil, fmt.Errorf("port %d: use 1024 to %d", opts.Port, 65535-witnessOffset)
+	}
+	if opts.Witness && !opts.Relay {
+		return nil, errors.New("a witness without the relay sees no checkpoint: give --relay too, or --witness=false")
 	}
 	if err := checkTree(opts.Root); err != nil {
 		return nil, err
@@ -135,7 +138,7 @@ func New(opts Options) (*Plan, error) {
 		return nil, err
 	}
 	for _, part := range []func() error{
-		p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.certificates, p.units, p.recorded, p.members, p.start,
+		p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.recorded, p.members, p.start,
 	} {
 		if err := part(); err != nil {
 			return nil, err

@@ -101,6 +101,11 @@ func (p *Plan) missingUsers() ([]string, error) {
 			missing = append(missing, User(role)+"'s membership")
 		}
 	}
+	if _, err := lookupUser(p.opts.Root, User(witness)); p.opts.Witness && errors.Is(err, errNoSuchUser) {
+		missing = append(missing, "user "+User(witness))
+	} else if p.opts.Witness && err != nil {
+		return nil, err
+	}
 	return missing, nil
 }
 
@@ -349,11 +354,11 @@ func (p *Plan) start() error {
 	for _, a := range p.opts.wanted() {
 		units = append(units, a.unit())
 	}
-	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
+	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target", "durward-auditwitness.service": "multi-user.target"}
 	var enable []string
 	for _, name := range units {
 		by := wanted[name]
-		if name == gatewaySocket || strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
+		if name == gatewaySocket || by == "" && strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
 			by = "durward.target"
 		}
 		if by == "" {

@@ -15,6 +15,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
+	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -94,7 +95,9 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
 		// A vault or an audit that does not answer is a finding of its own, too.
 		h.Vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-		h.Audit, _ = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{})
+		if h.Audit, _ = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}); h.Audit != nil {
+			h.Witnesses, h.Cosigned = history.WitnessLine(s.Trust.Current(), h.Audit.GetWitnessed(), a.Now())
+		}
 		if s.Egress != nil {
 			h.Egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
 		}

@@ -81,6 +81,7 @@ client and sudo durward operator. An installation that durward up made there bef
 	flags.BoolVar(&opts.settings.ProcessDriver, "process-driver", false, "let the executor start services by itself, as other users: takes hardening from its unit")
 	flags.BoolVar(&opts.settings.Relay, "relay", false, "add auditrelay, which dials the witnesses and collectors in its file: durward-auditrelay.service")
 	flags.BoolVar(&opts.settings.Egress, "egress", false, "add egress, which reaches other hosts for agents: durward-egress.service")
+	flags.BoolVar(&opts.settings.Witness, "witness", false, "add auditwitness, which cosigns the log on this host, and the relay to it: durward-auditwitness.service")
 	return cmd
 }
 
@@ -147,6 +148,9 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if opts.settings.Witness && !opts.changed("relay") {
+		opts.settings.Relay = true
+	}
 	settings := opts.settings
 	if record.Installed() {
 		settings = record.Settings
@@ -157,6 +161,9 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			"process-driver":     func() { settings.ProcessDriver = opts.settings.ProcessDriver },
 			"relay":              func() { settings.Relay = opts.settings.Relay },
 			"egress":             func() { settings.Egress = opts.settings.Egress },
+			"witness": func() {
+				settings.Witness, settings.Relay = opts.settings.Witness, settings.Relay || opts.settings.Relay
+			},
 		} {
 			if opts.changed(flag) {
 				take()
