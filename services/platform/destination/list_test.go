@@ -100,3 +100,17 @@ block:
 		t.Errorf("comments alone: %v, %v", l, err)
 	}
 }
+
+// TestAListIsBounded: what has more entries than are ever looked through is refused as a whole.
+func TestAListIsBounded(t *testing.T) {
+	list := func(allow, block int) string {
+		entries := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("example.org, ", n), ", ") + "]\n" }
+		return "allow: " + entries(allow) + "block: " + entries(block)
+	}
+	if _, err := ParseList(File, []byte(list(1, maxEntries))); err == nil || !strings.Contains(err.Error(), "more than 20000 entries") {
+		t.Errorf("one too many: %v", err)
+	}
+	if _, err := ParseList(File, []byte(list(1, 1))); err != nil {
+		t.Error(err)
+	}
+}

@@ -165,3 +165,20 @@ func BenchmarkScan(b *testing.B) {
 		})
 	}
 }
+
+// TestParseIDRefuses what is of another length, has other characters, or is not spelled as it was issued.
+func TestParseIDRefuses(t *testing.T) {
+	whole := fixed.String()
+	if id, err := ParseID(whole); err != nil || id != fixed {
+		t.Fatalf("%v, %v: nothing is proved", id, err)
+	}
+	for _, s := range []string{
+		"", "tkn", "tkn_", whole[4:], whole[:len(whole)-1], whole + "a", whole + whole[4:], "TKN_" + whole[4:], "xxxx" + whole[4:],
+		"tkn_" + strings.Repeat("\n", 26), whole[:10] + "\n" + whole[11:], whole[:10] + "\r\n" + whole[12:], whole[:10] + "1" + whole[11:],
+		strings.ToUpper(whole), whole[:len(whole)-1] + "7",
+	} {
+		if id, err := ParseID(s); err == nil || id != (ID{}) {
+			t.Errorf("%q is %v, %v", s, id, err)
+		}
+	}
+}

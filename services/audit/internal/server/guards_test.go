@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 )
@@ -32,5 +33,13 @@ func TestUnreadable(t *testing.T) {
 	}
 	if got := unreadable(errors.New("the disk is gone")); !fault.Is(got, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 		t.Errorf("%v", got)
+	}
+}
+
+// TestNobodyKeepsCosignatures: where there is no place for them, that is said.
+func TestNobodyKeepsCosignatures(t *testing.T) {
+	answer, err := witnessService{Server: &Server{}}.AddCosignatures(t.Context(), &auditv1.AddCosignaturesRequest{})
+	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("%v, %v", answer, err)
 	}
 }

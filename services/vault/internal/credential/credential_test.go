@@ -1,8 +1,13 @@
 package credential
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/vault/internal/keyring"
 	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/store"
 )
@@ -36,5 +41,25 @@ func TestArgumentsThatSendNothing(t *testing.T) {
 	}
 	if err := new(Service).sendsNow(&store.Operation{ToolName: "none", Arguments: []byte(url)}, ask); err == nil || err.Error() != "its tool is not known" {
 		t.Errorf("a tool that there is not: %v", err)
+	}
+}
+
+// TestWhatAnOperatorCanMend is told as what it is, and everything else stays inside.
+func TestWhatAnOperatorCanMend(t *testing.T) {
+	t.Parallel()
+	for cause, code := range map[error]callv1.Code{
+		keyring.ErrSealed: callv1.Code_CODE_SEALED, keyring.ErrPassphrase: callv1.Code_CODE_DENIED,
+		keyring.ErrNoNext: callv1.Code_CODE_CONFLICT, keyring.ErrNoPassphrase: callv1.Code_CODE_CONFLICT,
+		safe.ErrUnknown: callv1.Code_CODE_NOT_FOUND, safe.ErrNotGranted: callv1.Code_CODE_NOT_FOUND,
+		safe.ErrExists: callv1.Code_CODE_CONFLICT, safe.ErrNewest: callv1.Code_CODE_CONFLICT, safe.ErrVersion: callv1.Code_CODE_CONFLICT,
+		safe.ErrCommitment: callv1.Code_CODE_INVALID_ARGUMENT, store.ErrStatementUsed: callv1.Code_CODE_CONFLICT,
+	} {
+		if err := asFault("hf", fmt.Errorf("below: %w", cause)); !fault.Is(err, code) {
+			t.Errorf("%v became %v", cause, err)
+		}
+	}
+	other := errors.New("something else")
+	if err := asFault("hf", other); !errors.Is(err, other) || errors.As(err, new(*fault.Error)) {
+		t.Errorf("%v", err)
 	}
 }

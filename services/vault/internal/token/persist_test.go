@@ -252,3 +252,27 @@ func TestAValueOfAnotherForm(t *testing.T) {
 		}
 	}
 }
+
+// TestAKeyIsAFileOfItsSession: no name leads out of the keys' folder, and a file that was cut short is no key.
+func TestAKeyIsAFileOfItsSession(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), Folder)
+	k := keys{dir}
+	if err := k.write(session1, sessionKey{born: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, session1+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.read(session1); err != nil {
+		t.Fatalf("%v: nothing is proved", err)
+	}
+	for name, content := range map[string][]byte{"../" + session1: raw, session2: raw[:len(raw)-1], session2 + "x": raw, "": raw} {
+		if err := os.WriteFile(filepath.Join(dir, name+".key"), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.read(name); err == nil {
+			t.Errorf("%q has a key of %d bytes", name, len(content))
+		}
+	}
+}
