@@ -14,7 +14,6 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/dialer"
-	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/sink/wiring"
 	"durward.internal/services/platform/suspicion"
 )
@@ -106,9 +105,7 @@ func (s *settings) Validate() error {
 	if _, err := suspicion.ParseSeverity(s.RefuseSuspicious); err != nil {
 		problems = append(problems, fmt.Errorf("refuse_suspicious: %w", err))
 	}
-	if list, err := unattended.Parse(s.Unattended); err != nil {
-		problems = append(problems, err)
-	} else if err := unattended.Check(list, optionsv1.Role_ROLE_EGRESS); err != nil {
+	if _, err := wiring.CheckUnattended(s.Unattended, optionsv1.Role_ROLE_EGRESS); err != nil {
 		problems = append(problems, err)
 	}
 	if _, err := s.dialer(); err != nil {

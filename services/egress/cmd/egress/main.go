@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
@@ -22,8 +23,8 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/egress/internal/domains"
 	"durward.internal/services/egress/internal/server"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
@@ -39,6 +40,9 @@ var version = release.Version()
 
 // drainTime is how long a call that was begun may take to end when the process is told to.
 const drainTime = 5 * time.Second
+
+// maxDomains bounds the list of domains, as the vault does.
+const maxDomains = 256 << 10
 
 func main() {
 	// Before anything is written: only this user may read it. Credentials pass through this memory: it is in no dump of a crash.
@@ -98,7 +102,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	list, err := domains.Open(ctx, cfg.Domains, cfg.Gateway, l.Log, logger)
+	list, err := wiring.OpenLive(wiring.LiveConfig[*destination.List]{
+		Name: destination.File, Path: cfg.Domains, Max: maxDomains, Optional: true, Foreign: cfg.Gateway, Log: l.Log, Logger: logger,
+		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
+		Tell: func(_, now *destination.List) string {
+			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -122,9 +132,9 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	srv := newServer(l, authority, logger)
 	egressv1.RegisterToolServiceServer(srv, tools)
+	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe})
 	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Self: l.Self.ID().String(), Tools: tools, Domains: list, Authority: authority, Log: l.Log, Version: version, VaultReachable: l.VaultReachable,
-		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
+		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused,
 	}))
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))

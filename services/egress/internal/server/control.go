@@ -4,48 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/egress/internal/domains"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/recorder"
-	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/control"
 	"durward.internal/services/platform/suspicion"
-	"durward.internal/services/platform/telemetry"
 )
 
 // ControlConfig is what a Control is made of; everything is required.
 type ControlConfig struct {
-	// Self is this process's SPIFFE ID.
-	Self           string
-	Tools          *Tools
-	Domains        *domains.Live
-	Authority      *sink.Authority
-	Log            *recorder.Recorder
-	VaultReachable func() bool
-	Deep           *telemetry.Deep
-	Version        string
+	Sink  *control.Sink
+	Tools *Tools
+	// DomainsRefused says why the list that is there now is not in force; "" where it is.
+	DomainsRefused func() string
+}
+
+// unimplemented stands below what a sink has, so that control.Sink's methods are the ones that count.
+type unimplemented struct {
+	egressv1.UnimplementedControlServiceServer
 }
 
 // Control implements egressv1.ControlServiceServer.
 type Control struct {
-	egressv1.UnimplementedControlServiceServer
-	cfg     ControlConfig
-	started time.Time
+	unimplemented
+	*control.Sink
+	cfg ControlConfig
 }
 
 // NewControl returns the control side.
-func NewControl(cfg ControlConfig) *Control { return &Control{cfg: cfg, started: time.Now()} }
+func NewControl(cfg ControlConfig) *Control { return &Control{Sink: cfg.Sink, cfg: cfg} }
 
 // Subjects knows what a call acts on: where it leads. It is the sink's Subjects and its Finder.
 type Subjects struct{}
@@ -68,19 +63,10 @@ func (Subjects) Found(context.Context, string, string, []byte) string { return "
 
 // PreviewCall returns what a call would act on and do.
 func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
-	tool, ok := contract.Referred(r.GetTool())
-	if !ok || tool.Sink != optionsv1.Role_ROLE_EGRESS {
-		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "egress has no such tool, or another definition of it", fault.WithField("tool"))
-	}
-	arguments, err := contract.CanonicalArguments(r.GetArguments())
-	if err != nil {
-		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments are not in canonical form", fault.WithField("arguments"), fault.WithCause(err))
-	}
-	request, err := tool.Decode(arguments)
+	tool, request, out, err := c.Preview(r)
 	if err != nil {
 		return nil, err
 	}
-	out := &executorv1.PreviewCallResponse{Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
 	if out.Subject, err = (Subjects{}).Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
@@ -92,7 +78,7 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if tool.Tier != optionsv1.Tier_TIER_READ {
 		out.Plan = []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
 	}
-	switch verdict, by := c.cfg.Domains.Current().Judge("", "", to); verdict {
+	switch verdict, by := c.cfg.Tools.domains().Judge("", "", to); verdict {
 	case destination.Blocked:
 		out.Plan = append(out.Plan, "it is refused all the same: the domain is blocked, by "+by)
 	case destination.Allowed:
@@ -128,7 +114,7 @@ func (c *Control) TestURL(_ context.Context, r *egressv1.TestURLRequest) (*egres
 		out.Rule, out.Why = string(refused.Rule), refused.Why
 		return out, nil
 	}
-	verdict, by := c.cfg.Domains.Current().Judge(r.GetClient(), r.GetAgent(), to)
+	verdict, by := c.cfg.Tools.domains().Judge(r.GetClient(), r.GetAgent(), to)
 	switch verdict {
 	case destination.Allowed:
 		out.Verdict, out.Rule, out.Why = "allowed", by, "the list of domains allows it; its address is judged when it is dialled"
@@ -147,49 +133,9 @@ func (c *Control) TestURL(_ context.Context, r *egressv1.TestURLRequest) (*egres
 
 // GetStatus is deep health.
 func (c *Control) GetStatus(ctx context.Context, _ *egressv1.GetStatusRequest) (*egressv1.GetStatusResponse, error) {
-	now := c.cfg.Authority.Control()
-	unsettled, err := c.cfg.Authority.Unsettled(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list := c.cfg.Domains.Current()
+	list := c.cfg.Tools.domains()
 	status := &egressv1.GetStatusResponse{
-		Halted: now.Halted, Epoch: now.Epoch, AuditReachable: c.cfg.Log.Reachable(), VaultReachable: c.cfg.VaultReachable(),
-		SpooledRecords: uint32(max(c.cfg.Log.Depth(), 0)), Version: c.cfg.Version, StartedAt: timestamppb.New(c.started),
-		Checkpoint: c.cfg.Log.Checkpoint(), Unsettled: uint32(unsettled), Problems: c.cfg.Deep.Problems(ctx),
-		Domains: uint32(len(list.Allow) + len(list.Block)), DomainsRefused: c.cfg.Domains.Refused(), UnderWay: uint32(c.cfg.Tools.UnderWay()),
+		Domains: uint32(len(list.Allow) + len(list.Block)), DomainsRefused: c.cfg.DomainsRefused(), UnderWay: uint32(c.cfg.Tools.UnderWay()),
 	}
-	if now.Halted {
-		status.HaltedReason, status.HaltedBy = now.Reason, now.By
-		if !now.At.IsZero() {
-			status.HaltedAt = timestamppb.New(now.At)
-		}
-	}
-	return status, nil
-}
-
-// Halt stops everything that leaves this host, durably.
-func (c *Control) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
-	epoch, err := c.cfg.Authority.Halt(ctx, r.GetReason(), r.GetEpoch())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.HaltResponse{Epoch: epoch}, nil
-}
-
-// EndStanding makes standing statements void here.
-func (c *Control) EndStanding(ctx context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
-	if err := c.cfg.Authority.EndStanding(ctx, r.GetStatements()); err != nil {
-		return nil, err
-	}
-	return &executorv1.EndStandingResponse{}, nil
-}
-
-// Resume ends a halt, on a human's statement.
-func (c *Control) Resume(ctx context.Context, r *executorv1.ResumeRequest) (*executorv1.ResumeResponse, error) {
-	epoch, err := c.cfg.Authority.Resume(ctx, r.GetStatement())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.ResumeResponse{Epoch: epoch}, nil
+	return status, c.Status(ctx, status)
 }

@@ -10,7 +10,6 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/gpu/find"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/sink/wiring"
 )
 
@@ -115,12 +114,8 @@ func (s *settings) Validate() error {
 	if least := s.GPU.MarginOverrideMinMiB; least != nil && *least > s.marginMiB() {
 		problems = append(problems, errors.New("gpu.margin_override_min_mib: must be at most gpu.margin_mib; leave it out to allow no less"))
 	}
-	if list, err := unattended.Parse(s.Unattended); err != nil {
-		problems = append(problems, err)
-	} else if err := unattended.Check(list, optionsv1.Role_ROLE_EXECUTOR); err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
+	_, err := wiring.CheckUnattended(s.Unattended, optionsv1.Role_ROLE_EXECUTOR)
+	return errors.Join(append(problems, err)...)
 }
 
 // maxMarginMiB bounds the margin, so that a slip of the pen is seen.

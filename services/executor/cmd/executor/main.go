@@ -141,9 +141,7 @@ func newServer(l *wiring.Links, h *host, logger *slog.Logger) *rpc.Server {
 	executorv1.RegisterToolServiceServer(srv, server.NewTools(server.ToolsConfig{Services: h.services, GPUs: h.gpus, Modes: h.modes, Progress: h.progress}))
 	executorv1.RegisterEventServiceServer(srv, server.NewEvents(h.services, h.progress))
 	executorv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Self: l.Self.ID().String(), Services: h.services, GPUs: h.gpus, Modes: h.modes, Authority: h.authority, Log: l.Log, Version: version, Deep: h.deep,
-		Refused:        h.catalog.Refused,
-		VaultReachable: l.VaultReachable,
+		Sink: l.Control(h.authority, h.deep, version), Services: h.services, GPUs: h.gpus, Modes: h.modes, Refused: h.catalog.Refused,
 	}))
 	return srv
 }

@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/mode"
 	"durward.internal/services/executor/internal/plan"
@@ -20,64 +17,43 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/sink"
-	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/sink/control"
 )
-
-// Log is what the control side tells of the audit log; the platform's recorder is one.
-type Log interface {
-	Reachable() bool
-	Depth() int
-	// Checkpoint is the newest one that was verified.
-	Checkpoint() []byte
-}
 
 // maxDisabled bounds how many disabled entries are shown.
 const maxDisabled = 100
 
-// ControlConfig is what a Control is made of; everything but Refused and Deep is required.
+// ControlConfig is what a Control is made of; everything but Refused is required.
 type ControlConfig struct {
-	// Self is this executor's SPIFFE ID.
-	Self      string
-	Services  *service.Manager
-	GPUs      *gpu.Monitor
-	Modes     *mode.Switcher
-	Authority *sink.Authority
-	Log       Log
-	// VaultReachable asks the vault's connection.
-	VaultReachable func() bool
+	Sink     *control.Sink
+	Services *service.Manager
+	GPUs     *gpu.Monitor
+	Modes    *mode.Switcher
 	// Refused says why the catalog that is there now is not in force; "": it is. May be nil.
 	Refused func() string
-	// Deep is the deep check; nil: none.
-	Deep    *telemetry.Deep
-	Version string
+}
+
+// unimplemented stands below what a sink has, so that control.Sink's methods are the ones that count.
+type unimplemented struct {
+	executorv1.UnimplementedControlServiceServer
 }
 
 // Control implements executorv1.ControlServiceServer.
 type Control struct {
-	executorv1.UnimplementedControlServiceServer
-	cfg     ControlConfig
-	started time.Time
+	unimplemented
+	*control.Sink
+	cfg ControlConfig
 }
 
 // NewControl returns the control side.
-func NewControl(cfg ControlConfig) *Control { return &Control{cfg: cfg, started: time.Now()} }
+func NewControl(cfg ControlConfig) *Control { return &Control{Sink: cfg.Sink, cfg: cfg} }
 
 // PreviewCall returns what a call would act on and do.
 func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
-	tool, ok := contract.Referred(r.GetTool())
-	if !ok || tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
-		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "this executor has no such tool, or another definition of it", fault.WithField("tool"))
-	}
-	arguments, err := contract.CanonicalArguments(r.GetArguments())
-	if err != nil {
-		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments are not in canonical form", fault.WithField("arguments"), fault.WithCause(err))
-	}
-	request, err := tool.Decode(arguments)
+	tool, request, out, err := c.Preview(r)
 	if err != nil {
 		return nil, err
 	}
-	out := &executorv1.PreviewCallResponse{Epoch: c.cfg.Authority.Control().Epoch, Audience: c.cfg.Self}
 	if r, ok := request.(*executorv1.SwitchModeRequest); ok {
 		p, err := c.cfg.Modes.Preview(ctx, r)
 		if err != nil {
@@ -201,11 +177,6 @@ func sleepLine(s *catalog.Service) string {
 
 // GetStatus is deep health.
 func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest) (*executorv1.GetStatusResponse, error) {
-	now := c.cfg.Authority.Control()
-	unsettled, err := c.cfg.Authority.Unsettled(ctx)
-	if err != nil {
-		return nil, err
-	}
 	cat := c.cfg.Services.Catalog()
 	gpus := c.cfg.GPUs.Last()
 	running := 0
@@ -215,21 +186,8 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 		}
 	}
 	status := &executorv1.GetStatusResponse{
-		Halted:          now.Halted,
-		Epoch:           now.Epoch,
-		AuditReachable:  c.cfg.Log.Reachable(),
-		VaultReachable:  c.cfg.VaultReachable(),
-		SpooledRecords:  uint32(max(c.cfg.Log.Depth(), 0)),
-		ServicesRunning: uint32(running),
-		ServicesTotal:   uint32(len(cat.Services)),
-		CatalogueDigest: cat.Digest,
-		Version:         c.cfg.Version,
-		StartedAt:       timestamppb.New(c.started),
-		GpuSource:       gpus.Source,
-		Gpus:            uint32(len(gpus.GPUs)),
-		Checkpoint:      c.cfg.Log.Checkpoint(),
-		Unsettled:       uint32(unsettled),
-		Problems:        c.cfg.Deep.Problems(ctx),
+		ServicesRunning: uint32(running), ServicesTotal: uint32(len(cat.Services)), CatalogueDigest: cat.Digest,
+		GpuSource: gpus.Source, Gpus: uint32(len(gpus.GPUs)),
 	}
 	for _, d := range cat.Disabled[:min(len(cat.Disabled), maxDisabled)] {
 		problem := clean.Line(d.Problem.String(), 400)
@@ -243,37 +201,5 @@ func (c *Control) GetStatus(ctx context.Context, _ *executorv1.GetStatusRequest)
 	if c.cfg.Refused != nil {
 		status.CatalogueRefused = clean.Line(c.cfg.Refused(), 1000)
 	}
-	if now.Halted {
-		status.HaltedReason, status.HaltedBy = now.Reason, now.By
-		if !now.At.IsZero() {
-			status.HaltedAt = timestamppb.New(now.At)
-		}
-	}
-	return status, nil
-}
-
-// Halt stops every further change, durably.
-func (c *Control) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
-	epoch, err := c.cfg.Authority.Halt(ctx, r.GetReason(), r.GetEpoch())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.HaltResponse{Epoch: epoch}, nil
-}
-
-// EndStanding makes standing statements void here.
-func (c *Control) EndStanding(ctx context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
-	if err := c.cfg.Authority.EndStanding(ctx, r.GetStatements()); err != nil {
-		return nil, err
-	}
-	return &executorv1.EndStandingResponse{}, nil
-}
-
-// Resume ends a halt, on a human's statement.
-func (c *Control) Resume(ctx context.Context, r *executorv1.ResumeRequest) (*executorv1.ResumeResponse, error) {
-	epoch, err := c.cfg.Authority.Resume(ctx, r.GetStatement())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.ResumeResponse{Epoch: epoch}, nil
+	return status, c.Status(ctx, status)
 }

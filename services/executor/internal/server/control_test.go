@@ -252,7 +252,7 @@ func TestWhatADisabledEntryLeftRunningIsTold(t *testing.T) {
 	t.Cleanup(source.Close)
 	control := server.NewControl(server.ControlConfig{
 		Services: service.New(service.Config{Catalog: source.Current, Drivers: map[string]service.Driver{catalog.DriverProcess: left{w.driver}, catalog.DriverNull: w.driver}}),
-		GPUs:     w.gpus, Modes: w.modes, Authority: w.authority, Log: w.log, VaultReachable: func() bool { return true },
+		GPUs:     w.gpus, Modes: w.modes, Sink: w.sink(),
 	})
 	status, err := control.GetStatus(t.Context(), &executorv1.GetStatusRequest{})
 	w.must(err)

@@ -43,6 +43,7 @@ import (
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/control"
 	"durward.internal/services/platform/statement"
 )
 
@@ -383,8 +384,7 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 		executorv1.RegisterToolServiceServer(r, server.NewTools(server.ToolsConfig{Services: w.services, GPUs: w.gpus, Modes: w.modes, Progress: &w.hub}))
 		executorv1.RegisterEventServiceServer(r, server.NewEvents(w.services, &w.hub))
 		executorv1.RegisterControlServiceServer(r, server.NewControl(server.ControlConfig{
-			Self: w.self.String(), Services: w.services, GPUs: w.gpus, Modes: w.modes, Authority: w.authority, Log: w.log,
-			VaultReachable: func() bool { return true }, Version: "test",
+			Sink: w.sink(), Services: w.services, GPUs: w.gpus, Modes: w.modes,
 		}))
 	}, func(cfg *rpc.ServerConfig) {
 		cfg.Unary = []grpc.UnaryServerInterceptor{w.authority.Unary(server.Subjects{Services: w.services, Modes: w.modes})}
@@ -521,4 +521,9 @@ func wantCode(t *testing.T, err error, code callv1.Code) *fault.Error {
 		t.Fatalf("code is %s (%s), want %s", f.Code, f.Message, code)
 	}
 	return f
+}
+
+// sink is the side of the control service that every sink has.
+func (w *world) sink() *control.Sink {
+	return control.New(control.Config{Self: w.self, Authority: w.authority, Log: w.log, VaultReachable: func() bool { return true }, Version: "test"})
 }

@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/control"
 	"durward.internal/services/platform/sink/sinkstore"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
@@ -140,10 +141,14 @@ func (l *Links) Authority(ctx context.Context, store *sinkstore.Store, logger *s
 	return a, nil
 }
 
-// VaultReachable reports whether the vault was spoken to lately, and wakes a connection that went idle.
-func (l *Links) VaultReachable() bool {
-	l.Vault.Connect()
-	return l.Vault.Spoken()
+// Control is what operators are served by every sink.
+func (l *Links) Control(a *sink.Authority, deep *telemetry.Deep, version string) *control.Sink {
+	return control.New(control.Config{
+		Self: l.Self.ID(), Authority: a, Log: l.Log, Deep: deep, Version: version, VaultReachable: func() bool {
+			l.Vault.Connect() // one that went idle is woken
+			return l.Vault.Spoken()
+		},
+	})
 }
 
 // CheckPeers holds what a sink's configuration says of vault and audit to their roles.

@@ -129,8 +129,8 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	}
 	r.write(chatUntil)
 	look(t, rules)
-	if len(r.list) != 1 || !r.list[0].Until.Equal(time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC)) || rules.problem != "" {
-		t.Fatalf("an entry with its end is %v, problem %q", r.list, rules.problem)
+	if len(r.list) != 1 || !r.list[0].Until.Equal(time.Date(2026, 1, 31, 17, 0, 0, 0, time.UTC)) || rules.Refused() != "" {
+		t.Fatalf("an entry with its end is %v, problem %q", r.list, rules.Refused())
 	}
 	look(t, rules)
 	r.log.records = nil
@@ -173,8 +173,8 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(t, rules)
-	if diff := cmp.Diff(want, r.list); diff != "" || rules.problem == "" {
-		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.problem, diff)
+	if diff := cmp.Diff(want, r.list); diff != "" || rules.Refused() == "" {
+		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.Refused(), diff)
 	}
 	r.log.full = true
 	r.write("[]")
@@ -184,8 +184,8 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	}
 	r.log.full = false
 	look(t, rules)
-	if len(r.list) != 0 || rules.problem != "" {
-		t.Errorf("the list is %v, problem %q", r.list, rules.problem)
+	if len(r.list) != 0 || rules.Refused() != "" {
+		t.Errorf("the list is %v, problem %q", r.list, rules.Refused())
 	}
 }
 
@@ -207,9 +207,9 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rules.foreign = &ownership.Foreign{UID: 4242, GIDs: []uint32{4242}}
+			rules.cfg.Foreign = &ownership.Foreign{UID: 4242, GIDs: []uint32{4242}}
 			r.write("[stop_service]")
-			if err := spoil(r, rules.foreign); err != nil {
+			if err := spoil(r, rules.cfg.Foreign); err != nil {
 				t.Fatal(err)
 			}
 			look(t, rules)
@@ -228,8 +228,8 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 // look has the rules look at their file: an error is what makes them look again.
 func look(t *testing.T, rules *Rules) {
 	t.Helper()
-	if err := rules.check(t.Context()); (err != nil) != (rules.problem != "") {
-		t.Errorf("check: %v, and what is wrong is %q", err, rules.problem)
+	if err := rules.check(t.Context()); (err != nil) != (rules.Refused() != "") {
+		t.Errorf("check: %v, and what is wrong is %q", err, rules.Refused())
 	}
 }
 

@@ -1,0 +1,66 @@
+package wiring
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/platformtest"
+)
+
+// TestAFileThatMayBeMissing: the list of domains is empty where it is not there, and one that is taken away allows nothing any more.
+func TestAFileThatMayBeMissing(t *testing.T) {
+	var log ledger
+	path := filepath.Join(t.TempDir(), destination.File)
+	open := func(optional bool) (*Live[*destination.List], error) {
+		return OpenLive(LiveConfig[*destination.List]{
+			Name: destination.File, Path: path, Max: 1000, Optional: optional, Log: &log, Logger: platformtest.Logger(),
+			Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
+			Tell:  func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
+		})
+	}
+	if _, err := open(false); err == nil {
+		t.Error("a file that must be there was not missed")
+	}
+	l, err := open(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Current().Allow) != 0 || len(log.records) != 0 {
+		t.Errorf("at the start: %v, recorded %v", l.Current(), log.records)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, step := range []struct {
+		text    string // "": taken away
+		allowed int
+		kind    auditv1.Kind
+	}{
+		{"allow: [docs.example]", 1, auditv1.Kind_KIND_CONFIG_FOUND},
+		{"allow: [docs.example, b", 1, auditv1.Kind_KIND_CONFIG_REFUSED},
+		{"allow: [docs.example, b.example]", 2, auditv1.Kind_KIND_CONFIG_FOUND},
+		{"", 0, auditv1.Kind_KIND_CONFIG_FOUND},
+	} {
+		log.records = nil
+		if write(step.text); step.text == "" {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := l.check(t.Context()); (err != nil) != (step.kind == auditv1.Kind_KIND_CONFIG_REFUSED) || (err != nil) != (l.Refused() != "") {
+				t.Errorf("%d: %v, refused %q", i, err, l.Refused())
+			}
+		}
+		if len(l.Current().Allow) != step.allowed || len(log.records) != 1 || log.records[0].GetKind() != step.kind {
+			t.Errorf("%d: %d allowed, recorded %v", i, len(l.Current().Allow), log.records)
+		}
+	}
+}
