@@ -4,10 +4,13 @@ package egress
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -127,6 +130,9 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 		if err := destination.CheckDomain(domain, key == "allow"); err != nil {
 			return cli.Usage("", "%s: %s", clean.Line(domain, 300), clean.Line(err.Error(), 300))
 		}
+		if key == "allow" && neverDialled(domain, cfg.ExecutorConfig) {
+			return cli.Usage("", "%s: egress dials no address of this host or of a private network, listed or not, unless local in egress.yaml names it with its port", domain)
+		}
 	}
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "egress " + key, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		return signedchange.PrepareOne(filepath.Join(cfg.SecurityDir, destination.File), destination.File, func(raw []byte) ([]byte, error) {
@@ -145,6 +151,29 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	}})
 	word := map[string]string{"allow": "agents may reach ", "block": "no agent reaches "}[key]
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
+}
+
+// neverDialled reports whether a domain is an address that egress refuses whatever the list says, as far as that can be told here:
+// egress.yaml stands beside the executor's file. Egress judges by itself.
+func neverDialled(domain, beside string) bool {
+	addr, err := netip.ParseAddr(domain)
+	to, errPort := netip.ParseAddrPort(domain)
+	if errPort == nil {
+		addr, err = to.Addr(), nil
+	}
+	if err != nil || addr.IsGlobalUnicast() && !addr.IsPrivate() {
+		return false
+	}
+	var file struct {
+		Local []netip.AddrPort `yaml:"local"`
+	}
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(beside), "egress.yaml"))
+	if err == nil {
+		err = yaml.Unmarshal(raw, &file)
+	}
+	return err != nil || !slices.ContainsFunc(file.Local, func(local netip.AddrPort) bool {
+		return local == to || errPort != nil && local.Addr() == addr
+	})
 }
 
 // entry is a line of the list. Domains are of plain letters; a star needs quotes.
