@@ -6,9 +6,12 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/sink/control"
 )
 
 // TestToolsOfOthersAreRefused: egress previews no tool but its own, in the definition that it has, and no call that leads nowhere.
@@ -23,8 +26,13 @@ func TestToolsOfOthersAreRefused(t *testing.T) {
 	}
 	older := mine.Ref()
 	older.DefinitionDigest = start.Ref().GetDefinitionDigest()
+	self, err := identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_EGRESS, "local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	egress := NewControl(ControlConfig{Sink: control.New(control.Config{Self: self})})
 	for name, ref := range map[string]*callv1.ToolRef{"the executor's": start.Ref(), "another definition": older, "none": nil} {
-		answer, err := NewControl(ControlConfig{}).PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: ref, Arguments: []byte(`{"service_id":"llm"}`)})
+		answer, err := egress.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: ref, Arguments: []byte(`{"service_id":"llm"}`)})
 		if !fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
 			t.Errorf("%s: %v, %v", name, answer, err)
 		}
