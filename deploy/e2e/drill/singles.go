@@ -181,10 +181,10 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 		w.must(proto.Unmarshal([]byte(s.permits["executor"]), permit))
 		return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: permit}, Texts: texts}
 	}
-	// Passwords that begin alike take longest. A text may have 256 KiB. Two, not eight: calls that take all the time that the vault has
-	// for one would end all at once, and leave a gap.
+	// Passwords that begin alike take longest. A text may have 256 KiB. Four, not eight: calls that take all the time that the vault has
+	// for one would end all at once, and leave a gap. Callers enough that whoever waits behind all of them waits longer than the vault lets it.
 	var texts []string
-	for i := range 2 {
+	for i := range 4 {
 		var text strings.Builder
 		for j := 0; text.Len() < 250<<10; j++ {
 			fmt.Fprintf(&text, "password=Tr0ub4do%d%06d-hunter\n", i, j)
@@ -199,7 +199,7 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 	defer cancel()
 	var greedy sync.WaitGroup
 	var answered atomic.Int64
-	for range 48 {
+	for range 128 {
 		own := sink()
 		greedy.Go(func() {
 			for ctx.Err() == nil {
