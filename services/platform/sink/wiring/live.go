@@ -89,7 +89,7 @@ func (l *Live[T]) read() (value T, digest string, err error) {
 		}
 	}
 	raw, err := ownership.ReadFile(path, l.cfg.Max, l.cfg.Foreign)
-	if err != nil && !(l.cfg.Optional && errors.Is(err, fs.ErrNotExist)) {
+	if err != nil && (!l.cfg.Optional || !errors.Is(err, fs.ErrNotExist)) {
 		return value, "", err
 	}
 	value, err = l.cfg.Parse(raw)
