@@ -75,7 +75,7 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 // waits returns how long approvals took.
 func (s *Store) waits(ctx context.Context, from, end int64) (waits []time.Duration, err error) {
 	asked := map[string]int64{}
-	err = s.each(ctx, `SELECT kind, operation_id, logged_at FROM entries WHERE kind IN (23, 24) AND kind != 42 AND logged_at >= ? AND idx < ? ORDER BY idx`,
+	err = s.each(ctx, `SELECT e.kind, e.operation_id, e.logged_at FROM entries e WHERE e.kind IN (23, 24)`+rareKind+` AND e.logged_at >= ? AND e.idx < ? ORDER BY e.idx`,
 		[]any{from, end}, func(scan func(...any) error) (bool, error) {
 			var kind int32
 			var operation string
