@@ -94,7 +94,7 @@ func (e ending) returns(w *world) (trials, effects int) {
 	const together = 10
 	services := []string{idle, spare}
 	w.arrange()
-	for round := 0; round < w.size(4, 2) && !w.caught(effects); round++ {
+	for round := 0; round < w.tries(4, 2) && !w.caught(effects); round++ {
 		sessions := []*keyedSession{w.openKeyed()}
 		for len(sessions) < together {
 			sessions = append(sessions, w.openKeyedAs(w.nextKeyed-1))

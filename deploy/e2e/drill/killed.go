@@ -73,7 +73,7 @@ func killedUnderLoad(w *world) (trials, effects int) {
 	var recovered []time.Duration
 	var up time.Duration
 	appended := 0
-	for i := range w.size(1000, 12) {
+	for i := range w.tries(1000, 12) {
 		began := time.Now()
 		harness.Eventually(w.t, "sinks append", func() error {
 			if n := load(began); n < loadBetween {

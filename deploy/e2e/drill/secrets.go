@@ -380,7 +380,7 @@ func secretsInUse(w *world) (trials, effects int) {
 			time.Sleep(20 * time.Millisecond) // many moments, and not all of the processor
 		}
 	})
-	for range w.size(1008, 64) / perStart {
+	for range w.tries(1008, 64) / perStart {
 		for i := range perStart {
 			w.must(s.renew(i))
 			trials++
@@ -419,7 +419,7 @@ func secretsUnderKills(w *world) (trials, effects int) {
 		effects++
 	}
 	starts := 0
-	for round := range w.size(1000, 6) {
+	for round := range w.tries(1000, 6) {
 		ctx, stop := context.WithCancel(w.t.Context())
 		var running sync.WaitGroup
 		running.Go(func() {

@@ -208,7 +208,7 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 		}
 		return nil
 	})
-	for range w.size(40, 20) {
+	for range w.tries(40, 20) {
 		trials++
 		w.pause(ctx, 50*time.Millisecond)
 		if _, err := modest.Tokenise(w.t.Context(), little); err != nil {
@@ -235,7 +235,7 @@ func openingReplayed(w *world) (trials, effects int) {
 		_, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: keyedToken(n), ClientName: "drill", Proof: p})
 		return err
 	}
-	for range w.size(5, 2) {
+	for range w.tries(5, 2) {
 		p, err := proof.Sign(w.keyed[n], proof.Claim{
 			Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Add(ahead).Unix(),
 		})

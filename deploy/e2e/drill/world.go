@@ -281,6 +281,15 @@ func (w *world) size(all, sample int) int {
 	return sample
 }
 
+// tries is size for a loop that a control leaves with its first effect: it has all of them, since a sample may miss the guard that it
+// lacks.
+func (w *world) tries(all, sample int) int {
+	if w.weak {
+		return all
+	}
+	return w.size(all, sample)
+}
+
 // mark is the state before an attack.
 type mark struct {
 	starts  int

@@ -33,6 +33,9 @@ func powerCuts(w *world) (trials, effects int) {
 	base := w.base()
 	calls := w.recorded(w.size(600, 60))
 	seed, cuts := full.Sample(w.t, 200, 10)
+	if w.weak {
+		cuts = 200 // until the first effect
+	}
 	random := rand.New(rand.NewPCG(seed, 0))
 	var told []time.Time
 	for _, writer := range w.held.Writers {
