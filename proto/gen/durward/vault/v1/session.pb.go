@@ -1907,9 +1907,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDECISION_DENIED\x10\x01\x12\x14\n" +
 	"\x10DECISION_GRANTED\x10\x02\x12\x14\n" +
-	"\x10DECISION_PENDING\x10\x03\"\x9a\x01\n" +
-	"\x14WaitOperationRequest\x12q\n" +
-	"\foperation_id\x18\x01 \x01(\tBI\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18-The operation_id of a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
+	"\x10DECISION_PENDING\x10\x03\"\x89\x01\n" +
+	"\x14WaitOperationRequest\x12`\n" +
+	"\foperation_id\x18\x01 \x01(\tB8\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x1cOf a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
 	"\r_operation_id\"\xe4\x02\n" +
 	"\x15WaitOperationResponse\x12<\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\x122\n" +
@@ -1919,9 +1919,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x04\x80\xbc\x18\x01R\texpiresAt\x12\x1c\n" +
 	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason\x12\x1c\n" +
-	"\x06halted\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x06halted\"\x9e\x01\n" +
-	"\x18WithdrawOperationRequest\x12q\n" +
-	"\foperation_id\x18\x01 \x01(\tBI\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18-The operation_id of a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
+	"\x06halted\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x06halted\"\x8d\x01\n" +
+	"\x18WithdrawOperationRequest\x12`\n" +
+	"\foperation_id\x18\x01 \x01(\tB8\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x1cOf a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
 	"\r_operation_id\"Y\n" +
 	"\x19WithdrawOperationResponse\x12<\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\"\xfa\x01\n" +
@@ -1983,10 +1983,10 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012o\n" +
 	"\x10AuthorityService\x12[\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xbc\b\n" +
-	"\vToolService\x12\xba\x03\n" +
-	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xd7\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xcd\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x9b\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied: stop and tell the user. \x01(\x010\x01P\x01\x12\xb7\x02\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xa4\b\n" +
+	"\vToolService\x12\xa2\x03\n" +
+	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xbf\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xb5\x02\n" +
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x83\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xb7\x02\n" +
 	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xc8\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xbe\x01\n" +
 	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x8f\x01READ: runs without asking anyone. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xb5\x02\n" +
 	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xcf\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc5\x01\n" +
