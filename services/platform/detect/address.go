@@ -1,6 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
+)
 
 // An address is a street with a house's number, in one of the orders that countries have, and what follows it: a flat, a town, a state,
 // a code, a country. What alone is too little, a word with a capital and a number, counts where the words before it or the
@@ -24,11 +28,11 @@ const minWord = 6
 
 // compound reports whether a word names a street by how it ends: Hauptstraße, Kerkstraat, Storgatan.
 func compound(word string) bool {
-	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon().of(word)&(notName|organ) != 0 {
+	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon.Words().Of(word)&(lexicon.NotName|lexicon.Organ) != 0 {
 		return false
 	}
-	for _, end := range streetEnds[word[len(word)-1]] {
-		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !notStreets[word] {
+	for _, end := range lexicon.StreetEnds[word[len(word)-1]] {
+		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !lexicon.NotStreets[word] {
 			return true
 		}
 	}
@@ -94,25 +98,25 @@ func (s *scan) place(w capitalised) bool {
 		s.take(from, to, 70, "two streets that meet")
 		return true
 	}
-	if c := s.at(w.from - 1); flatOnly.has(name) && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
+	if c := s.at(w.from - 1); lexicon.FlatOnly.Has(name) && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
 		if end, _ := s.flat(w.from); end > 0 && s.lineEnds(end) {
 			s.take(w.from, end, 60, "a flat or a suite in a line of its own")
 			return true
 		}
 	}
-	from, road := w.from, roads.has(strings.TrimSuffix(name, "."))
+	from, road := w.from, lexicon.Roads.Has(strings.TrimSuffix(name, "."))
 	for before, words := w.from, 0; !road && words < 4; words++ {
 		at := s.wordBefore(before)
 		if c := s.at(before - 2); s.at(before-1) == '\'' && (c == 'l' || c == 'd') && !is(s.at(before-3), isWord) {
 			at = before - 2
 		}
 		word := strings.TrimRight(s.text[at:before], ". ")
-		if at == before || before-at <= 2 && !joins[word] {
+		if at == before || before-at <= 2 && !lexicon.Joins[word] {
 			break
 		}
-		if before = at; roads.has(word) {
+		if before = at; lexicon.Roads.Has(word) {
 			from, road = before, true
-		} else if !joins[word] {
+		} else if !lexicon.Joins[word] {
 			break
 		}
 	}
@@ -127,9 +131,9 @@ func (s *scan) place(w capitalised) bool {
 		switch {
 		case words == 0 && !upper:
 			return false
-		case words > 0 && streetWords[strings.TrimSuffix(word, ".")], compound(word), strings.HasSuffix(word, "str.") && len(word) > 6:
+		case words > 0 && lexicon.StreetWords[strings.TrimSuffix(word, ".")], compound(word), strings.HasSuffix(word, "str.") && len(word) > 6:
 			known = true
-		case !upper && !joins[word]:
+		case !upper && !lexicon.Joins[word]:
 			end = at
 		}
 		if end == at {
@@ -150,7 +154,7 @@ func (s *scan) place(w capitalised) bool {
 	case known:
 		s.take(from, to, 75, whyStreet)
 		return true
-	case w.flags&notName != 0 || words > 4:
+	case w.flags&lexicon.NotName != 0 || words > 4:
 		return false
 	case s.near(from, 24, &addressWords) && s.prose(from) && w.to-w.from > 2:
 		s.take(from, to, 60, whyAnnounced)
@@ -322,15 +326,15 @@ func (s *scan) streetBehind(from, at int) bool {
 		}
 		word := strings.TrimSuffix(s.text[at:end], ".")
 		upper := s.capitalAt(at)
-		if words > 0 && flatWords.has(word) && s.words.of(word)&(street|suffix) == 0 {
+		if words > 0 && lexicon.FlatWords.Has(word) && s.words.Of(word)&(lexicon.Street|lexicon.Suffix) == 0 {
 			if stop, _ := s.flat(at); stop > 0 {
 				break
 			}
 		}
-		if words == 0 && end-at > 1 && roads.has(word) {
+		if words == 0 && end-at > 1 && lexicon.Roads.Has(word) {
 			lead = true
 		} else if !upper && !is(s.text[at], isDigit) {
-			if words == 0 || !joins[word] && (!lead || words > 3) {
+			if words == 0 || !lexicon.Joins[word] && (!lead || words > 3) {
 				break
 			}
 		} else if is(s.text[at], isDigit) {
@@ -339,20 +343,20 @@ func (s *scan) streetBehind(from, at int) bool {
 			}
 			last = end
 		} else {
-			flags := s.words.of(word)
+			flags := s.words.Of(word)
 			if words > 0 && capitals > 0 || words > 0 && last > 0 {
 				switch {
-				case flags&street != 0:
+				case flags&lexicon.Street != 0:
 					strong = end
-				case flags&suffix != 0:
+				case flags&lexicon.Suffix != 0:
 					weak = end
-				case compound(word), streetWords[word]:
+				case compound(word), lexicon.StreetWords[word]:
 					strong = end
 				}
 			} else if compound(word) {
 				strong = end
 			}
-			if flags&notName != 0 && flags&(street|suffix) == 0 && strong == 0 && words == 0 && !compass[word] {
+			if flags&lexicon.NotName != 0 && flags&(lexicon.Street|lexicon.Suffix) == 0 && strong == 0 && words == 0 && !lexicon.Compass[word] {
 				return false
 			}
 			capitals++
@@ -369,7 +373,7 @@ func (s *scan) streetBehind(from, at int) bool {
 		return true
 	case strong > 0:
 		end := s.point(strong)
-		if lastWord := s.lastWord(strong); compound(lastWord) || streetWords[lastWord] && s.words.of(lastWord)&street == 0 {
+		if lastWord := s.lastWord(strong); compound(lastWord) || lexicon.StreetWords[lastWord] && s.words.Of(lastWord)&lexicon.Street == 0 {
 			end = max(end, s.houseNumber(strong)) // 3, Kerkstraat 12
 		}
 		s.take(from, end, 85, whyNumber)
@@ -435,7 +439,7 @@ func (s *scan) productBefore(from int) bool {
 	for begin > 0 && from-begin < maxNameWord && is(s.text[begin-1], isWord) {
 		begin--
 	}
-	return s.words.of(s.text[begin:from-1])&notName != 0
+	return s.words.Of(s.text[begin:from-1])&lexicon.NotName != 0
 }
 
 // plainWords reports whether each word has small letters, as names have: API Key has none.

@@ -1,6 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
+)
 
 // code looks at a number that may be a town's: ", CA 90210", or where one is named.
 func (s *scan) code(from, to int) {
@@ -13,7 +17,7 @@ func (s *scan) code(from, to int) {
 			begin--
 		}
 		state := s.text[begin : from-1]
-		if states[state] && begin > 1 && (s.text[begin-1] == '\n' || s.text[begin-1] == ' ' && (s.text[begin-2] == ',' || is(s.text[begin-2], isLower) && !stateWords[state])) {
+		if lexicon.States[state] && begin > 1 && (s.text[begin-1] == '\n' || s.text[begin-1] == ' ' && (s.text[begin-2] == ',' || is(s.text[begin-2], isLower) && !lexicon.StateWords[state])) {
 			s.add(begin, end, Address, 70, "a state, and a town's number")
 			return
 		}
@@ -70,9 +74,6 @@ func (s *scan) behind(to, n int, words *wordList) bool {
 	after, _, _ := strings.Cut(s.text[to:min(len(s.text), to+n)], "\n")
 	return hasWord(after, words)
 }
-
-// stateWords are states' signs that are words of machines and of sentences as well.
-var stateWords = wordSet(`OK OR IN ME HI PA MA LA AS ID CO DE AL MO MS MD NO NT MP`)
 
 // whereWords speak of a place, which a town's number may name.
 var whereWords = listOf(

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/platform/detect/lexicon"
 	"durward.internal/services/platform/secret"
 )
 
@@ -118,7 +119,7 @@ func (d *Detector) Personal(ctx context.Context, text string) ([]Span, error) {
 }
 
 func (d *Detector) personal(ctx context.Context, text string) ([]Span, error) {
-	s := scan{text: text, words: lexicon()}
+	s := scan{text: text, words: lexicon.Words()}
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package detect
 import (
 	"context"
 	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
 )
 
 // Names that no sentence tells: the line above an address in a letter or under one, and names in lines without any capital, as people type them.
@@ -61,18 +63,18 @@ func (s *scan) nameLine(begin, end int) int {
 		switch {
 		case w.to == at || w.to > end:
 			return -1
-		case w.flags&title != 0 && words == 0:
+		case w.flags&lexicon.Title != 0 && words == 0:
 			if at = w.to; s.at(at) == '.' {
 				at++
 			}
 			continue
 		case kinds[s.text[at]] != kindUpper:
-			if !joins[s.text[at:w.to]] {
+			if !lexicon.Joins[s.text[at:w.to]] {
 				return -1
 			}
 		case w.to-at == 1 && s.at(w.to) == '.':
 			w.to++
-		case !s.nameLike(w) || w.flags&(street|word) != 0 && w.flags&aName == 0:
+		case !s.nameLike(w) || w.flags&(lexicon.Street|lexicon.Word) != 0 && w.flags&lexicon.Name == 0:
 			return -1
 		default:
 			words++
@@ -111,7 +113,7 @@ func (s *scan) smallLetters() {
 func (s *scan) smallAddresses(line string, from int) {
 	raised := []byte(line)
 	for i := range raised {
-		if c := raised[i]; c >= 'a' && c <= 'z' && (i == 0 || raised[i-1] == ' ') && !joins[line[i:smallEnd(line, i)]] {
+		if c := raised[i]; c >= 'a' && c <= 'z' && (i == 0 || raised[i-1] == ' ') && !lexicon.Joins[line[i:smallEnd(line, i)]] {
 			if raised[i] &^= 0x20; smallEnd(line, i) == i+2 {
 				raised[i+1] &^= 0x20 // a state
 			}
@@ -153,11 +155,11 @@ func (s *scan) smallNames(from, to int) {
 			continue
 		}
 		end := s.smallWord(at)
-		if flags := s.small(at, end); end-at > 3 && flags&given != 0 && flags&(word|placeName|ambiguous|notName) == 0 && !is(s.at(end), isDigit) {
+		if flags := s.small(at, end); end-at > 3 && flags&lexicon.Given != 0 && flags&(lexicon.Word|lexicon.PlaceName|lexicon.Ambiguous|lexicon.NotName) == 0 && !is(s.at(end), isDigit) {
 			stop := end
 			for s.at(stop) == ' ' && stop-end < maxNameWord {
 				next := s.smallWord(stop + 1)
-				if flags := s.small(stop+1, next); flags&aName == 0 || flags&word != 0 {
+				if flags := s.small(stop+1, next); flags&lexicon.Name == 0 || flags&lexicon.Word != 0 {
 					break
 				}
 				stop = next
@@ -180,5 +182,5 @@ func (s *scan) small(from, to int) uint16 {
 	}
 	n := copy(w[:], s.text[from:to])
 	w[0] &^= 0x20
-	return s.words.of(string(w[:n]))
+	return s.words.Of(string(w[:n]))
 }

@@ -3,6 +3,8 @@ package detect
 import (
 	"net/netip"
 	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
 )
 
 const maxLocalPart, maxDomain = 64, 253
@@ -38,7 +40,7 @@ func (s *scan) email(at int) {
 		to--
 	}
 	top := s.text[label:to]
-	if dots == 0 || len(top) < 2 || len(top) > 24 || strings.ContainsAny(top, "0123456789") || notDomain[strings.ToLower(top)] {
+	if dots == 0 || len(top) < 2 || len(top) > 24 || strings.ContainsAny(top, "0123456789") || lexicon.NotDomain[strings.ToLower(top)] {
 		return
 	}
 	// git@host.example:path is where a repository is.
@@ -46,18 +48,6 @@ func (s *scan) email(at int) {
 		return
 	}
 	s.add(from, to, Email, 95, "an address with a domain")
-}
-
-// notDomain ends names that look like domains and are files and units.
-var notDomain = wordSet(`service socket timer mount target slice scope device path swap automount png jpg jpeg gif svg webp js json css html so log txt
-	yaml yml toml conf whl gz safetensors gguf`)
-
-func wordSet(list string) map[string]bool {
-	out := map[string]bool{}
-	for _, w := range strings.Fields(list) {
-		out[w] = true
-	}
-	return out
 }
 
 var versionWords = listOf("version", "ver", "release", "driver", "build", "rev", "firmware", "cudnn", "cuda", "sdk", "v")

@@ -1,6 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
+
+	"durward.internal/services/platform/detect/account"
+)
 
 // group is a run of digits in a sequence of them.
 type group struct{ from, to int }
@@ -177,8 +181,8 @@ func (s *scan) card(from int, q *sequence) int {
 		for _, g := range q.groups[:n] {
 			count += copy(digits[count:], s.text[g.from:g.to])
 		}
-		network, usual := issuer(string(digits[:count]))
-		if network == "" || !luhn(digits[:count]) || !s.ends(q, n) {
+		network, usual := account.Issuer(string(digits[:count]))
+		if network == "" || !account.Luhn(digits[:count]) || !s.ends(q, n) {
 			continue
 		}
 		to := q.groups[n-1].to
@@ -195,56 +199,6 @@ func (s *scan) card(from int, q *sequence) int {
 		return to
 	}
 	return 0
-}
-
-// issuer names the network of a card by its prefix and length; usual: few other numbers look so.
-func issuer(d string) (network string, usual bool) {
-	prefix := func(n int) int {
-		v := 0
-		for _, c := range d[:n] {
-			v = v*10 + int(c-'0')
-		}
-		return v
-	}
-	if len(d) < 12 {
-		return "", false
-	}
-	two, three, four, n := prefix(2), prefix(3), prefix(4), len(d)
-	switch {
-	case d[0] == '4' && (n == 13 || n == 16 || n == 19):
-		return "Visa", n == 16
-	case two >= 51 && two <= 55 && n == 16, four >= 2221 && four <= 2720 && n == 16:
-		return "Mastercard", true
-	case (two == 34 || two == 37) && n == 15:
-		return "American Express", true
-	case (three >= 300 && three <= 305 || two == 36 || two == 38 || two == 39) && n >= 14:
-		return "Diners Club", n == 14
-	case (four == 6011 || three >= 644 && three <= 649 || two == 65) && n >= 16:
-		return "Discover", n == 16
-	case four >= 3528 && four <= 3589 && n >= 16, two == 35 && n == 16, (four == 2131 || four == 1800) && n == 15:
-		return "JCB", n == 16
-	case two == 62 && n >= 16:
-		return "UnionPay", n == 16
-	case two == 50 || two >= 56 && two <= 58 || four == 6304 || two == 67:
-		return "Maestro", false
-	}
-	return "", false
-}
-
-// luhn is the check of ISO/IEC 7812-1, annex B.
-func luhn(digits []byte) bool {
-	sum, same := 0, true
-	for i := range digits {
-		d := int(digits[len(digits)-1-i] - '0')
-		if i%2 == 1 {
-			if d *= 2; d > 9 {
-				d -= 9
-			}
-		}
-		sum += d
-		same = same && digits[i] == digits[0]
-	}
-	return sum%10 == 0 && !same
 }
 
 var ssnWords = listOf("ssn*", "social", "ss", "taxpayer")

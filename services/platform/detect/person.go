@@ -1,6 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
+)
 
 // capitalised is a word and where it ends.
 type capitalised struct {
@@ -15,7 +19,7 @@ func (w capitalised) unknown() bool { return w.flags == 0 }
 
 // name reports whether a list of names has the word, and it is nothing else.
 func (w capitalised) name() bool {
-	return w.flags&aName != 0 && w.flags&(word|placeName|ambiguous) == 0
+	return w.flags&lexicon.Name != 0 && w.flags&(lexicon.Word|lexicon.PlaceName|lexicon.Ambiguous) == 0
 }
 
 const maxNameWord = 24
@@ -31,7 +35,7 @@ func (s *scan) wordAt(from int) capitalised {
 		}
 		break
 	}
-	return capitalised{from: from, to: to, flags: s.words.of(s.text[from:to])}
+	return capitalised{from: from, to: to, flags: s.words.Of(s.text[from:to])}
 }
 
 // initial is where an initial ends that begins at a place, or 0.
@@ -77,7 +81,7 @@ func (s *scan) nextName(at int) (next capitalised, ok bool) {
 
 // nameLike reports whether a capitalised word can be a part of a name: it is no abbreviation and no word that is known to be none.
 func (s *scan) nameLike(w capitalised) bool {
-	if w.flags&(notName|organ|title) != 0 || w.to-w.from < 2 || w.to-w.from > maxNameWord || is(s.at(w.to), isDigit) || s.at(w.to) == '_' || s.at(w.to) == '(' {
+	if w.flags&(lexicon.NotName|lexicon.Organ|lexicon.Title) != 0 || w.to-w.from < 2 || w.to-w.from > maxNameWord || is(s.at(w.to), isDigit) || s.at(w.to) == '_' || s.at(w.to) == '(' {
 		return false
 	}
 	lower := false
@@ -136,18 +140,6 @@ func (s *scan) introduced(from int) bool {
 	return false
 }
 
-// People's words stand around a name: who somebody is, and what he does that programs do not. The others stand around other words as well.
-var (
-	peopleBefore = packedSet(`friend friends brother sister mother father mom dad wife husband son daughter uncle aunt cousin nephew niece grandma grandpa colleague coworker boss
-		neighbor neighbour roommate classmate teacher student doctor nurse actor actress singer poet artist composer painter writer author director producer
-		president senator governor mayor king queen prince princess lawyer sergeant detective officer captain ceo cto cfo founder fiancé met meet married marry
-		ask asked tell told thank thanked thanks invite invited hired fired nicknamed named called phoned emailed`)
-	peopleAfter = packedSet(`said says replied asked asks told tells thinks thought lives lived died married marries loves loved likes smiled laughed sings sang starred wrote
-		knows knew wants wanted agreed explained called joined visited arrived`)
-	besideBefore = packedSet(`with by to from for and of is was are that if when because does did has have can could would should will about as`)
-	besideAfter  = packedSet(`is was has had will would can could did does and who whose`)
-)
-
 // beside reports how much what stands beside a name says that it is somebody's: 2: a word that only people stand with, 1: another.
 func (s *scan) beside(from, to int) int {
 	strength := 0
@@ -156,11 +148,11 @@ func (s *scan) beside(from, to int) int {
 		for begin > 0 && end-begin < 9 && is(s.text[begin-1], isLower|isUpper) {
 			begin--
 		}
-		switch key := packed(s.text[begin:end]); {
+		switch key := lexicon.Pack(s.text[begin:end]); {
 		case is(s.at(begin-1), isWord):
-		case peopleBefore[key]:
+		case lexicon.PeopleBefore[key]:
 			return 2
-		case besideBefore[key]:
+		case lexicon.BesideBefore[key]:
 			strength = 1
 		}
 	}
@@ -172,11 +164,11 @@ func (s *scan) beside(from, to int) int {
 		for end < len(s.text) && end-to < 10 && is(s.text[end], isLower) {
 			end++
 		}
-		switch key := packed(s.text[to+1 : end]); {
+		switch key := lexicon.Pack(s.text[to+1 : end]); {
 		case is(s.at(end), isWord):
-		case peopleAfter[key]:
+		case lexicon.PeopleAfter[key]:
 			return 2
-		case besideAfter[key]:
+		case lexicon.BesideAfter[key]:
 			strength = 1
 		}
 	}
@@ -210,7 +202,7 @@ func (s *scan) capital(from int) {
 	if s.place(w) || s.monthFirst(w) {
 		return
 	}
-	if w.flags&title != 0 {
+	if w.flags&lexicon.Title != 0 {
 		s.titled(w)
 		return
 	}
@@ -223,7 +215,7 @@ func (s *scan) capital(from int) {
 	for len(parts) < 3 {
 		next, ok := s.nextName(w.to)
 		if !ok {
-			if next.flags&organ != 0 {
+			if next.flags&lexicon.Organ != 0 {
 				return
 			}
 			break
@@ -243,17 +235,17 @@ func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (in
 		return s.sureOfOne(first, introduced)
 	}
 	last := parts[len(parts)-1]
-	plain := first.flags&given != 0 && first.name()
+	plain := first.flags&lexicon.Given != 0 && first.name()
 	switch {
-	case plain && last.flags&(family|listed) != 0:
+	case plain && last.flags&(lexicon.Family|lexicon.Listed) != 0:
 		return 85, "a given name and a family name"
-	case plain && last.flags&street == 0 && (last.flags&word == 0 || last.flags&aName != 0):
+	case plain && last.flags&lexicon.Street == 0 && (last.flags&lexicon.Word == 0 || last.flags&lexicon.Name != 0):
 		return 75, "a given name, and another word with a capital"
-	case first.flags&given != 0 && last.flags&family != 0 && last.name() && first.flags&placeName == 0:
+	case first.flags&lexicon.Given != 0 && last.flags&lexicon.Family != 0 && last.name() && first.flags&lexicon.PlaceName == 0:
 		return 75, "a given name and a family name"
 	case introduced:
 		return 75, "the words before it introduce a name"
-	case first.flags&given != 0 && last.initial:
+	case first.flags&lexicon.Given != 0 && last.initial:
 		return 75, "a given name, an initial and another word"
 	case !s.prose(first.from):
 		return 0, ""
@@ -262,17 +254,17 @@ func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (in
 	switch {
 	case first.name() && last.name():
 		return 60, "two names in a sentence"
-	case first.flags&given != 0 && last.flags&(family|given) != 0 && !begins && beside == 2:
+	case first.flags&lexicon.Given != 0 && last.flags&(lexicon.Family|lexicon.Given) != 0 && !begins && beside == 2:
 		return 55, "a given name and a family name, both words as well"
-	case first.name() && (last.unknown() || last.flags&aName != 0 && last.flags&placeName == 0):
+	case first.name() && (last.unknown() || last.flags&lexicon.Name != 0 && last.flags&lexicon.PlaceName == 0):
 		return 55, "a name, and another word with a capital"
 	case first.unknown() && last.name():
 		return 55, "a word with a capital that is no word of English, and a name"
 	case first.unknown() && last.unknown() && (s.foreign(first) || s.foreign(last)):
 		return 55, "two words with capitals, and letters that English has not"
-	case first.unknown() && (last.unknown() || last.flags&aName != 0) && beside == 2:
+	case first.unknown() && (last.unknown() || last.flags&lexicon.Name != 0) && beside == 2:
 		return 55, "two words with capitals, and a word beside them that people stand with"
-	case s.isPersonal && (first.unknown() && s.simple(first) || first.name()) && last.flags&(organ|street|suffix) == 0:
+	case s.isPersonal && (first.unknown() && s.simple(first) || first.name()) && last.flags&(lexicon.Organ|lexicon.Street|lexicon.Suffix) == 0:
 		return 45, "words with capitals of which one is no word of English, in a sentence about people"
 	}
 	return 0, ""
@@ -281,26 +273,26 @@ func (s *scan) sure(first capitalised, parts []capitalised, introduced bool) (in
 // sureOfOne is sure for one word.
 func (s *scan) sureOfOne(w capitalised, introduced bool) (int, string) {
 	switch {
-	case introduced && w.flags&aName != 0:
+	case introduced && w.flags&lexicon.Name != 0:
 		return 80, "a name, and the words before it introduce one"
-	case introduced && w.flags&placeName == 0:
+	case introduced && w.flags&lexicon.PlaceName == 0:
 		return 60, "the words before it introduce a name"
 	case !s.prose(w.from):
 		return 0, ""
 	}
 	begins, beside := s.beginsSentence(w.from), s.beside(w.from, w.to)
 	switch {
-	case w.flags&given != 0 && w.name():
+	case w.flags&lexicon.Given != 0 && w.name():
 		return 60, "a given name in a sentence"
-	case w.flags&family != 0 && w.name() && (!begins || beside > 0):
+	case w.flags&lexicon.Family != 0 && w.name() && (!begins || beside > 0):
 		return 50, "a family name in a sentence"
-	case w.flags&aName != 0 && beside == 2:
+	case w.flags&lexicon.Name != 0 && beside == 2:
 		return 50, "a name, and a word beside it that people stand with"
 	case w.name() && !begins && beside > 0:
 		return 45, "a name in a sentence"
-	case w.flags&given != 0 && w.flags&(placeName|ambiguous) == 0 && !begins && beside > 0:
+	case w.flags&lexicon.Given != 0 && w.flags&(lexicon.PlaceName|lexicon.Ambiguous) == 0 && !begins && beside > 0:
 		return 45, "a given name that is a word as well, in the middle of a sentence"
-	case s.isPersonal && (w.unknown() && s.simple(w) || w.name() && (!begins || beside > 0 || w.flags&family != 0)):
+	case s.isPersonal && (w.unknown() && s.simple(w) || w.name() && (!begins || beside > 0 || w.flags&lexicon.Family != 0)):
 		return 40, "a word with a capital that is no word of English, in a sentence about people"
 	case w.unknown() && !begins && beside == 2:
 		return 45, "a word with a capital, and a word beside it that people stand with"

@@ -3,6 +3,8 @@ package detect
 import (
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
 )
 
 var (
@@ -55,17 +57,6 @@ func (s *scan) phone(from int, q *sequence) int {
 	return to
 }
 
-// trunkForms and plainForms are how many digits each part of a national number has, with its 0 and without: the formats of libphonenumber's
-// metadata for all countries, of which these are the lengths.
-var (
-	trunkForms = wordSet(`1134 126 13222 1323 135 2122 2134 2222 22222 223 2233 2234 224 2322 233 2332 2333 234 235 236 237 243 244 25 254 26 27 28 3134 314 322 3222 3223
-		323 3232 3233 324 332 3322 333 3333 334 335 34 344 345 35 354 36 37 38 4122 4133 422 4222 4223 423 424 43 4312 4313 432 4322 433 434 435 44 443 444 45 46 47 48
-		514 524 533 54 55 56 57 64 65 66`)
-	plainForms = wordSet(`1222 12222 124 126 13122 1322 1323 1324 133 1332 13322 1333 1334 134 1343 1344 135 136 137 14222 143 144 15122 1523 154 16 17 18 2134 214 2215 2221 2222
-		22221 22222 2223 2224 223 2232 2233 224 2244 232 2322 233 2332 2333 2334 234 235 244 245 25 254 26 27 28 3122 3133 3134 315 322 3222 3223 323 32322 3233 3234 324
-		327 3312 3313 332 3322 3323 333 3332 3333 334 335 336 34 343 344 345 35 36 37 38 4134 414 422 4222 4224 423 424 43 433 434 44 443 444 45 46 47 5122 54 55 56 612`)
-)
-
 // national reports whether a sequence has a form of a country's numbers, and what stands around it lets it be one: nothing in it looks like
 // years or like a number in thousands, and it stands in a sentence or, in brackets, alone.
 func (s *scan) national(from int, q *sequence) bool {
@@ -93,7 +84,7 @@ func (s *scan) national(from int, q *sequence) bool {
 		}
 	}
 	trunk := s.text[q.groups[0].from] == '0'
-	if trunk && !trunkForms[string(form[:q.n])] || !trunk && !plainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
+	if trunk && !lexicon.TrunkForms[string(form[:q.n])] || !trunk && !lexicon.PlainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
 		return false
 	}
 	said := s.near(from, 60, &phoneWords)

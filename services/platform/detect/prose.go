@@ -1,54 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
 
-// packed is a word of up to eight letters in small ones, as a number; 0 where it is longer.
-func packed(w string) (key uint64) {
-	if len(w) > 8 {
-		return 0
-	}
-	for i := range len(w) {
-		key = key<<8 | uint64(w[i]|0x20)
-	}
-	return key
-}
-
-func packedSet(list string) map[uint64]bool {
-	out := map[uint64]bool{}
-	for w := range strings.FieldsSeq(list) {
-		if key := packed(w); key != 0 {
-			out[key] = true
-		}
-	}
-	return out
-}
-
-// common are small words of sentences that people write.
-var common = func() (out [1 << 11]uint64) {
-	for w := range strings.FieldsSeq(`the a an to is my you i he she was of and in for with that have has it we our please are will on at from his her me your this can by would be not as who what
-		they them him us were had do does did could should when where how why if then than there here so up out about into just like know get go see think no yes but or one all
-		been more some very much too many two any only also even now ever never back down home day today love want need make made take took come came give said says ask asked
-		tell told born lives`) {
-		key := packed(w)
-		at := commonAt(key)
-		for out[at] != 0 {
-			at = (at + 1) % len(out)
-		}
-		out[at] = key
-	}
-	return out
-}()
-
-func commonAt(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> (64 - 11)) }
-
-func isCommon(key uint64) bool {
-	for at := commonAt(key); common[at] != 0; at = (at + 1) % len(common) {
-		if common[at] == key {
-			return true
-		}
-	}
-	return false
-}
+	"durward.internal/services/platform/detect/lexicon"
+)
 
 // proseStep: prose is looked for in pieces of so many bytes, and in those before and behind.
 const proseStep = 128
@@ -74,9 +30,6 @@ func (s *scan) prose(at int) bool {
 	return s.isProse
 }
 
-// personalWords stand in sentences about people.
-var personalWords = packedSet(`my me he him his she her hers who whom mr mrs ms born friend love`)
-
 // proseIn reports whether a part of a line has people's words, and whether it speaks of people.
 func proseIn(text string) (prose, personal bool) {
 	n, plain := 0, true
@@ -95,11 +48,11 @@ func proseIn(text string) (prose, personal bool) {
 		}
 		// A letter or two of a digest are no word.
 		if i-from <= 6 && (from == 0 || classes[text[from-1]]&(isDigit|isWord) == 0) && (i == len(text) || !is(text[i], isDigit|isWord)) {
-			key := packed(text[from:i])
-			if isCommon(key) {
+			key := lexicon.Pack(text[from:i])
+			if lexicon.Common(key) {
 				n++
 			}
-			personal = personal || personalWords[key] || i-from == 1 && text[from] == 'I'
+			personal = personal || lexicon.PersonalWords[key] || i-from == 1 && text[from] == 'I'
 		}
 		i--
 	}

@@ -3,6 +3,8 @@ package detect
 import (
 	"context"
 	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
 )
 
 // scan goes through one text.
@@ -17,7 +19,7 @@ type scan struct {
 	proseFrom, proseTo int
 	isProse            bool
 	isPersonal         bool
-	words              *table
+	words              *lexicon.Table
 	marks              [6]mark
 }
 
@@ -159,42 +161,6 @@ func (s *scan) digits(i int) {
 	case before == 'c' && s.text[i-2] == 'b' && s.text[i] == '1':
 		s.bech32(i-2, "bc")
 	}
-}
-
-// shaped is a set of words in small letters, with the lengths of those that begin with a byte, by which most others are told from them.
-type shaped struct {
-	lengths [256]uint32
-	words   map[string]bool
-}
-
-func shapedSet(list string) *shaped {
-	set := &shaped{words: wordSet(list)}
-	for w := range set.words {
-		set.lengths[w[0]] |= 1 << len(w)
-	}
-	return set
-}
-
-// has reports whether a set has a word, whatever the word's case.
-func (set *shaped) has(word string) bool {
-	var lower [32]byte
-	if word == "" || len(word) >= len(lower) {
-		return false
-	}
-	first := word[0]
-	if is(first, isUpper) {
-		first |= 0x20
-	}
-	if set.lengths[first]>>len(word)&1 == 0 {
-		return false
-	}
-	n := copy(lower[:], word)
-	for i := range n {
-		if is(lower[i], isUpper) {
-			lower[i] |= 0x20
-		}
-	}
-	return set.words[string(lower[:n])]
 }
 
 // digitAhead reports whether a digit, or the sign of a house without a number, stands in what an address may take behind a place.

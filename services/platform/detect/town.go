@@ -1,6 +1,10 @@
 package detect
 
-import "strings"
+import (
+	"strings"
+
+	"durward.internal/services/platform/detect/lexicon"
+)
 
 // maxParts is how many parts of an address are looked at behind its street.
 const maxParts = 7
@@ -82,7 +86,7 @@ func (s *scan) streetIn(from, to int) bool {
 			at++
 			continue
 		}
-		if word := strings.TrimSuffix(s.text[at:end], "."); s.words.of(word)&street != 0 || compound(word) {
+		if word := strings.TrimSuffix(s.text[at:end], "."); s.words.Of(word)&lexicon.Street != 0 || compound(word) {
 			return true
 		}
 		at = end
@@ -135,15 +139,6 @@ func (s *scan) separator(at int) (next int, sign byte) {
 	return next, sign
 }
 
-// flatWords stand before the number of a flat; those that mean nothing else say that what stands before is an address.
-var (
-	flatWords = shapedSet(`apt apartment suite ste unit floor fl room rm bldg building flat lgh lejl leil wohnung zimmer top stiege appartamento interno int scala piano piso puerta
-		apto ap bloco bl bloc sc et box hus oppgang leilighet as bus bte appt appartement étage etage esc andar sala casa kat daire m dept lot spc space trlr ph`)
-	flatOnly = shapedSet(`apt apartment suite ste flat lgh lejl leil wohnung appartamento apto appt appartement leilighet`)
-	// floorWords stand behind the number of a floor: 2. Stock, 3 hoog, 4º A.
-	floorWords = shapedSet(`étage etage hoog th tv mf og stock etage em emelet ajtó a b c d e izq izda izquierda dcha derecha der piso andar floor bajo krs kat patro tr ög sal`)
-)
-
 // flat returns where "Apt. 4" or "3. Stock" ends that may stand at a place, or 0; said: the words mean nothing else.
 func (s *scan) flat(at int) (to int, said bool) {
 	word := func(at int) (end int, word string) {
@@ -163,7 +158,7 @@ func (s *scan) flat(at int) (to int, said bool) {
 			end++
 		}
 		stop, w := word(end)
-		if stop == end || !floorWords.has(w) || len(w) == 1 && !numbered {
+		if stop == end || !lexicon.FloorWords.Has(w) || len(w) == 1 && !numbered {
 			return 0, false
 		}
 		for _, more := range []string{" achter", " voor"} {
@@ -180,10 +175,10 @@ func (s *scan) flat(at int) (to int, said bool) {
 		at++
 	} else {
 		end, w := word(at)
-		if end == at || !flatWords.has(w) || s.at(end) != ' ' {
+		if end == at || !lexicon.FlatWords.Has(w) || s.at(end) != ' ' {
 			return 0, false
 		}
-		at, said = end+1, flatOnly.has(w)
+		at, said = end+1, lexicon.FlatOnly.Has(w)
 	}
 	end := at
 	for end < len(s.text) && end-at < 8 && (is(s.text[end], isWord) || s.text[end] == '-') {
@@ -304,7 +299,7 @@ func (s *scan) region(at int) (end int, state bool) {
 		return 0, false
 	}
 	for _, n := range []int{2, 3} {
-		if end = at + n; end <= len(s.text) && !is(s.at(end), isWord) && states[s.text[at:end]] {
+		if end = at + n; end <= len(s.text) && !is(s.at(end), isWord) && lexicon.States[s.text[at:end]] {
 			return end, true
 		}
 	}
@@ -316,9 +311,9 @@ func (s *scan) region(at int) (end int, state bool) {
 			break
 		}
 		switch name := strings.TrimSuffix(s.text[at:to], "."); {
-		case stateNames[name]:
+		case lexicon.StateNames[name]:
 			longest, state = to, true
-		case countries[name]:
+		case lexicon.Countries[name]:
 			longest, state = to, false
 		}
 		if s.at(to) != ' ' {
@@ -356,20 +351,20 @@ func (s *scan) townWords(at int) int {
 		case is(s.at(to), isDigit):
 			return end // LE65 3AB
 		case s.capitalAt(at):
-			if states[word] && words > 0 {
+			if lexicon.States[word] && words > 0 {
 				return end
 			}
 			// Posts want a town in capitals; shorter words in capitals are none.
 			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" && (words == 0 || !is(s.text[at-2], isUpper)) {
 				return end
 			}
-			if flags := s.words.of(strings.TrimSuffix(word, ".")); flags&notName != 0 && words == 0 && !compass[word] && flags&suffix == 0 && !towns[word] {
+			if flags := s.words.Of(strings.TrimSuffix(word, ".")); flags&lexicon.NotName != 0 && words == 0 && !lexicon.Compass[word] && flags&lexicon.Suffix == 0 && !lexicon.Towns[word] {
 				return 0
 			}
 			if end = to; s.text[to-1] == '.' && (to-at > 4 || s.at(to) != ' ') {
 				return to - 1
 			}
-		case words > 0 && joins[word]:
+		case words > 0 && lexicon.Joins[word]:
 		default:
 			return end
 		}

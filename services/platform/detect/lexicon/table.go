@@ -1,4 +1,4 @@
-package detect
+package lexicon
 
 import (
 	"bytes"
@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// table is what words are known to be. It holds 32 bits of each word's hash instead of the word: of 300,000 words it takes 3 MB, and one word in
+// Table is what words are known to be. It holds 32 bits of each word's hash instead of the word: of 300,000 words it takes 3 MB, and one word in
 // four million that it does not hold is taken for one that it holds. The words are linked in, so no text can make it slow.
-type table struct {
+type Table struct {
 	prints []uint32 // 0: nothing is there
 	flags  []uint16
 }
@@ -19,7 +19,7 @@ type table struct {
 const tableSize = 1 << 19
 
 // place is where a word is, or would be.
-func (t *table) place(name string) (at int, print uint32) {
+func (t *Table) place(name string) (at int, print uint32) {
 	h := uint64(14695981039346656037) // FNV-1a
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * 1099511628211
@@ -31,13 +31,13 @@ func (t *table) place(name string) (at int, print uint32) {
 	return at, print
 }
 
-// of is what a word is known to be, or 0.
-func (t *table) of(name string) uint16 {
+// Of is what a word is known to be, or 0.
+func (t *Table) Of(name string) uint16 {
 	at, _ := t.place(name)
 	return t.flags[at]
 }
 
-func (t *table) set(name string, flags uint16) {
+func (t *Table) set(name string, flags uint16) {
 	at, print := t.place(name)
 	t.prints[at], t.flags[at] = print, flags
 }
@@ -46,18 +46,18 @@ func (t *table) set(name string, flags uint16) {
 // has in common with the one before it, from A for none on.
 //
 //go:embed names.gz
-var names []byte
+var compressed []byte
 
 // linkedIn reads the words that are linked in, which never change.
-func linkedIn() *table {
-	t := &table{make([]uint32, tableSize), make([]uint16, tableSize)}
-	r, err := gzip.NewReader(bytes.NewReader(names))
+func linkedIn() *Table {
+	t := &Table{make([]uint32, tableSize), make([]uint16, tableSize)}
+	r, err := gzip.NewReader(bytes.NewReader(compressed))
 	var raw []byte
 	if err == nil {
 		raw, err = io.ReadAll(r)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("detect: the names that are linked in cannot be read: %v", err))
+		panic(fmt.Sprintf("lexicon: the names that are linked in cannot be read: %v", err))
 	}
 	flags, last := uint16(0), ""
 	for line := range strings.Lines(string(raw)) {
@@ -65,15 +65,15 @@ func linkedIn() *table {
 		if head, ok := strings.CutPrefix(line, "# "); ok {
 			flags, last = 0, ""
 			for _, f := range strings.Fields(head) {
-				flags |= map[string]uint16{"given": given, "family": family, "listed": listed, "word": word, "place": placeName}[f]
+				flags |= map[string]uint16{"given": Given, "family": Family, "listed": Listed, "word": Word, "place": PlaceName}[f]
 			}
 			continue
 		}
 		last = last[:line[0]-'A'] + line[1:]
-		t.set(last, flags|t.of(last))
-		if flags&(given|family) != 0 {
+		t.set(last, flags|t.Of(last))
+		if flags&(Given|Family) != 0 {
 			if plain := unaccented.Replace(last); plain != last {
-				t.set(plain, flags|t.of(plain))
+				t.set(plain, flags|t.Of(plain))
 			}
 		}
 	}

@@ -1,0 +1,162 @@
+// Package lexicon is what detect knows of words: which are names of people, of places and of streets. It is linked in and never changes, and it
+// trusts nothing and holds nothing of the texts that are looked through.
+package lexicon
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// What a word is known to be.
+const (
+	Given     = 1 << iota // a given name
+	Family                // a family name
+	Listed                // a given or a family name, of a list that does not say which
+	Word                  // a word of English, too
+	Title                 // Mr, Dr
+	NotName               // never one: machines, projects, months
+	Organ                 // what ends the name of a company or a place
+	PlaceName             // a town, a country, a people or its language
+	Ambiguous             // a name as well as a place, a machine or a program
+	Street                // what a street's name ends with
+	Suffix                // what the name of a street may end with, where more says that it is one
+
+	Name = Given | Family | Listed
+)
+
+// Words is what capitalised words are known to be. It is read once.
+var Words = sync.OnceValue(func() *Table {
+	out := linkedIn()
+	put := func(list string, flag uint16, alone bool) {
+		for _, w := range words(list) {
+			if alone {
+				out.set(w, 0)
+			}
+			out.set(w, out.Of(w)|flag)
+		}
+	}
+	put("title", Title, true)
+	put("notName", NotName, true)
+	put("ambiguous", Ambiguous, false)
+	put("placeName", PlaceName, false)
+	for _, list := range []map[string]bool{Countries, StateNames} {
+		for name := range list {
+			name = strings.ReplaceAll(name, " ", "_")
+			out.set(name, out.Of(name)|PlaceName)
+		}
+	}
+	put("organ", Organ, true)
+	put("street", Street, false)
+	for _, w := range words("suffix") {
+		out.set(w, out.Of(w)|Suffix)
+		out.set(w+"s", out.Of(w+"s")|Suffix)
+	}
+	return out
+})
+
+// lists.txt holds the lists that follow, each after a line with #, its name and what it is.
+//
+//go:embed lists.txt
+var lists string
+
+// list is the text of a list, which is there.
+func list(name string) string {
+	_, text, ok := strings.Cut("\n"+lists, "\n# "+name+": ")
+	if !ok {
+		panic(fmt.Sprintf("lexicon: lists.txt holds no %s", name))
+	}
+	text, _, _ = strings.Cut(text, "\n# ")
+	_, text, _ = strings.Cut(text, "\n")
+	return text
+}
+
+func words(name string) []string { return strings.Fields(list(name)) }
+
+func set(name string) map[string]bool {
+	out := map[string]bool{}
+	for _, w := range words(name) {
+		out[w] = true
+	}
+	return out
+}
+
+// names are those between commas.
+func names(list string) map[string]bool {
+	out := map[string]bool{}
+	for name := range strings.SplitSeq(list, ",") {
+		out[strings.Join(strings.Fields(name), " ")] = true
+	}
+	return out
+}
+
+// The lists of lists.txt, which says what each holds.
+var (
+	unaccented = strings.NewReplacer(words("unaccented")...)
+
+	Roads       = foldedSet("roads")
+	StreetWords = set("streetWords")
+	NotStreets  = set("notStreets")
+	Joins       = set("joins")
+	Compass     = set("compass")
+	Towns       = set("towns")
+	States      = set("states")
+	StateWords  = set("stateWords")
+	StateNames  = names(list("stateNames"))
+	Countries   = names(list("countries"))
+	FlatWords   = foldedSet("flatWords")
+	FlatOnly    = foldedSet("flatOnly")
+	FloorWords  = foldedSet("floorWords")
+	TrunkForms  = set("trunkForms")
+	PlainForms  = set("plainForms")
+	NotDomain   = set("notDomain")
+
+	PersonalWords = packedSet("personalWords")
+	PeopleBefore  = packedSet("peopleBefore")
+	PeopleAfter   = packedSet("peopleAfter")
+	BesideBefore  = packedSet("besideBefore")
+	BesideAfter   = packedSet("besideAfter")
+)
+
+// StreetEnds are how words end that name a street, by their last byte.
+var StreetEnds = func() (out [256][]string) {
+	for _, end := range words("streetEnds") {
+		last := end[len(end)-1]
+		out[last] = append(out[last], end)
+	}
+	return out
+}()
+
+// Folded is a set of words in small letters, with the lengths of those that begin with a byte, by which most others are told from them.
+type Folded struct {
+	lengths [256]uint32
+	words   map[string]bool
+}
+
+func foldedSet(name string) *Folded {
+	out := &Folded{words: set(name)}
+	for w := range out.words {
+		out.lengths[w[0]] |= 1 << len(w)
+	}
+	return out
+}
+
+// Has reports whether a set has a word, whatever the case of its letters of ASCII.
+func (f *Folded) Has(word string) bool {
+	var lower [32]byte
+	if word == "" || len(word) >= len(lower) || f.lengths[small(word[0])]>>len(word)&1 == 0 {
+		return false
+	}
+	for i := range len(word) {
+		lower[i] = small(word[i])
+	}
+	return f.words[string(lower[:len(word)])]
+}
+
+func small(c byte) byte {
+	if c >= 'A' && c <= 'Z' {
+		return c | 0x20
+	}
+	return c
+}
