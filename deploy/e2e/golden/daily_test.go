@@ -35,6 +35,10 @@ func tellDaily(t *testing.T, s *set) {
 	private.durward("privacy", "detect", w.Path("none.txt"))
 
 	tellUp(w)
+	private.says("What the running vault does with it.")
+	private.durward("privacy", "policy")
+	private.durward("privacy", "sessions")
+	private.durward("privacy", "test", w.Path("mail.txt"), "--tool", "start_service", "--argument", "/service_id")
 	tellFollowed(w)
 
 	f.says("Everything runs, as one user.")

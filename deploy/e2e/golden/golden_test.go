@@ -17,6 +17,7 @@ func TestNormaliser(t *testing.T) {
 		"within a word":             {"x" + id + "y", "x" + id + "y"},
 		"the longest literal first": {"/tmp/home/bin/x /tmp/home", "<BIN>/x <HOME>"},
 		"a port, and more digits":   {"127.0.0.1:20001 120001 20001x", "127.0.0.1:<PORT> 120001 20001x"},
+		"references":                {"[[PII:EMAIL:tkn_aaaabbbbccccddddeeeeffff22]] tkn_aaaa", "[[PII:EMAIL:<REFERENCE1>]] tkn_aaaa"},
 		"columns, shorter":          {"ID                                TOOL\n" + id + "  start", "ID                                TOOL\n<ID1>                             start"},
 		"columns, longer":           {"NO    TOOL\nK7F3  start", "NO    TOOL\n<NUMBER1>  start"},
 		"times are not numbered":    {"2026-01-31T12:00:00Z 2026-01-31T12:00:01.5+02:00", "<TIME> <TIME>"},

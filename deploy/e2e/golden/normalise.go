@@ -20,6 +20,7 @@ var shapes = []struct {
 	{"CLOCK", false, `\b\d\d:\d\d:\d\d(?:\.\d+)?\b`},
 	{"REQUEST", true, `\br-[a-z2-7]{26}\b`},
 	{"SESSION", true, `\bs-[a-z2-7]{16,}\b`},
+	{"REFERENCE", true, `\btkn_[a-z2-7]{26}\b`},
 	{"TOKEN", true, `\bdurward_[A-Za-z0-9_-]{20,}`},
 	{"FINGERPRINT", true, `\bSHA256:[A-Za-z0-9+/]{43}=?`},
 	{"DIGEST", true, `\b[0-9a-f]{64}\b`},

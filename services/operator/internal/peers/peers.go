@@ -30,6 +30,7 @@ type Vault struct {
 	Standing    vaultv1.StandingServiceClient
 	Policy      vaultv1.PolicyServiceClient
 	Credentials vaultv1.CredentialServiceClient
+	Privacy     vaultv1.PrivacyServiceClient
 	conn        *rpc.Any
 }
 
@@ -121,7 +122,8 @@ func Open(cfg installdir.Config) (*Peers, error) {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 	}
 	p.Vault = Vault{vaultv1.NewApprovalServiceClient(vault), vaultv1.NewControlServiceClient(vault),
-		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vaultv1.NewCredentialServiceClient(vault), vault}
+		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vaultv1.NewCredentialServiceClient(vault),
+		vaultv1.NewPrivacyServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor), executor}
 	executorID, err := identity.Parse(cfg.Executor.Identity)

@@ -78,6 +78,8 @@ type Config struct {
 	Halt     *halt.Switch
 	Journal  *journal.Journal
 	Tokens   *token.Values
+	// PrivacyTypes are the types of personal data that become references.
+	PrivacyTypes []string
 	// Disclosure says what of them may leave.
 	Disclosure *disclosure.Policy
 	// Safe keeps the credentials that services are given.
@@ -152,6 +154,7 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterCheckServiceServer(r, &checkService{Server: s})
 	vaultv1.RegisterTokeniseServiceServer(r, &tokeniseService{Server: s})
 	vaultv1.RegisterDisclosureServiceServer(r, &disclosureService{Server: s})
+	vaultv1.RegisterPrivacyServiceServer(r, &privacyService{Server: s})
 	vaultv1.RegisterApprovalServiceServer(r, &approvalService{Server: s})
 	vaultv1.RegisterNoticeServiceServer(r, &noticeService{Server: s})
 	vaultv1.RegisterStandingServiceServer(r, &standingService{Server: s})

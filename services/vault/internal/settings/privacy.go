@@ -45,6 +45,24 @@ func (p *Privacy) Detector() (*detect.Detector, error) {
 	return d, nil
 }
 
+// Names are the types that become references, the operator's own last.
+func (p *Privacy) Names() (out []string) {
+	types := p.Types
+	switch {
+	case p.Off:
+		return nil
+	case len(types) == 0:
+		types = DefaultTypes()
+	}
+	for _, t := range types {
+		out = append(out, string(t))
+	}
+	for _, own := range p.Patterns {
+		out = append(out, string(own.Type))
+	}
+	return out
+}
+
 // Validate reports what is wrong with it.
 func (p *Privacy) Validate() error {
 	if p.Off && len(p.Types)+len(p.Patterns) > 0 {

@@ -181,6 +181,11 @@ func (v *Values) Tokenise(ctx context.Context, session string, origin Origin, te
 	return w.Result, nil
 }
 
+// Try replaces each value in a text for no session: nothing is kept, and the references stand for nothing.
+func (v *Values) Try(ctx context.Context, text string) (Result, error) {
+	return New(Config{Credential: v.cfg.Credential, Detector: v.cfg.Detector, Now: v.cfg.Now}).Tokenise(ctx, "", OriginSink, []string{text})
+}
+
 // find returns the places in a text that hold personal data, or look like credentials, and the vault's own credentials.
 func (v *Values) find(ctx context.Context, text string) ([]span, error) {
 	secrets, err := secret.Find(ctx, text)

@@ -1,4 +1,4 @@
-// Package privacy is the commands for personal data. They try the detectors on a text of the operator's own, here: nothing is sent.
+// Package privacy is the commands for personal data: what the vault does with it, and the detectors tried on a text of the operator's own.
 package privacy
 
 import (
@@ -27,10 +27,10 @@ func Commands(core *cli.App) []*cobra.Command {
 	a := &app{core}
 	cmd := &cobra.Command{
 		Use:     "privacy",
-		Short:   "Personal data: try the detectors on a text of your own",
-		Example: "  durward privacy detect mail.txt",
+		Short:   "Personal data: what becomes of it, and what the detectors find",
+		Example: "  durward privacy sessions\n  durward privacy policy\n  durward privacy test mail.txt\n  durward privacy detect mail.txt",
 	}
-	cmd.AddCommand(a.detectCommand())
+	cmd.AddCommand(a.sessionsCommand(), a.policyCommand(), a.testCommand(), a.detectCommand())
 	return cli.Grouped(cli.GroupAccess, cmd)
 }
 
