@@ -13,7 +13,6 @@
 package trust
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
@@ -22,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -385,23 +385,26 @@ func FormatGrantSigners(signers []GrantSigner) []byte {
 
 func parseLogKeys(b []byte) ([]note.Verifier, error) {
 	var out []note.Verifier
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
+	for line := range Lines(b) {
 		v, err := note.NewVerifier(line)
 		if err != nil {
 			return nil, fmt.Errorf("not a verifier key: %w", err)
 		}
 		out = append(out, v)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, err
-	}
 	if len(out) == 0 {
 		return nil, errors.New("names no key")
 	}
 	return out, nil
+}
+
+// Lines are the lines of a trust file that are neither empty nor comments.
+func Lines(b []byte) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(string(b)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && !yield(line) {
+				return
+			}
+		}
+	}
 }

@@ -26,7 +26,6 @@ const (
 	metaInstance = "durward/instance"
 	metaAgent    = "durward/agent"
 	metaSender   = "durward/sender"
-	metaNeeded   = "durward/proof_needed"
 )
 
 // Names of the purposes in _meta["durward/proof_needed"].

@@ -26,13 +26,9 @@ const (
 	commented
 )
 
-// SetMember returns document with the member at path set to value, and every other byte as it was. Objects on the way that
+// setIn returns document with the member at path set to value, and every other byte as it was. Objects on the way that
 // are missing are made. An empty document counts as {}. A document that is not one JSON object without duplicate keys is
 // refused.
-func SetMember(document []byte, path []string, value any) ([]byte, error) {
-	return setIn(document, path, value, strict)
-}
-
 func setIn(document []byte, path []string, value any, d dialect) ([]byte, error) {
 	root, plain, err := read(document, d)
 	if err != nil {

@@ -20,7 +20,7 @@ func TestSetMemberRefuses(t *testing.T) {
 		"servers no object": `{"mcpServers": []}`,
 		"bad UTF-8":         "{\"a\": \"\xff\"}",
 	} {
-		if out, err := SetMember([]byte(document), []string{"mcpServers", "durward"}, 1); !errors.Is(err, ErrNotJSON) {
+		if out, err := setIn([]byte(document), []string{"mcpServers", "durward"}, 1, strict); !errors.Is(err, ErrNotJSON) {
 			t.Errorf("%s: %q, %v; want ErrNotJSON", name, out, err)
 		}
 	}
@@ -62,14 +62,14 @@ func TestSetMember(t *testing.T) {
 		{"beside another", "{\n  \"mcpServers\": {\n    \"a\": {}\n  }\n}\n", "{\n  \"mcpServers\": {\n    \"a\": {},\n    \"durward\": {\n      \"args\": [\n        \"mcp\"\n      ],\n      \"command\": \"/bin/durward\"\n    }\n  }\n}\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := SetMember([]byte(c.in), []string{"mcpServers", "durward"}, value)
+			got, err := setIn([]byte(c.in), []string{"mcpServers", "durward"}, value, strict)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, string(got)); diff != "" {
 				t.Error(diff)
 			}
-			again, err := SetMember(got, []string{"mcpServers", "durward"}, value)
+			again, err := setIn(got, []string{"mcpServers", "durward"}, value, strict)
 			if err != nil || string(again) != string(got) {
 				t.Errorf("setting it again changed the file: %q, %v", again, err)
 			}
@@ -82,7 +82,7 @@ func FuzzSetMember(f *testing.F) {
 	f.Add([]byte("{\n\t\"mcpServers\": {\"x\": {}}\n}"))
 	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, document []byte) {
-		out, err := SetMember(document, []string{"mcpServers", "durward"}, "mark")
+		out, err := setIn(document, []string{"mcpServers", "durward"}, "mark", strict)
 		if err != nil {
 			return
 		}

@@ -5,12 +5,9 @@
 package draft
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -124,10 +121,7 @@ func block(fields yaml.MapSlice, indent int) ([]string, error) {
 		if !ok {
 			return nil, ErrEntry
 		}
-		name, err := scalar(key)
-		if err != nil {
-			return nil, err
-		}
+		name := edit.Text(key)
 		value, err := flow(field.Value)
 		if err != nil {
 			return nil, err
@@ -176,15 +170,11 @@ func flow(value any) (string, error) {
 			if !ok {
 				return "", ErrEntry
 			}
-			name, err := scalar(key)
-			if err != nil {
-				return "", err
-			}
 			item, err := flow(field.Value)
 			if err != nil {
 				return "", err
 			}
-			parts = append(parts, name+": "+item)
+			parts = append(parts, edit.Text(key)+": "+item)
 		}
 		return "{" + strings.Join(parts, ", ") + "}", nil
 	case []any:
@@ -194,7 +184,7 @@ func flow(value any) (string, error) {
 	case []uint32:
 		return flowList(v)
 	case string:
-		return scalar(v)
+		return edit.Text(v), nil
 	case bool, int, int64, uint64, uint32, float64:
 		return fmt.Sprint(v), nil
 	default:
@@ -211,26 +201,6 @@ func flowList[T any](items []T) (string, error) {
 		}
 	}
 	return "[" + strings.Join(parts, ", ") + "]", nil
-}
-
-// plainWord is text that means itself in YAML, in block and in flow style, unless it is one of meaningful.
-var (
-	plainWord  = regexp.MustCompile(`^(-{0,2}[A-Za-z/]|/)[A-Za-z0-9_./\-]*$`)
-	meaningful = []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-)
-
-// scalar writes a text: as it is where that is plain, else in JSON's quotes, which are YAML's too.
-func scalar(s string) (string, error) {
-	if plainWord.MatchString(s) && !slices.Contains(meaningful, strings.ToLower(s)) {
-		return s, nil
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil {
-		return "", ErrEntry
-	}
-	return strings.TrimRight(b.String(), "\n"), nil
 }
 
 // Sections of a catalog that entries are put into.

@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -314,7 +315,7 @@ func lastLine(node ast.Node) int {
 func nest(path []string, value, indent, step string) []byte {
 	var b bytes.Buffer
 	for i, key := range path {
-		b.WriteString(indent + Key(key) + ":")
+		b.WriteString(indent + Text(key) + ":")
 		if i == len(path)-1 {
 			b.WriteString(" " + value)
 		}
@@ -397,12 +398,15 @@ func element(list ast.Node, number string) ast.Node {
 	return v.Values[n]
 }
 
-// Key writes a key, in quotes where it needs them.
-func Key(s string) string { return Text(s) }
+// plain is a text that means itself in YAML, in block and in flow style, unless it is one of reserved.
+var (
+	plain    = regexp.MustCompile(`^(-{0,2}[A-Za-z/]|/)[A-Za-z0-9_./\-]*$`)
+	reserved = []string{"y", "n", "yes", "no", "on", "off", "null", "true", "false"} // which one reader or another takes for something else
+)
 
 // Text writes a text as a YAML scalar that is read as that text, whatever is in it.
 func Text(s string) string {
-	if plain(s) {
+	if plain.MatchString(s) && !slices.Contains(reserved, strings.ToLower(s)) {
 		return s
 	}
 	var b strings.Builder
@@ -424,27 +428,4 @@ func Text(s string) string {
 	}
 	b.WriteByte('"')
 	return b.String()
-}
-
-// plain reports whether a text needs no quotes: a word that YAML takes for nothing but a text.
-func plain(s string) bool {
-	if s == "" || len(s) > 128 {
-		return false
-	}
-	for i, r := range s {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
-		if inner := r >= '0' && r <= '9' || strings.ContainsRune("_-./", r); !letter && (i == 0 || !inner) {
-			return false
-		}
-	}
-	var v any
-	if yaml.Unmarshal([]byte(s), &v) != nil {
-		return false
-	}
-	_, ok := v.(string)
-	switch strings.ToLower(s) {
-	case "y", "n", "yes", "no", "on", "off", "null", "true", "false": // what other readers take for something else
-		return false
-	}
-	return ok
 }

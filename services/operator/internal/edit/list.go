@@ -74,7 +74,7 @@ func insertItem(raw []byte, key, item string, apart bool) ([]byte, int, error) {
 	}
 	node := walk(root, []string{key})
 	if node == nil {
-		head := []string{Key(key) + ":"}
+		head := []string{Text(key) + ":"}
 		if apart {
 			head = []string{"", head[0]}
 		}

@@ -100,14 +100,14 @@ func (p *Plan) logKey() error {
 
 // certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.
 func (p *Plan) certificates() error {
-	for _, role := range append(installdir.Roles(), p.opts.added()...) {
+	for _, role := range p.opts.connecting() {
 		id, err := installdir.ProcessIdentity(role, "")
 		if err != nil {
 			return err
 		}
 		p.certificate(tlsDir+"/"+role, id, owner{group: User(role)}, 0o640)
 	}
-	for _, name := range append([]string{"root"}, p.record.Operators...) {
+	for _, name := range p.people() {
 		operator := installdir.OperatorName(name)
 		id, err := operatorIdentity(operator)
 		if err != nil {

@@ -8,8 +8,6 @@
 package install
 
 import (
-	"bufio"
-	"bytes"
 	"embed"
 	"errors"
 	"fmt"
@@ -101,20 +99,24 @@ const (
 	witnessName = "durward.local/witness/main"
 )
 
-// addition is a process that a human adds: whether it is wanted, its program, and whom it connects to.
+// addition is a process that a human adds.
 type addition struct {
 	wanted        bool
 	role, program string
-	calls         []string
+	// calls are the processes that it connects to. One that connects to none has nothing of Durward's: neither its group, nor a
+	// certificate, nor its target.
+	calls []string
+	// serves: others connect to it, and it says whether it is well.
+	serves bool
 }
 
 func (a addition) unit() string { return "durward-" + a.program + ".service" }
 
 func (s Settings) additions() []addition {
 	return []addition{
-		{s.Witness, witness, "auditwitness", nil},
-		{s.Relay, relay, "auditrelay", []string{"audit"}},
-		{s.Egress, egress, egress, []string{"vault", "audit"}},
+		{wanted: s.Witness, role: witness, program: "auditwitness"},
+		{wanted: s.Relay, role: relay, program: "auditrelay", calls: []string{"audit"}},
+		{wanted: s.Egress, role: egress, program: egress, calls: []string{"vault", "audit"}, serves: true},
 	}
 }
 
@@ -123,8 +125,20 @@ func (s Settings) wanted() []addition {
 	return slices.DeleteFunc(s.additions(), func(a addition) bool { return !a.wanted })
 }
 
-// added are the roles of those that connect to others, which have a certificate and what Durward's own have.
-func (s Settings) added() (roles []string) {
+// serving are the processes that say whether they are well, in the order in which they start.
+func (s Settings) serving() []string {
+	roles := installdir.Roles()
+	for _, a := range s.wanted() {
+		if a.serves {
+			roles = slices.Insert(roles, len(roles)-1, a.role)
+		}
+	}
+	return roles
+}
+
+// connecting are the processes that connect to others, which have a certificate and what Durward's own have.
+func (s Settings) connecting() []string {
+	roles := installdir.Roles()
 	for _, a := range s.wanted() {
 		if len(a.calls) > 0 {
 			roles = append(roles, a.role)
@@ -212,10 +226,8 @@ func (v values) MCPURL() string { return "http://" + v.loopback(0) + "/mcp" }
 func (v values) Loopback() []string {
 	ports := []string{v.Listen("gateway")}
 	if v.HealthOnLoopback {
-		for _, role := range append(installdir.Roles(), v.added()...) {
-			if role != relay {
-				ports = append(ports, v.Health(role))
-			}
+		for _, role := range v.serving() {
+			ports = append(ports, v.Health(role))
 		}
 	}
 	return ports
@@ -287,14 +299,12 @@ func entry(path, name string, fields int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for lines.Scan() {
-		parts := strings.Split(lines.Text(), ":")
-		if len(parts) == fields && parts[0] == name {
+	for line := range strings.Lines(string(b)) {
+		if parts := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(parts) == fields && parts[0] == name {
 			return parts, nil
 		}
 	}
-	return nil, lines.Err()
+	return nil, nil
 }
 
 // Program is where the durward command is installed.

@@ -205,16 +205,16 @@ func (p *Plan) rooted(program string, args ...string) []string {
 }
 
 // Health is where a process of the installation says whether it is well.
-func (p *Plan) Health(role string) string { return values{Settings: p.opts.Settings}.AskHealth(role) }
+func (p *Plan) Health(role string) string { return p.values().AskHealth(role) }
 
 // Serving are the processes that say whether they are well, in the order in which they start.
-func (p *Plan) Serving() []string {
-	roles := installdir.Roles()
-	if p.opts.Egress {
-		roles = slices.Insert(roles, len(roles)-1, egress)
-	}
-	return roles
-}
+func (p *Plan) Serving() []string { return p.opts.serving() }
+
+// values fill in the templates.
+func (p *Plan) values() values { return values{Settings: p.opts.Settings} }
+
+// people are the Unix users with a side of their own: root's first, who approves nothing.
+func (p *Plan) people() []string { return append([]string{"root"}, p.record.Operators...) }
 
 // Operators are the Unix users who approve.
 func (p *Plan) Operators() []string { return slices.Clone(p.record.Operators) }
@@ -226,7 +226,7 @@ func (p *Plan) Aside() []string { return slices.Clone(p.aside) }
 func (p *Plan) First() bool { return p.first }
 
 // Address is the host and port at which agents connect.
-func (p *Plan) Address() string { return values{Settings: p.opts.Settings}.loopback(0) }
+func (p *Plan) Address() string { return p.values().loopback(0) }
 
 // MCPURL is where agents connect.
-func (p *Plan) MCPURL() string { return values{Settings: p.opts.Settings}.MCPURL() }
+func (p *Plan) MCPURL() string { return p.values().MCPURL() }

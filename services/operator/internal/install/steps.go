@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,10 +91,11 @@ func (p *Plan) missingUsers() ([]string, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	roles := append(installdir.Roles(), p.opts.added()...)
-	if p.opts.Witness {
-		roles = append(roles, witness)
+	roles := installdir.Roles()
+	for _, a := range p.opts.wanted() {
+		roles = append(roles, a.role)
 	}
+	inside := p.opts.connecting()
 	for _, role := range roles {
 		_, err := lookupUser(p.opts.Root, User(role))
 		switch {
@@ -101,7 +103,7 @@ func (p *Plan) missingUsers() ([]string, error) {
 			missing = append(missing, "user "+User(role))
 		case err != nil:
 			return nil, err
-		case role != witness && !slices.Contains(members, User(role)): // who has the witness has nothing of Durward's
+		case slices.Contains(inside, role) && !slices.Contains(members, User(role)):
 			missing = append(missing, User(role)+"'s membership")
 		}
 	}
@@ -140,11 +142,11 @@ func (p *Plan) folders() error {
 	p.folder(pkiDir, owner{}, 0o700)
 	p.folder(keysDir, owner{}, 0o700)
 	p.folder(tlsDir, owner{}, 0o755)
-	for _, role := range append(installdir.Roles(), p.opts.added()...) {
+	for _, role := range p.opts.connecting() {
 		p.folder(tlsDir+"/"+role, owner{group: User(role)}, 0o750)
 	}
 	p.folder(tlsDir+"/operators", owner{}, 0o755)
-	for _, name := range append([]string{"root"}, p.record.Operators...) {
+	for _, name := range p.people() {
 		p.folder(tlsDir+"/operators/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
 	p.folder(tlsDir+"/notifiers", owner{}, 0o755)
@@ -154,17 +156,22 @@ func (p *Plan) folders() error {
 	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
 		return err
 	}
-	roles, tmpfiles := installdir.Roles(), []string{"--create", "durward.conf"}
-	if path := "/etc/tmpfiles.d/durward-egress.conf"; p.opts.Egress {
-		if err := p.managed("files/systemd/tmpfiles-egress.conf", path); err != nil {
-			return err
+	tmpfiles := []string{"--create", "durward.conf"}
+	for _, a := range p.opts.additions() {
+		name := "durward-" + a.role + ".conf"
+		switch {
+		case !a.serves:
+		case !a.wanted:
+			p.unwanted("/etc/tmpfiles.d/" + name)
+		default:
+			if err := p.managed("files/systemd/tmpfiles-"+a.role+".conf", "/etc/tmpfiles.d/"+name); err != nil {
+				return err
+			}
+			tmpfiles = append(tmpfiles, name)
 		}
-		roles, tmpfiles = append(roles, egress), append(tmpfiles, "durward-egress.conf")
-	} else {
-		p.unwanted(path)
 	}
 	for _, dir := range []string{runDir, stateDir} {
-		for _, role := range roles {
+		for _, role := range p.opts.serving() {
 			if _, err := os.Stat(p.on(dir + "/" + role)); err != nil {
 				p.add(p.run("makes "+runDir+" and "+stateDir+", with a folder for each process", p.rooted("systemd-tmpfiles", tmpfiles...)...))
 				return nil
@@ -176,10 +183,10 @@ func (p *Plan) folders() error {
 }
 
 func (p *Plan) configs() error {
-	v := values{Settings: p.opts.Settings}
-	names, rules := installdir.Roles(), []string{"security", "tools"}
+	v := p.values()
+	names, humans := installdir.Roles(), []string{securityDir + "/security", securityDir + "/tools"}
 	if p.opts.Egress {
-		names, rules = append(names, egress, installdir.Shared), append(rules, "domains")
+		names, humans = append(names, egress, installdir.Shared), append(humans, securityDir+"/domains")
 	} else {
 		p.unwanted(etc + "/" + egress + ".yaml")
 		p.unwanted(etc + "/" + installdir.Shared + ".yaml")
@@ -193,18 +200,12 @@ func (p *Plan) configs() error {
 			return err
 		}
 	}
-	for _, name := range rules {
-		if err := p.once(securityDir+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
-			return err
-		}
-	}
-	for _, name := range []string{"catalogue", "clients"} {
-		if err := p.once(etc+"/"+name+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(name) }); err != nil {
-			return err
-		}
-	}
+	humans = append(humans, etc+"/catalogue", etc+"/clients")
 	if p.opts.Relay {
-		if err := p.once(etc+"/auditrelay.yaml", owner{}, 0o644, func() ([]byte, error) { return v.render("auditrelay") }); err != nil {
+		humans = append(humans, etc+"/auditrelay")
+	}
+	for _, path := range humans {
+		if err := p.once(path+".yaml", owner{}, 0o644, func() ([]byte, error) { return v.render(filepath.Base(path)) }); err != nil {
 			return err
 		}
 	}
@@ -214,17 +215,16 @@ func (p *Plan) configs() error {
 // gatewaySocket holds the gateway's port while the gateway itself restarts.
 const gatewaySocket = "durward-gateway.socket"
 
-// Units of systemd that are installed as they are.
-func unitNames() []string {
-	names := []string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}
+// services are the units of the processes that every installation has.
+func services() (units []string) {
 	for _, role := range installdir.Roles() {
-		names = append(names, "durward-"+role+".service")
+		units = append(units, "durward-"+role+".service")
 	}
-	return names
+	return units
 }
 
 func (p *Plan) units() error {
-	for _, name := range unitNames() {
+	for _, name := range append([]string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}, services()...) {
 		if err := p.managed("files/systemd/"+name, unitsDir+"/"+name); err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (p *Plan) port() error {
 		return nil
 	}
 	p.folder(filepath.Dir(path), owner{}, 0o755)
-	address := values{Settings: p.opts.Settings}.Listen("gateway")
+	address := p.values().Listen("gateway")
 	return p.write(path, []byte("[Socket]\nListenStream=\nListenStream="+address+"\n"), owner{}, 0o644)
 }
 
@@ -284,7 +284,7 @@ func (p *Plan) members() error {
 	}); err != nil {
 		return err
 	}
-	for _, name := range append([]string{"root"}, p.record.Operators...) {
+	for _, name := range p.people() {
 		if err := p.member(name); err != nil {
 			return err
 		}
@@ -349,20 +349,17 @@ func (p *Plan) side(path string) (there, ours bool, err error) {
 
 // start enables the units and, on this host, starts what does not run or has changed.
 func (p *Plan) start() error {
-	units := unitNames()
+	services := services()
+	wantedBy := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
 	for _, a := range p.opts.wanted() {
-		units = append(units, a.unit())
+		services = append(services, a.unit())
+		if len(a.calls) == 0 {
+			wantedBy[a.unit()] = "multi-user.target"
+		}
 	}
-	wanted := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target", "durward-auditwitness.service": "multi-user.target"}
 	var enable []string
-	for _, name := range units {
-		by := wanted[name]
-		if name == gatewaySocket || by == "" && strings.HasSuffix(name, ".service") && name != "durward-renew.service" {
-			by = "durward.target"
-		}
-		if by == "" {
-			continue
-		}
+	for _, name := range append([]string{"durward.target", "durward-renew.timer", gatewaySocket}, services...) {
+		by := cmp.Or(wantedBy[name], "durward.target")
 		if _, err := os.Lstat(p.on(unitsDir + "/" + by + ".wants/" + name)); err != nil {
 			enable = append(enable, name)
 		}
@@ -385,13 +382,7 @@ func (p *Plan) start() error {
 		}) {
 			restart = append(restart, gatewaySocket)
 		}
-		for _, role := range installdir.Roles() {
-			restart = append(restart, "durward-"+role+".service")
-		}
-		for _, a := range p.opts.wanted() {
-			restart = append(restart, a.unit())
-		}
-		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", restart...), p.run("", "systemctl", "start", "durward.target"))
+		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", append(restart, services...)...), p.run("", "systemctl", "start", "durward.target"))
 	case !active:
 		p.add(p.run("", "systemctl", "start", "durward.target", "durward-renew.timer"))
 	default:

@@ -4,10 +4,9 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/mod/sumdb/note"
 
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
@@ -18,7 +17,7 @@ func (p *Plan) witness() error {
 	if !p.opts.Witness {
 		return nil
 	}
-	v := values{Settings: p.opts.Settings}
+	v := p.values()
 	p.folder(witnessDir, owner{}, 0o755)
 	if err := p.once(witnessKey, owner{group: User(witness)}, 0o640, func() ([]byte, error) {
 		_, key, err := ed25519.GenerateKey(nil)
@@ -67,19 +66,10 @@ func (p *Plan) witnessKey() (string, error) {
 }
 
 // logKeys are the public keys of this host's log.
-func (p *Plan) logKeys() (keys []string, err error) {
-	text, err := os.ReadFile(p.on(trustDir + "/" + trust.FileLogKeys))
-	if err != nil {
+func (p *Plan) logKeys() ([]string, error) {
+	if _, err := trust.ReadLogKeys(p.on(trustDir)); err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if _, err := note.NewVerifier(line); err != nil {
-			return nil, fmt.Errorf("%s/%s: %w", trustDir, trust.FileLogKeys, err)
-		}
-		keys = append(keys, line)
-	}
-	return keys, nil
+	text, err := os.ReadFile(p.on(trustDir + "/" + trust.FileLogKeys))
+	return slices.Collect(trust.Lines(text)), err
 }

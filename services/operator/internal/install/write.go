@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -69,10 +67,7 @@ func (p *Plan) recorded() error {
 type owner struct{ user, group string }
 
 func (o owner) String() string {
-	user, group := o.user, o.group
-	user = cmp.Or(user, "root")
-	group = cmp.Or(group, "root")
-	return user + ":" + group
+	return cmp.Or(o.user, "root") + ":" + cmp.Or(o.group, "root")
 }
 
 // numbers finds the owner below a root.
@@ -165,8 +160,7 @@ func (p *Plan) put(path string, data []byte, o owner, mode fs.FileMode) error {
 }
 
 func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+	return fmt.Sprintf("%x", sha256.Sum256(data))
 }
 
 // managed is write for a file that is installed as it is.
@@ -264,61 +258,33 @@ func (p *Plan) once(path string, o owner, mode fs.FileMode, data func() ([]byte,
 	return nil
 }
 
-// program is a step that copies a program.
+// program is a step that replaces a program whole, also one that runs, by the one that was looked at when the plan was made.
 func (p *Plan) program(from, path string) error {
 	s := Step{Verb: Same, What: describe(path, owner{}, 0o755), restart: true}
-	want, err := fileDigest(from)
+	data, err := os.ReadFile(from)
 	if err != nil {
 		return fmt.Errorf("a program is missing: %w", err)
 	}
-	have, err := fileDigest(p.on(path))
+	want := digest(data)
+	have, err := os.ReadFile(p.on(path))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		s.Verb = Make
 	case err != nil:
 		return err
-	case have != want:
+	case digest(have) != want:
 		s.Verb, s.Note = Change, "another version"
 	}
-	s.do = func(context.Context) (string, error) { return "", copyProgram(from, p.on(path), want) }
+	s.do = func(context.Context) (string, error) {
+		data, err := os.ReadFile(from)
+		if err == nil && digest(data) != want {
+			err = errors.New("it has changed since the plan was made")
+		}
+		if err != nil {
+			return "", err
+		}
+		return "", installdir.WriteFile(p.on(path), data, 0o755)
+	}
 	p.add(s)
-	return nil
-}
-
-func fileDigest(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// copyProgram replaces a program whole, also one that runs, by the one that was looked at when the plan was made.
-func copyProgram(from, to, want string) (err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.CreateTemp(filepath.Dir(to), ".new-*")
-	if err != nil {
-		return err
-	}
-	h := sha256.New()
-	if _, err = io.Copy(io.MultiWriter(out, h), in); err == nil && hex.EncodeToString(h.Sum(nil)) != want {
-		err = errors.New("it has changed since the plan was made")
-	}
-	err = errors.Join(err, out.Chmod(0o755), out.Sync(), out.Close())
-	if err == nil {
-		err = os.Rename(out.Name(), to)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(out.Name()))
-	}
 	return nil
 }

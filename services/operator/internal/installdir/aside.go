@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/operator/internal/edit"
 )
 
 // SetAside moves the home to a folder beside it, whose name it returns, so that another installation can have its place. What its
@@ -41,16 +43,8 @@ func (h Home) SetAside() (aside string, err error) {
 
 // rewrite makes the configuration name files below another folder instead of this one.
 func (h Home) rewrite(folder string) error {
-	from, err := quoteYAML(h.Dir + "/")
-	if err != nil {
-		return err
-	}
-	to, err := quoteYAML(folder + "/")
-	if err != nil {
-		return err
-	}
 	// A path goes on behind the folder's name, so that a quotation is not at its end here.
-	from, to = strings.Trim(from, `"`), strings.Trim(to, `"`)
+	from, to := strings.Trim(edit.Text(h.Dir+"/"), `"`), strings.Trim(edit.Text(folder+"/"), `"`)
 	return filepath.WalkDir(h.path("config"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
@@ -397,7 +397,7 @@ func Render(files fs.FS, folder, name string, values any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", name, err)
 	}
-	t, err := template.New(name).Funcs(template.FuncMap{"yaml": quoteYAML}).Parse(string(raw))
+	t, err := template.New(name).Funcs(template.FuncMap{"yaml": edit.Text}).Parse(string(raw))
 	if err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", name, err)
 	}
@@ -406,15 +406,4 @@ func Render(files fs.FS, folder, name string, values any) ([]byte, error) {
 		return nil, fmt.Errorf("configuration of %s: %w", name, err)
 	}
 	return b.Bytes(), nil
-}
-
-var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
-
-// quoteYAML writes a string as a YAML scalar: plain where that is safe, else in double quotes, whose escapes are JSON's.
-func quoteYAML(s string) (string, error) {
-	if plainPath.MatchString(s) {
-		return s, nil
-	}
-	b, err := json.Marshal(s)
-	return string(b), err
 }

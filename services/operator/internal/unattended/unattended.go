@@ -87,7 +87,7 @@ func Entry(tool contract.Tool, client string, arguments map[string][]string, id 
 		}
 		values := make([]string, len(arguments[name]))
 		for j, v := range arguments[name] {
-			values[j] = flowText(v)
+			values[j] = edit.Text(v)
 			if !isText(tool, name, v) {
 				values[j] = v // a number or a bool
 			}
@@ -114,12 +114,4 @@ func isText(tool contract.Tool, name, value string) bool {
 	}
 	_, text := typed.(string)
 	return text
-}
-
-// flowText is a text between brackets.
-func flowText(s string) string {
-	if text := edit.Text(s); !strings.ContainsAny(text, ",[]{}") || strings.HasPrefix(text, `"`) {
-		return text
-	}
-	return strconv.Quote(s)
 }

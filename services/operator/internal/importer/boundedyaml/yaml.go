@@ -49,7 +49,6 @@ const (
 // reads as one that says nothing.
 type Value struct {
 	Kind Kind
-	line int
 	// Text is a text's, or a number's or bool's as it was written.
 	Text string
 	List []*Value
@@ -190,7 +189,7 @@ func (d *decoder) value(n *yaml.Node, depth int) (*Value, error) {
 }
 
 func (d *decoder) fresh(n *yaml.Node, depth int) (*Value, error) {
-	v := &Value{line: n.Line}
+	v := &Value{}
 	if tag := n.ShortTag(); n.Kind == yaml.SequenceNode && tag != "!!seq" || n.Kind == yaml.MappingNode && tag != "!!map" {
 		return nil, at(n, "tags are not accepted")
 	}

@@ -96,9 +96,6 @@ func New(kind string, present *Present, from ...string) *Proposal {
 	return p
 }
 
-// Kind is the word behind `catalog import`.
-func (p *Proposal) Kind() string { return p.kind }
-
 // Note says something at the top of the file.
 func (p *Proposal) Note(format string, args ...any) {
 	p.notes = note(p.notes, fmt.Sprintf(format, args...))
