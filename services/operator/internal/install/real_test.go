@@ -73,6 +73,7 @@ func TestRealLayout(t *testing.T) {
 		{"renewal", (*installed).renewal},
 		{"a machine that was off for days", (*installed).reboot},
 		{"egress", (*installed).egress},
+		{"a witness and the relay", (*installed).relayed},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
 		{"a unit with a credential", (*installed).credential},
