@@ -37,14 +37,17 @@ func TestLostRecordsAreSeen(t *testing.T) {
 	}
 }
 
+// early has audits acknowledge what is not written yet.
+var early = harness.Options{Build: harness.Build{Weak: true}, Flags: map[string][]string{
+	harness.Audit: {"-weaken", "written"}, harness.Standby: {"-weaken", "written"},
+}}
+
 // TestAcknowledgedTooEarlyIsSeen is the control of TestNetworkCut: audits that acknowledge what is not written yet. A cut in the network
 // takes acknowledged records with it.
 func TestAcknowledgedTooEarlyIsSeen(t *testing.T) {
-	flags := []string{"-weaken", "written"}
 	pg := server.Start(t)
 	wire := newWire(t, fmt.Sprintf("127.0.0.1:%d", pg.Port))
-	r := startWith(t, harness.Options{Build: harness.Build{Weak: true}, Flags: map[string][]string{harness.Audit: flags, harness.Standby: flags}},
-		pg.PasswordFile, pg.CA, fmt.Sprintf("\"localhost:%d\"", wire.port))
+	r := startWith(t, early, pg.PasswordFile, pg.CA, fmt.Sprintf("\"localhost:%d\"", wire.port))
 	wire.cut(true)
 	harness.Eventually(t, "the writers are refused", func() error {
 		if err := r.log.Writers[0].Append(t.Context()); err == nil {
@@ -55,7 +58,13 @@ func TestAcknowledgedTooEarlyIsSeen(t *testing.T) {
 	pg.Kill(t) // what was sent and not committed is gone
 	pg.Run(t)
 	wire.cut(false)
-	harness.Eventually(t, "what was acknowledged is missed", func() error {
+	r.misses()
+}
+
+// misses waits until a writer, or a look at the whole log, finds that a record is gone that was acknowledged.
+func (r *rig) misses() {
+	r.t.Helper()
+	harness.Eventually(r.t, "what was acknowledged is missed", func() error {
 		if said := r.log.Untrue(); said != "" {
 			return nil
 		}
