@@ -59,9 +59,9 @@ func (f Finding) String() string {
 
 // Report is what an examination found. The zero value has seen nothing.
 type Report struct {
-	// Seen is how many records were looked at, Wrong how many of them are damaged, and Absent how many of those only lack their body, so
-	// that the log goes on.
-	Seen, Wrong, Absent uint64
+	// Seen is how many records were looked at, Wrong how many of them are damaged, Absent how many of those only lack their body, so
+	// that the log goes on, and Lost how many lack their header, without which no copy of the log can be made.
+	Seen, Wrong, Absent, Lost uint64
 	// Hidden is how many blocks of reads search does not find all of; their records are sound.
 	Hidden uint64
 	// Findings are the first of all this, in order.
@@ -95,8 +95,11 @@ func (r *Report) add(index uint64, e *auditv1.Entry, what string) {
 		return
 	}
 	r.Wrong++
-	if what == absent {
+	switch what {
+	case absent:
 		r.Absent++
+	case missing, unread, altered:
+		r.Lost++
 	}
 	if n := len(r.Findings); r.open && e == nil && r.Findings[n-1].Writer == "" && r.Findings[n-1].What == what {
 		r.Findings[n-1].Last = index
@@ -172,9 +175,9 @@ func (r *Report) one(ctx context.Context, s Store, index uint64) error {
 	what := ""
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		what = "missing"
+		what = missing
 	case store.Damaged(err):
-		what = r.unreadable("cannot be read", err)
+		what = r.unreadable(unread, err)
 	case err != nil:
 		return err
 	default:
@@ -186,8 +189,14 @@ func (r *Report) one(ctx context.Context, s Store, index uint64) error {
 	return nil
 }
 
-// absent is said of a record without its body: each verifier says so too.
-const absent = "its body is missing, and it names no operator's statement that let it go"
+const (
+	// absent is said of a record without its body: each verifier says so too.
+	absent = "its body is missing, and it names no operator's statement that let it go"
+	// These are said of records whose header is gone.
+	missing = "missing"
+	unread  = "cannot be read"
+	altered = "its header is not what was committed to"
+)
 
 // judge says what is wrong with a record; "": nothing.
 func (r *Report) judge(ctx context.Context, s Store, e *auditv1.Entry) (string, error) {
@@ -196,7 +205,7 @@ func (r *Report) judge(ctx context.Context, s Store, e *auditv1.Entry) (string, 
 		if len(e.GetLeaf()) > 0 && bytes.Equal(leaf[:], e.GetLeafHash()) {
 			return "its body is not what was committed to", nil
 		}
-		return "its header is not what was committed to", nil
+		return altered, nil
 	}
 	n := int64(e.GetIndex())
 	first, next := tlog.StoredHashIndex(0, n), tlog.StoredHashIndex(0, n+1)

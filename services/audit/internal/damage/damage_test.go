@@ -165,9 +165,9 @@ var rows = map[string]struct {
 	"a header":         {`UPDATE entries SET tool = 'stop_service' WHERE idx = 100`, []string{"record 100 (" + writer + "'s 101): its header is not", "199 of 200"}},
 	"a leaf":           {`UPDATE entries SET leaf = (SELECT leaf FROM entries WHERE idx = 5) WHERE idx = 100`, []string{"record 100 (" + writer + "'s 101): its header is not"}},
 	"a writer":         {`UPDATE entries SET sequence = 9000 WHERE idx = 100`, []string{"record 100 (", "9000): its header is not"}},
-	"a missing record": {`DELETE FROM entries WHERE idx BETWEEN 100 AND 109`, []string{"records 100 to 109: missing", "190 of 200"}},
+	"a missing record": {`DELETE FROM entries WHERE idx BETWEEN 100 AND 109`, []string{"records 100 to 109: missing", "190 of 200", makesNoCopy}},
 	"the tree over a record": {overwrite(leafAt(100), 7),
-		[]string{"record 100 (", "not the record that the tree has"}},
+		[]string{"record 100 (", "not the record that the tree has", "durward audit copy --damaged NEW.yaml"}},
 	"a missing hash":  {`DELETE FROM tree WHERE chunk = ` + fmt.Sprint(leafAt(100)/126), []string{"record 63 (", "the tree above it cannot be read"}},
 	"the last record": {`DELETE FROM entries WHERE idx = 199`, []string{"199 entries and its newest checkpoint says 200", "record 199: missing"}},
 	"the root":        {overwrite(leafAt(127)+7, 0), []string{"does not add up", "the tree's hash over the 128 records up to it"}},
@@ -191,6 +191,9 @@ func TestRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) { says(t, r.start(t, r.altered(t, tc.statement)), tc.says...) })
 	}
 }
+
+// makesNoCopy is said where only a backup helps.
+const makesNoCopy = "makes no copy here"
 
 // says fails unless the error says these, and what to do.
 func says(t *testing.T, err error, what ...string) {
@@ -317,7 +320,11 @@ func TestReads(t *testing.T) {
 		"a salt": {`UPDATE packs SET data = CAST(substr(data, 1, length(data) - 40) || x'00' || substr(data, length(data) - 38) AS BLOB) WHERE first = 200`,
 			[]string{"record 327 (" + reader + "'s 128): its header is not", "711 of 712"}},
 		"half a block": {`UPDATE packs SET data = substr(data, 1, length(data) / 2) WHERE first = 200`, []string{"records 200 to 327: cannot be read", "584 of 712"}},
-		"no pack":      {`DELETE FROM packs WHERE first = 200`, []string{"records 200 to 327: missing", "584 of 712"}},
+		"no pack":      {`DELETE FROM packs WHERE first = 200`, []string{"records 200 to 327: missing", "584 of 712", makesNoCopy}},
+		"no newest pack": {`DELETE FROM packs WHERE first = (SELECT MAX(first) FROM packs)`,
+			[]string{"newest entry, 711, is missing", "records 584 to 711: missing", "584 of 712", "put a backup back", makesNoCopy}},
+		"no newest block": {`DELETE FROM blocks WHERE first = (SELECT MAX(first) FROM blocks)`,
+			[]string{"584 entries and its newest checkpoint says 712", "records 584 to 711: missing", "put a backup back", makesNoCopy}},
 	} {
 		t.Run(name, func(t *testing.T) { says(t, r.start(t, r.altered(t, tc.statement)), tc.says...) })
 	}

@@ -19,9 +19,20 @@ const (
 	// daily is how often the whole log is read again, and share the part of the time that this may take.
 	daily = 24 * time.Hour
 	share = 10
-	// advice is what a human does about it.
-	advice = `Keep a copy of the database as it is. Then put a backup back, or have "durward audit copy --damaged" bring to a new database what verifies ("A damaged log" in deploy/docs/audit.md)`
+	// keep begins what a human does about it.
+	keep = "Stop audit, and keep a copy of its database as it is. "
+	// advice is the rest where headers and the tree can be read, restore where they cannot.
+	advice  = keep + `Then put a backup back, or have "sudo durward audit copy --damaged NEW.yaml" bring to a new database what verifies ("A damaged log" in deploy/docs/audit.md)`
+	restore = keep + `Then put a backup back ("A damaged log" in deploy/docs/audit.md); "durward audit copy --damaged" needs the header of each record, and makes no copy here`
 )
+
+// advice is what a human does about what was found.
+func (r *Report) advice() string {
+	if r.Lost > 0 {
+		return restore
+	}
+	return advice
+}
 
 // Explain adds to the error of a log that does not open, if it is damaged, what of it is, and what to do. A nil db is one that does not
 // open either: then what can be read of the file in stateDir is read.
@@ -55,7 +66,7 @@ func explain(ctx context.Context, db *store.Store, cause error) error {
 	if r.Cause != "" {
 		said = " (" + r.Cause + ")"
 	}
-	return fmt.Errorf("%w. %s%s. %s", cause, r, said, advice)
+	return fmt.Errorf("%w. %s%s. %s", cause, r, said, r.advice())
 }
 
 // Newest refuses a log of that size whose newest records are damaged. One that lacks its body is not refused.
@@ -118,7 +129,7 @@ func (w *Watch) tell(ctx context.Context, r *Report) {
 	copied := *r
 	copied.Findings = append([]Finding(nil), r.Findings...)
 	if old := w.found.Swap(&copied); !r.Sound() && (old == nil || old.String() != r.String()) {
-		w.logger.ErrorContext(ctx, "THE LOG IS DAMAGED", "damage", r.String(), "cause", r.Cause, "do", advice)
+		w.logger.ErrorContext(ctx, "THE LOG IS DAMAGED", "damage", r.String(), "cause", r.Cause, "do", r.advice())
 	}
 }
 

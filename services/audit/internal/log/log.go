@@ -227,6 +227,9 @@ func (l *Log) load(ctx context.Context) error {
 			return fmt.Errorf("the stored log's tree does not add up to its newest checkpoint (%d entries): %w", size, ErrDamaged)
 		}
 		newest, err := l.cfg.Store.Entry(ctx, h.Size-1)
+		if errors.Is(err, store.ErrNotFound) {
+			return fmt.Errorf("the stored log's newest entry, %d, is missing: %w", h.Size-1, ErrDamaged)
+		}
 		if err != nil {
 			return fmt.Errorf("the stored log's newest entry cannot be read: %w", err)
 		}
