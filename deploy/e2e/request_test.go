@@ -206,6 +206,17 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		}
 	}
 
+	// The agent's own report says which origins answered it, and nothing of what was sent or said there.
+	for format, want := range map[string]string{"csp": "connect-src " + a.URL, "har": `"url\":\"` + a.URL + `/`, "sarif": `\"ruleId\":\"content\"`} {
+		e := agent.Ask("security_report", map[string]any{"format": format, "severity_override": "low"})
+		if raw := string(e.Raw); e.Status != "ok" || !strings.Contains(raw, want) || strings.Contains(raw, "/issues") || !strings.Contains(raw, `"session_overrides":["severity=low"]`) {
+			t.Errorf("%s: %s", format, raw)
+		}
+	}
+	if e := agent.Ask("security_report", map[string]any{"format": "sarif", "severity_override": "high"}); e.Status != "error" || e.Error.Field != "severity_override" {
+		t.Errorf("an override beyond what a human allows: %s", e.Raw)
+	}
+
 	// A panic closes what is open; the agent is told that it may have happened.
 	e = agent.Ask("http_request", map[string]any{"url": a.URL + "/slow", "method": "POST", "reason": "to wait"})
 	h.Approve(e.OperationID)

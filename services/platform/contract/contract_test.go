@@ -72,6 +72,8 @@ func TestTools(t *testing.T) {
 		"fetch_url":    {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EGRESS},
 		"http_request": {optionsv1.Tier_TIER_WRITE, optionsv1.Role_ROLE_EGRESS},
 
+		"security_report": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EGRESS},
+
 		"security_config": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
 	tools := Tools()
@@ -83,7 +85,7 @@ func TestTools(t *testing.T) {
 		if !ok || tool.Tier != w.tier || tool.Sink != w.sink || tool.Source != SourceNative {
 			t.Errorf("%s: tier %v, sink %v, source %s", tool.Name, tool.Tier, tool.Sink, tool.Source)
 		}
-		if tool.OneCall != (tool.Name == "service_logs" || tool.Name == "fetch_url") || tool.Leaves != (tool.Sink == optionsv1.Role_ROLE_EGRESS) || tool.ByPermit() != (w.tier == optionsv1.Tier_TIER_READ && !tool.OneCall) {
+		if tool.OneCall != (tool.Name == "service_logs" || tool.Name == "fetch_url") || tool.Leaves != (tool.Name == "fetch_url" || tool.Name == "http_request") || tool.ByPermit() != (w.tier == optionsv1.Tier_TIER_READ && !tool.OneCall) {
 			t.Errorf("%s: one call: %t, by permit: %t", tool.Name, tool.OneCall, tool.ByPermit())
 		}
 		if again, ok := ByMethod(tool.FullMethod); !ok || again.Name != tool.Name {
@@ -289,7 +291,7 @@ func TestRedact(t *testing.T) {
 // TestTextFromOutside pins what of the answers comes from elsewhere and passes the vault: whoever adds a field says where its text
 // is from.
 func TestTextFromOutside(t *testing.T) {
-	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}}
+	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}, "security_report": {"report"}}
 	for _, tool := range Tools() {
 		if tool.OpenResult {
 			continue // its response is for the gateway, which answers with the original tool's result

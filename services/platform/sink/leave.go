@@ -13,10 +13,10 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// Party is for whom a call is made, by a verified grant.
+// Party is for whom a call is made, by a verified grant or permit.
 type Party struct {
-	// Client is who asks, and Agent its agent, if one was named.
-	Client, Agent string
+	// Client is who asks, in Session, and Agent its agent, if one was named.
+	Client, Session, Agent string
 	// Approved: a human said yes to this very call, or to calls like it, and the statement was verified here.
 	Approved bool
 }
@@ -27,7 +27,7 @@ func For(ctx context.Context) Party {
 	if !ok {
 		return Party{}
 	}
-	return Party{Client: n.call.who.principal, Agent: n.call.grant.GetAgent(), Approved: n.call.agreed != nil}
+	return Party{Client: n.call.who.principal, Session: n.call.who.session, Agent: n.call.grant.GetAgent(), Approved: n.call.agreed != nil}
 }
 
 // leaving are the calls under way that send something to other hosts.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/egress/internal/server"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/dialer"
@@ -37,6 +39,15 @@ type settings struct {
 	// RefuseSuspicious is from which severity on (low, medium or high) a suspicious host that is on no list is refused, whatever a human
 	// says to one call; such flags stand on the card in any case. Empty or off: none is.
 	RefuseSuspicious string `yaml:"refuse_suspicious"`
+
+	// Reports is what agents' reports on their own requests (security_report) hold.
+	Reports struct {
+		// Severity is from which severity on what is wrong with a name is told: low, medium or high. Empty: low.
+		Severity string `yaml:"severity"`
+		// SeverityOverrideMax is the highest that a call's severity_override may ask for: the lower, the less an agent can leave out.
+		// Empty: severity, so that a call can ask for more alone.
+		SeverityOverrideMax string `yaml:"severity_override_max"`
+	} `yaml:"reports"`
 
 	// Ports are those of other hosts that are dialled. Not given: 80 and 443.
 	Ports []uint16 `yaml:"ports"`
@@ -105,6 +116,9 @@ func (s *settings) Validate() error {
 	if _, err := suspicion.ParseSeverity(s.RefuseSuspicious); err != nil {
 		problems = append(problems, fmt.Errorf("refuse_suspicious: %w", err))
 	}
+	if _, err := s.reports(); err != nil {
+		problems = append(problems, err)
+	}
 	if _, err := wiring.CheckUnattended(s.Unattended, optionsv1.Role_ROLE_EGRESS); err != nil {
 		problems = append(problems, err)
 	}
@@ -112,6 +126,21 @@ func (s *settings) Validate() error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
+}
+
+// reports is what agents' own reports hold.
+func (s *settings) reports() (r server.Reports, err error) {
+	if r.From, err = suspicion.ParseSeverity(cmp.Or(s.Reports.Severity, suspicion.Low.String())); err != nil {
+		return r, fmt.Errorf("reports.severity: %w", err)
+	}
+	if r.Most, err = suspicion.ParseSeverity(cmp.Or(s.Reports.SeverityOverrideMax, r.From.String())); err != nil {
+		return r, fmt.Errorf("reports.severity_override_max: %w", err)
+	}
+	if r.From == suspicion.None || r.Most < r.From {
+		return r, errors.New("reports: severity must be low, medium or high, and severity_override_max no lower")
+	}
+	r.Version = version
+	return r, nil
 }
 
 // dialer is the way out that the file describes; where it leads is the list's to say.

@@ -120,7 +120,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	tools, err := server.NewTools(out, list.Current, threshold, vaultv1.NewReleaseServiceClient(l.Vault))
+	reports, err := cfg.reports()
+	if err != nil {
+		return err
+	}
+	tools, err := server.NewTools(server.Config{
+		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports,
+	})
 	if err != nil {
 		return err
 	}

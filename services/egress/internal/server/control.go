@@ -51,6 +51,9 @@ func (Subjects) Subject(_ context.Context, tool contract.Tool, request proto.Mes
 	if err != nil {
 		return nil, err
 	}
+	if _, report := request.(*egressv1.SecurityReportRequest); report {
+		return &callv1.Subject{Label: "requests that its session made"}, nil
+	}
 	if !is {
 		return nil, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a tool that leads nowhere")))
 	}
@@ -70,9 +73,9 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if out.Subject, err = (Subjects{}).Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
-	to, _, err := tool.Destination(request)
-	if err != nil {
-		return nil, err
+	to, leads, err := tool.Destination(request)
+	if err != nil || !leads {
+		return out, err
 	}
 	out.Plan = []string{"send a request to " + to.String() + ", whose name is looked up first; redirects are followed to the same host and to listed ones"}
 	if tool.Tier != optionsv1.Tier_TIER_READ {

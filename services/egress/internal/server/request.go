@@ -33,8 +33,8 @@ func (t *Tools) HttpRequest(ctx context.Context, r *egressv1.HttpRequestRequest)
 	if err != nil {
 		return nil, explained(ctx, err)
 	}
-	sink.Detail(ctx, "destination", to.String())
-	sink.Detail(ctx, "sent", strconv.Itoa(len(r.GetBody())))
+	ctx, ended := t.observe(ctx, "http_request", r.GetMethod(), u, to, len(r.GetBody()))
+	defer ended()
 	if sink.For(ctx).Approved {
 		ctx = context.WithValue(ctx, approved{}, to.Host)
 	}
@@ -81,13 +81,6 @@ func (t *Tools) HttpRequest(ctx context.Context, r *egressv1.HttpRequestRequest)
 		Status: uint32(min(max(answer.Status, 0), 999)), ContentType: hide.Replace(answer.Header.Get("Content-Type")),
 		Location: hide.Replace(answer.Header.Get("Location")), Text: text,
 	}, nil
-}
-
-// noteAnswer writes into the record where an answer came from, and how much of it.
-func noteAnswer(ctx context.Context, answer *dialer.Answer) {
-	sink.Detail(ctx, "address", answer.Address.String())
-	sink.Detail(ctx, "bytes", strconv.Itoa(len(answer.Body)))
-	sink.Detail(ctx, "status", strconv.Itoa(answer.Status))
 }
 
 // request is what is sent, without credentials.

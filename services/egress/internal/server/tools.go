@@ -23,6 +23,7 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/page"
+	"durward.internal/services/platform/connections"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
@@ -43,7 +44,21 @@ type Tools struct {
 	// refuse is from which severity on a suspicious host on no list is refused; none: never.
 	refuse suspicion.Severity
 	vault  Releaser
-	under  atomic.Int32
+	report Reports
+	// seen is what became of the requests of sessions.
+	seen  observed
+	under atomic.Int32
+}
+
+// Config is what NewTools needs.
+type Config struct {
+	// Dialer says where requests may go, whatever Domains allows; its Allow is not used.
+	Dialer  dialer.Config
+	Domains func() *destination.List
+	// Refuse is from which severity on a suspicious host on no list is refused; none: never.
+	Refuse  suspicion.Severity
+	Vault   Releaser
+	Reports Reports
 }
 
 // Releaser gives what a credential puts into a header; vaultv1.ReleaseServiceClient is one.
@@ -51,16 +66,16 @@ type Releaser interface {
 	ReleaseHeader(ctx context.Context, in *vaultv1.ReleaseHeaderRequest, opts ...grpc.CallOption) (*vaultv1.ReleaseHeaderResponse, error)
 }
 
-// NewTools returns the tools. Where they go is up to domains, whatever cfg allows: its Allow is not used.
-func NewTools(cfg dialer.Config, domains func() *destination.List, refuse suspicion.Severity, vault Releaser) (*Tools, error) {
-	t := &Tools{domains: domains, refuse: refuse, vault: vault}
-	cfg.Allow = t.admit
+// NewTools returns the tools.
+func NewTools(c Config) (*Tools, error) {
+	t := &Tools{domains: c.Domains, refuse: c.Refuse, vault: c.Vault, report: c.Reports}
+	c.Dialer.Allow = t.admit
 	var err error
-	if t.dialer, err = dialer.New(cfg); err != nil {
+	if t.dialer, err = dialer.New(c.Dialer); err != nil {
 		return nil, err
 	}
-	cfg.Redirects = dialer.AnAnswer
-	t.sender, err = dialer.New(cfg)
+	c.Dialer.Redirects = dialer.AnAnswer
+	t.sender, err = dialer.New(c.Dialer)
 	return t, err
 }
 
@@ -105,13 +120,14 @@ func (t *Tools) FetchUrl(ctx context.Context, r *egressv1.FetchUrlRequest) (*egr
 	if err != nil {
 		return nil, explained(ctx, err)
 	}
-	sink.Detail(ctx, "destination", to.String())
-	if sink.For(ctx).Approved {
-		ctx = context.WithValue(ctx, approved{}, to.Host)
-	}
 	method := http.MethodGet
 	if r.GetHead() {
 		method = http.MethodHead
+	}
+	ctx, ended := t.observe(ctx, "fetch_url", method, u, to, 0)
+	defer ended()
+	if sink.For(ctx).Approved {
+		ctx = context.WithValue(ctx, approved{}, to.Host)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
@@ -198,6 +214,9 @@ func explained(ctx context.Context, err error) error {
 	}
 	if refused.Rule == destination.RuleNone {
 		return fault.New(callv1.Code_CODE_FAILED, refused.Why, fault.WithCause(refused.Cause))
+	}
+	if c := observation(ctx); c != nil {
+		c.Verdict, c.Rule = connections.Refused, string(refused.Rule)
 	}
 	sink.Detail(ctx, "rule", string(refused.Rule))
 	sink.Detail(ctx, "why", refused.Why)

@@ -33,7 +33,7 @@ func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httpte
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(cfg, func() *destination.List { return list }, suspicion.None, nil)
+	tools, err := NewTools(Config{Dialer: cfg, Domains: func() *destination.List { return list }, Reports: Reports{Version: "v1", From: suspicion.Low, Most: suspicion.Medium}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestSpecialAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(dialer.Config{}, func() *destination.List { return list }, suspicion.None, nil)
+	tools, err := NewTools(Config{Domains: func() *destination.List { return list }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func TestSuspiciousHosts(t *testing.T) {
 		{"g1thub.com", suspicion.High, "read as github.com"}, {"free.zip", suspicion.Medium, "abused"}, {"free.zip", suspicion.High, ""},
 		{"g1thub.com", suspicion.None, ""}, {"example.org", suspicion.Low, ""}, {"paypa1.com", suspicion.Low, ""},
 	} {
-		tools, err := NewTools(dialer.Config{}, func() *destination.List { return list }, c.refuse, nil)
+		tools, err := NewTools(Config{Domains: func() *destination.List { return list }, Refuse: c.refuse})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -324,6 +324,127 @@ func (x *HttpRequestResponse) GetCut() bool {
 	return false
 }
 
+type SecurityReportRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Format *string                `protobuf:"bytes,1,opt,name=format,proto3,oneof" json:"format,omitempty"`
+	Cursor *uint32                `protobuf:"varint,2,opt,name=cursor,proto3,oneof" json:"cursor,omitempty"`
+	// From which severity on flags of names are told, within a human's limit.
+	SeverityOverride *string `protobuf:"bytes,3,opt,name=severity_override,json=severityOverride,proto3,oneof" json:"severity_override,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SecurityReportRequest) Reset() {
+	*x = SecurityReportRequest{}
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecurityReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecurityReportRequest) ProtoMessage() {}
+
+func (x *SecurityReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecurityReportRequest.ProtoReflect.Descriptor instead.
+func (*SecurityReportRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SecurityReportRequest) GetFormat() string {
+	if x != nil && x.Format != nil {
+		return *x.Format
+	}
+	return ""
+}
+
+func (x *SecurityReportRequest) GetCursor() uint32 {
+	if x != nil && x.Cursor != nil {
+		return *x.Cursor
+	}
+	return 0
+}
+
+func (x *SecurityReportRequest) GetSeverityOverride() string {
+	if x != nil && x.SeverityOverride != nil {
+		return *x.SeverityOverride
+	}
+	return ""
+}
+
+type SecurityReportResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Report        string                 `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	Cursor        uint32                 `protobuf:"varint,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecurityReportResponse) Reset() {
+	*x = SecurityReportResponse{}
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecurityReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecurityReportResponse) ProtoMessage() {}
+
+func (x *SecurityReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecurityReportResponse.ProtoReflect.Descriptor instead.
+func (*SecurityReportResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SecurityReportResponse) GetReport() string {
+	if x != nil {
+		return x.Report
+	}
+	return ""
+}
+
+func (x *SecurityReportResponse) GetCursor() uint32 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
+}
+
+func (x *SecurityReportResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 var File_durward_egress_v1_tools_proto protoreflect.FileDescriptor
 
 const file_durward_egress_v1_tools_proto_rawDesc = "" +
@@ -364,12 +485,26 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\fcontent_type\x18\x02 \x01(\tB\x04\x80\xbc\x18\x02R\vcontentType\x12X\n" +
 	"\blocation\x18\x03 \x01(\tB<\x80\xbc\x18\x02\x8a\xbc\x184Where the answer sends the caller; nobody went thereR\blocation\x12A\n" +
 	"\x04text\x18\x04 \x01(\tB-\x80\xbc\x18\x02\x8a\xbc\x18%The answer's text, from its beginningR\x04text\x12>\n" +
-	"\x03cut\x18\x05 \x01(\bB,\x80\xbc\x18\x01\x8a\xbc\x18$The text goes on; it is kept nowhereR\x03cut2\xf7\x03\n" +
+	"\x03cut\x18\x05 \x01(\bB,\x80\xbc\x18\x01\x8a\xbc\x18$The text goes on; it is kept nowhereR\x03cut\"\xf0\x01\n" +
+	"\x15SecurityReportRequest\x126\n" +
+	"\x06format\x18\x01 \x01(\tB\x19\xbaH\x16\xc8\x01\x01r\x11R\x03cspR\x03harR\x05sarifH\x00R\x06format\x88\x01\x01\x12'\n" +
+	"\x06cursor\x18\x02 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\x80\x80\x80\bH\x01R\x06cursor\x88\x01\x01\x12J\n" +
+	"\x11severity_override\x18\x03 \x01(\tB\x18\xbaH\x15r\x13R\x03lowR\x06mediumR\x04highH\x02R\x10severityOverride\x88\x01\x01B\t\n" +
+	"\a_formatB\t\n" +
+	"\a_cursorB\x14\n" +
+	"\x12_severity_override\"\xc6\x01\n" +
+	"\x16SecurityReportResponse\x12t\n" +
+	"\x06report\x18\x01 \x01(\tB\\\x80\xbc\x18\x02\x8a\xbc\x18TA policy as text, or an object of JSON as text; put its parts together by the cursorR\x06report\x12\x1c\n" +
+	"\x06cursor\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\x06cursor\x12\x18\n" +
+	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xef\x05\n" +
 	"\vToolService\x12\xe3\x01\n" +
 	"\bFetchUrl\x12\".durward.egress.v1.FetchUrlRequest\x1a#.durward.egress.v1.FetchUrlResponse\"\x8d\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x82\x01\n" +
 	"\tfetch_url\x12\fFetch a page\x1a_READ: runs without asking anyone where the domain is listed, else asks. Fetches a page as text. \x01(\x018\x01`\x01\x12\x81\x02\n" +
 	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa2\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x97\x01\n" +
-	"\fhttp_request\x12\vCall an API\x1avWRITE: a human sees what is sent and must approve it. One request; redirects are answers. Credentials go into headers. \x02`\x01B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
+	"\fhttp_request\x12\vCall an API\x1avWRITE: a human sees what is sent and must approve it. One request; redirects are answers. Credentials go into headers. \x02`\x01\x12\xf5\x01\n" +
+	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"\x8d\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x82\x01\n" +
+	"\x0fsecurity_report\x12\x11Report on origins\x1aXREAD: runs without asking anyone. Reports which origins this session's requests reached. \x01(\x01B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 
 var (
 	file_durward_egress_v1_tools_proto_rawDescOnce sync.Once
@@ -383,26 +518,30 @@ func file_durward_egress_v1_tools_proto_rawDescGZIP() []byte {
 	return file_durward_egress_v1_tools_proto_rawDescData
 }
 
-var file_durward_egress_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_durward_egress_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_durward_egress_v1_tools_proto_goTypes = []any{
 	(*FetchUrlRequest)(nil),        // 0: durward.egress.v1.FetchUrlRequest
 	(*FetchUrlResponse)(nil),       // 1: durward.egress.v1.FetchUrlResponse
 	(*HttpRequestRequest)(nil),     // 2: durward.egress.v1.HttpRequestRequest
 	(*HttpRequestResponse)(nil),    // 3: durward.egress.v1.HttpRequestResponse
-	nil,                            // 4: durward.egress.v1.HttpRequestRequest.HeadersEntry
-	nil,                            // 5: durward.egress.v1.HttpRequestRequest.CredentialsEntry
-	(*v1.CredentialReference)(nil), // 6: durward.call.v1.CredentialReference
+	(*SecurityReportRequest)(nil),  // 4: durward.egress.v1.SecurityReportRequest
+	(*SecurityReportResponse)(nil), // 5: durward.egress.v1.SecurityReportResponse
+	nil,                            // 6: durward.egress.v1.HttpRequestRequest.HeadersEntry
+	nil,                            // 7: durward.egress.v1.HttpRequestRequest.CredentialsEntry
+	(*v1.CredentialReference)(nil), // 8: durward.call.v1.CredentialReference
 }
 var file_durward_egress_v1_tools_proto_depIdxs = []int32{
-	4, // 0: durward.egress.v1.HttpRequestRequest.headers:type_name -> durward.egress.v1.HttpRequestRequest.HeadersEntry
-	5, // 1: durward.egress.v1.HttpRequestRequest.credentials:type_name -> durward.egress.v1.HttpRequestRequest.CredentialsEntry
-	6, // 2: durward.egress.v1.HttpRequestRequest.CredentialsEntry.value:type_name -> durward.call.v1.CredentialReference
+	6, // 0: durward.egress.v1.HttpRequestRequest.headers:type_name -> durward.egress.v1.HttpRequestRequest.HeadersEntry
+	7, // 1: durward.egress.v1.HttpRequestRequest.credentials:type_name -> durward.egress.v1.HttpRequestRequest.CredentialsEntry
+	8, // 2: durward.egress.v1.HttpRequestRequest.CredentialsEntry.value:type_name -> durward.call.v1.CredentialReference
 	0, // 3: durward.egress.v1.ToolService.FetchUrl:input_type -> durward.egress.v1.FetchUrlRequest
 	2, // 4: durward.egress.v1.ToolService.HttpRequest:input_type -> durward.egress.v1.HttpRequestRequest
-	1, // 5: durward.egress.v1.ToolService.FetchUrl:output_type -> durward.egress.v1.FetchUrlResponse
-	3, // 6: durward.egress.v1.ToolService.HttpRequest:output_type -> durward.egress.v1.HttpRequestResponse
-	5, // [5:7] is the sub-list for method output_type
-	3, // [3:5] is the sub-list for method input_type
+	4, // 5: durward.egress.v1.ToolService.SecurityReport:input_type -> durward.egress.v1.SecurityReportRequest
+	1, // 6: durward.egress.v1.ToolService.FetchUrl:output_type -> durward.egress.v1.FetchUrlResponse
+	3, // 7: durward.egress.v1.ToolService.HttpRequest:output_type -> durward.egress.v1.HttpRequestResponse
+	5, // 8: durward.egress.v1.ToolService.SecurityReport:output_type -> durward.egress.v1.SecurityReportResponse
+	6, // [6:9] is the sub-list for method output_type
+	3, // [3:6] is the sub-list for method input_type
 	3, // [3:3] is the sub-list for extension type_name
 	3, // [3:3] is the sub-list for extension extendee
 	0, // [0:3] is the sub-list for field type_name
@@ -415,13 +554,14 @@ func file_durward_egress_v1_tools_proto_init() {
 	}
 	file_durward_egress_v1_tools_proto_msgTypes[0].OneofWrappers = []any{}
 	file_durward_egress_v1_tools_proto_msgTypes[2].OneofWrappers = []any{}
+	file_durward_egress_v1_tools_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_egress_v1_tools_proto_rawDesc), len(file_durward_egress_v1_tools_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

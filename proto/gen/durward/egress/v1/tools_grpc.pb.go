@@ -21,8 +21,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ToolService_FetchUrl_FullMethodName    = "/durward.egress.v1.ToolService/FetchUrl"
-	ToolService_HttpRequest_FullMethodName = "/durward.egress.v1.ToolService/HttpRequest"
+	ToolService_FetchUrl_FullMethodName       = "/durward.egress.v1.ToolService/FetchUrl"
+	ToolService_HttpRequest_FullMethodName    = "/durward.egress.v1.ToolService/HttpRequest"
+	ToolService_SecurityReport_FullMethodName = "/durward.egress.v1.ToolService/SecurityReport"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -33,6 +34,8 @@ const (
 type ToolServiceClient interface {
 	FetchUrl(ctx context.Context, in *FetchUrlRequest, opts ...grpc.CallOption) (*FetchUrlResponse, error)
 	HttpRequest(ctx context.Context, in *HttpRequestRequest, opts ...grpc.CallOption) (*HttpRequestResponse, error)
+	// SecurityReport tells of the session's own requests, as egress saw them since it started.
+	SecurityReport(ctx context.Context, in *SecurityReportRequest, opts ...grpc.CallOption) (*SecurityReportResponse, error)
 }
 
 type toolServiceClient struct {
@@ -63,6 +66,16 @@ func (c *toolServiceClient) HttpRequest(ctx context.Context, in *HttpRequestRequ
 	return out, nil
 }
 
+func (c *toolServiceClient) SecurityReport(ctx context.Context, in *SecurityReportRequest, opts ...grpc.CallOption) (*SecurityReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SecurityReportResponse)
+	err := c.cc.Invoke(ctx, ToolService_SecurityReport_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -71,6 +84,8 @@ func (c *toolServiceClient) HttpRequest(ctx context.Context, in *HttpRequestRequ
 type ToolServiceServer interface {
 	FetchUrl(context.Context, *FetchUrlRequest) (*FetchUrlResponse, error)
 	HttpRequest(context.Context, *HttpRequestRequest) (*HttpRequestResponse, error)
+	// SecurityReport tells of the session's own requests, as egress saw them since it started.
+	SecurityReport(context.Context, *SecurityReportRequest) (*SecurityReportResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -86,6 +101,9 @@ func (UnimplementedToolServiceServer) FetchUrl(context.Context, *FetchUrlRequest
 }
 func (UnimplementedToolServiceServer) HttpRequest(context.Context, *HttpRequestRequest) (*HttpRequestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method HttpRequest not implemented")
+}
+func (UnimplementedToolServiceServer) SecurityReport(context.Context, *SecurityReportRequest) (*SecurityReportResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SecurityReport not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -144,6 +162,24 @@ func _ToolService_HttpRequest_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_SecurityReport_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SecurityReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).SecurityReport(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_SecurityReport_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).SecurityReport(ctx, req.(*SecurityReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -158,6 +194,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "HttpRequest",
 			Handler:    _ToolService_HttpRequest_Handler,
+		},
+		{
+			MethodName: "SecurityReport",
+			Handler:    _ToolService_SecurityReport_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/connections"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 )
@@ -31,7 +32,7 @@ was sent and came back, and what became of it, by which rule. What was refused b
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
-			rows, err := a.connections(ctx, s, f)
+			rows, err := a.connected(ctx, s, f)
 			if err != nil {
 				return err
 			}
@@ -57,36 +58,8 @@ func (f *logFilter) flags(cmd *cobra.Command) {
 	}
 }
 
-// Verdicts on connections, beside one that failed.
-const (
-	answered = "answered"
-	refused  = "refused"
-	denied   = "denied"
-)
-
-// connection is one request to another host, as the log has it.
-type connection struct {
-	Index       uint64    `json:"index"`
-	Time        time.Time `json:"time"`
-	Principal   string    `json:"principal"`
-	Tool        string    `json:"tool"`
-	Method      string    `json:"method"`
-	Destination string    `json:"destination"`
-	// Origin is the destination as the call's URL begins.
-	Origin string `json:"origin"`
-	// Address is what was dialled; empty where nothing was.
-	Address string `json:"address"`
-	// Sent and Received count bytes of bodies.
-	Sent     int `json:"sent"`
-	Received int `json:"received"`
-	// Status is the server's; 0 where it gave none.
-	Status  int    `json:"status"`
-	Verdict string `json:"verdict"`
-	Rule    string `json:"rule"`
-}
-
-// connections gathers what became of calls that leave this host: egress' word, and the vault's on what it denied. Newest first.
-func (a *app) connections(ctx context.Context, s *cli.Session, f logFilter) ([]connection, error) {
+// connected gathers what became of calls that leave this host: egress' word, and the vault's on what it denied. Newest first.
+func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]connections.Connection, error) {
 	from, err := a.ParseTime("since", f.since)
 	if err != nil {
 		return nil, err
@@ -98,7 +71,7 @@ func (a *app) connections(ctx context.Context, s *cli.Session, f logFilter) ([]c
 			q.Statuses = append(q.Statuses, s)
 		}
 	}
-	rows := []connection{}
+	rows := []connections.Connection{}
 	for _, tool := range contract.Tools() {
 		if tool.Sink != optionsv1.Role_ROLE_EGRESS || !tool.Leaves {
 			continue
@@ -112,11 +85,11 @@ func (a *app) connections(ctx context.Context, s *cli.Session, f logFilter) ([]c
 			rows = append(rows, connectionOf(e))
 		}
 	}
-	slices.SortFunc(rows, func(x, y connection) int { return cmp.Compare(y.Index, x.Index) })
+	slices.SortFunc(rows, func(x, y connections.Connection) int { return cmp.Compare(y.Index, x.Index) })
 	return rows[:min(len(rows), int(q.GetLimit()))], nil
 }
 
-func (a *app) showLog(rows []connection) error {
+func (a *app) showLog(rows []connections.Connection) error {
 	return a.Show(map[string]any{"connections": rows}, func() {
 		if len(rows) == 0 {
 			a.Out.Printf("No request to another host is in the log.\n")
@@ -129,9 +102,9 @@ func (a *app) showLog(rows []connection) error {
 			return strconv.Itoa(n)
 		}
 		a.Out.Table([]string{"INDEX", "TIME", "WHO", "TOOL", "TO", "ADDRESS", "SENT", "RECEIVED", "STATUS", "VERDICT", "RULE"},
-			output.Each(rows, func(c connection) []string {
+			output.Each(rows, func(c connections.Connection) []string {
 				verdict := a.Out.Red(c.Verdict)
-				if c.Verdict == answered {
+				if c.Verdict == connections.Answered {
 					verdict = a.Out.Green(c.Verdict)
 				}
 				return []string{
@@ -143,7 +116,7 @@ func (a *app) showLog(rows []connection) error {
 }
 
 // connectionOf reads a record. Its words are cleaned: a stranger chose some of them.
-func connectionOf(e *auditv1.Entry) connection {
+func connectionOf(e *auditv1.Entry) connections.Connection {
 	body := e.GetRecord().GetBody()
 	details := body.GetDetails()
 	word := func(name string) string { return clean.Line(details[name], 300) }
@@ -154,21 +127,21 @@ func connectionOf(e *auditv1.Entry) connection {
 		}
 		return n
 	}
-	c := connection{
+	c := connections.Connection{
 		Index: e.GetIndex(), Time: e.GetRecord().GetTime().AsTime(), Principal: clean.Line(body.GetPrincipal(), 128),
-		Tool: clean.Line(e.GetRecord().GetTool(), 64), Destination: word("destination"), Address: word("address"),
+		Tool: clean.Line(e.GetRecord().GetTool(), 64), Destination: word("destination"), Address: word("address"), Redirected: word("redirected"),
 		Sent: number("sent"), Received: number("bytes"), Status: number("status"), Rule: word("rule"),
 	}
 	switch status := e.GetRecord().GetStatus(); {
 	case status == auditv1.Status_STATUS_OK:
-		c.Verdict = answered
+		c.Verdict = connections.Answered
 	case status == auditv1.Status_STATUS_DENIED:
-		c.Verdict = denied
+		c.Verdict = connections.Denied
 		c.Rule = cmp.Or(c.Rule, clean.Line(body.GetDecisionSource(), 256), clean.Line(body.GetReason(), 256))
 	case c.Rule != "":
-		c.Verdict = refused
+		c.Verdict = connections.Refused
 	default:
-		c.Verdict = "failed"
+		c.Verdict = connections.Failed
 		c.Rule = clean.Line(body.GetReason(), 256)
 	}
 	var asked struct {

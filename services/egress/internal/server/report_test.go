@@ -1,0 +1,102 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/platform/connections"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sink"
+)
+
+// A report tells of what was asked for, refused and answered, by which origin, and nothing that a server or a URL said.
+func TestSecurityReport(t *testing.T) {
+	other := serve(t, answering("text/plain", "what the server said"))
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/away" {
+			http.Redirect(w, r, other.URL+"/there", http.StatusFound)
+			return
+		}
+		_, _ = fmt.Fprint(w, "what the server said")
+	})
+	tools := listed(t, dialer.Limits{}, "", server, other)
+	report := func(format string, override *string) (*egressv1.SecurityReportResponse, error) {
+		return tools.SecurityReport(t.Context(), &egressv1.SecurityReportRequest{Format: &format, SeverityOverride: override})
+	}
+	word := func(s string) *string { return &s }
+	for name, c := range map[string]struct {
+		format   string
+		override *string
+		field    string
+	}{
+		"another format":       {"pdf", nil, "format"},
+		"no severity":          {"sarif", word("none"), "severity_override"},
+		"beyond a human's own": {"sarif", word("high"), "severity_override"},
+	} {
+		if got, err := report(c.format, c.override); got != nil || !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) || fault.From(err).Field != c.field {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if got, err := report("csp", nil); err != nil || !strings.Contains(got.GetReport(), "connect-src 'none'") {
+		t.Errorf("of nothing: %v, %v", got, err)
+	}
+	for url, fails := range map[string]bool{server.URL + "/away?key=secret": false, "https://g1thub.com/secret": true, "https://docs-x.zip/secret": true} {
+		if _, err := fetch(tools, url); (err != nil) != fails {
+			t.Fatalf("%s: %v", url, err)
+		}
+	}
+	for format, want := range map[string][]string{
+		"csp":   {"connect-src " + min(server.URL, other.URL) + " " + max(server.URL, other.URL) + ";"},
+		"har":   {`"url":"` + other.URL + `/"`, `"serverIPAddress":"127.0.0.1"`},
+		"sarif": {"g1thub.com", "docs-x.zip", "it is an address", `"ruleId":"destination"`},
+	} {
+		got, err := report(format, nil)
+		if err != nil || strings.Contains(got.GetReport(), "secret") || strings.Contains(got.GetReport(), "server said") {
+			t.Errorf("%s: %v, %v", format, got, err)
+		}
+		for _, part := range want {
+			if !strings.Contains(got.GetReport(), part) {
+				t.Errorf("%s: there is no %s in %s", format, part, got.GetReport())
+			}
+		}
+	}
+	// The names' flags below what was asked for are left out, what was refused is not.
+	got, err := report("sarif", word("medium"))
+	if err != nil || strings.Count(got.GetReport(), `"ruleId":"destination"`) != 2 || strings.Contains(got.GetReport(), "it is an address") || !strings.Contains(got.GetReport(), "docs-x.zip: ") {
+		t.Errorf("from medium on: %v, %v", got, err)
+	}
+}
+
+// What is remembered is bounded, and one session is told nothing of another's.
+func TestObserved(t *testing.T) {
+	t.Parallel()
+	var o observed
+	one, two := sink.Party{Client: "a", Session: "1"}, sink.Party{Client: "a", Session: "2"}
+	for i := range mostRequests + 7 {
+		o.add(one, connections.Connection{Sent: i})
+	}
+	if rows := o.of(one); len(rows) != mostRequests || rows[0].Sent != mostRequests+6 || rows[mostRequests-1].Sent != 7 {
+		t.Errorf("%d, %d", len(rows), rows[0].Sent)
+	}
+	if rows := o.of(two); rows != nil {
+		t.Errorf("%v", rows)
+	}
+	if rows := o.of(sink.Party{Client: "b", Session: "1"}); rows != nil {
+		t.Errorf("%v", rows)
+	}
+	for i := range mostSessions {
+		o.add(sink.Party{Client: "b", Session: fmt.Sprint(i)}, connections.Connection{})
+	}
+	if rows := o.of(one); rows != nil || len(o.sessions) != mostSessions {
+		t.Errorf("%d sessions, %v", len(o.sessions), rows)
+	}
+	if raw, err := json.Marshal(o.of(sink.Party{Client: "b", Session: "0"})); err != nil || !strings.Contains(string(raw), `"sent":0`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}
