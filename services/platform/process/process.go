@@ -144,6 +144,9 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if err := sleepLong(); err != nil {
+		logger.Debug("sleeping threads wake as often as by default", "cause", err)
+	}
 	if err := limitMemory(ctx, common, logger); err != nil {
 		logger.Error("failed", "error", err)
 		return ExitFailure

@@ -4,9 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// slack is how late the kernel may wake a thread that sleeps, by default.
+const slack = 50 * time.Microsecond
+
+// punctual runs begin, which starts a program, so that the program's timers are those of any program: the executor's own may be late, and a
+// child has those of the thread that starts it.
+func punctual(begin func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err == nil {
+		err = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("slack of timers: %w", err)
+	}
+	err = begin()
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(own), 0, 0, 0) // #nosec G115 -- the kernel's own number; a punctual thread does no harm
+	return err
+}
 
 // confined runs begin, which starts a program, on a thread that has given away what a program may not inherit. That thread
 // ends with it: capabilities are a thread's own, and a child has those of the thread that starts it.

@@ -243,15 +243,16 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	turn := d.turn(s.ID)
 	turn.Lock()
 	defer turn.Unlock()
-	begin := cmd.Start
+	start := cmd.Start
 	if g, err := d.prepare(s); err != nil {
 		return err
 	} else if g != nil {
 		r.CGroup = g.Path()
-		begin = func() error { return g.Start(cmd) }
+		start = func() error { return g.Start(cmd) }
 	}
-	if start := begin; !d.development {
-		begin = func() error { return confined(start) }
+	begin := func() error { return punctual(start) }
+	if !d.development {
+		begin = func() error { return confined(func() error { return punctual(start) }) }
 	}
 	if len(s.Credentials) > 0 {
 		begin = launch.Program(ctx, d.release, s, cmd, begin)

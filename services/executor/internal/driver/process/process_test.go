@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -136,6 +137,7 @@ type surroundings struct {
 	Group       int
 	PID         int
 	Umask       int
+	Slack       int
 	Stdin       string
 	Stdout      string
 }
@@ -144,11 +146,12 @@ func report(file string) {
 	dir, _ := os.Getwd()
 	session, _ := unix.Getsid(0)
 	umask := syscall.Umask(0)
+	slack, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	stdin, _ := os.Readlink("/proc/self/fd/0")
 	stdout, _ := os.Readlink("/proc/self/fd/1")
 	raw, _ := json.Marshal(surroundings{
 		Environment: os.Environ(), Dir: dir, Args: os.Args, Session: session, Group: unix.Getpgrp(), PID: os.Getpid(), Umask: umask,
-		Stdin: stdin, Stdout: stdout,
+		Slack: slack, Stdin: stdin, Stdout: stdout,
 	})
 	if err := errors.Join(os.WriteFile(file+".new", raw, 0o600), os.Rename(file+".new", file)); err != nil {
 		panic(err)
@@ -237,8 +240,16 @@ func TestStartAndStop(t *testing.T) {
 	}
 }
 
-// TestSurroundings: ENV-1, literal arguments, own session, no input, private files.
+// TestSurroundings: ENV-1, literal arguments, own session, no input, private files, and timers that are not late as the executor's are.
 func TestSurroundings(t *testing.T) {
+	runtime.LockOSThread()
+	t.Cleanup(func() {
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0)
+		runtime.UnlockOSThread()
+	})
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(time.Second), 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("SECRET_TOKEN", "must not be inherited")
 	t.Setenv("TZ", "Europe/Paris")
 	file, dir := filepath.Join(t.TempDir(), "report"), t.TempDir()
@@ -264,7 +275,7 @@ func TestSurroundings(t *testing.T) {
 			"DEMO_ARGUMENT=" + file, "DEMO_ROLE=report", "HOME=" + me.HomeDir, "LANG=C.UTF-8",
 			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TERM=dumb", "TZ=Europe/Paris", "USER=" + me.Username,
 		},
-		Dir: dir, Args: s.Argv, Session: got.PID, Group: got.PID, PID: got.PID, Umask: 0o077, Stdin: "/dev/null",
+		Dir: dir, Args: s.Argv, Session: got.PID, Group: got.PID, PID: got.PID, Umask: 0o077, Slack: 50_000, Stdin: "/dev/null",
 		Stdout: d.records["demo"].Output,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
