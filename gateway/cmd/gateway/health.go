@@ -5,6 +5,7 @@ import (
 	"time"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -25,10 +26,7 @@ func tellHealth(ctx context.Context, vault vaultv1.SessionServiceClient, look fu
 		if err != nil || !health.GetExecutorReachable() || !health.GetAuditReachable() {
 			wait = tellAgain
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		clock.Sleep(ctx, wait)
 	}
 }
 

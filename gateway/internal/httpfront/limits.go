@@ -15,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/fault"
@@ -210,10 +211,5 @@ func (f *Front) over(w http.ResponseWriter, r *http.Request, call *Call, frame *
 // it more, so that those who were refused together do not come back together. Those who wait are bounded by their
 // connections, each of which serves one request at a time.
 func (a *admission) pause(ctx context.Context) {
-	t := time.NewTimer(a.delay + rand.N(a.delay/2)) //nolint:gosec // it spreads, it hides nothing
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	clock.Sleep(ctx, a.delay+rand.N(a.delay/2)) //nolint:gosec // it spreads, it hides nothing
 }

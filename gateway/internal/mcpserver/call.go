@@ -21,6 +21,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/telemetry/span"
@@ -353,10 +354,8 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *http
 		default:
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pause) {
 			return pending, nil
-		case <-time.After(pause):
 		}
 	}
 }

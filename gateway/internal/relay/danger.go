@@ -8,6 +8,7 @@ import (
 	"time"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 )
 
@@ -130,10 +131,7 @@ func (r *Relay) WatchSessions(ctx context.Context) {
 			level, said = slog.LevelWarn, true
 		}
 		r.conf.Logger.Log(ctx, level, "the watch of sessions broke off and goes on soon", "fault", fault.From(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // spreads gateways
-		}
+		clock.Sleep(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads gateways
 		pause = min(2*pause, maxSessionPause)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 )
@@ -136,10 +137,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 		default:
 			r.conf.Logger.DebugContext(ctx, "a watch broke off and goes on soon", "fault", fault.From(err), "pause", pause)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // spreads watches that broke off together
-		}
+		clock.Sleep(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads watches that broke off together
 		pause = min(pause*2, maxPause)
 	}
 }

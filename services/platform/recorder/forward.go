@@ -12,6 +12,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/reserve"
@@ -38,7 +39,7 @@ func (r *Recorder) forward() {
 // held checkpoint. It returns false when the recorder stops.
 func (r *Recorder) await(backoff time.Duration) bool {
 	if backoff > 0 {
-		return sleep(r.ctx, backoff)
+		return clock.Sleep(r.ctx, backoff)
 	}
 	probe := time.Now().Add(probeEvery)
 	for {
@@ -72,17 +73,6 @@ func (r *Recorder) pause() time.Duration {
 		return 0
 	}
 	return linger - time.Since(r.queue[0].queued)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // step does one exchange with audit. An error means that it should be tried again after a pause.
@@ -361,7 +351,7 @@ func (r *Recorder) flush() {
 		}
 		if err := r.commit(r.ctx); err != nil && r.ctx.Err() == nil {
 			r.cfg.Logger.Error("the audit spool cannot be written", "cause", err.Error())
-			if !sleep(r.ctx, maxBackoff) {
+			if !clock.Sleep(r.ctx, maxBackoff) {
 				return
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/recorder"
 )
 
@@ -101,10 +102,8 @@ func (k *Keeper) Compare(ctx context.Context) error {
 // CompareUntil compares until the log has answered, or ctx ends.
 func (k *Keeper) CompareUntil(ctx context.Context) {
 	for k.Compare(ctx) != nil {
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, Retry) {
 			return
-		case <-time.After(Retry):
 		}
 	}
 }

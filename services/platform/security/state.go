@@ -31,15 +31,6 @@ func (p project) binds(client string) bool {
 	return client != "" && (len(p.clients) == 0 || slices.Contains(p.clients, client))
 }
 
-// BuiltIn is the state without any file.
-func BuiltIn() (*State, error) {
-	set, err := policy.Compile(nil)
-	if err != nil {
-		return nil, err
-	}
-	return &State{Policies: set, Domains: &destination.List{}}, nil
-}
-
 // Sources are the texts that the policies were made of, for checking them and trying them out.
 func (s *State) Sources() []policy.Source { return slices.Clone(s.sources) }
 

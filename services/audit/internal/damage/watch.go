@@ -10,6 +10,7 @@ import (
 
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -99,7 +100,7 @@ func NewWatch(s Store, size func() uint64, logger *slog.Logger) *Watch {
 func (w *Watch) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.once(ctx)
-		wait(ctx, daily)
+		clock.Sleep(ctx, daily)
 	}
 }
 
@@ -110,7 +111,7 @@ func (w *Watch) once(ctx context.Context) {
 		if !r.Sound() {
 			w.tell(ctx, r)
 		}
-		wait(ctx, (share-1)*time.Since(began))
+		clock.Sleep(ctx, (share-1)*time.Since(began))
 		began = time.Now()
 		return ctx.Err()
 	})
@@ -148,13 +149,4 @@ func Refused(ctx context.Context, s Store, from, end uint64) string {
 		return `the audit log is damaged where this reads it; "durward doctor" names the records`
 	}
 	return "the audit log is damaged: " + r.Findings[0].String()
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -22,6 +22,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/durable"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 )
 
@@ -112,25 +113,14 @@ func (f *Forwarder) Run(ctx context.Context) {
 		case err != nil:
 			pause = min(max(2*pause, minPause), maxPause)
 			// Not all forwarders at once.
-			if !wait(ctx, pause/2+rand.N(pause/2)) { //nolint:gosec // nothing depends on who foresees it
+			if !clock.Sleep(ctx, pause/2+rand.N(pause/2)) { //nolint:gosec // nothing depends on who foresees it
 				return
 			}
 			continue
-		case !more && !wait(ctx, poll):
+		case !more && !clock.Sleep(ctx, poll):
 			return
 		}
 		pause = 0
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

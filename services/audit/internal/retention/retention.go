@@ -19,6 +19,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/retention"
@@ -298,8 +299,8 @@ func (k *Keeper) work(ctx context.Context) error {
 		if more, err = k.cfg.Store.Wipe(ctx); err != nil {
 			return err
 		}
-		if err := pause(ctx, rest*time.Since(began)); err != nil {
-			return err
+		if !clock.Sleep(ctx, rest*time.Since(began)) {
+			return ctx.Err()
 		}
 	}
 	for _, p := range left {
@@ -319,11 +320,11 @@ func (k *Keeper) prune(ctx context.Context, p *retention.Decision) (removed int,
 		for part := range slices.Chunk(list, piece) {
 			began := time.Now()
 			gone, err := k.remove(ctx, p, part)
-			if err == nil {
-				err = pause(ctx, rest*time.Since(began))
-			}
 			if err != nil {
 				return removed, err
+			}
+			if !clock.Sleep(ctx, rest*time.Since(began)) {
+				return removed, ctx.Err()
 			}
 			removed += gone
 		}
@@ -349,13 +350,4 @@ func (k *Keeper) remove(ctx context.Context, p *retention.Decision, list []*audi
 		}
 	}
 	return len(gone), k.cfg.Log.Between(ctx, func(ctx context.Context) error { return k.cfg.Store.Prune(ctx, p.Index, gone) })
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

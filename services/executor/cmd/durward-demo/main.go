@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"durward.internal/services/platform/clock"
 )
 
 // Reply is every answer's text.
@@ -55,9 +57,7 @@ func serve(ctx context.Context, log *slog.Logger, port uint, model, touch string
 			return err
 		}
 	}
-	select {
-	case <-time.After(delay):
-	case <-ctx.Done():
+	if !clock.Sleep(ctx, delay) {
 		return nil
 	}
 	srv := &http.Server{

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 // maxModels bounds how many models of one router are looked at.
@@ -130,10 +130,8 @@ func (c *Client) until(ctx context.Context, s *catalog.Service, good func(model)
 		if all {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pollInterval) {
 			return fmt.Errorf("%w: %w", ErrState, ctx.Err())
-		case <-time.After(pollInterval):
 		}
 	}
 }

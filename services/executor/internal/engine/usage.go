@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 // maxMetrics bounds what is read of an engine's metrics; vLLM's are some hundred kB.
@@ -61,10 +62,8 @@ func (c *Client) Drain(ctx context.Context, s *catalog.Service, patience time.Du
 		if u := c.Usage(ctx, s); !u.Told || u.Requests == 0 {
 			return ctx.Err() == nil
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pollInterval) {
 			return false
-		case <-time.After(pollInterval):
 		}
 	}
 }

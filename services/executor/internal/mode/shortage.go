@@ -8,6 +8,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 // shortage is room that did not come: too little memory, or programs that are still there.
@@ -45,10 +46,7 @@ func (r *run) await(ctx context.Context, incoming []*catalog.Service) *shortage 
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return missing
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(r.interval):
-		}
+		clock.Sleep(ctx, r.interval)
 	}
 }
 

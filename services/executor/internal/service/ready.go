@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 const (
@@ -117,10 +118,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalog.Service)
 		case s.StallTimeoutS > 0 && s.StallTimeoutS < s.StartTimeoutS && time.Now().After(stalled):
 			return &failure{driver.CauseStalled, fmt.Errorf("%w: %w", errStalled, orNothing(last))}
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		clock.Sleep(ctx, pause)
 		pause = min(pause*2, maxStartPoll)
 	}
 }
@@ -140,10 +138,7 @@ func (m *Manager) warm(ctx context.Context, d Driver, s *catalog.Service) error 
 		case ctx.Err() != nil, d.Status(s).State != driver.Running:
 			return m.gaveUp(ctx, d, s, &failure{driver.CauseNoModel, orNothing(err)})
 		}
-		select {
-		case <-time.After(maxStartPoll):
-		case <-ctx.Done():
-		}
+		clock.Sleep(ctx, maxStartPoll)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 )
 
@@ -153,10 +154,7 @@ func (m *Manager) sleepLocked(ctx context.Context, s *catalog.Service, a Act, be
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return models, errHeld
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(verifyInterval):
-		}
+		clock.Sleep(ctx, verifyInterval)
 	}
 }
 

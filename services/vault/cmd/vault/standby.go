@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/postgres"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
@@ -116,9 +117,6 @@ func (b *standby) lead(ctx context.Context) (*store.Store, error) {
 				b.logger.Warn("stands by: the database cannot be used", "cause", now)
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(tryEvery):
-		}
+		clock.Sleep(ctx, tryEvery)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/procfs"
 )
@@ -357,10 +358,7 @@ func (d *Driver) listen(ctx context.Context) {
 		if pause = min(2*pause, maxBackoff); time.Since(began) > maxBackoff {
 			pause = reopen
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		clock.Sleep(ctx, pause)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 // Driver remembers what it was told. It is safe for concurrent use; its zero value is ready and takes no time.
@@ -34,8 +35,8 @@ func (d *Driver) Status(s *catalog.Service) driver.Status {
 
 // Start notes the service.
 func (d *Driver) Start(ctx context.Context, s *catalog.Service, _ string) error {
-	if err := wait(ctx, d.StartTakes); err != nil {
-		return err
+	if d.StartTakes > 0 && !clock.Sleep(ctx, d.StartTakes) {
+		return context.Cause(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,8 +49,8 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, _ string) error 
 
 // Stop forgets the service.
 func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
-	if err := wait(ctx, d.StopTakes); err != nil {
-		return false, err
+	if d.StopTakes > 0 && !clock.Sleep(ctx, d.StopTakes) {
+		return false, context.Cause(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -64,16 +65,4 @@ func (d *Driver) Definition(context.Context, *catalog.Service) (string, error) {
 // Logs is empty: nothing is said.
 func (d *Driver) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{Cursor: "0"}, nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

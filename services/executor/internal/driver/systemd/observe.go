@@ -11,6 +11,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/cause"
+	"durward.internal/services/platform/clock"
 )
 
 const (
@@ -106,10 +107,8 @@ func (d *Driver) observe(b manager) {
 		if d.ctx.Err() != nil {
 			return
 		}
-		select {
-		case <-d.ctx.Done():
+		if !clock.Sleep(d.ctx, backoff/2+rand.N(backoff/2)) { //nolint:gosec // whoever foresees it gains nothing
 			return
-		case <-time.After(backoff/2 + rand.N(backoff/2)): //nolint:gosec // whoever foresees it gains nothing
 		}
 		backoff = min(backoff*2, maxBackoff)
 		var err error
@@ -309,10 +308,8 @@ func (d *Driver) explain(ctx context.Context, unit string, f facts) string {
 			return blunt
 		}
 		before = lines
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, settling) {
 			return blunt
-		case <-time.After(settling):
 		}
 	}
 }
