@@ -261,3 +261,16 @@ func (p Place) Check() error {
 	}
 	return nil
 }
+
+// Within runs f in one transaction. What f did counts only if it returns nil and Within does.
+func Within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

@@ -119,29 +119,27 @@ func (s *Seals) Damage() []string {
 // Accept seals everything as it is. It is called when what acts by these tables is halted, at an epoch that leaves nothing of them in
 // force, for Damage names nothing at the next start.
 func (s *Seals) Accept(ctx context.Context) error {
-	tx, err := s.db.BeginTx(ctx, nil)
+	err := Within(ctx, s.db, func(tx *sql.Tx) error {
+		for _, t := range s.tables {
+			if _, err := tx.ExecContext(ctx, `UPDATE `+t.name+` SET seal = `+t.digest("")); err != nil { // #nosec G202 -- the schema's names
+				return err
+			}
+			var of sums
+			if err := of.read(ctx, tx, t, func(string, bool) {}); err != nil {
+				return err
+			}
+			var revision sql.NullInt64
+			if err := tx.QueryRowContext(ctx, `SELECT revision FROM seals WHERE name = ?`, t.name).Scan(&revision); err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO seals (name, rows, revision, sum, seal)
+				VALUES (?1, ?2, ?3, ?4, durward_seal('seals', ?1, ?2, ?3, ?4))`, t.name, of.rows, max(revision.Int64, 0)+1, of.sum[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	for _, t := range s.tables {
-		if _, err := tx.ExecContext(ctx, `UPDATE `+t.name+` SET seal = `+t.digest("")); err != nil { // #nosec G202 -- the schema's names
-			return err
-		}
-		var of sums
-		if err := of.read(ctx, tx, t, func(string, bool) {}); err != nil {
-			return err
-		}
-		var revision sql.NullInt64
-		if err := tx.QueryRowContext(ctx, `SELECT revision FROM seals WHERE name = ?`, t.name).Scan(&revision); err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO seals (name, rows, revision, sum, seal)
-			VALUES (?1, ?2, ?3, ?4, durward_seal('seals', ?1, ?2, ?3, ?4))`, t.name, of.rows, max(revision.Int64, 0)+1, of.sum[:]); err != nil {
-			return err
-		}
-	}
-	if err := tx.Commit(); err != nil {
 		return err
 	}
 	s.damage = nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,16 +73,19 @@ func OpenCheckpoint(b []byte, keys []note.Verifier) (Checkpoint, error) {
 		}
 		return Checkpoint{}, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	c, err := parseCheckpoint(n.Text)
+	return signedByOrigin(n.Text, n.Sigs)
+}
+
+// signedByOrigin reads a checkpoint's text, of which sigs were verified: one of them must be its origin's.
+func signedByOrigin(text string, sigs []note.Signature) (Checkpoint, error) {
+	c, err := parseCheckpoint(text)
 	if err != nil {
 		return Checkpoint{}, err
 	}
-	for _, sig := range n.Sigs {
-		if sig.Name == c.Origin {
-			return c, nil
-		}
+	if !slices.ContainsFunc(sigs, func(sig note.Signature) bool { return sig.Name == c.Origin }) {
+		return Checkpoint{}, ErrSignature
 	}
-	return Checkpoint{}, ErrSignature
+	return c, nil
 }
 
 // ReadCheckpoint reads a checkpoint that the caller signed, or whose signatures it has verified: it verifies none.

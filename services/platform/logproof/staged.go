@@ -35,14 +35,5 @@ func OpenStaged(b []byte, keys []note.Verifier) (Checkpoint, error) {
 	if !ok {
 		return Checkpoint{}, ErrFormat
 	}
-	c, err := parseCheckpoint(text)
-	if err != nil {
-		return Checkpoint{}, err
-	}
-	for _, sig := range n.Sigs {
-		if sig.Name == c.Origin {
-			return c, nil
-		}
-	}
-	return Checkpoint{}, ErrSignature
+	return signedByOrigin(text, n.Sigs)
 }

@@ -102,3 +102,50 @@ func Address(text string) (netip.AddrPort, bool) {
 	at, ok := netip.AddrFromSlice(raw)
 	return netip.AddrPortFrom(at.Unmap(), uint16(number)), ok
 }
+
+// Socket is a line of the kernel's tables of TCP sockets.
+type Socket struct {
+	// Local and Remote are not valid where the line does not name one.
+	Local, Remote netip.AddrPort
+	// State is Established, Listening or another of the kernel's numbers. User and Inode are decimal.
+	State, User, Inode string
+}
+
+// States of a socket.
+const (
+	Established = "01"
+	Listening   = "0A"
+)
+
+// Sockets returns the TCP sockets that the kernel tells of under root, "/proc".
+func Sockets(root string) ([]Socket, error) {
+	var out []Socket
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(filepath.Join(root, "net", table))
+		if os.IsNotExist(err) && table == "tcp6" {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, ParseSockets(text)...)
+	}
+	return out, nil
+}
+
+// ParseSockets reads a table, whose lines are "N: LOCAL:PORT REMOTE:PORT STATE QUEUES TIMER RETRIES UID TIMEOUT INODE …". It passes over
+// lines that are none.
+func ParseSockets(table []byte) []Socket {
+	var out []Socket
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) < 10 {
+			continue
+		}
+		s := Socket{State: fields[3], User: fields[7], Inode: fields[9]}
+		s.Local, _ = Address(fields[1])
+		s.Remote, _ = Address(fields[2])
+		out = append(out, s)
+	}
+	return out
+}

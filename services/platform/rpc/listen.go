@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -99,39 +98,20 @@ func holder(addr string) string {
 	if err != nil {
 		return unknown
 	}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		for _, inode := range listeners(table, target) {
-			if pid, name := socketOwner(inode); pid != "" {
-				return fmt.Sprintf("%s (pid %s)", clean.Line(name, 64), pid)
-			}
+	sockets, err := procfs.Sockets("/proc")
+	if err != nil {
+		return unknown
+	}
+	for _, s := range sockets {
+		at := s.Local.Addr()
+		if s.State != procfs.Listening || s.Local.Port() != target.Port() || at != target.Addr() && !at.IsUnspecified() && !target.Addr().IsUnspecified() {
+			continue
+		}
+		if pid, name := socketOwner(s.Inode); pid != "" {
+			return fmt.Sprintf("%s (pid %s)", clean.Line(name, 64), pid)
 		}
 	}
 	return unknown
-}
-
-// listeners returns the inodes of the sockets in a kernel table that would keep target from being bound.
-func listeners(table string, target netip.AddrPort) []string {
-	f, err := os.Open(table)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var inodes []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		// sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode
-		fields := strings.Fields(lines.Text())
-		const listening = "0A"
-		if len(fields) < 10 || fields[3] != listening {
-			continue
-		}
-		local, ok := procfs.Address(fields[1])
-		if ok && local.Port() == target.Port() &&
-			(local.Addr() == target.Addr() || local.Addr().IsUnspecified() || target.Addr().IsUnspecified()) {
-			inodes = append(inodes, fields[9])
-		}
-	}
-	return inodes
 }
 
 // socketOwner finds a process that has the socket open, among those that we may look into.

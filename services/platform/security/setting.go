@@ -161,16 +161,3 @@ func (s Setting) Tighter(a, b string) bool {
 	y, err2 := s.parse(b)
 	return err1 == nil && err2 == nil && s.tighter(x, y)
 }
-
-// Defaults are the values where no file says anything.
-func Defaults() Values {
-	var v Values
-	for _, s := range Settings() {
-		n, err := s.parse(s.Default)
-		if err != nil {
-			continue // a test holds every default to its bounds
-		}
-		s.put(&v, n)
-	}
-	return v
-}

@@ -216,7 +216,7 @@ func (r *Report) judge(ctx context.Context, s Store, e *auditv1.Entry) (string, 
 	stored, err := s.ReadHashes(ctx, indexes)
 	var want []tlog.Hash
 	if err == nil {
-		if want, err = tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), reader{ctx, s}); err == nil {
+		if want, err = tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: ctx, From: s}); err == nil {
 			for i := range want {
 				switch {
 				case agree(want[i], stored[i]):
@@ -236,13 +236,4 @@ func (r *Report) judge(ctx context.Context, s Store, e *auditv1.Entry) (string, 
 		return r.unreadable("it is sound, but the tree above it cannot be read", err), nil
 	}
 	return "", err
-}
-
-type reader struct {
-	ctx   context.Context
-	store Store
-}
-
-func (r reader) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	return r.store.ReadHashes(r.ctx, indexes)
 }

@@ -385,7 +385,7 @@ func (l *Log) place(s *stage, writer string, record *auditv1.Record) (*auditv1.E
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
 	}
 	n := int64(index)
-	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), overlay{context.Background(), l.cfg.Store, s.recent})
+	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: context.Background(), From: l.cfg.Store, Fresh: s.recent})
 	if err != nil {
 		return nil, unavailable(err)
 	}

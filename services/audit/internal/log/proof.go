@@ -107,37 +107,7 @@ func raw(hashes []tlog.Hash) [][]byte {
 	return out
 }
 
-// reader reads the tree's hashes from h, then from the store, which may be ahead: a stored hash never changes.
+// reader reads the tree's hashes from h, then from the store.
 func (l *Log) reader(ctx context.Context, h *head) tlog.HashReader {
-	return overlay{ctx, l.cfg.Store, h.recent}
-}
-
-type overlay struct {
-	ctx    context.Context
-	store  Store
-	recent map[int64]tlog.Hash
-}
-
-func (o overlay) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	var missing []int64
-	var places []int
-	for i, index := range indexes {
-		if hash, ok := o.recent[index]; ok {
-			out[i] = hash
-			continue
-		}
-		missing, places = append(missing, index), append(places, i)
-	}
-	if len(missing) == 0 {
-		return out, nil
-	}
-	hashes, err := o.store.ReadHashes(o.ctx, missing)
-	if err != nil {
-		return nil, err
-	}
-	for i, hash := range hashes {
-		out[places[i]] = hash
-	}
-	return out, nil
+	return store.Hashes{Ctx: ctx, From: l.cfg.Store, Fresh: h.recent}
 }

@@ -130,16 +130,8 @@ func (s *sqlite) each(ctx context.Context, query string, args []any, row func(sc
 }
 
 func (s *sqlite) add(ctx context.Context, w work) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
 	ids := map[string]int64{}
-	if err := s.write(ctx, tx, w, ids); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if err := tx.Commit(); err != nil {
-		_ = tx.Rollback() // already rolled back, mostly; the first error is the one that counts
+	if err := database.Within(ctx, s.db, func(tx *sql.Tx) error { return s.write(ctx, tx, w, ids) }); err != nil {
 		return err
 	}
 	maps.Copy(s.writers, ids)
@@ -244,30 +236,28 @@ func (s *sqlite) setLast(ctx context.Context, tx *sql.Tx, l lastOf) (id int64, e
 }
 
 func (s *sqlite) drop(ctx context.Context, by int64, entries []int64, blocks []block) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	for _, b := range blocks {
-		if err := s.writeBlock(ctx, tx, b, nil); err != nil {
-			return errors.Join(err, tx.Rollback())
-		}
-	}
-	for _, index := range entries {
-		for _, step := range []struct {
-			query string
-			args  []any
-		}{
-			{`DELETE FROM bodies WHERE idx = ?`, []any{index}},
-			{`DELETE FROM texts WHERE rowid = ?`, []any{index}},
-			{`UPDATE entries SET pruned_by = ? WHERE idx = ?`, []any{by, index}},
-		} {
-			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
-				return errors.Join(err, tx.Rollback())
+	return database.Within(ctx, s.db, func(tx *sql.Tx) error {
+		for _, b := range blocks {
+			if err := s.writeBlock(ctx, tx, b, nil); err != nil {
+				return err
 			}
 		}
-	}
-	return tx.Commit()
+		for _, index := range entries {
+			for _, step := range []struct {
+				query string
+				args  []any
+			}{
+				{`DELETE FROM bodies WHERE idx = ?`, []any{index}},
+				{`DELETE FROM texts WHERE rowid = ?`, []any{index}},
+				{`UPDATE entries SET pruned_by = ? WHERE idx = ?`, []any{by, index}},
+			} {
+				if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 func (s *sqlite) SetPruned(ctx context.Context, by uint64) error {

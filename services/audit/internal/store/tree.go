@@ -34,6 +34,41 @@ func chunksOf(b Batch) (chunks []chunk) {
 	return chunks
 }
 
+// Hashes is a tree's hashes for tlog: those of Fresh, which are not committed yet, then those of From, which may be ahead, since a stored
+// hash never changes.
+type Hashes struct {
+	Ctx  context.Context
+	From interface {
+		ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
+	}
+	Fresh map[int64]tlog.Hash
+}
+
+// ReadHashes implements tlog.HashReader.
+func (h Hashes) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	out := make([]tlog.Hash, len(indexes))
+	var missing []int64
+	var places []int
+	for i, index := range indexes {
+		if hash, ok := h.Fresh[index]; ok {
+			out[i] = hash
+			continue
+		}
+		missing, places = append(missing, index), append(places, i)
+	}
+	if len(missing) == 0 {
+		return out, nil
+	}
+	hashes, err := h.From.ReadHashes(h.Ctx, missing)
+	if err != nil {
+		return nil, err
+	}
+	for i, hash := range hashes {
+		out[places[i]] = hash
+	}
+	return out, nil
+}
+
 // ReadHashes returns the tree's hashes at these stored indexes, as tlog.HashReader wants them.
 func (s *Store) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
 	chunks := map[int64][]byte{}

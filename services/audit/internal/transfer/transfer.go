@@ -131,11 +131,11 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 		return errors.New("the database to copy to holds another log: begin again with an empty one")
 	}
 	if !cfg.Damaged { // a damaged tree is made anew, and at its end held against what was signed
-		root, err := tlog.TreeHash(size, reader{ctx, cfg.To, nil})
+		root, err := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To})
 		if err != nil {
 			return err
 		}
-		if before, err := tlog.TreeHash(size, reader{ctx, cfg.From, nil}); err != nil || before != root {
+		if before, err := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.From}); err != nil || before != root {
 			return errors.Join(err, errors.New("the database to copy to holds another log: begin again with an empty one"))
 		}
 	}
@@ -154,7 +154,7 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 			if err != nil {
 				return refused(size, err)
 			}
-			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), reader{ctx, cfg.To, fresh})
+			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: ctx, From: cfg.To, Fresh: fresh})
 			if err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 			return refused(size, errors.New("it is missing"))
 		}
 		part := logproof.Checkpoint{Origin: whole.Origin, Size: uint64(size)}
-		if part.Root, err = tlog.TreeHash(size, reader{ctx, cfg.To, fresh}); err != nil {
+		if part.Root, err = tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To, Fresh: fresh}); err != nil {
 			return err
 		}
 		if size == source.Entries && part != whole {
@@ -219,35 +219,4 @@ func (cfg Config) verify(e *auditv1.Entry) error {
 
 func refused(index int64, err error) error {
 	return fmt.Errorf("record %d of the log to be copied: %w: put a backup of that database back, and begin again", index, err)
-}
-
-// reader reads hashes that are not committed yet, then the database's.
-type reader struct {
-	ctx   context.Context
-	store *store.Store
-	fresh map[int64]tlog.Hash
-}
-
-func (r reader) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	var missing []int64
-	var places []int
-	for i, index := range indexes {
-		if hash, ok := r.fresh[index]; ok {
-			out[i] = hash
-			continue
-		}
-		missing, places = append(missing, index), append(places, i)
-	}
-	if len(missing) == 0 {
-		return out, nil
-	}
-	hashes, err := r.store.ReadHashes(r.ctx, missing)
-	if err != nil {
-		return nil, err
-	}
-	for i, hash := range hashes {
-		out[places[i]] = hash
-	}
-	return out, nil
 }

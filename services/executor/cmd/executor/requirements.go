@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/store"
-	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/inspect"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/vram"
@@ -20,25 +18,15 @@ import (
 // inspector is the program that reads models' files, beside the executor's own.
 const inspector = "durward-inspect"
 
-// requirementsConfig is what the wiring knows of a memreq.Config.
-type requirementsConfig struct {
-	Catalog    func() *catalog.Catalog
-	GPUs       memreq.GPUs
-	Definition func(ctx context.Context, s *catalog.Service) (string, error)
-	Memory     memreq.Memory
-	Logger     *slog.Logger
-}
-
 // openRequirements opens what is known of services' memory. Without the inspector, estimates come of the catalog's cards alone.
-func openRequirements(ctx context.Context, cfg *settings, b requirementsConfig) (*memreq.Tracker, error) {
-	out := memreq.Config{Catalog: b.Catalog, GPUs: b.GPUs, Definition: b.Definition, Memory: b.Memory, Logger: b.Logger}
+func openRequirements(ctx context.Context, cfg *settings, out memreq.Config) (*memreq.Tracker, error) {
 	own, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	program := filepath.Join(filepath.Dir(own), inspector)
 	if _, err := os.Stat(program); err != nil {
-		b.Logger.Warn("the program that reads models' files is not beside the executor; estimates come of the catalogue's cards alone", "program", program)
+		out.Logger.Warn("the program that reads models' files is not beside the executor; estimates come of the catalogue's cards alone", "program", program)
 	} else {
 		out.Inspector = &inspect.Inspector{Program: program}
 	}

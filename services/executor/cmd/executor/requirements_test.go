@@ -69,7 +69,7 @@ services:
 	cfg.GPU.LlamaFitParams = oracle
 	var said strings.Builder
 	logger := slog.New(slog.NewTextHandler(&said, nil))
-	tracker, err := openRequirements(t.Context(), cfg, requirementsConfig{
+	tracker, err := openRequirements(t.Context(), cfg, memreq.Config{
 		Catalog: known, GPUs: gpu.New(gpu.Config{Catalog: known, Logger: logger}), Logger: logger,
 	})
 	if err != nil {

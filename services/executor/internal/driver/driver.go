@@ -92,7 +92,6 @@ const (
 	CauseContainer      = "the container is wider than what is allowed"
 	CauseNoManager      = "its manager (systemd or Docker) does not answer"
 	CauseStillHeld      = "GPU memory was not given back"
-	CauseDependency     = "a service that it depends on does not run"
 	CauseHalted         = "an operator halted the host"
 	CauseRestartLimit   = "it ended by itself too often"
 	CauseNoSleep        = "its engine did not go to sleep"

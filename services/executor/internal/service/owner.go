@@ -1,7 +1,6 @@
 package service
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,42 +72,20 @@ func (h host) owns(status driver.Status, port uint32) error {
 		return nil // nothing is told of any of them
 	}
 	for _, l := range listeners {
-		if !inodes[l.inode] && (!hidden || !users[l.user]) {
+		if !inodes[l.Inode] && (!hidden || !users[l.User]) {
 			return errStranger
 		}
 	}
 	return nil
 }
 
-// listener is a socket as the kernel's tables show it.
-type listener struct{ inode, user string }
-
-// listeners are the sockets that take connections to the port on 127.0.0.1. A table's lines are "N: LOCAL:PORT REMOTE:PORT STATE
-// QUEUES TIMER RETRIES UID TIMEOUT INODE …"; state 0A is LISTEN.
-func (h host) listeners(port uint32) ([]listener, error) {
+// listeners are the sockets that take connections to the port on 127.0.0.1.
+func (h host) listeners(port uint32) ([]procfs.Socket, error) {
 	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	var out []listener
-	for _, table := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(filepath.Join(h.proc, "net", table))
-		if os.IsNotExist(err) && table == "tcp6" {
-			continue // a kernel without IPv6
-		}
-		if err != nil {
-			return nil, err
-		}
-		for line := range bytes.Lines(text) {
-			fields := bytes.Fields(line)
-			if len(fields) < 10 || string(fields[3]) != "0A" {
-				continue
-			}
-			at, ok := procfs.Address(string(fields[1]))
-			if !ok || uint32(at.Port()) != port || at.Addr() != localhost && !at.Addr().IsUnspecified() {
-				continue
-			}
-			out = append(out, listener{inode: string(fields[9]), user: string(fields[7])})
-		}
-	}
-	return out, nil
+	all, err := procfs.Sockets(h.proc)
+	return slices.DeleteFunc(all, func(s procfs.Socket) bool {
+		return s.State != procfs.Listening || uint32(s.Local.Port()) != port || s.Local.Addr() != localhost && !s.Local.Addr().IsUnspecified()
+	}), err
 }
 
 // pids are a service's programs: those of its control group, or its first one and what descends from it or is of its session.

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/procfs"
 )
 
 // TestReadinessIsByStall: what shows progress may take its time, up to start_timeout_s; what shows none may not.
@@ -117,7 +118,7 @@ func TestProcessorTime(t *testing.T) {
 }
 
 func TestEstablished(t *testing.T) {
-	const header = "  sl  local_address rem_address   st tx_queue\n"
+	const header, rest = "  sl  local_address rem_address   st tx_queue\n", " 0 0 0 0 7\n"
 	for line, want := range map[string]bool{
 		"   0: 0100007F:1F90 00000000:0000 0A 0": false, // listening
 		"   1: 0100007F:D431 0100007F:1F90 01 0": true,  // the other end: Docker forwards in the kernel
@@ -128,17 +129,17 @@ func TestEstablished(t *testing.T) {
 		"   1: 0100007F:1F90 0100007F:D431 01 0": true,
 		"   1: 00000000000000000000000001000000:1F90 00000000000000000000000001000000:D431 01 0": true,
 	} {
-		if got := established([]byte(header+line+"\n"), 8080); got != want {
+		if got := established(procfs.ParseSockets([]byte(header+line+rest)), 8080); got != want {
 			t.Errorf("%q: %t", line, got)
 		}
 	}
 }
 
 func FuzzEstablished(f *testing.F) {
-	f.Add([]byte("   1: 0100007F:1F90 0100007F:D431 01 0\n"))
+	f.Add([]byte("   1: 0100007F:1F90 0100007F:D431 01 0 0 0 0 0 7\n"))
 	f.Add([]byte(":1F90"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if established(text, 8080) && !strings.Contains(string(text), ":1F90") {
+		if established(procfs.ParseSockets(text), 8080) && !strings.Contains(string(text), ":1F90") {
 			t.Error("found where it is not")
 		}
 	})

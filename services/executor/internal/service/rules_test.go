@@ -333,12 +333,12 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 		if w.idle(t.Context(), w.s, u); w.idle(t.Context(), w.s, u) {
 			t.Error("what cannot be seen is idle")
 		}
-		write("0: 0100007F:464F 0100007F:D431 01 0\n")
+		write("0: 0100007F:464F 0100007F:D431 01 0 0 0 0 0 7\n")
 		time.Sleep(2 * time.Minute)
 		if w.idle(t.Context(), w.s, u) {
 			t.Error("somebody is connected")
 		}
-		write("0: 0100007F:464F 0100007F:D431 06 0\n")
+		write("0: 0100007F:464F 0100007F:D431 06 0 0 0 0 0 7\n")
 		time.Sleep(59 * time.Second)
 		if w.idle(t.Context(), w.s, u) {
 			t.Error("too early")

@@ -1,10 +1,10 @@
 package service
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -115,38 +115,14 @@ func (h host) cpu(status driver.Status) (time.Duration, bool) {
 
 // connected reports whether anybody is connected to a port of this host's loopback; an error where the kernel does not tell.
 func (h host) connected(port uint32) (bool, error) {
-	for _, table := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(filepath.Join(h.proc, "net", table))
-		if os.IsNotExist(err) && table == "tcp6" {
-			continue // a kernel without IPv6
-		}
-		if err != nil {
-			return false, err
-		}
-		if established(text, port) {
-			return true, nil
-		}
-	}
-	return false, nil
+	all, err := procfs.Sockets(h.proc)
+	return established(all, port), err
 }
 
-// established looks through a table of the kernel's for an established connection to the port on this host, from either side:
-// where Docker forwards a port in the kernel, only the side that asks is here. Its lines are "N: LOCAL:PORT REMOTE:PORT STATE …";
-// state 01 is ESTABLISHED.
-func established(table []byte, port uint32) bool {
-	for line := range bytes.Lines(table) {
-		fields := bytes.Fields(line)
-		if len(fields) < 4 || string(fields[3]) != "01" {
-			continue
-		}
-		local, ok := procfs.Address(string(fields[1]))
-		if ok && uint32(local.Port()) == port {
-			return true
-		}
-		remote, ok := procfs.Address(string(fields[2]))
-		if ok && uint32(remote.Port()) == port && remote.Addr().IsLoopback() {
-			return true
-		}
-	}
-	return false
+// established looks for an established connection to the port on this host, from either side: where Docker forwards a port in the
+// kernel, only the side that asks is there.
+func established(sockets []procfs.Socket, port uint32) bool {
+	return slices.ContainsFunc(sockets, func(s procfs.Socket) bool {
+		return s.State == procfs.Established && (uint32(s.Local.Port()) == port || uint32(s.Remote.Port()) == port && s.Remote.Addr().IsLoopback())
+	})
 }

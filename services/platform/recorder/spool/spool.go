@@ -133,37 +133,35 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	if err := s.place.Check(); err != nil {
 		return err
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
+	err := database.Within(ctx, s.db, func(tx *sql.Tx) error {
+		// The transaction's end closes the statements that are made for it.
+		run := func(stmt *sql.Stmt, args ...any) error {
+			_, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+			return err
+		}
+		for _, r := range change.Add {
+			if err := run(s.add, r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
+				return fmt.Errorf("add to the spool: %w", err)
+			}
+		}
+		for id, sequence := range change.Assign {
+			if err := run(s.number, sequence, id); err != nil {
+				return fmt.Errorf("number the spool: %w", err)
+			}
+		}
+		for _, id := range change.Remove {
+			if err := run(s.remove, id); err != nil {
+				return fmt.Errorf("shorten the spool: %w", err)
+			}
+		}
+		for row, checkpoint := range checkpoints {
+			if err := run(s.keep, row, checkpoint); err != nil {
+				return fmt.Errorf("keep the checkpoint: %w", err)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	// The transaction's end closes the statements that are made for it.
-	run := func(stmt *sql.Stmt, args ...any) error {
-		_, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
-		return err
-	}
-	for _, r := range change.Add {
-		if err := run(s.add, r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
-			return fmt.Errorf("add to the spool: %w", err)
-		}
-	}
-	for id, sequence := range change.Assign {
-		if err := run(s.number, sequence, id); err != nil {
-			return fmt.Errorf("number the spool: %w", err)
-		}
-	}
-	for _, id := range change.Remove {
-		if err := run(s.remove, id); err != nil {
-			return fmt.Errorf("shorten the spool: %w", err)
-		}
-	}
-	for row, checkpoint := range checkpoints {
-		if err := run(s.keep, row, checkpoint); err != nil {
-			return fmt.Errorf("keep the checkpoint: %w", err)
-		}
-	}
-	if err := tx.Commit(); err != nil {
 		return err
 	}
 	s.mu.Lock()

@@ -253,20 +253,14 @@ func (s *Store) Finish(ctx context.Context, key string, r *sink.Result) error {
 
 // Settled implements sink.Store.
 func (s *Store) Settled(ctx context.Context, keys []string) error {
-	tx, err := s.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	for _, key := range keys {
-		if _, err := tx.StmtContext(ctx, s.settled).ExecContext(ctx, key); err != nil {
-			return fmt.Errorf("sink store: %w", err)
+	return s.Within(ctx, func(tx *sql.Tx) error {
+		for _, key := range keys {
+			if _, err := tx.StmtContext(ctx, s.settled).ExecContext(ctx, key); err != nil {
+				return err
+			}
 		}
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+		return nil
+	})
 }
 
 // Purge implements sink.Store.
@@ -313,15 +307,7 @@ func (s *Store) SetControl(ctx context.Context, c sink.Control) error {
 
 // Within runs f in one transaction.
 func (s *Store) Within(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.DB.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	if err := f(tx); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	if err := tx.Commit(); err != nil {
+	if err := database.Within(ctx, s.DB, f); err != nil {
 		return fmt.Errorf("sink store: %w", err)
 	}
 	return nil

@@ -176,17 +176,7 @@ func each(rows *sql.Rows, err error, row func(scanner) (bool, error)) error {
 }
 
 func (e *sqlite) transact(ctx context.Context, f func(writer) error) error {
-	tx, err := e.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	if err := f(&transaction{e, tx}); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
+	return database.Within(ctx, e.db, func(tx *sql.Tx) error { return f(&transaction{e, tx}) })
 }
 
 // transaction is a writer. Triggers write the seals.
