@@ -63,10 +63,7 @@ func (a *App) ProposeCommand(ctx context.Context, s *Session, call approval.Call
 	if err != nil {
 		return approval.Document{}, err
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return approval.Document{}, err
-	}
+	signer := a.Signer(s)
 	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	if err != nil {
 		return approval.Document{}, err

@@ -133,11 +133,6 @@ func OneOf(list ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(list, noFiles)
 }
 
-// CompleteTiers completes a tier that a client may have.
-func CompleteTiers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return []string{"READ", "WRITE", "DESTRUCTIVE"}, noFiles
-}
-
 // CompleteFiles completes files with these endings; without any, all files.
 func CompleteFiles(endings ...string) cobra.CompletionFunc {
 	if len(endings) == 0 {

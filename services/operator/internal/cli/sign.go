@@ -36,12 +36,12 @@ func (s *Session) Preview(ctx context.Context, ref *callv1.ToolRef, arguments []
 }
 
 // Signer describes who signs. The sinks' identities are those that their certificates had to prove.
-func (a *App) Signer(s *Session) (approval.Signer, error) {
+func (a *App) Signer(s *Session) approval.Signer {
 	signer := approval.Signer{Operator: s.Config.Operator, Executor: s.Sinks[0].ID, Now: a.Now()}
 	for _, sink := range s.Sinks[1:] {
 		signer.Egress = sink.ID
 	}
-	return signer, nil
+	return signer
 }
 
 // ShowDocument prints documents, whole.

@@ -49,15 +49,15 @@ func ProveReceipt(file []byte, keys []note.Verifier, witnesses logproof.Witnesse
 			return Proved{}, fmt.Errorf("%w: the receipt is another record's", logproof.ErrInclusion)
 		}
 	}
-	n, err := note.Open(receipt.GetCheckpoint(), note.VerifierList(keys...))
+	by, err := signedBy(receipt.GetCheckpoint(), keys)
 	if err != nil {
-		return Proved{}, fmt.Errorf("checkpoint: %w", err)
+		return Proved{}, err
 	}
 	witnessed, err := witnesses.OpenWitnessed(receipt.GetCheckpoint(), keys, now)
 	if err != nil && !errors.Is(err, logproof.ErrQuorum) {
 		return Proved{}, err
 	}
-	return Proved{Receipt: receipt, Checkpoint: at, SignedBy: fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash), Witnessed: witnessed, Entry: entry}, nil
+	return Proved{Receipt: receipt, Checkpoint: at, SignedBy: by, Witnessed: witnessed, Entry: entry}, nil
 }
 
 func readReceipt(file []byte) (*callv1.Receipt, *auditv1.Entry, error) {

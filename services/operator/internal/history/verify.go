@@ -125,14 +125,19 @@ func (v *Verifier) Head(checkpoint []byte) error {
 	if err != nil {
 		return err
 	}
-	n, err := note.Open(checkpoint, note.VerifierList(v.keys...))
-	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
 	v.head = head
 	v.report.Records, v.report.Root = head.Size, fmt.Sprintf("%x", head.Root)
-	v.report.SignedBy = fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash)
-	return nil
+	v.report.SignedBy, err = signedBy(checkpoint, v.keys)
+	return err
+}
+
+// signedBy is the log key that signed a checkpoint, as NAME+HASH.
+func signedBy(checkpoint []byte, keys []note.Verifier) (string, error) {
+	n, err := note.Open(checkpoint, note.VerifierList(keys...))
+	if err != nil {
+		return "", fmt.Errorf("checkpoint: %w", err)
+	}
+	return fmt.Sprintf("%s+%08x", n.Sigs[0].Name, n.Sigs[0].Hash), nil
 }
 
 // Add checks the next entry, which logproof.Check looked at.

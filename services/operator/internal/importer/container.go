@@ -181,8 +181,6 @@ type Made struct {
 	Fields proposal.Fields
 	GPUs   []uint32
 	Notes  []string
-	// Outside is where a path of the container lies on the host, or nothing that could be named.
-	Outside func(path string) string
 
 	port   uint32
 	engine enginecmd.Command
@@ -288,7 +286,7 @@ func (b *builder) made(id string, x *box) (out Made, ok bool) {
 		fields = append(fields, yaml.MapItem{Key: "gpu_access", Value: "cdi"})
 	}
 	fields = x.limits(appendEnvironment(proposal.Fields{{Key: "container", Value: fields}}, environment))
-	return Made{fields, x.gpus, s.notes, x.outside, port, engine, known}, true
+	return Made{fields, x.gpus, s.notes, port, engine, known}, true
 }
 
 // arguments judges what runs in the container, and returns its command without secrets.

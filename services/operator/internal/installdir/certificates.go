@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -92,6 +93,22 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 
 // halfLife is when a leaf is due for renewal.
 func halfLife(c Certificate) time.Time { return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 2) }
+
+// certify issues a certificate for a process that is added to the home.
+func (h Home) certify(role, operator string) (identity.ID, error) {
+	ca, err := pki.Load(h.PKI())
+	if err != nil {
+		return identity.ID{}, err
+	}
+	id, err := ProcessIdentity(role, operator)
+	if err != nil {
+		return identity.ID{}, err
+	}
+	if err := os.MkdirAll(h.TLS(role, ""), 0o700); err != nil {
+		return identity.ID{}, fmt.Errorf("certificate of %s: %w", role, err)
+	}
+	return id, h.issue(ca, role, id)
+}
 
 func (h Home) issue(ca *pki.CA, role string, id identity.ID) error {
 	certificate, key, err := ca.Issue(id, 0)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"durward.internal/services/operator/internal/edit"
-	"durward.internal/services/platform/pki"
 )
 
 // egressOffset is egress' port, from the gateway's.
@@ -46,14 +45,6 @@ func (h Home) AddEgress(cfg Config) (added bool, err error) {
 	if !h.hasAuthority() {
 		return false, errors.New("this folder has no certificate authority, so it can have no process of its own")
 	}
-	ca, err := pki.Load(h.PKI())
-	if err != nil {
-		return false, err
-	}
-	id, err := ProcessIdentity(roleEgress, cfg.Operator)
-	if err != nil {
-		return false, err
-	}
 	// Its ports lie beside the gateway's own.
 	gateway, err := netip.ParseAddrPort(cfg.Health.Gateway)
 	if err != nil {
@@ -62,31 +53,15 @@ func (h Home) AddEgress(cfg Config) (added bool, err error) {
 	at := func(port int) string { return net.JoinHostPort(gateway.Addr().String(), strconv.Itoa(port)) }
 	health := int(gateway.Port()) + egressOffset
 	v := egressValues{Config: cfg, Home: h, GRPC: at(health - healthOffset), Health: at(health)}
-	for _, folder := range []string{h.TLS(roleEgress, ""), h.State(roleEgress)} {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return false, err
-		}
-	}
-	if err := h.issue(ca, roleEgress, id); err != nil {
+	if err := os.MkdirAll(h.State(roleEgress), 0o700); err != nil {
 		return false, err
 	}
-	for _, name := range []string{roleEgress, "domains"} {
-		path := h.Config(name)
-		if name == "domains" {
-			path = v.Domains()
-		}
-		need, err := missing(path)
-		if err != nil {
-			return false, err
-		}
-		if !need {
-			continue
-		}
-		data, err := Render(templates, "templates", name, v)
-		if err != nil {
-			return false, err
-		}
-		if err := CreateFile(path, data, 0o600); err != nil {
+	id, err := h.certify(roleEgress, cfg.Operator)
+	if err != nil {
+		return false, err
+	}
+	for template, path := range map[string]string{roleEgress: h.Config(roleEgress), "domains": v.Domains()} {
+		if _, err := renderOnce(path, template, v); err != nil {
 			return false, err
 		}
 	}

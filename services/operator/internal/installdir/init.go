@@ -203,6 +203,18 @@ func missing(path string) (bool, error) {
 	return err != nil, nil
 }
 
+// renderOnce makes a configuration that is missing from its template, and reports whether it did.
+func renderOnce(path, template string, values any) (made bool, err error) {
+	if need, err := missing(path); err != nil || !need {
+		return false, err
+	}
+	data, err := Render(templates, "templates", template, values)
+	if err != nil {
+		return false, err
+	}
+	return true, CreateFile(path, data, 0o600)
+}
+
 // once creates a file that is missing with what data returns.
 func (m *maker) once(path string, data func() ([]byte, error)) error {
 	need, err := missing(path)

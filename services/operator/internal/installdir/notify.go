@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -67,27 +66,10 @@ func (h Home) notifierTLS(cfg Config) string {
 func (h Home) InitNotify(cfg Config, command string) (path string, made bool, err error) {
 	path = h.Config("notify")
 	if h.hasAuthority() {
-		ca, err := pki.Load(h.PKI())
-		if err != nil {
-			return path, false, err
-		}
-		id, err := ProcessIdentity(notifier, cfg.Operator)
-		if err != nil {
-			return path, false, err
-		}
-		if err := os.MkdirAll(h.TLS(notifier, ""), 0o700); err != nil {
-			return path, false, err
-		}
-		if err := h.issue(ca, notifier, id); err != nil {
+		if _, err := h.certify(notifier, cfg.Operator); err != nil {
 			return path, false, err
 		}
 	}
-	if made, err = missing(path); err != nil || !made {
-		return path, false, err
-	}
-	data, err := Render(templates, "templates", "notify", notifyValues{cfg, command, h, h.notifierTLS(cfg)})
-	if err != nil {
-		return path, false, err
-	}
-	return path, true, CreateFile(path, data, 0o600)
+	made, err = renderOnce(path, "notify", notifyValues{cfg, command, h, h.notifierTLS(cfg)})
+	return path, made, err
 }

@@ -8,6 +8,7 @@
 package notify
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -123,9 +124,8 @@ func (c *Config) validate() error {
 			problem("durward: %q is no address and port: 127.0.0.1:7430", address)
 		}
 	}
-	if c.Command == "" {
-		c.Command = "durward"
-	}
+	c.Command = cmp.Or(c.Command, "durward")
+	c.AnHour = cmp.Or(c.AnHour, 30)
 	if c.Command != plain(c.Command) {
 		problem("command: letters, digits, spaces and ./_:- alone")
 	}
@@ -134,15 +134,7 @@ func (c *Config) validate() error {
 			problem("%s: 0s to 1h", name)
 		}
 	}
-	if c.Gather == 0 {
-		c.Gather = 2 * time.Second
-	}
-	if c.Apart == 0 {
-		c.Apart = 30 * time.Second
-	}
-	if c.AnHour == 0 {
-		c.AnHour = 30
-	}
+	c.Gather, c.Apart = cmp.Or(c.Gather, 2*time.Second), cmp.Or(c.Apart, 30*time.Second)
 	if c.AnHour < 1 || c.AnHour > 600 {
 		problem("an_hour: 1 to 600")
 	}

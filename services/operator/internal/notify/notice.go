@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -93,12 +94,7 @@ func newMessage(due []Notice, test bool) message {
 
 // destructive reports whether any of what waits takes something away.
 func (m message) destructive() bool {
-	for _, n := range m.Waiting {
-		if n.destructive {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Waiting, func(n Notice) bool { return n.destructive })
 }
 
 // title is one line, body one for each request.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,9 +98,8 @@ var idNames = []string{
 
 // ids writes the id of the result, or of each thing that it lists.
 func (p *Printer) ids(raw json.RawMessage) error {
-	dec := json.NewDecoder(bytes.NewReader(raw))
 	var value any
-	if err := dec.Decode(&value); err != nil {
+	if err := json.Unmarshal(raw, &value); err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
 	for _, id := range idsOf(value) {
@@ -124,12 +124,7 @@ func idsOf(value any) (out []string) {
 				return []string{id}
 			}
 		}
-		var names []string
-		for name := range v {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(v)) {
 			out = append(out, idsOf(v[name])...)
 		}
 	}

@@ -202,15 +202,16 @@ func (s *Supervisor) report(format string, args ...any) {
 }
 
 func diedText(p *process, then string) string {
-	text := fmt.Sprintf("%s stopped by itself (%s); %s", p.child.Role, p.result(), then)
-	if tail := Tail(p.child.Log, logLines); tail != "" {
-		text += "\n  its last log lines (" + p.child.Log + "):\n" + indent(tail)
-	}
-	return text
+	return p.withLog(fmt.Sprintf("%s stopped by itself (%s); %s", p.child.Role, p.result(), then))
 }
 
-func indent(text string) string {
-	return "    " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n    ")
+// withLog adds the last lines of the child's log to what is said of it.
+func (p *process) withLog(text string) string {
+	tail := Tail(p.child.Log, logLines)
+	if tail == "" {
+		return text
+	}
+	return text + "\n  its last log lines (" + p.child.Log + "):\n    " + strings.ReplaceAll(strings.TrimRight(tail, "\n"), "\n", "\n    ")
 }
 
 // awaitHealth waits until p answers that it is healthy.
@@ -228,11 +229,7 @@ func (s *Supervisor) awaitHealth(ctx context.Context, p *process) error {
 		case <-p.exited():
 			return errors.New(diedText(p, "Durward did not start"))
 		case <-deadline:
-			text := fmt.Sprintf("%s was not ready within %s", p.child.Role, s.cfg.StartTimeout)
-			if tail := Tail(p.child.Log, logLines); tail != "" {
-				text += "\n  its last log lines (" + p.child.Log + "):\n" + indent(tail)
-			}
-			return errors.New(text)
+			return errors.New(p.withLog(fmt.Sprintf("%s was not ready within %s", p.child.Role, s.cfg.StartTimeout)))
 		case <-tick.C:
 		}
 	}
@@ -434,8 +431,5 @@ func Tail(path string, n int) string {
 		return ""
 	}
 	lines := bytes.Split(bytes.TrimRight(b, "\n"), []byte("\n"))
-	if len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	return string(bytes.Join(lines, []byte("\n")))
+	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
 }

@@ -361,7 +361,7 @@ func (m *Model) revokeKey(name string) tea.Cmd {
 		at++
 	case "r", "enter":
 		id := m.standing
-		if !approvalID(id) {
+		if !approval.IsOperationID(id) {
 			return nil
 		}
 		m.leave()

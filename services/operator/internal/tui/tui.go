@@ -20,6 +20,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -406,20 +407,15 @@ func (m *Model) filtered() []*vaultv1.Operation {
 
 // pending returns an operation that waits, by its id.
 func (m *Model) pending(id string) *vaultv1.Operation {
-	for _, op := range m.waiting() {
-		if op.GetOperationId() == id {
-			return op
-		}
+	waiting := m.waiting()
+	if i := slices.IndexFunc(waiting, func(op *vaultv1.Operation) bool { return op.GetOperationId() == id }); i >= 0 {
+		return waiting[i]
 	}
 	return nil
 }
 
 func (m *Model) numbers() map[string]string {
-	ids := make([]string, 0, len(m.vault.Operations))
-	for _, op := range m.vault.Operations {
-		ids = append(ids, op.GetOperationId())
-	}
-	return approval.Numbers(ids)
+	return approval.Numbers(output.Each(m.vault.Operations, (*vaultv1.Operation).GetOperationId))
 }
 
 // card is what is known of an operation.

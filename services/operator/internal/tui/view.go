@@ -2,6 +2,7 @@ package tui
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +16,6 @@ import (
 	"durward.internal/services/operator/internal/bars"
 	"durward.internal/services/platform/clean"
 )
-
-// approvalID reports whether s is a statement's id.
-func approvalID(s string) bool { return approval.IsOperationID(s) }
 
 func bold(s string) string   { return lipgloss.NewStyle().Bold(true).Render(s) }
 func dim(s string) string    { return lipgloss.NewStyle().Faint(true).Render(s) }
@@ -51,10 +49,7 @@ func (m *Model) screen() []string {
 			body = append(body, r.text)
 		}
 	}
-	for len(body) < room {
-		body = append(body, "")
-	}
-	lines := slices.Concat(head, body[:room], foot)
+	lines := slices.Concat(head, padded(body, room)[:room], foot)
 	lines = lines[:min(len(lines), m.height)]
 	for i, line := range lines {
 		if ansi.StringWidth(line) > m.width {
@@ -98,12 +93,7 @@ func (m *Model) head() []string {
 			lines = append(lines, red(fmt.Sprintf("■ %s halted, epoch %d (%d ms)", h.Process, h.Epoch, h.Took.Milliseconds())))
 		}
 	}
-	var sources []string
-	for source := range m.problems {
-		sources = append(sources, source)
-	}
-	slices.Sort(sources)
-	for _, source := range sources {
+	for _, source := range slices.Sorted(maps.Keys(m.problems)) {
 		lines = append(lines, red(oneLine(source+": "+clean.Line(m.problems[source], 200), m.width)))
 	}
 	// A screen of banners alone helps nobody.
@@ -468,7 +458,7 @@ func (m *Model) pastLine(op *vaultv1.Operation) string {
 
 func help() []approval.Line {
 	var lines []approval.Line
-	for _, text := range strings.Split(helpText, "\n") {
+	for text := range strings.SplitSeq(helpText, "\n") {
 		lines = append(lines, approval.Line{Text: text})
 	}
 	return lines

@@ -118,10 +118,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 	if vault.GetHalted() || executor.GetHalted() {
 		return cli.Denied("End the halt first: durward resume", "everything is halted")
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return err
-	}
+	signer := a.Signer(s)
 	st, err := signer.Dangerous(target, length, uses, vault.GetEpoch(), executor.GetEpoch())
 	switch {
 	case errors.Is(err, approval.ErrWithin):

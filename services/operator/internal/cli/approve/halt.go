@@ -29,6 +29,9 @@ type haltResult struct {
 	took    time.Duration
 }
 
+// answered is what every process answers to a halt and to a resume.
+type answered interface{ GetEpoch() uint64 }
+
 func (a *app) panicCommand() *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
@@ -62,7 +65,7 @@ func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []halt
 	defer cancel()
 	results := make([]haltResult, 1+len(s.Sinks))
 	var wait sync.WaitGroup
-	halt := func(i int, name string, call func() (interface{ GetEpoch() uint64 }, error)) {
+	halt := func(i int, name string, call func() (answered, error)) {
 		wait.Go(func() {
 			began := time.Now()
 			response, err := call()
@@ -74,11 +77,11 @@ func (a *app) haltAll(ctx context.Context, s *cli.Session, reason string) []halt
 			results[i].Epoch = response.GetEpoch()
 		})
 	}
-	halt(0, "vault", func() (interface{ GetEpoch() uint64 }, error) {
+	halt(0, "vault", func() (answered, error) {
 		return s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: reason})
 	})
 	for i, sink := range s.Sinks {
-		halt(1+i, sink.Name, func() (interface{ GetEpoch() uint64 }, error) {
+		halt(1+i, sink.Name, func() (answered, error) {
 			return sink.Halt(ctx, &executorv1.HaltRequest{Reason: reason})
 		})
 	}
@@ -168,10 +171,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		epoch = max(epoch, response.GetEpoch())
 	}
 	epoch++
-	signer, err := a.Signer(s)
-	if err != nil {
-		return err
-	}
+	signer := a.Signer(s)
 	vaultID, err := identity.Parse(s.Config.Vault.Identity)
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		return err
 	}
 	var results []haltResult
-	resume := func(name string, send func() (interface{ GetEpoch() uint64 }, error)) error {
+	resume := func(name string, send func() (answered, error)) error {
 		r := haltResult{Process: name}
 		if err := signedchange.Unhurried(ctx, func() error {
 			response, err := send()
@@ -200,13 +200,13 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	}
 	// The sinks first: were the vault first, its new grants would meet a sink that still refuses.
 	for _, sink := range s.Sinks {
-		if err := resume(sink.Name, func() (interface{ GetEpoch() uint64 }, error) {
+		if err := resume(sink.Name, func() (answered, error) {
 			return sink.Resume(ctx, &executorv1.ResumeRequest{Statement: signed[0]})
 		}); err != nil {
 			return err
 		}
 	}
-	if err := resume("vault", func() (interface{ GetEpoch() uint64 }, error) {
+	if err := resume("vault", func() (answered, error) {
 		return s.Vault.Control.Resume(ctx, &vaultv1.ResumeRequest{Statement: signed[0]})
 	}); err != nil {
 		return err

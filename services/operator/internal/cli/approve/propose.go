@@ -37,10 +37,7 @@ func (a *app) proposeApproval(ctx context.Context, s *cli.Session, op *vaultv1.O
 	if err != nil {
 		return nil, nil, err
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return nil, nil, err
-	}
+	signer := a.Signer(s)
 	st, err := signer.Approve(op, preview)
 	if err != nil {
 		return nil, nil, cannot(err)
@@ -88,10 +85,7 @@ func (a *app) proposeScope(ctx context.Context, s *cli.Session, op *vaultv1.Oper
 		}
 		previews = append(previews, preview)
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return nil, err
-	}
+	signer := a.Signer(s)
 	st, err := signer.Scope(scope, previews)
 	if err != nil {
 		return nil, cannot(err)

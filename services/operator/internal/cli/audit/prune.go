@@ -128,10 +128,7 @@ func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.L
 
 // decision begins a statement about what the log keeps.
 func (a *app) decision(ctx context.Context, s *cli.Session, kind statement.Kind) (*statement.Statement, error) {
-	signer, err := a.Signer(s)
-	if err != nil {
-		return nil, err
-	}
+	signer := a.Signer(s)
 	return signer.Retention(kind, s.Config.Audit.Identity, signedchange.Reach(ctx, s.Peers).Epoch), nil
 }
 

@@ -9,10 +9,8 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer/discover"
 	"durward.internal/services/operator/internal/importer/proposal"
-	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
-	"durward.internal/services/platform/hostprogram"
 )
 
 // dockerSocket is where a Docker Engine listens unless the executor's configuration names another.
@@ -23,26 +21,15 @@ type looking struct {
 	quiet  bool
 	prober *discover.Prober
 	host   discover.Host
-	held   []discover.Holder
 }
 
-// look reads the GPUs and what is known already. A proposal is begun beside the present catalog.
+// look begins a proposal beside the present catalog, and takes over what is known of the host.
 func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*proposal.Proposal, error) {
 	p, err := a.beginImport(cmd, imp, kind, from)
 	if err != nil {
 		return nil, err
 	}
-	if imp.path != "" {
-		if l.host.Present, err = catalog.ParseFiles(imp.files, imp.opts); err != nil {
-			return nil, a.BadCatalog(imp.path, err)
-		}
-	}
-	l.host.ContainerUser = imp.given.ContainerUser
-	gpus, held, err := discover.GPUs(cmd.Context(), hostprogram.Run)
-	if err != nil {
-		p.Note("The GPUs could not be read: %s. Which GPUs a service uses, and how much of them, is not known.", clean.Line(err.Error(), 200))
-	}
-	l.host.GPUs, l.held = gpus, held
+	l.host = discover.Host{Present: imp.present, GPUs: imp.gpus, ContainerUser: imp.given.ContainerUser}
 	if !l.quiet {
 		l.prober = discover.NewProber()
 	}
@@ -75,7 +62,7 @@ a few values are read that say how an engine runs; the names of all others are m
 			if err != nil {
 				return err
 			}
-			servers, passed, err := discover.Systemd{Manager: manager, Holders: l.held, Prober: l.prober}.Servers(cmd.Context())
+			servers, passed, err := discover.Systemd{Manager: manager, Holders: imp.held, Prober: l.prober}.Servers(cmd.Context())
 			if err != nil {
 				return cli.Failed("Is this host run by systemd, and is its D-Bus there? Nothing was written.", "%s", clean.Line(err.Error(), 300))
 			}
@@ -116,7 +103,7 @@ container as powerful as the host is refused by name.
 			for _, g := range l.host.GPUs {
 				rules.GPUs = append(rules.GPUs, g.UUID)
 			}
-			containers, passed, err := discover.Docker{Socket: socket, Holders: l.held, Prober: l.prober}.Containers(cmd.Context(), rules)
+			containers, passed, err := discover.Docker{Socket: socket, Holders: imp.held, Prober: l.prober}.Containers(cmd.Context(), rules)
 			if err != nil {
 				next := "Nothing was written."
 				if strings.Contains(err.Error(), "permission denied") {

@@ -22,47 +22,31 @@ func (a *app) add(ctx context.Context, path string, opts catalog.Options, add ad
 	if err != nil {
 		return err
 	}
-	at, files, err := targetOf(path, files, add)
+	p, err := a.insert(path, files, opts, add)
 	if err != nil {
 		return err
 	}
-	before := files[at].Data
-	text := before
-	if text == nil {
-		text = []byte("version: 1\n")
-	}
-	after, line, err := draft.Append(text, add.section, add.entry)
-	if err != nil {
-		for _, line := range add.entry.Lines() {
-			a.Display().Printf("    %s\n", clean.Visible(line))
-		}
-		return cli.Failed("", "%s: %s", files[at].Name, err.Error())
-	}
-	files[at].Data = after
-	changed, err := catalog.ParseFiles(files, opts)
-	if err != nil {
-		return a.badEntry(files[at].Name, line, len(add.entry.Lines()), err)
-	}
+	name := p.file().Name
 	out := a.Display()
-	out.Printf("%s\n", out.Bold(files[at].Name))
-	old, now := strings.Split(string(text), "\n"), strings.Split(string(after), "\n")
+	out.Printf("%s\n", out.Bold(name))
+	old, now := strings.Split(string(p.text), "\n"), strings.Split(string(p.file().Data), "\n")
 	first := 0
 	for first < min(len(old), len(now)) && old[first] == now[first] {
 		first++
 	}
-	for i := first; i < min(line-1+len(add.entry.Lines()), len(now)); i++ {
+	for i := first; i < min(p.line-1+len(add.entry.Lines()), len(now)); i++ {
 		out.Printf("%s %s\n", out.Dim(fmt.Sprintf("%5d", i+1)), out.Green("+ "+clean.Visible(strings.TrimSuffix(now[i], "\r"))))
 	}
-	for _, remark := range catalogRemarks(changed) {
+	for _, remark := range catalogRemarks(p.catalog) {
 		out.Printf("%s %s\n", out.Yellow("!"), remark)
 	}
 	if err := a.Confirm(ctx, "Write it?", add.yes); err != nil {
 		return err
 	}
-	if err := replace(files[at].Name, before, after); err != nil {
+	if err := replace(name, p.before, p.file().Data); err != nil {
 		return err
 	}
-	return a.written(ctx, path, changed, map[string]any{"file": files[at].Name, "line": line, "section": add.section})
+	return a.written(ctx, path, p.catalog, map[string]any{"file": name, "line": p.line, "section": add.section})
 }
 
 // How long the executor has to take a written catalog up, and how often it is asked.
@@ -159,13 +143,41 @@ func (a *app) badEntry(file string, line, length int, err error) error {
 	return cli.Usage("Nothing was written. Every key of an entry: deploy/config/catalogue.yaml", "%s", strings.Join(lines, "\n  "))
 }
 
-// targetOf is target, with what was named wrongly as wrong usage.
-func targetOf(path string, files []catalog.File, add addition) (int, []catalog.File, error) {
-	at, files, err := catalogfile.Target(path, files, add.to, add.section)
+// insertion is a catalog with an entry that was put into one of its files, at a line.
+type insertion struct {
+	files    []catalog.File
+	at, line int
+	// before is what the file held, nil for a new one, and text what the entry was put into.
+	before, text []byte
+	catalog      *catalog.Catalog
+}
+
+func (i insertion) file() *catalog.File { return &i.files[i.at] }
+
+// insert puts an entry into its file. The catalog is good with it.
+func (a *app) insert(path string, files []catalog.File, opts catalog.Options, add addition) (i insertion, err error) {
+	i.at, i.files, err = catalogfile.Target(path, files, add.to, add.section)
 	if wrong := catalogfile.NameError(""); errors.As(err, &wrong) {
 		err = cli.Usage("", "%v", err)
 	}
-	return at, files, err
+	if err != nil {
+		return i, err
+	}
+	file := i.file()
+	i.before, i.text = file.Data, file.Data
+	if i.text == nil {
+		i.text = []byte("version: 1\n")
+	}
+	if file.Data, i.line, err = draft.Append(i.text, add.section, add.entry); err != nil {
+		for _, line := range add.entry.Lines() {
+			a.Display().Printf("    %s\n", clean.Visible(line))
+		}
+		return i, cli.Failed("", "%s: %s", file.Name, err.Error())
+	}
+	if i.catalog, err = catalog.ParseFiles(i.files, opts); err != nil {
+		return i, a.badEntry(file.Name, i.line, len(add.entry.Lines()), err)
+	}
+	return i, nil
 }
 
 // replace writes a file of the catalog's, and says what to do where that went wrong.

@@ -33,10 +33,14 @@ type importing struct {
 	given importer.Given
 	set   []string
 
-	// What was found of the present catalog: its path, "" for none, its files and how it is read.
-	path  string
-	files []catalog.File
-	opts  catalog.Options
+	// What was found of the present catalog: its path, "" for none, its files, how it is read, and what it says, nil for none.
+	path    string
+	files   []catalog.File
+	opts    catalog.Options
+	present *catalog.Catalog
+	// The host's GPUs, and the programs that hold their memory.
+	gpus []discover.GPU
+	held []discover.Holder
 }
 
 const importLong = `
@@ -196,23 +200,23 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 			return nil, err
 		}
 	}
-	present, err := a.presentCatalog(cmd, imp)
+	err := a.presentCatalog(cmd, imp)
 	if err != nil {
 		return nil, err
 	}
-	p := proposal.New(kind, present, from...)
+	p := proposal.New(kind, imp.present, from...)
 	imp.given.Find = func(name string) error { _, err := imp.opts.Find(name); return err }
 	if imp.given.RunAs == "" && !imp.opts.Development && kind == "llama-swap" {
 		imp.given.RunAs = "nobody"
 		p.Note("Nobody was named whom programs run as (--run-as USER): they run as nobody, who can read and write what everybody can. A user of its own " +
 			"for each, who may read its model, is better; your own would let a program read your keys.")
 	}
-	gpus, _, err := discover.GPUs(cmd.Context(), hostprogram.Run)
+	imp.gpus, imp.held, err = discover.GPUs(cmd.Context(), hostprogram.Run)
 	if err != nil {
-		p.Note("The GPUs could not be read: %s.", clean.Line(err.Error(), 200))
+		p.Note("The GPUs could not be read: %s. Which GPUs a service uses, and how much of them, is not known.", clean.Line(err.Error(), 200))
 	}
 	var host []catalog.GPU
-	for _, g := range gpus {
+	for _, g := range imp.gpus {
 		host = append(host, catalog.GPU{Index: g.Index, UUID: g.UUID, Name: g.Name})
 	}
 	p.Host(host)
@@ -222,8 +226,8 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	return p, nil
 }
 
-// presentCatalog reads the catalog that there is; nil means that there is none.
-func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) (*catalog.Catalog, error) {
+// presentCatalog reads the catalog that there is, if there is one.
+func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) error {
 	path, opts, err := imp.place.Of(a.App, cmd)
 	imp.opts = opts
 	if err == nil {
@@ -232,22 +236,21 @@ func (a *app) presentCatalog(cmd *cobra.Command, imp *importing) (*catalog.Catal
 			path, err = "", nil
 		}
 		if err != nil {
-			return nil, cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
+			return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
 		}
 	}
 	// The proposal may be there already, from the run before: it is what is made anew.
 	if imp.files, err = besides(imp.files, imp.out, err); errors.Is(err, errOwnFile) {
-		return nil, cli.Usage("Name a new file: --out FILE", "%s is one of the catalogue's own files", clean.Visible(imp.out))
+		return cli.Usage("Name a new file: --out FILE", "%s is one of the catalogue's own files", clean.Visible(imp.out))
 	}
 	if err != nil || path == "" || len(imp.files) == 0 {
-		return nil, nil
+		return nil
 	}
 	imp.path = path
-	present, err := catalog.ParseFiles(imp.files, imp.opts)
-	if err != nil {
-		return nil, a.BadCatalog(path, err)
+	if imp.present, err = catalog.ParseFiles(imp.files, imp.opts); err != nil {
+		return a.BadCatalog(path, err)
 	}
-	return present, nil
+	return nil
 }
 
 // checked reads the catalog to be checked. A proposal is read beside the present catalog, as it is to stand there.
@@ -260,7 +263,7 @@ func (a *app) checked(cmd *cobra.Command, place *cli.CatalogPlace, args []string
 		return path, "", c, err
 	}
 	imp := &importing{place: place, out: args[0]}
-	if _, err := a.presentCatalog(cmd, imp); err != nil {
+	if err := a.presentCatalog(cmd, imp); err != nil {
 		return "", "", nil, err
 	}
 	files, err := catalogfile.Read(args[0])

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -169,15 +168,8 @@ func (a *app) readCard(ctx context.Context, opts catalog.Options, file string) (
 func (a *app) draftService(
 	ctx context.Context, m *fromModel, present *catalog.Catalog, opts catalog.Options, card model.Card, file, modelID string,
 ) ([]newEntry, error) {
-	taken := map[string]bool{}
-	for _, s := range present.Services {
-		taken[s.ID] = true
-	}
-	for _, mode := range present.Modes {
-		taken[mode.ID] = true
-	}
 	name := cmp.Or(m.service, strings.ToLower(modelID[strings.LastIndex(modelID, "/")+1:]))
-	id := proposal.FreeID(name, taken)
+	id := proposal.FreeID(name, proposal.Taken(present))
 	if id == "" || m.service != "" && id != m.service {
 		return nil, cli.Usage("Name it otherwise: --service ID", "the service's id %q is taken or is none", clean.Visible(name))
 	}
@@ -186,7 +178,7 @@ func (a *app) draftService(
 		engine, program = enginecmd.LlamaCPP, "llama-server"
 	}
 	program = cmp.Or(m.program, program)
-	if !programFound(program, opts.ProgramsDir) {
+	if _, err := opts.Find(program); err != nil {
 		return nil, cli.Usage("Name the program: --program PATH; or add the model alone: --no-service", "%s is neither in programs_dir nor in PATH",
 			clean.Visible(program))
 	}
@@ -223,17 +215,6 @@ func (a *app) draftService(
 func executable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
-}
-
-func programFound(name, folder string) bool {
-	if filepath.IsAbs(name) {
-		return executable(name)
-	}
-	if folder != "" && executable(filepath.Join(folder, name)) {
-		return true
-	}
-	found, err := exec.LookPath(name)
-	return err == nil && filepath.IsAbs(found)
 }
 
 // serviceGPUs are the GPUs that the service may use: those that were named, or the catalog's, or where it has none the host's.
@@ -289,7 +270,7 @@ func (a *app) withCard(ctx context.Context, m *fromModel, cmd *cobra.Command, fi
 
 // addEntries puts several entries into the catalog: checked together, shown, asked for once, written file by file.
 func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options, m *fromModel, entries []newEntry, file string) error {
-	files, _, err := a.readCatalog(path, opts)
+	files, changed, err := a.readCatalog(path, opts)
 	if err != nil {
 		return err
 	}
@@ -302,33 +283,19 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options,
 	for _, e := range entries {
 		add := *m.add
 		add.section, add.entry = e.section, e.entry
-		var at int
-		if at, files, err = targetOf(path, files, add); err != nil {
+		p, err := a.insert(path, files, opts, add)
+		if err != nil {
 			return err
 		}
-		text := files[at].Data
-		if text == nil {
-			text = []byte("version: 1\n")
-		}
-		after, line, err := draft.Append(text, e.section, e.entry)
-		if err != nil {
-			return cli.Failed("", "%s: %s", files[at].Name, err.Error())
-		}
-		files[at].Data = after
-		if _, err := catalog.ParseFiles(files, opts); err != nil {
-			return a.badEntry(files[at].Name, line, len(e.entry.Lines()), err)
-		}
-		out.Printf("%s, %s\n", out.Bold(files[at].Name), e.section)
+		files, changed = p.files, p.catalog
+		name := p.file().Name
+		out.Printf("%s, %s\n", out.Bold(name), e.section)
 		for _, l := range e.entry.Lines() {
 			out.Printf("    %s\n", out.Green("+ "+clean.Visible(l)))
 		}
-		if !slices.Contains(written, files[at].Name) {
-			written = append(written, files[at].Name)
+		if !slices.Contains(written, name) {
+			written = append(written, name)
 		}
-	}
-	changed, err := catalog.ParseFiles(files, opts)
-	if err != nil {
-		return a.BadCatalog(path, err)
 	}
 	var estimate *estimateJSON
 	added := map[string]string{}

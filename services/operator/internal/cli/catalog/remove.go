@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/signedchange"
@@ -60,13 +59,9 @@ keeps the catalogue with it in force until it is stopped.`,
 
 // remove takes every entry of that kind and id out of one file: checked, shown, asked, written.
 func (a *app) remove(ctx context.Context, path string, opts catalog.Options, kind, id string, yes bool) error {
-	files, err := catalogfile.Read(path)
+	files, was, err := a.readCatalog(path, opts)
 	if err != nil {
-		return cli.Failed("", "the catalogue cannot be read: %s", clean.Line(err.Error(), 300))
-	}
-	was, err := catalog.ParseFiles(files, opts)
-	if err != nil {
-		return a.BadCatalog(path, err)
+		return err
 	}
 	for i, f := range files {
 		after, err := edit.Remove(f.Data, kind+"s", func(item any, _ string) bool {

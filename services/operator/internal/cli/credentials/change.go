@@ -336,10 +336,7 @@ func (a *app) change(ctx context.Context, s *cli.Session, question string, how c
 		}
 		c.Commitment = statement.Commitment(request.Salt, c.Name, c.Version, value)
 	}
-	signer, err := a.Signer(s)
-	if err != nil {
-		return err
-	}
+	signer := a.Signer(s)
 	document := approval.DocumentOf(signer.Credential(s.Config.Vault.Identity, status.GetEpoch(), c), nil)
 	var signed []*callv1.HumanStatement
 	if signed, err = a.AskAndSign(ctx, s, question, how, document); err != nil {

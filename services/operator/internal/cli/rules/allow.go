@@ -127,7 +127,7 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	}
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "policy allow " + id, Yes: w.yes, Plans: func() ([]*signedchange.Plan, error) {
 		return rulefile.Allow(cfg, rulefile.Rule{ID: id, Text: text, Client: w.client, Tool: tool, Arguments: arguments, Until: until})
-	}, Before: func() error { return a.warnOfAllow(ctx, cfg, w.client, tool, arguments) }})
+	}, Before: func() error { return a.warnOfAllow(cfg, w.client, tool, arguments) }})
 	done := w.client + " may call " + tool.Name + " without asking (rule " + id + ")"
 	if !until.IsZero() {
 		done += " until " + until.Local().Format("2006-01-02 15:04:05")
@@ -136,7 +136,7 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 }
 
 // warnOfAllow says what the rule does not change.
-func (a *app) warnOfAllow(ctx context.Context, cfg installdir.Config, id string, tool contract.Tool, arguments map[string][]string) error {
+func (a *app) warnOfAllow(cfg installdir.Config, id string, tool contract.Tool, arguments map[string][]string) error {
 	out := a.Display()
 	if tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
 		out.Printf("%s\n", out.Red("DESTRUCTIVE: from now on "+id+" does this without asking anybody."))

@@ -61,10 +61,7 @@ type Container struct {
 }
 
 // Bind is a folder of the host in a container.
-type Bind struct {
-	Source, Target string
-	Writable       bool
-}
+type Bind struct{ Source, Target string }
 
 const (
 	dockerTimeout = 5 * time.Second
@@ -121,14 +118,11 @@ func (d *daemon) get(ctx context.Context, path string, into any) error {
 
 // inspection is what matters of a container, as the daemon describes it.
 type inspection struct {
-	Name  string
-	Image string
-	Path  string
-	Args  []string
-	State struct {
-		Running bool
-		Pid     int
-	}
+	Name       string
+	Image      string
+	Path       string
+	Args       []string
+	State      struct{ Running bool }
 	Config     map[string]json.RawMessage
 	HostConfig map[string]json.RawMessage
 	Mounts     []mountPoint
@@ -146,7 +140,7 @@ type image struct {
 	RepoDigests []string
 	Config      struct {
 		Env, Cmd, Entrypoint []string
-		User, WorkingDir     string
+		WorkingDir           string
 	}
 }
 
@@ -238,7 +232,7 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	c.ports(seen)
 	for _, m := range seen.Mounts {
 		if m.Type == "bind" {
-			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination, m.RW})
+			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination})
 		}
 	}
 	slices.SortFunc(c.Mounts, func(a, b Bind) int { return strings.Compare(a.Target, b.Target) })

@@ -37,7 +37,6 @@ func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 		s := &servers[i]
 		what := "unit " + s.Name
 		known := m.service(func(in *catalog.Service) bool { return in.Unit == s.Subject })
-		id := ""
 		switch {
 		case known != "":
 			p.LeaveOut(what, "it is the catalogue's service %s already", known)
@@ -46,7 +45,8 @@ func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 			p.LeaveOut(what, "it is one of Durward's own, or was written for an entry of the catalogue")
 			continue
 		}
-		if id = proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), m.taken); id == "" {
+		id := proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), m.taken)
+		if id == "" {
 			p.LeaveOut(what, "no id can be made of its name")
 			continue
 		}
@@ -105,15 +105,7 @@ type moving struct {
 }
 
 func (h Host) begin(p *proposal.Proposal, kind string, passed []Passed) *moving {
-	m := &moving{h, p, map[string]bool{}}
-	if h.Present != nil {
-		for _, s := range h.Present.Services {
-			m.taken[s.ID] = true
-		}
-		for _, one := range h.Present.Modes {
-			m.taken[one.ID] = true
-		}
-	}
+	m := &moving{h, p, proposal.Taken(h.Present)}
 	for _, one := range passed {
 		p.LeaveOut(kind+one.Name, "%s", one.Why)
 	}
@@ -329,7 +321,7 @@ var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0
 // modelOf puts the model that it serves, if it is one, and reports whether it did.
 func (e *entry) modelOf(engine string) bool {
 	s := e.server
-	served := ""
+	var served string
 	switch {
 	case engine == enginecmd.Ollama || s.Command.Router || len(s.Answer.Models) > 1:
 		if n := len(s.Answer.Models); n > 0 {

@@ -276,16 +276,11 @@ func expand(argv []string, values map[string]string) (out []string, open bool) {
 	return out, open
 }
 
-// defaultPorts are where engines listen that were not told.
-var defaultPorts = map[string]uint32{
-	enginecmd.LlamaCPP: 8080, enginecmd.VLLM: 8000, enginecmd.SGLang: 30000, enginecmd.Ollama: 11434,
-}
-
 func portOf(c enginecmd.Command, recognised bool) uint32 {
 	if !recognised || c.Port != 0 {
 		return c.Port
 	}
-	return defaultPorts[c.Engine]
+	return enginecmd.ListensAs(c.Engine).Default
 }
 
 // processes is which control group each of the host's programs is in.

@@ -440,6 +440,21 @@ func FreeID(name string, taken map[string]bool) string {
 	return id
 }
 
+// Taken are the ids that the services and modes of the present catalog have.
+func Taken(present *Present) map[string]bool {
+	taken := map[string]bool{}
+	if present == nil {
+		return taken
+	}
+	for _, s := range present.Services {
+		taken[s.ID] = true
+	}
+	for _, m := range present.Modes {
+		taken[m.ID] = true
+	}
+	return taken
+}
+
 // entry lays an item out.
 func (it *item) entry(section string) (draft.Entry, error) {
 	if it.made != nil && it.model == it.madeModel && slices.Equal(it.members, it.madeMembers) {
