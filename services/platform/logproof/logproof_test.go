@@ -293,9 +293,24 @@ func TestLeafRefuses(t *testing.T) {
 }
 
 func TestVerifyEntryFindsEveryAlteration(t *testing.T) {
-	whole := newFixture(t, records()...).entries[1]
+	f := newFixture(t, records()...)
+	whole := f.entries[1]
 	if err := logproof.VerifyEntry(whole); err != nil {
 		t.Fatalf("whole: %v", err)
+	}
+	bare := func(e *auditv1.Entry, without ...*[]byte) (*auditv1.Entry, error) {
+		for _, field := range append(without, &e.Leaf) {
+			*field = nil
+		}
+		replay := &logproof.Replay{}
+		if err := replay.Add(f.entries[0]); err != nil {
+			t.Fatal(err)
+		}
+		return e, replay.AddChecked(logproof.CheckBare(e))
+	}
+	again := proto.CloneOf(whole)
+	if again, err := bare(again, &again.BodyCommitment); err != nil || !proto.Equal(again, whole) {
+		t.Fatalf("bare: %v, %v", err, again)
 	}
 	for name, alter := range map[string]func(*auditv1.Entry){
 		"index":        func(e *auditv1.Entry) { e.Index++ },
@@ -321,12 +336,22 @@ func TestVerifyEntryFindsEveryAlteration(t *testing.T) {
 		if err := logproof.VerifyEntry(e); !errors.Is(err, logproof.ErrEntry) {
 			t.Errorf("%s: error %v", name, err)
 		}
+		// Of a bare entry the leaf is computed. A commitment that comes all the same counts for nothing beside a body.
+		if _, err := bare(e); name != "leaf" && !errors.Is(err, logproof.ErrEntry) {
+			t.Errorf("%s, bare: error %v", name, err)
+		}
 	}
 	// Retention drops body and salt together, and the entry still stands.
 	dropped := proto.CloneOf(whole)
 	dropped.Salt, dropped.Record.Body = nil, nil
 	if err := logproof.VerifyEntry(dropped); err != nil {
 		t.Errorf("body dropped: %v", err)
+	}
+	if _, err := bare(dropped); err != nil {
+		t.Errorf("body dropped, bare: %v", err)
+	}
+	if _, err := bare(dropped, &dropped.BodyCommitment); !errors.Is(err, logproof.ErrIncomplete) {
+		t.Errorf("body and commitment dropped: %v", err)
 	}
 }
 

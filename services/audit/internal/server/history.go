@@ -24,6 +24,8 @@ const (
 	// 4 MB that a client accepts, since no entry is near 1 MB.
 	page      = 256
 	pageBytes = 2 << 20
+	// several is how many entries are read at once where all are: of the blocks of reads in them, the last alone is read again.
+	several = 1024
 )
 
 type historyService struct {
@@ -111,7 +113,7 @@ func (s historyService) TailRecords(req *auditv1.TailRecordsRequest, stream grpc
 			var err error
 			end := size
 			if req.GetFilter() == nil {
-				entries, err = s.rest(ctx, next, size)
+				entries, err = s.rest(ctx, false, next, size)
 			} else {
 				end = min(size, next+window)
 				entries, err = s.matching(ctx, q, next, end)
@@ -175,7 +177,7 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 	defer cancel()
 	pages, read := make(chan []*auditv1.Entry), make(chan error, 1)
 	go func() {
-		read <- s.pages(ctx, req.GetFromIndex(), size, pages)
+		read <- s.pages(ctx, req.GetBare(), req.GetFromIndex(), size, pages)
 		close(pages)
 	}()
 	for entries := range pages {
@@ -187,9 +189,9 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 }
 
 // pages reads entries from one index to below another.
-func (s historyService) pages(ctx context.Context, next, end uint64, out chan<- []*auditv1.Entry) error {
+func (s historyService) pages(ctx context.Context, bare bool, next, end uint64, out chan<- []*auditv1.Entry) error {
 	for next < end {
-		entries, err := s.rest(ctx, next, end)
+		entries, err := s.rest(ctx, bare, next, end)
 		if err != nil {
 			return s.unreadable(ctx, err, next)
 		}
@@ -204,9 +206,13 @@ func (s historyService) pages(ctx context.Context, next, end uint64, out chan<- 
 }
 
 // rest returns the next entries that are to be sent, at least one.
-func (s historyService) rest(ctx context.Context, next, size uint64) ([]*auditv1.Entry, error) {
+func (s historyService) rest(ctx context.Context, bare bool, next, size uint64) ([]*auditv1.Entry, error) {
 	// An index is never left out, so that a page needs no more of either part of the store.
-	entries, err := s.cfg.Store.Range(ctx, next, min(size, next+page), page, pageBytes)
+	read := s.cfg.Store.Range
+	if bare {
+		read = s.cfg.Store.Bare
+	}
+	entries, err := read(ctx, next, min(size, next+several), several, pageBytes)
 	if err == nil && len(entries) == 0 {
 		err = store.ErrNotFound
 	}
@@ -218,7 +224,7 @@ func (s historyService) unreadable(ctx context.Context, err error, from uint64) 
 	if !store.Damaged(err) && !errors.Is(err, store.ErrNotFound) {
 		return unreadable(err)
 	}
-	end := min(s.cfg.Log.Size(), from+page)
+	end := min(s.cfg.Log.Size(), from+several)
 	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, damage.Refused(ctx, s.cfg.Store, min(from, end), end), fault.WithCause(err))
 }
 

@@ -30,6 +30,8 @@ import (
 // Store is what the services read.
 type Store interface {
 	damage.Store
+	// Bare is Range without what whoever verifies an entry computes.
+	Bare(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
 	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
 	retention.Store
 	// Growth is by how much it grows in a day.

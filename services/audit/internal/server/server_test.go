@@ -547,27 +547,7 @@ func TestLargeRecords(t *testing.T) {
 // export verifies an export as an operator's program does and returns its entries.
 func (h *house) export(t *testing.T, from uint64, seen ...logproof.Checkpoint) []*auditv1.Entry {
 	t.Helper()
-	stream, err := h.history().ExportLog(t.Context(), &auditv1.ExportLogRequest{FromIndex: from})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var head logproof.Checkpoint
-	var entries []*auditv1.Entry
-	for {
-		m, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if head.IsZero() {
-			if head, err = logproof.OpenCheckpoint(m.GetCheckpoint(), h.keys()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		entries = append(entries, m.GetEntries()...)
-	}
+	head, entries := h.exported(t, &auditv1.ExportLogRequest{FromIndex: from})
 	if from > 0 {
 		return entries
 	}
@@ -586,11 +566,50 @@ func (h *house) export(t *testing.T, from uint64, seen ...logproof.Checkpoint) [
 	return entries
 }
 
+// exported returns what an export says.
+func (h *house) exported(t *testing.T, req *auditv1.ExportLogRequest) (head logproof.Checkpoint, entries []*auditv1.Entry) {
+	t.Helper()
+	stream, err := h.history().ExportLog(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if head.IsZero() {
+			if head, err = logproof.OpenCheckpoint(m.GetCheckpoint(), h.keys()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries = append(entries, m.GetEntries()...)
+	}
+	return head, entries
+}
+
 func TestExportAndStatus(t *testing.T) {
 	h := newHouse(t)
 	all := h.fill()
-	if got := h.export(t, 0); len(got) != len(all) {
-		t.Errorf("%d entries exported, want %d", len(got), len(all))
+	whole := h.export(t, 0)
+	if len(whole) != len(all) {
+		t.Errorf("%d entries exported, want %d", len(whole), len(all))
+	}
+	replay := &logproof.Replay{}
+	signed, bare := h.exported(t, &auditv1.ExportLogRequest{Bare: true})
+	for i, e := range bare {
+		if len(e.GetLeaf())+len(e.GetBodyCommitment()) > 0 {
+			t.Errorf("a bare entry has a leaf, or a commitment beside its body: %v", e)
+		}
+		if err := replay.AddChecked(logproof.CheckBare(e)); err != nil || !proto.Equal(e, whole[i]) {
+			t.Errorf("bare: %v, %v", err, e)
+		}
+	}
+	if err := replay.Finish(signed); err != nil {
+		t.Error(err)
 	}
 	if got := h.export(t, 7); len(got) != 2 || got[0].GetIndex() != 7 {
 		t.Errorf("from 7: %d entries", len(got))

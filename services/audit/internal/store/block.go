@@ -6,7 +6,6 @@ import (
 	"compress/flate"
 	"encoding/base32"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -133,9 +132,17 @@ func (c *cell) header() *auditv1.Entry {
 	return e
 }
 
-// entry is the entry with everything. A header or body that was altered makes another leaf than the hash is of, and whoever verifies
-// the entry sees it.
+// entry is the entry with everything.
 func (c *cell) entry() (*auditv1.Entry, error) {
+	e, err := c.stored()
+	if err != nil {
+		return nil, err
+	}
+	return e, whole(e)
+}
+
+// stored is the entry with what is stored of it.
+func (c *cell) stored() (*auditv1.Entry, error) {
 	e := c.header()
 	e.BodyCommitment, e.LeafHash = c.commitment, c.leaf
 	if c.salt != nil {
@@ -144,15 +151,6 @@ func (c *cell) entry() (*auditv1.Entry, error) {
 			return nil, err
 		}
 		e.Salt = c.salt
-		commitment, err := logproof.BodyCommitment(e.Salt, e.Record.Body)
-		if err != nil {
-			return nil, err
-		}
-		e.BodyCommitment = commitment[:]
-	}
-	var err error
-	if e.Leaf, err = logproof.Leaf(e); err != nil && !errors.Is(err, logproof.ErrIncomplete) {
-		return nil, fmt.Errorf("%w: %w", errStored, err)
 	}
 	return e, nil
 }

@@ -245,10 +245,13 @@ func (s *Store) cells(ctx context.Context, from, end uint64, f func(*cell) (bool
 }
 
 // readsFrom is Range among the entries of blocks.
-func (s *Store) readsFrom(ctx context.Context, from, end uint64, limit, maxBytes int) (out []*auditv1.Entry, err error) {
+func (s *Store) readsFrom(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64, limit, maxBytes int) (out []*auditv1.Entry, err error) {
 	size := 0
 	err = s.cells(ctx, from, end, func(c *cell) (bool, error) {
-		e, err := c.entry()
+		e, err := c.stored()
+		if err == nil {
+			err = finish(e)
+		}
 		if err != nil {
 			return false, err
 		}

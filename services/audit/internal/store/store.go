@@ -207,24 +207,40 @@ func (s *Store) one(ctx context.Context, query string, args ...any) (*auditv1.En
 
 // Range returns entries from the index on, in order, below end, at most limit of them and about maxBytes.
 func (s *Store) Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error) {
+	return s.between(ctx, whole, from, end, limit, maxBytes)
+}
+
+// Bare is Range without what whoever verifies an entry computes: its leaf and, unless its body is missing, its commitment.
+func (s *Store) Bare(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error) {
+	return s.between(ctx, bare, from, end, limit, maxBytes)
+}
+
+func (s *Store) between(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error) {
 	if from >= end || from > math.MaxInt64 {
 		return nil, nil
 	}
 	end = min(end, math.MaxInt64)
-	rows, err := s.list(ctx, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(end), int64(limit))
+	rows, err := s.listed(ctx, finish, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(end), int64(limit))
 	if err != nil {
 		return nil, err
 	}
-	reads, err := s.readsFrom(ctx, from, end, limit, maxBytes)
+	reads, err := s.readsFrom(ctx, finish, from, end, limit, maxBytes)
 	return both(rows, reads, limit, maxBytes, byIndex), err
 }
 
 // list stops early, but never before the first entry, when the entries' size reaches maxBytes.
 func (s *Store) list(ctx context.Context, maxBytes int, query string, args ...any) ([]*auditv1.Entry, error) {
+	return s.listed(ctx, whole, maxBytes, query, args...)
+}
+
+func (s *Store) listed(ctx context.Context, finish func(*auditv1.Entry) error, maxBytes int, query string, args ...any) ([]*auditv1.Entry, error) {
 	var out []*auditv1.Entry
 	size := 0
 	err := s.each(ctx, query, args, func(scan func(...any) error) (bool, error) {
 		e, err := entry(scan)
+		if err == nil {
+			err = finish(e)
+		}
 		if err != nil {
 			return false, err
 		}
@@ -267,11 +283,35 @@ func entry(scan func(...any) error) (*auditv1.Entry, error) {
 		e.LeafHash = hash[:]
 		return e, nil
 	}
-	// A header that was altered makes another leaf than the hash is of, and whoever verifies the entry sees it.
-	e.LeafHash = e.Leaf
+	e.LeafHash, e.Leaf = e.Leaf, nil
+	return e, nil
+}
+
+// whole computes what is not stored of an entry. A header or body that was altered makes another leaf than the hash is of, and whoever
+// verifies the entry sees it.
+func whole(e *auditv1.Entry) error {
+	if len(e.GetBodyCommitment()) == 0 && !logproof.BodyMissing(e) {
+		commitment, err := logproof.BodyCommitment(e.GetSalt(), e.GetRecord().GetBody())
+		if err != nil {
+			return err
+		}
+		e.BodyCommitment = commitment[:]
+	}
+	if len(e.GetLeaf()) > 0 {
+		return nil
+	}
 	var err error
 	if e.Leaf, err = logproof.Leaf(e); err != nil && !errors.Is(err, logproof.ErrIncomplete) {
-		return nil, fmt.Errorf("%w: %w", errStored, err)
+		return fmt.Errorf("%w: %w", errStored, err)
 	}
-	return e, nil
+	return nil
+}
+
+// bare leaves out what can be computed of an entry.
+func bare(e *auditv1.Entry) error {
+	e.Leaf = nil
+	if !logproof.BodyMissing(e) {
+		e.BodyCommitment = nil
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -221,6 +222,16 @@ func testRead(t *testing.T, db *store.Store) {
 		}
 		if one, err := db.BySequence(ctx, e.GetWriter(), e.GetRecord().GetSequence()); err != nil || one.GetIndex() != uint64(i) {
 			t.Errorf("entry %d by its sequence: %v, %v", i, one, err)
+		}
+	}
+	bare, err := db.Bare(ctx, 0, 1<<64-1, 100, 1<<30)
+	if err != nil || len(bare) != len(all) {
+		t.Fatalf("%d bare entries, %v", len(bare), err)
+	}
+	replay := &logproof.Replay{OnGap: func(*auditv1.Entry, uint64) {}}
+	for i, e := range bare {
+		if err := replay.AddChecked(logproof.CheckBare(e)); err != nil || !bytes.Equal(e.GetLeaf(), all[i].GetLeaf()) {
+			t.Errorf("bare entry %d: %v", i, err)
 		}
 	}
 	if few, err := db.Range(ctx, 2, 9, 100, 1); err != nil || len(few) != 1 || few[0].GetIndex() != 2 {

@@ -252,7 +252,7 @@ func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) er
 func check(entries []*auditv1.Entry) []logproof.Checked {
 	checked := make([]logproof.Checked, len(entries))
 	for i, e := range entries {
-		checked[i] = logproof.Check(e)
+		checked[i] = logproof.CheckBare(e)
 	}
 	return checked
 }

@@ -1600,9 +1600,11 @@ func (x *TailRecordsResponse) GetEntry() *Entry {
 }
 
 type ExportLogRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	FromIndex     uint64                 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
-	KnownSize     uint64                 `protobuf:"varint,2,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	FromIndex uint64                 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
+	KnownSize uint64                 `protobuf:"varint,2,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
+	// The entries come without what whoever verifies them computes: leaf and, unless the body is missing, body_commitment.
+	Bare          bool `protobuf:"varint,3,opt,name=bare,proto3" json:"bare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1649,6 +1651,13 @@ func (x *ExportLogRequest) GetKnownSize() uint64 {
 		return x.KnownSize
 	}
 	return 0
+}
+
+func (x *ExportLogRequest) GetBare() bool {
+	if x != nil {
+		return x.Bare
+	}
+	return false
 }
 
 type ExportLogResponse struct {
@@ -3249,12 +3258,13 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tno_follow\x18\x02 \x01(\bR\bnoFollow\x12>\n" +
 	"\x06filter\x18\x03 \x01(\v2&.durward.audit.v1.SearchRecordsRequestR\x06filter\"D\n" +
 	"\x13TailRecordsResponse\x12-\n" +
-	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"P\n" +
+	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"d\n" +
 	"\x10ExportLogRequest\x12\x1d\n" +
 	"\n" +
 	"from_index\x18\x01 \x01(\x04R\tfromIndex\x12\x1d\n" +
 	"\n" +
-	"known_size\x18\x02 \x01(\x04R\tknownSize\"\x88\x01\n" +
+	"known_size\x18\x02 \x01(\x04R\tknownSize\x12\x12\n" +
+	"\x04bare\x18\x03 \x01(\bR\x04bare\"\x88\x01\n" +
 	"\x11ExportLogResponse\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
