@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -194,7 +193,7 @@ func readSecret(path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client credentials: %w", err)
 	}
-	return bytes.Clone(b), nil
+	return b, nil
 }
 
 // swap makes each of two folders take the other's place, in three steps.

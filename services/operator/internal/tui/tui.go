@@ -407,9 +407,10 @@ func (m *Model) filtered() []*vaultv1.Operation {
 
 // pending returns an operation that waits, by its id.
 func (m *Model) pending(id string) *vaultv1.Operation {
-	waiting := m.waiting()
-	if i := slices.IndexFunc(waiting, func(op *vaultv1.Operation) bool { return op.GetOperationId() == id }); i >= 0 {
-		return waiting[i]
+	for _, op := range m.waiting() {
+		if op.GetOperationId() == id {
+			return op
+		}
 	}
 	return nil
 }

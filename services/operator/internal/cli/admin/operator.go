@@ -1,7 +1,7 @@
 package admin
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +21,6 @@ import (
 	"durward.internal/services/operator/internal/rulefile"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
-	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/trust"
 )
@@ -37,28 +36,20 @@ func (a *app) changeFile(ctx context.Context, cfg installdir.Config, path, actio
 		return err
 	}
 	defer func() { _ = release() }() // ends with this process at the latest
-	before, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
-	after, err := edit(before)
+	p, err := signedchange.Prepare(path, filepath.Base(path), edit)
 	if err != nil {
 		return err
 	}
-	if bytes.Equal(before, after) {
+	if p.Empty() {
 		return nil
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("configuration: %w", err)
-	}
-	if err := installdir.WriteFile(path, after, info.Mode().Perm()); err != nil {
+	if err := p.Write(); err != nil {
 		return err
 	}
-	was, is := canonical.Digest(before), canonical.Digest(after)
+	change := p.Change()
 	a.Record(ctx, &auditv1.Body{
 		Action: action, Summary: action, Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-		Details: map[string]string{"file": filepath.Base(path), "digest_before": canonical.FormatDigest(was[:]), "digest_after": canonical.FormatDigest(is[:])},
+		Details: map[string]string{"file": change.File, "digest_before": cmp.Or(change.Before, "none"), "digest_after": change.After},
 	})
 	return nil
 }
