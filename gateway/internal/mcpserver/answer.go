@@ -102,9 +102,9 @@ func failed(call *httpfront.Call, t tool, err error) answer {
 // proofNeeded names the proof that a request lacked, by what the relay says, or else the other one.
 func proofNeeded(err error, otherwise callv1.Proof_Purpose) string {
 	if needed, ok := errors.AsType[relay.ProofNeeded](err); ok {
-		return proofName(needed.Purpose)
+		return contract.WordOf(needed.Purpose)
 	}
-	return proofName(otherwise)
+	return contract.WordOf(otherwise)
 }
 
 // recordRefused writes down an input that never reached a decision.

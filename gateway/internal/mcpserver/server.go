@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -289,9 +288,4 @@ func callOf(req mcp.Request) *httpfront.Call {
 		return call
 	}
 	return nil
-}
-
-// proofName is a proof's purpose as clients see it.
-func proofName(purpose fmt.Stringer) string {
-	return strings.ToLower(strings.TrimPrefix(purpose.String(), "PURPOSE_"))
 }

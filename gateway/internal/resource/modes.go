@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/contract"
 )
 
 // ids are the ids of everything of a kind that the catalog of the host has.
@@ -79,7 +80,7 @@ func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
 		d.table(rows)
 		rows = [][]string{{"service_id, in order", "state", "model", "VRAM MiB"}}
 		for _, s := range got.GetServices() {
-			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib())})
+			rows = append(rows, []string{s.GetServiceId(), contract.WordOf(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib())})
 		}
 		d.table(rows)
 		if len(got.GetDrifted()) > 0 {
@@ -122,7 +123,7 @@ func (b *Reader) model(ctx context.Context, c Client, id string) (page, error) {
 		d.table(rows)
 		rows = [][]string{{"service_id", "state", "base_url"}}
 		for _, s := range got.GetServices() {
-			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetBaseUrl()})
+			rows = append(rows, []string{s.GetServiceId(), contract.WordOf(s.GetState()), s.GetBaseUrl()})
 		}
 		d.table(rows)
 	}}, nil

@@ -5,7 +5,6 @@ import (
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/relay"
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -148,7 +147,7 @@ var boundary = []string{
 
 func config(about relay.About, bounds []Bound) page {
 	p := configPage{
-		Principal: text(about.Principal, 128), Channel: channelName(about.Channel), TierCeiling: contract.TierName(about.Ceiling),
+		Principal: text(about.Principal, 128), Channel: contract.WordOf(about.Channel), TierCeiling: contract.TierName(about.Ceiling),
 		Session: text(about.Ref, 64), ExpiresAt: envelope.Time(about.ExpiresAt), IdleS: int64(about.Idle.Seconds()),
 		Credential: "bearer", Means: "Whoever holds this client's token can act as it. A human can bind it to a key instead.",
 		Limits: bounds, Boundary: boundary,
@@ -191,10 +190,6 @@ func needs(t contract.Tool, ceiling optionsv1.Tier) string {
 	default:
 		return "a human's approval of exactly this call"
 	}
-}
-
-func channelName(c callv1.Channel) string {
-	return strings.ToLower(strings.TrimPrefix(c.String(), "CHANNEL_"))
 }
 
 // document is Markdown as it is written: short, for a model.

@@ -186,7 +186,7 @@ func (b *Reader) services(ctx context.Context, c Client) (page, error) {
 		}
 		rows := [][]string{{"service_id", "state", "model", "VRAM MiB", "name"}}
 		for _, s := range got.GetServices() {
-			rows = append(rows, []string{s.GetServiceId(), stateName(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib()), s.GetName()})
+			rows = append(rows, []string{s.GetServiceId(), contract.WordOf(s.GetState()), s.GetModel(), fmt.Sprint(s.GetVramMib()), s.GetName()})
 		}
 		d.table(rows)
 		d.line("VRAM is declared, not measured. Details of one: " + Scheme + prefixService + "{service_id}")
@@ -214,7 +214,7 @@ func (b *Reader) service(ctx context.Context, c Client, id string) (page, error)
 
 // detail is one service as the rows of a table.
 func detail(s *executorv1.ServiceDetail) [][]string {
-	rows := [][]string{{"", ""}, {"state", stateName(s.GetState())}, {"healthy", yes(s.GetHealthy())}}
+	rows := [][]string{{"", ""}, {"state", contract.WordOf(s.GetState())}, {"healthy", yes(s.GetHealthy())}}
 	for _, row := range [][]string{
 		{"cause", s.GetCause()}, {"name", s.GetName()}, {"description", s.GetDescription()}, {"base_url", s.GetBaseUrl()},
 		{"model", s.GetModel()}, {"GPUs", strings.Trim(fmt.Sprint(s.GetGpus()), "[]")}, {"driver", s.GetDriver()},
@@ -276,7 +276,7 @@ func (b *Reader) operation(ctx context.Context, c Client, id string) (page, erro
 		todo, _, _ = strings.Cut(todo, " Call "+envelope.WaitTool)
 	}
 	p := operationPage{
-		OperationID: id, State: shortState(got.GetState()), Tool: text(got.GetTool().GetName(), 64), Arguments: arguments(got),
+		OperationID: id, State: contract.WordOf(got.GetState()), Tool: text(got.GetTool().GetName(), 64), Arguments: arguments(got),
 		AskedAt: envelope.Time(got.GetAskedAt().AsTime()), ExpiresAt: envelope.Time(got.GetExpiresAt().AsTime()),
 		Reason: text(got.GetReason(), maxReason), Next: todo,
 	}
@@ -359,14 +359,6 @@ func (b *Reader) Complete(ctx context.Context, c Client, template, argument, pre
 
 // text is a text of elsewhere on one line.
 func text(s string, most int) string { return clean.Line(block(s), most) }
-
-func stateName(s executorv1.ServiceState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))
-}
-
-func shortState(s vaultv1.OperationState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "OPERATION_STATE_"))
-}
 
 func yes(b bool) string {
 	if b {

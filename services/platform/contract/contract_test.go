@@ -14,6 +14,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
@@ -498,5 +499,17 @@ func TestReferred(t *testing.T) {
 	}
 	if _, ok := Referred(nil); ok {
 		t.Error("nothing names a tool")
+	}
+}
+
+func TestWordOf(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[protoreflect.Enum]string{
+		executorv1.ServiceState_SERVICE_STATE_RUNNING: "running", callv1.Channel_CHANNEL_DESKTOP_UI: "desktop_ui",
+		callv1.Channel_CHANNEL_UNSPECIFIED: "unspecified", callv1.Channel(77): "77",
+	} {
+		if got := WordOf(value); got != want {
+			t.Errorf("%v: %q, want %q", value, got, want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package contract
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,6 +21,15 @@ func Word(v protoreflect.EnumValueDescriptor) string {
 		return word
 	}
 	return strings.ToLower(word)
+}
+
+// WordOf is Word of a value as messages hold it; the number of one that the contract does not name.
+func WordOf(value protoreflect.Enum) string {
+	v := value.Descriptor().Values().ByNumber(value.Number())
+	if v == nil {
+		return strconv.Itoa(int(value.Number()))
+	}
+	return Word(v)
 }
 
 // valueOf finds the value of an enum by its word; nil: it has none.

@@ -179,11 +179,6 @@ func ActionName(tool contract.Tool) string {
 	return tool.Source + ":" + tool.Name
 }
 
-// channelName is the channel as rules name it.
-func channelName(c callv1.Channel) string {
-	return strings.ToLower(strings.TrimPrefix(c.String(), "CHANNEL_"))
-}
-
 // remote reports whether a call comes from elsewhere than the host; a channel that is not known counts as remote.
 func remote(c *Call) bool {
 	return c.Remote || c.Channel != callv1.Channel_CHANNEL_CLI && c.Channel != callv1.Channel_CHANNEL_DESKTOP_UI

@@ -74,7 +74,7 @@ func newSubject(s *Set, c *Call) *subject {
 	if c.User != "" {
 		t.lineage = append(t.lineage, types.NewEntityUID(userType, types.String(c.User)))
 	}
-	channel := types.String(channelName(c.Channel))
+	channel := types.String(contract.WordOf(c.Channel))
 	t.lineage = append(t.lineage, types.NewEntityUID(channelType, channel))
 	if c.ChannelName != "" {
 		t.lineage = append(t.lineage, types.NewEntityUID(channelType, channel+":"+types.String(c.ChannelName)))
@@ -162,7 +162,7 @@ func (t *subject) request(group types.String, tier optionsv1.Tier, u uses) (ceda
 	context["tier"] = types.String(contract.TierName(tier))
 	context["contract_tier"] = types.String(contract.TierName(c.Tool.Tier))
 	context["above_ceiling"] = types.Boolean(tier > c.Ceiling)
-	context["channel"] = types.String(channelName(c.Channel))
+	context["channel"] = types.String(contract.WordOf(c.Channel))
 	context["key_bound"] = types.Boolean(c.KeyBound)
 	context["dangerous"] = types.Boolean(c.Dangerous)
 	context["known"] = types.Boolean(t.known)

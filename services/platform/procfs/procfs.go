@@ -103,6 +103,12 @@ func Address(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(at.Unmap(), uint16(number)), ok
 }
 
+// BootID names this boot of the kernel.
+func BootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(raw)), err
+}
+
 // Socket is a line of the kernel's tables of TCP sockets.
 type Socket struct {
 	// Local and Remote are not valid where the line does not name one.

@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/procfs"
 )
 
 // Services is what a switch needs of the service manager.
@@ -150,7 +151,7 @@ func New(cfg Config) *Switcher {
 	cfg.Journal = &history{Journal: cfg.Journal, took: map[pastStep][]time.Duration{}}
 	s := &Switcher{
 		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,
-		bootPatience: bootPatience, bootID: readBootID, quit: make(chan struct{}),
+		bootPatience: bootPatience, bootID: procfs.BootID, quit: make(chan struct{}),
 	}
 	s.planner = plan.New(plan.Config{
 		Catalog: cfg.Catalog, Services: cfg.Services, Requirements: cfg.Requirements, Margin: s.margin, Took: cfg.Journal.Took,

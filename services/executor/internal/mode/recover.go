@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -373,10 +371,4 @@ func unseen(v service.View) bool {
 	default:
 		return false
 	}
-}
-
-// readBootID is Linux's.
-func readBootID() (string, error) {
-	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(raw)), err
 }

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -444,5 +443,5 @@ func (m *Manager) Found(_ context.Context, _ string, arguments []byte) string {
 
 // StateName is the word for a state: "running".
 func StateName(state executorv1.ServiceState) string {
-	return strings.ToLower(strings.TrimPrefix(state.String(), "SERVICE_STATE_"))
+	return contract.WordOf(state)
 }

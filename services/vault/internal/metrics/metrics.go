@@ -4,12 +4,12 @@ package metrics
 
 import (
 	"context"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry/span"
@@ -82,7 +82,7 @@ func (m *Metrics) Unary() grpc.UnaryServerInterceptor {
 		case vaultv1.AuthorityService_Authorise_FullMethodName:
 			decision := result(err)
 			if answer, ok := response.(*vaultv1.AuthoriseResponse); ok && err == nil {
-				decision = strings.ToLower(strings.TrimPrefix(answer.GetDecision().String(), "DECISION_"))
+				decision = contract.WordOf(answer.GetDecision())
 			}
 			m.authorisations.WithLabelValues(decision).Inc()
 		case vaultv1.ApprovalService_ApproveOperation_FullMethodName:
@@ -133,7 +133,7 @@ func (c *census) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCo
 func (c *census) Collect(out chan<- prometheus.Metric) {
 	now := c.Queue.Census()
 	for state, n := range now.States {
-		name := strings.ToLower(strings.TrimPrefix(state.String(), "OPERATION_STATE_"))
+		name := contract.WordOf(state)
 		out <- prometheus.MustNewConstMetric(operations, prometheus.GaugeValue, float64(n), name)
 	}
 	out <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, now.Oldest.Seconds())

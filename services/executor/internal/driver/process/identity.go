@@ -2,7 +2,6 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -75,15 +74,6 @@ func parseStat(raw []byte) (procStat, error) {
 		return procStat{}, errStat
 	}
 	return procStat{state: fields[0][0], session: session, threads: threads, start: start}, nil
-}
-
-// bootID names this boot of the kernel: start times of another one mean nothing.
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("process driver: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
 }
 
 // findByOutput finds the session leader that started at or after notBefore and writes to the pipe: a program whose

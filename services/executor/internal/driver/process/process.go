@@ -35,6 +35,7 @@ import (
 	"durward.internal/services/executor/internal/driver/process/cgroup"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/procfs"
 )
 
 const (
@@ -94,8 +95,8 @@ func New(cfg Config) (*Driver, error) {
 		}
 	}
 	var err error
-	if d.boot, err = bootID(); err != nil {
-		return nil, err
+	if d.boot, err = procfs.BootID(); err != nil { // start times of another boot mean nothing
+		return nil, fmt.Errorf("process driver: %w", err)
 	}
 	if !cfg.Development {
 		if d.groups, err = cgroup.Open(d.runDir); err != nil {
