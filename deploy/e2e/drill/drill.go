@@ -58,30 +58,33 @@ func (r Result) Format(name string) string {
 type Group struct {
 	Name  string
 	Lines []Line
+	// Egress adds egress and what stands for other hosts to its worlds.
+	Egress bool
 }
 
 // Groups are every attack. Groups that mostly wait come first, so that the others work in the meantime.
 func Groups() []Group {
 	standing := standingLines()
 	return []Group{
-		{"rules", ruleLines()},
+		{Name: "rules", Lines: ruleLines()},
 		// Last in its group is what waits until that is over which was harvested at the beginning. No line before it may raise the
 		// epoch, which would void the harvest.
-		{"gateway", slices.Concat(gatewayLines(), logLines(), lateLines())},
-		{"killed", killedLines()},
-		{"standing", standing[:len(standing)/2]},
-		{"sessions", standing[len(standing)/2:]},
-		{"ends", endLines()},
-		{"agent", slices.Concat(agentLines(), sameUserLines())},
-		{"crowd", crowdLines()},
-		{"state", stateLines()},
-		{"witnesses", rewrittenLines()},
-		{"secrets", secretLines()},
-		{"edge", slices.Concat(edgeLines(), bridgeLines())},
-		{"singles", singleLines()},
-		{"authority", authorityLines()},
+		{Name: "gateway", Lines: slices.Concat(gatewayLines(), logLines(), lateLines())},
+		{Name: "killed", Lines: killedLines()},
+		{Name: "standing", Lines: standing[:len(standing)/2]},
+		{Name: "sessions", Lines: standing[len(standing)/2:]},
+		{Name: "ends", Lines: endLines()},
+		{Name: "agent", Lines: slices.Concat(agentLines(), sameUserLines())},
+		{Name: "crowd", Lines: crowdLines()},
+		{Name: "state", Lines: stateLines()},
+		{Name: "witnesses", Lines: rewrittenLines()},
+		{Name: "secrets", Lines: secretLines()},
+		{Name: "egress", Lines: egressLines(), Egress: true},
+		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
+		{Name: "singles", Lines: singleLines()},
+		{Name: "authority", Lines: authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
-		{"vault", vaultLines()},
+		{Name: "vault", Lines: vaultLines()},
 	}
 }
 
@@ -115,7 +118,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			board.Expect(l.Name, 2)
 		}
 		worlds.Run(t, &running, g.Name+"/shipped", func(t *testing.T) {
-			w := newWorld(t, false, full)
+			w := newWorld(t, false, full, g.Egress)
 			for _, l := range lines {
 				began := time.Now()
 				trials, effects := l.attack(w)
@@ -127,7 +130,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			}
 		})
 		worlds.Run(t, &running, g.Name+"/weak", func(t *testing.T) {
-			w := newWorld(t, true, full)
+			w := newWorld(t, true, full, g.Egress)
 			for _, l := range lines {
 				began := time.Now()
 				w.weaken(l.Weaken)

@@ -14,9 +14,9 @@ import (
 	"durward.internal/services/platform/statement"
 )
 
-func gatewayMay(m protoreflect.MethodDescriptor) bool {
+func mayCall(role optionsv1.Role, m protoreflect.MethodDescriptor) bool {
 	callers, _ := proto.GetExtension(m.Options(), optionsv1.E_Callers).([]optionsv1.Role)
-	return slices.Contains(callers, optionsv1.Role_ROLE_GATEWAY)
+	return slices.Contains(callers, role)
 }
 
 func newMessage(d protoreflect.MessageDescriptor) proto.Message {

@@ -17,6 +17,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
@@ -67,6 +68,11 @@ func (w *world) decide(vault, executor *grpc.ClientConn, mayNotDeny bool) (trial
 // everyRPC calls every method that is not the gateway's, of every process, with empty and with plausible requests. Its
 // effects are answers that disclose something, and every change of the vault's, the executor's and the log's state.
 func everyRPC(w *world) (trials, effects int) {
+	return w.everyRPC(optionsv1.Role_ROLE_GATEWAY, w.gatewayVault, w.gatewayExecutor, w.gatewayAudit)
+}
+
+// everyRPC is that for any role, on its own connections.
+func (w *world) everyRPC(role optionsv1.Role, vault, executor, audit *grpc.ClientConn) (trials, effects int) {
 	m := w.arrange()
 	s := w.open()
 	id := w.ask(s, "start_service", idle)
@@ -82,11 +88,11 @@ func everyRPC(w *world) (trials, effects int) {
 		conn  *grpc.ClientConn
 		files []protoreflect.FileDescriptor
 	}{
-		{w.gatewayVault, []protoreflect.FileDescriptor{vaultv1.File_durward_vault_v1_session_proto, vaultv1.File_durward_vault_v1_operator_proto, vaultv1.File_durward_vault_v1_redeem_proto}},
-		{w.gatewayExecutor, []protoreflect.FileDescriptor{executorv1.File_durward_executor_v1_control_proto, executorv1.File_durward_executor_v1_tools_proto}},
-		{w.gatewayAudit, []protoreflect.FileDescriptor{auditv1.File_durward_audit_v1_audit_proto}},
+		{vault, []protoreflect.FileDescriptor{vaultv1.File_durward_vault_v1_session_proto, vaultv1.File_durward_vault_v1_operator_proto, vaultv1.File_durward_vault_v1_redeem_proto}},
+		{executor, []protoreflect.FileDescriptor{executorv1.File_durward_executor_v1_control_proto, executorv1.File_durward_executor_v1_tools_proto}},
+		{audit, []protoreflect.FileDescriptor{auditv1.File_durward_audit_v1_audit_proto}},
 	} {
-		for _, method := range foreignMethods(process.files) {
+		for _, method := range foreignMethods(role, process.files) {
 			for _, request := range w.requests(method.Input(), id, signed, granted) {
 				for _, md := range [][]string{nil, {rpc.MetadataPermit, s.permits["executor"]}, {"durward-caller", w.h.OperatorIdentity().String()}} {
 					trials++
@@ -113,14 +119,14 @@ func everyRPC(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// foreignMethods are the methods that the contract does not give to the gateway.
-func foreignMethods(files []protoreflect.FileDescriptor) []protoreflect.MethodDescriptor {
+// foreignMethods are the methods that the contract does not give to a role.
+func foreignMethods(role optionsv1.Role, files []protoreflect.FileDescriptor) []protoreflect.MethodDescriptor {
 	var out []protoreflect.MethodDescriptor
 	for _, f := range files {
 		for i := range f.Services().Len() {
 			methods := f.Services().Get(i).Methods()
 			for j := range methods.Len() {
-				if !gatewayMay(methods.Get(j)) {
+				if !mayCall(role, methods.Get(j)) {
 					out = append(out, methods.Get(j))
 				}
 			}

@@ -63,6 +63,9 @@ type world struct {
 	// The gateway's connections, with its real certificate and key, and the operator's.
 	gatewayVault, gatewayExecutor, gatewayAudit    *grpc.ClientConn
 	operatorVault, operatorExecutor, operatorAudit *grpc.ClientConn
+	// Egress' and what stands for other hosts; nil where there is none.
+	gatewayEgress, operatorEgress *grpc.ClientConn
+	out                           *outside
 
 	nextClient, nextKeyed int
 	// keyed are the keys of the key-bound clients that attacks use up.
@@ -80,9 +83,9 @@ type world struct {
 	}
 }
 
-func newWorld(t *testing.T, weak, full bool) *world {
+func newWorld(t *testing.T, weak, full, egress bool) *world {
 	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds())})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds()), Egress: egress})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
@@ -98,6 +101,10 @@ func newWorld(t *testing.T, weak, full bool) *world {
 	clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, channel: \"messaging:drill\", tier_ceiling: READ}\n",
 		messenger, sha256.Sum256([]byte(messengerToken)))
 	w.h.WriteFile("config/clients.yaml", clients)
+	if egress {
+		w.out = newOutside(w)
+		w.out.configure(w)
+	}
 	w.h.StartAll()
 	w.trust = w.h.Trust()
 	raw, err := os.ReadFile(w.h.Path("keys", "operator_ed25519"))
@@ -115,6 +122,10 @@ func newWorld(t *testing.T, weak, full bool) *world {
 	w.operatorVault = w.dial(operator, harness.Vault, w.h.Identity(harness.Vault))
 	w.operatorExecutor = w.dial(operator, harness.Executor, w.h.Identity(harness.Executor))
 	w.operatorAudit = w.dial(operator, harness.Audit, w.h.Identity(harness.Audit))
+	if egress {
+		w.gatewayEgress = w.dial(gateway, harness.Egress, w.h.Identity(harness.Egress))
+		w.operatorEgress = w.dial(operator, harness.Egress, w.h.Identity(harness.Egress))
+	}
 
 	w.settle()
 	w.stale.session = w.open()
@@ -229,8 +240,10 @@ func (w *world) restart(role string, flags ...string) {
 func (w *world) awaitAll() {
 	w.t.Helper()
 	// A connection whose server died learns of it by a call.
-	for _, conn := range []*grpc.ClientConn{w.gatewayVault, w.operatorVault, w.gatewayExecutor, w.operatorExecutor, w.gatewayAudit, w.operatorAudit} {
-		w.reconnect(conn)
+	for _, conn := range []*grpc.ClientConn{w.gatewayVault, w.operatorVault, w.gatewayExecutor, w.operatorExecutor, w.gatewayAudit, w.operatorAudit, w.gatewayEgress, w.operatorEgress} {
+		if conn != nil {
+			w.reconnect(conn)
+		}
 	}
 }
 
@@ -238,7 +251,7 @@ func (w *world) awaitAll() {
 func (w *world) weaken(wanted map[string]string) {
 	w.t.Helper()
 	changed := false
-	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor, harness.Gateway} {
+	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor, harness.Egress, harness.Gateway} {
 		if w.weakened[role] == wanted[role] {
 			continue
 		}

@@ -1,0 +1,292 @@
+package drill
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/deploy/e2e/harness"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/rpc"
+)
+
+// egressLines are attacks on the process that reaches other hosts, and with what it has. Other hosts are servers on loopback.
+func egressLines() []Line {
+	egress := func(guards string) map[string]string { return map[string]string{harness.Egress: guards} }
+	return []Line{
+		{"egress-made-up-grant", egress("grant,redeem"), madeUpGrant},
+		{"egress-permit-for-a-fetch", egress("permit,one-call"), permitForFetch},
+		{"egress-grant-again", egress("redeem"), fetchedAgain},
+		{"egress-other-url", egress("arguments"), otherURL},
+		{"egress-forbidden-address", egress("dial-judged-before"), forbiddenAddress},
+		{"egress-redirect-to-forbidden", egress("dial-judged-before"), forbiddenRedirect},
+		{"egress-hostile", map[string]string{harness.Vault: "callers", harness.Executor: "callers", harness.Audit: "callers"}, hostileEgress},
+		// Last: egress stays halted.
+		{"egress-halted-in-flight", egress("halted"), haltedInFlight},
+	}
+}
+
+// outside is what stands for other hosts. listed is one that agents may reach. Nobody may reach trap, though the list of domains has
+// it: its address is not in egress' own file.
+type outside struct {
+	listed *httptest.Server
+	trap   net.Listener
+	// asked counts requests at listed, by path; trapped counts connections to trap.
+	mu      sync.Mutex
+	asked   map[string]int
+	trapped atomic.Int32
+	// A request to /slow says so on held, and is answered once released is closed.
+	held, released chan struct{}
+}
+
+func newOutside(w *world) *outside {
+	o := &outside{asked: map[string]int{}, held: make(chan struct{}, 1), released: make(chan struct{})}
+	var err error
+	o.trap, err = (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
+	w.must(err)
+	w.t.Cleanup(func() { _ = o.trap.Close() })
+	go func() {
+		for {
+			conn, err := o.trap.Accept()
+			if err != nil {
+				return
+			}
+			o.trapped.Add(1)
+			_ = conn.Close() // that it was dialled is enough
+		}
+	}()
+	o.listed = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		out.Header().Set("Content-Type", "text/plain")
+		if to, ok := strings.CutPrefix(r.URL.RawQuery, "to="); ok {
+			out.Header().Set("Location", to)
+			out.WriteHeader(http.StatusFound)
+			return
+		}
+		o.mu.Lock()
+		o.asked[r.URL.Path]++
+		o.mu.Unlock()
+		if r.URL.Path == "/slow" {
+			o.held <- struct{}{}
+			select {
+			case <-o.released:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = io.WriteString(out, "a page") // whoever has gone reads nothing
+	}))
+	w.t.Cleanup(o.listed.Close)
+	return o
+}
+
+func (o *outside) at(path string) string { return o.listed.URL + path }
+
+// requests is how often a path was asked for.
+func (o *outside) requests(path string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.asked[path]
+}
+
+// configure tells egress and the vault of the servers, before they start.
+func (o *outside) configure(w *world) {
+	port := o.trap.Addr().(*net.TCPAddr).Port
+	listed := strings.TrimPrefix(o.listed.URL, "http://")
+	config := w.h.ReadFile("config/egress.yaml")
+	config = strings.Replace(config, "\nlocal: []\n", fmt.Sprintf("\nlocal: [%q]\n", listed), 1)
+	config = strings.Replace(config, "\nports: [80, 443]\n", "\n", 1) + fmt.Sprintf("\nports: [80, 443, %d]\n", port)
+	w.h.WriteFile("config/egress.yaml", config)
+	w.h.WriteFile("config/security/domains.yaml", fmt.Sprintf("allow: [%q, \"127.0.0.1:%d\", \"[::1]:%d\"]\n", listed, port, port))
+}
+
+// fetchGrant is the genuine grant for fetching a URL of the list; nil where the vault gives none.
+func (w *world) fetchGrant(s *agentSession, url string) *callv1.SignedGrant {
+	w.t.Helper()
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	out, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+		SessionId: s.handle, Tool: w.tool("fetch_url").Ref(), Arguments: fmt.Appendf(nil, `{"url":%q}`, url),
+	})
+	if err != nil {
+		return nil // a spelling that the vault takes for no URL
+	}
+	return out.GetGrant()
+}
+
+// fetch asks egress for a page, as the gateway.
+func (w *world) fetch(url string, md ...string) (*egressv1.FetchUrlResponse, error) {
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	return egressv1.NewToolServiceClient(w.gatewayEgress).FetchUrl(metadata.AppendToOutgoingContext(ctx, md...), &egressv1.FetchUrlRequest{Url: &url})
+}
+
+// fetched is a fetch by a genuine grant, which has to work: else nothing is shown by what does not.
+func (w *world) fetched(s *agentSession, url string) *callv1.SignedGrant {
+	w.t.Helper()
+	g := w.fetchGrant(s, url)
+	if g == nil {
+		w.t.Fatalf("no grant for %s", url)
+	}
+	if _, err := w.fetch(url, rpc.MetadataGrant, marshal(g)); err != nil {
+		w.t.Fatalf("%s by a genuine grant: %v", url, err)
+	}
+	return g
+}
+
+// madeUpGrant fetches by grants that the gateway makes.
+func madeUpGrant(w *world) (trials, effects int) {
+	const path = "/made-up"
+	g := w.fetchGrant(w.open(), w.out.at(path))
+	if g == nil {
+		w.t.Fatal("no grant for a listed page")
+	}
+	trials = w.volley(w.forgeries(g), func(forged string) { _, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, forged) },
+		func() bool { return w.caught(w.out.requests(path)) })
+	return trials, w.out.requests(path)
+}
+
+// permitForFetch fetches without a grant: by nothing, by permits, by a permit that names the tool and is signed by somebody else.
+func permitForFetch(w *world) (trials, effects int) {
+	const path = "/by-permit"
+	s := w.open()
+	genuine := &callv1.SignedPermit{}
+	w.must(proto.Unmarshal([]byte(s.permits["egress"]), genuine))
+	permit := &callv1.Permit{}
+	w.must(proto.Unmarshal(genuine.GetPayload(), permit))
+	permit.Tools = []string{"fetch_url", "http_request", "security_report"}
+	payload := []byte(marshal(permit))
+	_, own, err := ed25519.GenerateKey(rand.Reader)
+	w.must(err)
+	forged := marshal(&callv1.SignedPermit{Payload: payload, Kid: w.vaultKey.KID, Signature: ed25519.Sign(own, append([]byte("durward.permit.v1\x00"), payload...))})
+	for _, md := range [][]string{
+		nil, {rpc.MetadataPermit, s.permits["egress"]}, {rpc.MetadataPermit, s.permits["executor"]}, {rpc.MetadataPermit, forged},
+		{rpc.MetadataGrant, s.permits["egress"]}, {rpc.MetadataGrant, forged}, {"durward-approved", "true"}, {"durward-caller", w.h.OperatorIdentity().String()},
+		{rpc.MetadataGrant, marshal(w.readGrant(s))},
+	} {
+		trials++
+		_, _ = w.fetch(w.out.at(path), md...)
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// fetchedAgain fetches more than once by one grant.
+func fetchedAgain(w *world) (trials, effects int) {
+	const path = "/again"
+	g := marshal(w.fetched(w.open(), w.out.at(path)))
+	trials = w.volley(slices.Repeat([]string{g}, 60), func(g string) { _, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, g) },
+		func() bool { return w.caught(w.out.requests(path) - 1) })
+	return trials, w.out.requests(path) - 1
+}
+
+// otherURL fetches another page than the one that the grant is for.
+func otherURL(w *world) (trials, effects int) {
+	const path = "/not-granted"
+	s := w.open()
+	for _, granted := range []string{"/granted", "/not-granted/", "/not-granted?a", "/Not-granted"} {
+		trials++
+		_, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, marshal(w.fetchGrant(s, w.out.at(granted))))
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// forbidden are spellings of the trap's URL, as one that a list has, and as others read it too.
+func (o *outside) forbidden() (urls []string) {
+	_, port, _ := net.SplitHostPort(o.trap.Addr().String())
+	for _, host := range []string{
+		"127.0.0.1", "127.1", "127.0.1", "2130706433", "0x7f000001", "0x7f.0.0.1", "0177.0.0.1", "017700000001", "127.0.0.1.", "127.000.000.001",
+		"[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[0:0:0:0:0:ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[::127.0.0.1]", "[::1%25lo]",
+		"0.0.0.0", "0", "[::]", "a.127.0.0.1", "%31%32%37.0.0.1", "a@127.0.0.1", "127.0.0.1%00.example", "%E2%91%A0%E2%91%A1%E2%91%A6.0.0.1",
+	} {
+		urls = append(urls, "http://"+host+":"+port+"/")
+	}
+	return append(urls, "HTTP://127.0.0.1:"+port+"/", "http:127.0.0.1:"+port, "http:///127.0.0.1:"+port, "//127.0.0.1:"+port, "http:\\\\127.0.0.1:"+port)
+}
+
+// forbiddenAddress fetches what no file of a human's lets egress dial, in every spelling.
+func forbiddenAddress(w *world) (trials, effects int) {
+	s, before := w.open(), w.out.trapped.Load()
+	spare := w.fetchGrant(s, w.out.at("/"))
+	for _, url := range w.out.forbidden() {
+		trials++
+		g := w.fetchGrant(s, url)
+		if g == nil {
+			g = spare // the vault takes it for no URL; egress decides by itself
+		}
+		_, _ = w.fetch(url, rpc.MetadataGrant, marshal(g))
+		if effects = int(w.out.trapped.Load() - before); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// forbiddenRedirect lets a listed server send egress there.
+func forbiddenRedirect(w *world) (trials, effects int) {
+	s, before := w.open(), w.out.trapped.Load()
+	for _, url := range w.out.forbidden() {
+		trials++
+		from := w.out.at("/?to=" + url)
+		if g := w.fetchGrant(s, from); g != nil {
+			_, _ = w.fetch(from, rpc.MetadataGrant, marshal(g))
+		}
+		if effects = int(w.out.trapped.Load() - before); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// hostileEgress calls, with the certificate and key of egress, every method that is not egress'.
+func hostileEgress(w *world) (trials, effects int) {
+	as := w.source(harness.Egress)
+	dial := func(role string) *grpc.ClientConn { return w.dial(as, role, w.h.Identity(role)) }
+	return w.everyRPC(optionsv1.Role_ROLE_EGRESS, dial(harness.Vault), dial(harness.Executor), dial(harness.Audit))
+}
+
+// haltedInFlight halts egress while a page is on its way, and counts what comes back all the same.
+func haltedInFlight(w *world) (trials, effects int) {
+	s := w.open()
+	slow, after := w.fetchGrant(s, w.out.at("/slow")), w.fetchGrant(s, w.out.at("/after"))
+	answered := make(chan error, 1)
+	go func() {
+		_, err := w.fetch(w.out.at("/slow"), rpc.MetadataGrant, marshal(slow))
+		answered <- err
+	}()
+	select {
+	case <-w.out.held:
+	case err := <-answered:
+		w.t.Fatalf("a page that a list has is not fetched: %v", err)
+	}
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	_, err := egressv1.NewControlServiceClient(w.operatorEgress).Halt(ctx, &executorv1.HaltRequest{Reason: "drill " + grant.NewID()})
+	w.must(err)
+	close(w.out.released)
+	if err := <-answered; err == nil {
+		effects++
+	}
+	_, _ = w.fetch(w.out.at("/after"), rpc.MetadataGrant, marshal(after))
+	return 2, effects + w.out.requests("/after")
+}
