@@ -96,6 +96,9 @@ func (t *Tools) remarks(to destination.Destination) (lines []string) {
 	if network := suspicion.CDN(to.Host); network != "" {
 		lines = append(lines, network+" delivers what many put there: the name does not say whose it is")
 	}
+	if !t.seen.answered(to.Host) {
+		lines = append(lines, "NEW ("+suspicion.Low.String()+"): it has answered nobody since egress started")
+	}
 	for _, f := range suspicion.Of(to.Host) {
 		lines = append(lines, "SUSPICIOUS ("+f.Severity.String()+"): "+f.Why)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -24,6 +25,7 @@ import (
 const (
 	mostRequests = 500
 	mostSessions = 256
+	mostHosts    = 10_000
 )
 
 // Reports is what a human's file says of agents' own reports.
@@ -39,6 +41,8 @@ type observed struct {
 	mu sync.Mutex
 	// sessions are in the order of their newest requests.
 	sessions []*history
+	// hosts have answered, whoever asked. One that is forgotten is new again.
+	hosts map[string]bool
 }
 
 // history is the requests of one session, the oldest first.
@@ -50,6 +54,12 @@ type history struct {
 func (o *observed) add(party sink.Party, c connections.Connection) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if host, _, err := net.SplitHostPort(c.Destination); err == nil && c.Verdict == connections.Answered {
+		if o.hosts == nil || len(o.hosts) >= mostHosts {
+			o.hosts = map[string]bool{}
+		}
+		o.hosts[host] = true
+	}
 	h := &history{principal: party.Client, session: party.Session}
 	if i := o.find(party); i >= 0 {
 		h = o.sessions[i]
@@ -65,6 +75,13 @@ func (o *observed) add(party sink.Party, c connections.Connection) {
 
 func (o *observed) find(party sink.Party) int {
 	return slices.IndexFunc(o.sessions, func(h *history) bool { return h.principal == party.Client && h.session == party.Session })
+}
+
+// answered reports whether a host has answered anybody since egress started.
+func (o *observed) answered(host string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.hosts[host]
 }
 
 // of returns a session's requests, the newest first.

@@ -96,7 +96,24 @@ func TestObserved(t *testing.T) {
 	if rows := o.of(one); rows != nil || len(o.sessions) != mostSessions {
 		t.Errorf("%d sessions, %v", len(o.sessions), rows)
 	}
-	if raw, err := json.Marshal(o.of(sink.Party{Client: "b", Session: "0"})); err != nil || !strings.Contains(string(raw), `"sent":0`) {
+	if o.answered("new.example") {
+		t.Error("a host is known before it answered")
+	}
+	o.add(one, connections.Connection{Destination: "new.example:443", Verdict: connections.Refused})
+	if o.answered("new.example") {
+		t.Error("a host is known that was refused")
+	}
+	o.add(one, connections.Connection{Destination: "new.example:443", Verdict: connections.Answered})
+	if !o.answered("new.example") || o.answered("other.example") {
+		t.Error("a host that answered is not known")
+	}
+	for i := range mostHosts {
+		o.add(one, connections.Connection{Destination: fmt.Sprintf("h%d.example:443", i), Verdict: connections.Answered})
+	}
+	if len(o.hosts) > mostHosts || o.answered("new.example") {
+		t.Errorf("%d hosts are remembered", len(o.hosts))
+	}
+	if raw, err := json.Marshal(o.of(sink.Party{Client: "b", Session: "9"})); err != nil || !strings.Contains(string(raw), `"sent":0`) {
 		t.Errorf("%s, %v", raw, err)
 	}
 }
