@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/credential"
 )
@@ -131,6 +132,17 @@ func parse(name string, raw []byte) ([]Client, error) {
 	return doc.Clients, nil
 }
 
+// find is which of a file's clients has the name.
+func find(raw []byte, name string) (list []Client, at int, err error) {
+	if list, err = parse("clients.yaml", raw); err != nil {
+		return nil, 0, err
+	}
+	if at = slices.IndexFunc(list, func(c Client) bool { return c.ID == name }); at < 0 {
+		return nil, 0, ErrUnknown
+	}
+	return list, at, nil
+}
+
 // Add returns the file with the client added at the end of the list; everything else, comments included, stays as it was.
 func Add(raw []byte, c Client) ([]byte, error) {
 	if err := CheckName(c.ID); err != nil {
@@ -176,13 +188,9 @@ func Add(raw []byte, c Client) ([]byte, error) {
 // Revoke returns the file with the client marked as revoked. Its entry stays, so that the name is not used again and
 // history can be read.
 func Revoke(raw []byte, name string) ([]byte, error) {
-	before, err := parse("clients.yaml", raw)
+	before, at, err := find(raw, name)
 	if err != nil {
 		return nil, err
-	}
-	at := slices.IndexFunc(before, func(c Client) bool { return c.ID == name })
-	if at < 0 {
-		return nil, ErrUnknown
 	}
 	if before[at].Revoked {
 		return raw, nil
@@ -204,14 +212,10 @@ type Rotation struct {
 // Rotate returns the file with the client's credential replaced; everything else, comments included, stays as it was. A
 // credential that an earlier rotation replaced ends with this one.
 func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
-	before, err := parse("clients.yaml", raw)
-	if err != nil {
-		return nil, err
-	}
-	at := slices.IndexFunc(before, func(c Client) bool { return c.ID == name })
+	before, at, err := find(raw, name)
 	switch {
-	case at < 0:
-		return nil, ErrUnknown
+	case err != nil:
+		return nil, err
 	case before[at].Revoked:
 		return nil, ErrRevoked
 	case (before[at].Key == "") != (r.Key == ""):
@@ -270,11 +274,7 @@ func entry(c Client) string {
 	fmt.Fprintf(&b, "tier_ceiling: %s\n", c.TierCeiling)
 	if len(c.Agents) > 0 {
 		// Quoted: an agent may be called 007 or null.
-		quoted := make([]string, len(c.Agents))
-		for i, agent := range c.Agents {
-			quoted[i] = strconv.Quote(agent)
-		}
-		fmt.Fprintf(&b, "agents: [%s]\n", strings.Join(quoted, ", "))
+		fmt.Fprintf(&b, "agents: [%s]\n", strings.Join(output.Each(c.Agents, strconv.Quote), ", "))
 	}
 	if c.User != "" {
 		fmt.Fprintf(&b, "user: %q\n", c.User)

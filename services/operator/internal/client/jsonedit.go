@@ -53,7 +53,7 @@ func removeIn(document []byte, path []string, d dialect) ([]byte, error) {
 		return nil, ErrNotJSON
 	}
 	for i, key := range path {
-		at := find(object, key)
+		at := memberAt(object, key)
 		if at < 0 {
 			return document, nil
 		}
@@ -130,7 +130,7 @@ func ending(text []byte, by string) int {
 	return len(text)
 }
 
-func find(object *hujson.Object, key string) int {
+func memberAt(object *hujson.Object, key string) int {
 	return slices.IndexFunc(object.Members, func(m hujson.ObjectMember) bool {
 		name, ok := m.Name.Value.(hujson.Literal)
 		return ok && name.String() == key
@@ -142,7 +142,7 @@ func setMember(in hujson.ValueTrimmed, path []string, value any, indent string, 
 	if !ok {
 		return ErrNotJSON
 	}
-	at := find(object, path[0])
+	at := memberAt(object, path[0])
 	if at >= 0 && len(path) > 1 {
 		inner := object.Members[at].Value.Value
 		if inner.Kind() != '{' {

@@ -38,7 +38,7 @@ func (h Home) SetAside() (aside string, err error) {
 	if err := os.Rename(h.Dir, aside); err != nil {
 		return "", fmt.Errorf("set %s aside: %w", h.Dir, err)
 	}
-	return aside, syncFolder(filepath.Dir(aside))
+	return aside, SyncFolder(filepath.Dir(aside))
 }
 
 // rewrite makes the configuration name files below another folder instead of this one.

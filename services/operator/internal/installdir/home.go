@@ -170,7 +170,7 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(temporary)))
 	}
-	return syncFolder(dir)
+	return SyncFolder(dir)
 }
 
 // CreateFile writes a file that must not be there yet.
@@ -188,7 +188,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-func syncFolder(dir string) error {
+// SyncFolder flushes a folder to the disk: the names of its files.
+func SyncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("flush %s: %w", dir, err)

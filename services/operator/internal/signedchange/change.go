@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
@@ -172,7 +173,7 @@ func (p *Plan) Write() error {
 		if err := os.Remove(p.Path); err != nil {
 			return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 		}
-		return flush(folder)
+		return installdir.SyncFolder(folder)
 	}
 	if err := makeFolder(folder); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (p *Plan) Write() error {
 		_ = os.Remove(temporary) // the first error is the one to tell
 		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 	}
-	return flush(folder)
+	return installdir.SyncFolder(folder)
 }
 
 // unmoved reports whether the file is still what the difference was shown of.
@@ -271,13 +272,5 @@ func makeFolder(path string) error {
 			return fmt.Errorf("%s: %w", path, publicOf(err))
 		}
 	}
-	return flush(above)
-}
-
-func flush(folder string) error {
-	d, err := os.Open(folder)
-	if err != nil {
-		return fmt.Errorf("flush %s: %w", folder, err)
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return installdir.SyncFolder(above)
 }
