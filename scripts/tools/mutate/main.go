@@ -3,13 +3,16 @@
 //	mutate [-list] [-only REGEXP] FOLDER=PACKAGES...
 //
 // A guard is a condition of FOLDER's code whose branch refuses: it ends with an error that is not nil. The mutant takes that branch
-// never. That an error is passed on (err != nil) is no guard: where it was made, one stands. PACKAGES, separated by commas, are
-// those whose tests run against each mutant, in that order, until one fails. -only takes the guards whose line "FILE:LINE CONDITION"
-// matches. GOFLAGS=-tags=real has it run the tests on real servers. The tree is not touched: the compiler reads the mutant as an overlay. The exit code is 1 when a guard can be taken away and no test says so.
+// never. That an error is passed on (err != nil, also but for some, or with an end that is none) is no guard: where it was made, one stands. PACKAGES, separated
+// by commas, are those whose tests run against each mutant, in that order, until one fails; they are compiled once, and a variable of the
+// environment says which guard is away. -only takes the guards whose line "FILE:LINE CONDITION" matches. GOFLAGS=-tags=real has it run the
+// tests on real servers. The tree is not touched: the compiler reads the changed files as an overlay. The exit code is 1 when a guard can be
+// taken away and no test says so.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -44,8 +47,6 @@ type guard struct {
 	line      int
 	from, to  int
 	condition string
-	packages  []string
-	clause    bool // of a switch: it may hold several conditions
 }
 
 func run(targets []string, list bool, only string) (survivors int, err error) {
@@ -53,89 +54,220 @@ func run(targets []string, list bool, only string) (survivors int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	dir, err := os.MkdirTemp("", "mutate")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
 	for _, target := range targets {
 		folder, packages, ok := strings.Cut(target, "=")
 		if !ok {
 			return 0, fmt.Errorf("%q is not FOLDER=PACKAGES", target)
 		}
-		found, err := guards(folder)
+		name, found, err := guards(folder)
 		if err != nil {
 			return 0, err
 		}
-		for _, g := range found {
-			if !chosen.MatchString(fmt.Sprintf("%s:%d %s", g.file, g.line, g.condition)) {
-				continue
+		found = slices.DeleteFunc(found, func(g guard) bool {
+			return !chosen.MatchString(fmt.Sprintf("%s:%d %s", g.file, g.line, g.condition))
+		})
+		if list {
+			for _, g := range found {
+				fmt.Printf("%s:%d\t%s\n", g.file, g.line, g.condition)
 			}
-			g.packages = strings.Split(packages, ",")
-			caught := ""
-			if !list {
-				if caught, err = g.try(dir); err != nil {
-					return 0, err
-				}
-				if caught == "" {
-					caught = "SURVIVED"
-					survivors++
-				}
-			}
-			fmt.Printf("%s:%d\t%s\t%s\n", g.file, g.line, g.condition, caught)
+			continue
 		}
+		n, err := tryAll(name, folder, found, strings.Split(packages, ","))
+		if err != nil {
+			return 0, err
+		}
+		survivors += n
 	}
 	return survivors, nil
 }
 
-// guards finds the guards of a folder's code.
-func guards(folder string) ([]guard, error) {
+// tryAll compiles the packages' tests with a switch at each guard and runs them once for each, and once with all guards in place.
+func tryAll(name, folder string, found []guard, packages []string) (survivors int, err error) {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	overlay, err := switched(dir, name, folder, found)
+	if err != nil {
+		return 0, err
+	}
+	var tests []compiled
+	for i, p := range packages {
+		t := compiled{program: filepath.Join(dir, fmt.Sprintf("%d.test", i))}
+		if out, err := exec.Command("go", "test", "-c", "-o", t.program, "-overlay", overlay, "-vet=off", p).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("%s: %w: %s", p, err, out)
+		}
+		out, err := exec.Command("go", "list", "-f", "{{.Dir}}", p).Output()
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", p, err)
+		}
+		t.dir = strings.TrimSpace(string(out))
+		if caught := t.run(0); caught != "" {
+			return 0, fmt.Errorf("%s: %s fails with every guard in its place", p, caught)
+		}
+		tests = append(tests, t)
+	}
+	for i, g := range found {
+		caught := ""
+		for _, t := range tests {
+			if caught = t.run(i + 1); caught != "" {
+				break
+			}
+		}
+		if caught == "" {
+			survivors++
+		}
+		fmt.Printf("%s:%d\t%s\t%s\n", g.file, g.line, g.condition, cmp.Or(caught, "SURVIVED"))
+	}
+	return survivors, nil
+}
+
+// away is the variable that numbers the guard to take away, from 1.
+const away = "MUTATE_AWAY"
+
+// switched writes an overlay in which each guard, where it is the one that is away, is never met. Its conditions are looked at as before,
+// for what they declare and import.
+func switched(dir, name, folder string, found []guard) (overlay string, err error) {
+	whole, err := filepath.Abs(folder)
+	if err != nil {
+		return "", err
+	}
+	replaced := map[string]string{}
+	write := func(file string, content []byte) error {
+		copied := filepath.Join(dir, file)
+		replaced[filepath.Join(whole, file)] = copied
+		return os.WriteFile(copied, content, 0o600)
+	}
+	if err := write("zz_mutate.go", fmt.Appendf(nil, `package %s
+
+import "os"
+
+var mutateAway = os.Getenv(%q)
+
+func mutateGuard(n string, conditions ...bool) bool {
+	for _, c := range conditions {
+		if c {
+			return n != mutateAway
+		}
+	}
+	return false
+}
+`, name, away)); err != nil {
+		return "", err
+	}
+	sources := map[string][]byte{}
+	// From the end, so that the places before stay what they are.
+	for i, g := range slices.Backward(found) {
+		if sources[g.file] == nil {
+			if sources[g.file], err = os.ReadFile(g.file); err != nil {
+				return "", err
+			}
+		}
+		s := sources[g.file]
+		sources[g.file] = slices.Concat(s[:g.from], fmt.Appendf(nil, "mutateGuard(\"%d\", %s)", i+1, s[g.from:g.to]), s[g.to:])
+	}
+	for file, source := range sources {
+		if err := write(filepath.Base(file), source); err != nil {
+			return "", err
+		}
+	}
+	content, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err != nil {
+		return "", err
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, os.WriteFile(overlay, content, 0o600)
+}
+
+// compiled is a package's tests, and the folder in which they run.
+type compiled struct{ program, dir string }
+
+// run returns the test that fails first without a guard, or "".
+func (t compiled) run(guard int) string {
+	c := exec.Command(t.program, "-test.failfast", "-test.timeout", "2m")
+	c.Dir, c.Env = t.dir, append(os.Environ(), fmt.Sprintf("%s=%d", away, guard))
+	out, err := c.CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	if names := failed.FindAllSubmatch(out, -1); names != nil {
+		// The deepest name says most.
+		return string(slices.MaxFunc(names, func(a, b [][]byte) int { return bytes.Count(a[1], []byte("/")) - bytes.Count(b[1], []byte("/")) })[1])
+	}
+	if first := broken.Find(out); first != nil {
+		return string(bytes.TrimSpace(first))
+	}
+	return err.Error()
+}
+
+// guards finds the guards of a folder's code, in order, and the name of its package.
+func guards(folder string) (name string, out []guard, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	var out []guard
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
 		source, err := os.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
 		fset := token.NewFileSet()
 		tree, err := parser.ParseFile(fset, file, source, parser.SkipObjectResolution)
 		if err != nil {
-			return nil, err
+			return "", nil, err
 		}
-		add := func(from, to ast.Expr, clause bool) {
-			a, b := fset.Position(from.Pos()), fset.Position(to.End())
-			if string(source[a.Offset:b.Offset]) == "err != nil" {
+		name = tree.Name.Name
+		add := func(conditions []ast.Expr, body []ast.Stmt) {
+			if !refuses(body) || len(conditions) == 1 && passes(conditions[0], body) {
 				return
 			}
-			out = append(out, guard{file: file, line: a.Line, from: a.Offset, to: b.Offset, clause: clause,
+			a, b := fset.Position(conditions[0].Pos()), fset.Position(conditions[len(conditions)-1].End())
+			out = append(out, guard{file: file, line: a.Line, from: a.Offset, to: b.Offset,
 				condition: strings.Join(strings.Fields(string(source[a.Offset:b.Offset])), " ")})
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.IfStmt:
-				if refuses(n.Body.List) {
-					add(n.Cond, n.Cond, false)
-				}
+				add([]ast.Expr{n.Cond}, n.Body.List)
 			case *ast.SwitchStmt:
 				if n.Tag != nil {
 					break
 				}
 				for _, c := range n.Body.List {
-					if c := c.(*ast.CaseClause); len(c.List) > 0 && refuses(c.Body) {
-						add(c.List[0], c.List[len(c.List)-1], true)
+					if c := c.(*ast.CaseClause); len(c.List) > 0 {
+						add(c.List, c.Body)
 					}
 				}
 			}
 			return true
 		})
 	}
-	return out, nil
+	slices.SortFunc(out, func(a, b guard) int { return cmp.Or(strings.Compare(a.file, b.file), a.from-b.from) })
+	return name, out, nil
+}
+
+// passes reports whether a condition is that there is an error, perhaps but for some, or that there is one or nothing more to do, in
+// which case the branch returns err itself.
+func passes(condition ast.Expr, body []ast.Stmt) bool {
+	c, ok := condition.(*ast.BinaryExpr)
+	if !ok {
+		return false
+	}
+	switch c.Op {
+	case token.LAND:
+		return passes(c.X, body)
+	case token.LOR:
+		returned := body[len(body)-1].(*ast.ReturnStmt).Results // refuses saw it
+		last, ok := returned[len(returned)-1].(*ast.Ident)
+		return ok && last.Name == "err" && passes(c.X, body)
+	}
+	x, ok := c.X.(*ast.Ident)
+	y, nothing := c.Y.(*ast.Ident)
+	return ok && nothing && c.Op == token.NEQ && x.Name == "err" && y.Name == "nil"
 }
 
 // refuses reports whether a branch ends by returning an error that is made there or came from a call.
@@ -179,51 +311,3 @@ var (
 	failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 	broken = regexp.MustCompile(`(?m)^panic: .*`)
 )
-
-// try compiles the packages' tests without the guard and returns the test that fails first, or "".
-func (g guard) try(dir string) (string, error) {
-	source, err := os.ReadFile(g.file)
-	if err != nil {
-		return "", err
-	}
-	var mutant bytes.Buffer
-	mutant.Write(source[:g.from])
-	if g.clause {
-		// Each condition of the clause is looked at as before, for what it declares and imports, and none is taken.
-		fmt.Fprintf(&mutant, "func(...bool) bool { return false }(%s)", source[g.from:g.to])
-	} else {
-		fmt.Fprintf(&mutant, "func(bool) bool { return false }(%s)", source[g.from:g.to])
-	}
-	mutant.Write(source[g.to:])
-	copied, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(copied, mutant.Bytes(), 0o600); err != nil {
-		return "", err
-	}
-	whole, err := filepath.Abs(g.file)
-	if err != nil {
-		return "", err
-	}
-	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{whole: copied}})
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(overlay, replaced, 0o600); err != nil {
-		return "", err
-	}
-	for _, p := range g.packages {
-		out, err := exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-failfast", "-count=1", "-timeout", "2m", p).CombinedOutput()
-		if err == nil {
-			continue
-		}
-		if names := failed.FindAllSubmatch(out, -1); names != nil {
-			// The deepest name says most.
-			name := slices.MaxFunc(names, func(a, b [][]byte) int { return bytes.Count(a[1], []byte("/")) - bytes.Count(b[1], []byte("/")) })
-			return string(name[1]), nil
-		}
-		if first := broken.Find(out); first != nil {
-			return fmt.Sprintf("%s (%s)", p, bytes.TrimSpace(first)), nil
-		}
-		return "", fmt.Errorf("%s:%d: %s: %s", g.file, g.line, p, out)
-	}
-	return "", nil
-}
