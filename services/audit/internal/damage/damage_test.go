@@ -170,6 +170,7 @@ var rows = map[string]struct {
 		[]string{"record 100 (", "not the record that the tree has", "durward audit copy --damaged NEW.yaml"}},
 	"a missing hash":  {`DELETE FROM tree WHERE chunk = ` + fmt.Sprint(leafAt(100)/126), []string{"record 63 (", "the tree above it cannot be read"}},
 	"the last record": {`DELETE FROM entries WHERE idx = 199`, []string{"199 entries and its newest checkpoint says 200", "record 199: missing"}},
+	"the checkpoint":  {`DELETE FROM checkpoints`, []string{"has entries and no checkpoint", "Each of the 200 records is sound by the tree that is stored"}},
 	"the root":        {overwrite(leafAt(127)+7, 0), []string{"does not add up", "the tree's hash over the 128 records up to it"}},
 }
 

@@ -337,7 +337,7 @@ func (l *Log) append(ctx context.Context, writer string, records []*auditv1.Reco
 		return nil, err
 	}
 	out := &auditv1.AppendResponse{Checkpoint: a.head.signed}
-	if out.Consistency, err = l.consistency(ctx, a.head, known); err != nil {
+	if out.Consistency, err = l.prove(ctx, a.head, known, a.head.Size); err != nil {
 		return nil, err
 	}
 	if together {
@@ -366,7 +366,7 @@ func (l *Log) Head(ctx context.Context, writer string, known uint64) (*auditv1.G
 	}
 	out := &auditv1.GetHeadResponse{Checkpoint: a.head.signed, LastSequence: a.last}
 	if known <= a.head.Size {
-		out.Consistency, err = l.consistency(ctx, a.head, known)
+		out.Consistency, err = l.prove(ctx, a.head, known, a.head.Size)
 	}
 	return out, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -472,6 +473,7 @@ func TestOpenRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edit func(*spoiled)
 		with func(*log.Config)
+		says string
 	}{
 		"entries cut off":         {edit: func(s *spoiled) { s.head.Entries-- }},
 		"hashes cut off":          {edit: func(s *spoiled) { s.head.Hashes-- }},
@@ -485,7 +487,7 @@ func TestOpenRefuses(t *testing.T) {
 		"another log's key": {with: func(c *log.Config) {
 			keys := append(c.Keys(), otherKey)
 			c.Signer, c.Keys = other, func() []note.Verifier { return keys }
-		}},
+		}, says: `this process is configured to write "durward.local/audit/other"`},
 		"no trusted key": {with: func(c *log.Config) { c.Keys = func() []note.Verifier { return nil } }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -506,9 +508,13 @@ func TestOpenRefuses(t *testing.T) {
 			if tc.with != nil {
 				tc.with(&cfg)
 			}
-			if l, err := log.Open(t.Context(), cfg); err == nil {
+			l, err := log.Open(t.Context(), cfg)
+			if err == nil {
 				l.Close()
 				t.Fatal("opened")
+			}
+			if !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v; want %q in it", err, tc.says)
 			}
 		})
 	}

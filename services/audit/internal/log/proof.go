@@ -8,7 +8,6 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/store"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -19,7 +18,7 @@ func (l *Log) Export(ctx context.Context, known uint64) (size uint64, checkpoint
 		return 0, nil, nil, err
 	}
 	if known <= h.Size {
-		consistency, err = l.consistency(ctx, h, known)
+		consistency, err = l.prove(ctx, h, known, h.Size)
 	}
 	return h.Size, h.signed, consistency, err
 }
@@ -78,13 +77,6 @@ func stored(from, end uint64) []int64 {
 		out = append(out, tlog.StoredHashIndex(s.Level, int64(s.Number)))
 	}
 	return out
-}
-
-func (l *Log) consistency(ctx context.Context, h *head, known uint64) ([][]byte, error) {
-	if known > h.Size {
-		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than the tree that the caller has verified", fault.WithField("known_size"))
-	}
-	return l.prove(ctx, h, known, h.Size)
 }
 
 // prove proves that one of h's trees extends another, which is not larger.
