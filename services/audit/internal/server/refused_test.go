@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,9 +14,12 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
 )
 
 // Calls that the chain in front of audit refuses are in its own log, with who called what and how often; of a flood of kinds the
@@ -112,5 +116,25 @@ func TestARefusedDecisionOnRetentionIsRecorded(t *testing.T) {
 	}
 	if body := out.GetEntries()[0].GetRecord().GetBody(); body.GetAction() != "retention-refused" || body.GetDecisionSource() != h.kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice").String() || body.GetReason() == "" {
 		t.Errorf("%v", body)
+	}
+	now := time.Now()
+	early, err := statement.Sign(&statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindPrune, ID: strings.Repeat("a", 32), Operator: platformtest.Operator, Epoch: 1,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)), Audience: h.audit.String(),
+		Prune: &statement.Prune{Size: 1000, Before: statement.FormatTime(now.Add(-time.Hour)), Kinds: map[string]uint64{"READ": 1},
+			Oldest: statement.FormatTime(now.Add(-2 * time.Hour)), Newest: statement.FormatTime(now.Add(-2 * time.Hour))},
+	}, h.kit.OperatorSigner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowing, err := server.New(server.Config{Log: h.log, Store: h.db, Version: "test", Identity: h.audit,
+		Allowed: func() *trust.AllowedSigners { return h.kit.Trust.Current().AllowedSigners }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := h.kit.Dial(t, h.kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice"), h.kit.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", allowing.Register), h.audit)
+	answer, err := auditv1.NewRetentionServiceClient(conn).DecideRetention(t.Context(), &auditv1.DecideRetentionRequest{Statement: early})
+	if !fault.Is(err, callv1.Code_CODE_CONFLICT) {
+		t.Errorf("about records that are not there yet: %v, %v", answer, err)
 	}
 }

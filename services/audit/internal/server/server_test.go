@@ -38,6 +38,7 @@ import (
 
 // house is a running audit server with real mutual TLS.
 type house struct {
+	db    *store.Store
 	t     testing.TB
 	kit   *platformtest.Kit
 	addr  string
@@ -64,6 +65,7 @@ func newForwardingHouse(t testing.TB, what string, options ...platformtest.Optio
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	h.db = db
 	if h.log, err = log.Open(t.Context(), log.Config{Store: db, Signer: kit.LogSigner, Keys: h.keys}); err != nil {
 		t.Fatal(err)
 	}
@@ -650,6 +652,19 @@ func TestGetRecord(t *testing.T) {
 		if _, err := logproof.VerifyReceipt(got.GetReceipt(), h.keys()); err != nil || !bytes.Equal(got.GetReceipt().GetLeafHash(), got.GetEntry().GetLeafHash()) {
 			t.Errorf("entry %d's receipt: %v", i, err)
 		}
+	}
+	// What another process has written meanwhile is none of this one's tree yet.
+	leads, err := log.Open(t.Context(), log.Config{Store: h.db, Signer: h.kit.LogSigner, Keys: h.keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leads.Close()
+	ahead := &auditv1.Record{Sequence: 1, Kind: auditv1.Kind_KIND_STARTED, Time: timestamppb.Now()}
+	if _, err := leads.Append(t.Context(), h.kit.ID(optionsv1.Role_ROLE_EGRESS, "new").String(), []*auditv1.Record{ahead}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: uint64(len(all))}); !fault.Is(err, callv1.Code_CODE_NOT_FOUND) {
+		t.Errorf("an entry beyond the tree: %v, %v", got, err)
 	}
 }
 

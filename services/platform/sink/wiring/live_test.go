@@ -1,14 +1,17 @@
 package wiring
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/security/ownership"
 )
 
 // TestAFileThatMayBeMissing: the list of domains is empty where it is not there, and one that is taken away allows nothing any more.
@@ -62,5 +65,50 @@ func TestAFileThatMayBeMissing(t *testing.T) {
 		if len(l.Current().Allow) != step.allowed || len(log.records) != 1 || log.records[0].GetKind() != step.kind {
 			t.Errorf("%d: %d allowed, recorded %v", i, len(l.Current().Allow), log.records)
 		}
+	}
+}
+
+// TestAFileThatIsBeingWritten: what changed while it was read is looked at again, and is recorded as refused by nobody.
+func TestAFileThatIsBeingWritten(t *testing.T) {
+	var log ledger
+	path := filepath.Join(t.TempDir(), destination.File)
+	if err := os.WriteFile(path, []byte("allow: [docs.example]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := OpenLive(LiveConfig[*destination.List]{
+		Name: destination.File, Path: path, Max: 1000, Log: &log, Logger: platformtest.Logger(),
+		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
+		Tell:  func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen, failed := make(chan struct{}), make(chan error, 1)
+	go func() { // its content stays
+		for at := time.Now(); ; at = at.Add(time.Second) {
+			select {
+			case <-seen:
+				failed <- nil
+				return
+			default:
+			}
+			if err := os.Chtimes(path, at, at); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	for err == nil {
+		err = l.check(t.Context())
+	}
+	close(seen)
+	if changing := <-failed; changing != nil || !errors.Is(err, ownership.ErrUnsteady) {
+		t.Fatal(changing, err)
+	}
+	if l.Refused() != "" || len(log.records) != 0 {
+		t.Errorf("refused %q, recorded %v", l.Refused(), log.records)
+	}
+	if err := l.check(t.Context()); err != nil || len(l.Current().Allow) != 1 {
+		t.Errorf("when it is whole: %v, %v", l.Current(), err)
 	}
 }

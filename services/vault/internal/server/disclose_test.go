@@ -237,4 +237,44 @@ func TestDeliverRefuses(t *testing.T) {
 	if got, err := v.resolve(g, list...); err == nil {
 		t.Errorf("after the session: %v", got)
 	}
+	// That everything stands still is said.
+	next := v.open(bearer)
+	_, g = v.runs(next, v.refers(next.GetSession(), token.OriginSink, person))
+	_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "test"})
+	v.must(err)
+	if list, err := v.deliver(g); !fault.Is(err, callv1.Code_CODE_HALTED) || list != nil {
+		t.Errorf("during a halt: %v, %v", list, err)
+	}
+}
+
+// TestWhatIsTooMuchIsNotAskedFor: no human is asked about a call that would disclose more than one may.
+func TestWhatIsTooMuchIsNotAskedFor(t *testing.T) {
+	v := newDisclosing(t, emailRule)
+	opened := v.open(bearer)
+	may := func(list []string) error {
+		return v.server.mayDisclose(t.Context(), &store.Operation{
+			ID: grant.NewID(), Principal: opened.GetPrincipal(), Session: opened.GetSession(), ToolName: "start_service", Audience: v.ID(executor, "local").String(),
+			Arguments: fmt.Appendf(nil, `{"service_id":%q}`, strings.Join(list, " ")),
+		})
+	}
+	var short, long []string
+	for i := range statement.MaxDisclosures + 1 {
+		short = append(short, v.refers(opened.GetSession(), token.OriginSink, fmt.Sprintf("m%d@example.org", i)))
+		if len(long)*200 <= statement.MaxDisclosed {
+			long = append(long, v.refers(opened.GetSession(), token.OriginSink, fmt.Sprintf("m%d@%s.example.org", i, strings.Repeat(strings.Repeat("x", 45)+".", 4)+"x")))
+		}
+	}
+	for name, list := range map[string][]string{"the most values": short[1:], "few long ones": long[:10]} {
+		if err := may(list); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, list := range map[string][]string{"one value too many": short, "values that are too long together": long} {
+		if err := may(list); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_DISCLOSURE_DENIED)); n != 2 {
+		t.Errorf("%d refusals are recorded", n)
+	}
 }
