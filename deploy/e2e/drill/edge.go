@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -34,6 +36,8 @@ func edgeLines() []Line {
 		{"edge-terminated-keys", gateway("keys"), terminatedKeys},
 		{"edge-duplicate-keys", gateway("keys"), duplicateKeys},
 		{"edge-cross-site-call", gateway("local,media"), crossSiteCall},
+		{"edge-other-media", gateway("media"), otherMedia},
+		{"edge-decoded-path", gateway("path"), decodedPath},
 		{"edge-remote-plaintext", gateway("remote"), remotePlaintext},
 	}
 }
@@ -354,6 +358,70 @@ func crossSiteCall(w *world) (trials, effects int) {
 				}
 			}
 		}
+	}
+	return trials, effects
+}
+
+// bytesOf sends a call as bytes, with this target and these lines for its media type, which no client of HTTP would write.
+func (w *world) bytesOf(r harness.RawRequest, target, media string) {
+	w.t.Helper()
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", w.h.Address(harness.Gateway))
+	w.must(err)
+	defer conn.Close()
+	at, _ := ctx.Deadline()
+	w.must(conn.SetDeadline(at))
+	var b strings.Builder
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\n%sContent-Length: %d\r\n",
+		target, w.h.Address(harness.Gateway), r.Token, media, len(r.Body))
+	for name, value := range r.Header {
+		fmt.Fprintf(&b, "%s: %s\r\n", name, value)
+	}
+	_, err = fmt.Fprintf(conn, "%s\r\n%s", &b, r.Body)
+	w.must(err)
+	// What it answers counts for nothing, and neither does a connection that ends: operations are counted.
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// otherMedia sends a call whose media type says, or says to some readers, that the bytes are something else. Its effects are operations.
+func otherMedia(w *world) (trials, effects int) {
+	const json = "Content-Type: application/json"
+	return w.inBytes("/mcp", []string{json + "\r\nContent-Type: application/json\r\n", json + "\r\nContent-Type: text/plain\r\n", "Content-Type: text/plain\r\n" + json + "\r\n",
+		json + "; charset=utf-7\r\n", json + "; charset=utf-16\r\n", json + "; charset=iso-2022-jp\r\n", json + ";\r\n charset=utf-7\r\n",
+		json + "; charset=utf-8; charset=utf-7\r\n", json + "\r\n text/plain\r\n", json + ", text/plain\r\n"})
+}
+
+// decodedPath sends a call to paths that are the one of MCP once they are decoded, and to which a rule of a proxy in front about that
+// path does not apply. Its effects are operations.
+func decodedPath(w *world) (trials, effects int) {
+	for _, target := range []string{"/%6dcp", "/m%63p", "/mc%70", "/%6d%63%70"} {
+		n, found := w.inBytes(target, []string{"Content-Type: application/json\r\n"})
+		if trials, effects = trials+n, effects+found; w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// inBytes sends a call, in both eras, with each media type to a target, and counts operations. Its control is that the same bytes are
+// served with the media type and the path of MCP.
+func (w *world) inBytes(target string, media []string) (trials, effects int) {
+	own := w.agent()
+	modern := harness.StatelessCall(own.token, "start_service", `{"service_id":"`+idle+`"}`)
+	session := w.h.ConnectRaw(own.token).Call("start_service", `{"service_id":"`+idle+`"}`)
+	before := w.operations()
+	for _, lines := range media {
+		for _, r := range []harness.RawRequest{modern, session} {
+			trials++
+			w.bytesOf(r, target, lines)
+			if effects = w.operations() - before; w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	if w.bytesOf(modern, "/mcp", "Content-Type: application/json\r\n"); w.operations() == before {
+		w.t.Fatal("an honest call in bytes is refused too")
 	}
 	return trials, effects
 }

@@ -277,7 +277,7 @@ func (f *Front) approach(r *http.Request) (string, *refused) {
 	case localRequired() && !f.allowedOrigin(r):
 		return "", &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "origin",
 			message: "This server does not answer to web pages of that origin."}
-	case r.URL.Path != Path || r.URL.RawPath != "": // RawPath: it becomes the path by decoding, which another reader may leave out
+	case !isPath(r.URL):
 		return "", &refused{status: http.StatusNotFound, code: callv1.Code_CODE_NOT_FOUND, reason: "path", message: "MCP is served at /mcp."}
 	}
 	token, ok := bearer(r.Header)

@@ -3,6 +3,7 @@ package httpfront
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"net/url"
 )
 
 // The guards of the edge, one small function each, so that a drill can show what happens without one: its builds have the twins
@@ -15,6 +16,10 @@ func sameToken(opened, shown [sha256.Size]byte) bool {
 
 // localRequired reports whether Host and Origin must be this server's own, or configured.
 func localRequired() bool { return true }
+
+// isPath reports whether a request is for the path of MCP, as it was sent: what becomes it by decoding, another reader may take for
+// something else.
+func isPath(u *url.URL) bool { return u.Path == Path && u.RawPath == "" }
 
 // mediaRequired reports whether a message must say that it is JSON.
 func mediaRequired() bool { return true }

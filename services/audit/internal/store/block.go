@@ -329,14 +329,17 @@ func (in *input) take(n uint64) []byte {
 }
 
 // decode returns what encode was given, in order of the index.
-func decode(block []byte) ([]cell, error) {
+func decode(block []byte) ([]cell, error) { return decodeWithin(block, maxRaw) }
+
+// decodeWithin is decode of a block that is decompressed to no more than so many bytes.
+func decodeWithin(block []byte, most uint64) ([]cell, error) {
 	in := &input{b: block}
 	if version := in.take(1); in.bad || version[0] != blockVersion {
 		return nil, errBlock
 	}
 	length := in.number()
 	small := in.take(in.number())
-	if in.bad || length > maxRaw {
+	if in.bad || length > most {
 		return nil, errBlock
 	}
 	r := readers.Get().(io.ReadCloser)

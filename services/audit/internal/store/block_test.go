@@ -79,6 +79,9 @@ func TestBrokenBlocks(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, cells, err)
 		}
 	}
+	if cells, err := decodeWithin(whole, uint64(len(two))-1); !errors.Is(err, errBlock) || cells != nil {
+		t.Errorf("more than a block is decompressed to: %v, %v", cells, err)
+	}
 	for at := range whole {
 		if cells, err := decode(whole[:at]); err == nil || cells != nil {
 			t.Errorf("%d bytes of it: %v, %v", at, cells, err)
@@ -108,6 +111,31 @@ func TestWhatIsNoRead(t *testing.T) {
 		spoil(e)
 		if c, err := newCell(e); err == nil {
 			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}
+
+// TestBatchesOutOfOrder: a writer's sequence that does not grow, and an index that the newest block has, are no batch.
+func TestBatchesOutOfOrder(t *testing.T) {
+	t.Parallel()
+	entry := func(index, sequence uint64) *auditv1.Entry {
+		return &auditv1.Entry{Index: index, Writer: "spiffe://durward.local/vault/main", Record: &auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, Sequence: sequence}}
+	}
+	s := &Store{open: []cell{{index: 5}}}
+	if _, _, err := s.plot(t.Context(), Batch{Entries: []*auditv1.Entry{entry(6, 1), entry(7, 2)}}); err != nil {
+		t.Fatalf("%v: nothing is proved", err)
+	}
+	for _, second := range []uint64{0, 2, 1} {
+		if w, _, err := s.plot(t.Context(), Batch{Entries: []*auditv1.Entry{entry(6, 2), entry(7, second)}}); err == nil {
+			t.Errorf("sequence %d after 2: %+v", second, w)
+		}
+	}
+	if blocks, _, err := s.fill(t.Context(), []cell{{index: 6, leaf: make([]byte, logproof.SaltSize)}}); err != nil || len(blocks) == 0 {
+		t.Fatalf("%v: nothing is proved", err)
+	}
+	for _, index := range []uint64{5, 4} {
+		if blocks, _, err := s.fill(t.Context(), []cell{{index: index, leaf: make([]byte, logproof.SaltSize)}}); err == nil {
+			t.Errorf("index %d after 5: %+v", index, blocks)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"net/url"
 	"strings"
 
 	"durward.internal/gateway/internal/connlimit"
@@ -17,7 +18,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the edge without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("owner", "media", "headers", "keys", "sender").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
+var Guards = weakness.Of("owner", "media", "headers", "keys", "sender", "path").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
 	Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
 
 // sameToken without "owner" gives everybody everybody's sessions.
@@ -26,6 +27,9 @@ func sameToken(opened, shown [sha256.Size]byte) bool {
 }
 
 func localRequired() bool { return !Guards.Off("local") }
+
+// isPath without "path" looks at the path as it is decoded.
+func isPath(u *url.URL) bool { return u.Path == Path && (u.RawPath == "" || Guards.Off("path")) }
 
 func mediaRequired() bool { return !Guards.Off("media") }
 
