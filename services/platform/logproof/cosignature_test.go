@@ -207,3 +207,19 @@ func TestFresh(t *testing.T) {
 		}
 	}
 }
+
+func TestParseCosignerRefuses(t *testing.T) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := logproof.FormatCosigner("witness.example/w1", key)
+	if _, err := logproof.ParseCosigner(good, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "\n", good[:len(good)-5], good + good, good[1:], strings.TrimPrefix(good, "PRIVATE+KEY+"), strings.Replace(good, "=", "", 1), "PRIVATE+KEY+w\n", "PRIVATE+KEY+w+\n"} {
+		if c, err := logproof.ParseCosigner(text, time.Now); err == nil {
+			t.Errorf("%d characters made %v", len(text), c)
+		}
+	}
+}

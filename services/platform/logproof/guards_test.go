@@ -57,6 +57,11 @@ func TestWhatOneGuardAloneRefuses(t *testing.T) {
 			}
 			return new(logproof.Replay).Add(moved)
 		}, logproof.ErrEntry},
+		"an entry whose parts do not belong together": {func() error {
+			altered := proto.CloneOf(f.entries[0])
+			altered.Record.Tool = "stop_service"
+			return new(logproof.Replay).Add(altered)
+		}, logproof.ErrEntry},
 		"an earlier checkpoint of another log": {func() error {
 			r, earlier := &logproof.Replay{}, f.checkpoint(t, 5)
 			earlier.Origin = "another"

@@ -76,6 +76,11 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}
+	for _, at := range []int{0, 3, 9} {
+		if err := accept(t, f, nil, 9, f.run(at, at, 9)); !errors.Is(err, logproof.ErrInclusion) && !errors.Is(err, logproof.ErrIncomplete) {
+			t.Errorf("a run of no records at %d: %v", at, err)
+		}
+	}
 	for name, spoil := range map[string]func(r *auditv1.Run){
 		"another place":          func(r *auditv1.Run) { r.FirstIndex++ },
 		"a place beyond":         func(r *auditv1.Run) { r.FirstIndex = 8 },

@@ -91,6 +91,7 @@ func TestReadRefuses(t *testing.T) {
 		"key with options":           one(`key: 'command="x" ` + edKey + `'`),
 		"negative limit":             one("limits: {sessions: -1}"),
 		"too many pending":           one("limits: {pending: 51}"),
+		"a credential's value":       one(`credentials: ["Bearer sk-1"]`),
 		"agent with a space":         one("agents: [a b]"),
 		"too many agents":            one("agents: [a" + strings.Repeat(", a", maxAgents) + "]"),
 		"too many clients":           crowd.String(),

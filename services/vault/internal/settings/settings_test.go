@@ -21,7 +21,9 @@ func TestValidateRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	off := "off: false" + strings.SplitN(strings.SplitN(string(good), "off: false", 2)[1], "types: []", 2)[0] + "types: []"
 	for _, c := range []struct{ name, old, new, want string }{
+		{"detectors while detection is off", off, "off: true\n  types: [EMAIL]", "privacy: off and types"},
 		{"unknown key", "kid:", "kdi:", `"kdi"`},
 		{"remote listener", "listen: 127.0.0.1:7431", "listen: 0.0.0.0:7431", "listen"},
 		{"no clients file", "clients_file: /etc/durward/clients.yaml", "clients_file: \"\"", "clients_file"},
