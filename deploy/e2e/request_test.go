@@ -175,6 +175,16 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 	if sent := a.all(); e.Status != "ok" || sent[len(sent)-1] != `POST /mail got "", body=to=jane.roe@mail-canary.example` || strings.Contains(string(e.Raw), "jane.roe@") {
 		t.Errorf("with an address: %s; sent %q", e.Raw, sent)
 	}
+	// What the agent writes itself is a reference as soon as it has left the agent, and no rule is needed for it.
+	own := `{"to":"john.doe@mail-canary.example","card":5500005555555559}`
+	e = agent.Ask("http_request", map[string]any{"url": a.URL + "/own", "method": "POST", "body": own, "reason": "the user asked"})
+	if card := h.Durward("approve", e.OperationID, "--yes"); !strings.Contains(card, "EMAIL") || !strings.Contains(card, "CREDIT_CARD") || strings.Contains(card, "john.doe@") || strings.Contains(card, "55000055") {
+		t.Errorf("the card of its own says %s", card)
+	}
+	e = agent.Ask("wait_operation", map[string]any{"operation_id": e.OperationID})
+	if sent := a.all(); e.Status != "ok" || sent[len(sent)-1] != `POST /own got "", body=`+own {
+		t.Errorf("with its own: %s; sent %q", e.Raw, sent)
+	}
 	before := len(a.all())
 	for what, arguments := range map[string]map[string]any{
 		"where no rule lets it":   {"url": a.URL + "/" + reference, "method": "POST", "body": "x"},
@@ -229,8 +239,10 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("a request that was open in a panic: %s", e.Raw)
 	}
 	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Tool: "http_request", Limit: 100}) {
-		if strings.Contains(r.GetRecord().String(), value) {
-			t.Errorf("a record holds it: %v", r)
+		for _, hidden := range []string{value, "john.doe@", "55000055", "jane.roe@"} {
+			if strings.Contains(r.GetRecord().String(), hidden) {
+				t.Errorf("a record holds %s: %v", hidden, r)
+			}
 		}
 	}
 }

@@ -230,6 +230,11 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 	id := decision.GetOperationId()
 	switch decision.GetDecision() {
 	case vaultv1.AuthoriseResponse_DECISION_GRANTED:
+		if referred := decision.GetArguments(); referred != nil {
+			if request, err = t.Decode(referred); err != nil {
+				return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+			}
+		}
 		if t.Tier == optionsv1.Tier_TIER_READ {
 			// The one call that the grant is for: there is no operation to come back to.
 			reply, err := s.conf.Relay.ReadOnce(ctx, t.Tool, request, decision.GetGrant())

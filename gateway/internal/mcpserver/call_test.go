@@ -94,6 +94,23 @@ func TestADenialSaysWhichRule(t *testing.T) {
 	}
 }
 
+// What a grant is for is forwarded, and not what the agent sent: with references in the place of personal data it is another.
+func TestTheGrantedArgumentsAreForwarded(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	e.vault.decide = func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
+		id := hexID()
+		return &vaultv1.AuthoriseResponse{
+			Decision: vaultv1.AuthoriseResponse_DECISION_GRANTED, OperationId: id, Arguments: []byte(`{"service_id":"of-the-grant"}`),
+			Grant: &callv1.SignedGrant{Payload: []byte(id), Kid: "test", Signature: make([]byte, 64)},
+		}, nil
+	}
+	for era, call := range e.callers(t, tokenAgent, "") {
+		if a := call(t, "start_service", `{"service_id":"demo-chat"}`); a.Status != "ok" || a.Summary != "Started of-the-grant." {
+			t.Errorf("%s: %s", era, a.tool.Structured)
+		}
+	}
+}
+
 // What is named as the next call is one that the client may make; what its user is told stays.
 func TestNextNamesOnlyWhatTheClientMayCall(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 50 * time.Millisecond, wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return crowded{c} }})

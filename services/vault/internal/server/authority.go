@@ -94,10 +94,58 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	if redaction.Holds(op.ToolName, string(req.GetArguments())) {
 		return nil, s.credentials.HeldBy(ctx, string(req.GetArguments()))
 	}
-	if err := s.mayDisclose(ctx, &op); err != nil {
+	if err := s.refer(ctx, opened, tool, arguments, &op); err != nil {
 		return nil, err
 	}
-	return s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, opened: opened, client: client, judge: j})
+	discloses, err := s.mayDisclose(ctx, &op)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, discloses: discloses, opened: opened, client: client, judge: j})
+	if resp.GetGrant() != nil && !bytes.Equal(op.Arguments, req.GetArguments()) {
+		resp.Arguments = op.Arguments
+	}
+	return resp, err
+}
+
+// refer puts references in the place of the personal data in what an agent wrote itself: those are the arguments from here on, which are
+// decided on, shown, signed, recorded and forwarded. The sink of this very call gets the values. What could not be given back is refused.
+func (s *authorityService) refer(ctx context.Context, opened *session.Session, tool contract.Tool, arguments proto.Message, op *store.Operation) error {
+	err := contract.FreeText(arguments, func(texts []string) ([]string, error) {
+		ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
+		defer cancel()
+		done, err := s.tokenising.take(ctx, turnOf(opened.Principal))
+		if err != nil {
+			return nil, busyTokenising(err)
+		}
+		defer done()
+		result, err := s.Tokens.Arguments(ctx, opened.Ref, texts)
+		if err != nil {
+			return nil, busyTokenising(err)
+		}
+		s.noteTokens(ctx, party{principal: opened.Principal, session: opened.Ref, channel: opened.Client.Channel, tool: tool.Name}, token.OriginAgent, result)
+		switch {
+		case result.Secrets > 0:
+			return nil, s.credentials.HeldBy(ctx, string(op.Arguments))
+		case result.Unkept > 0:
+			return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the arguments hold more personal data than the vault keeps for a session, or a part with some that "+
+				"is longer than 4 KiB; send less of it")
+		}
+		return result.Texts, nil
+	})
+	if err != nil {
+		return err
+	}
+	raw, err := contract.Canonical(arguments)
+	if err != nil || bytes.Equal(raw, op.Arguments) {
+		return err
+	}
+	if _, err := tool.Decode(raw); err != nil {
+		return fault.New(callv1.Code_CODE_TOO_LARGE, "with references in the place of the personal data the arguments are too long; send less of it", fault.WithCause(err))
+	}
+	digest := contract.Digest(raw)
+	op.Arguments, op.ArgumentsDigest = raw, digest[:]
+	return nil
 }
 
 // asked is one call that is decoded and not yet decided on.
@@ -105,6 +153,8 @@ type asked struct {
 	op        store.Operation
 	tool      contract.Tool
 	arguments proto.Message
+	// discloses: values go to the sink, so that a human decides on this very call.
+	discloses bool
 	opened    *session.Session
 	client    *clients.Client
 	judge     judge
@@ -169,6 +219,9 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 		}
 		// A human confirms what has to be confirmed, whatever stands.
 		way, standing = policy.Ask, confirmation == desktop.None
+	}
+	if a.discloses && a.tool.Tier != optionsv1.Tier_TIER_READ {
+		way, standing = policy.Ask, false
 	}
 	if err := place.Commit(ctx); err != nil {
 		return nil, false, err

@@ -95,14 +95,15 @@ func (s *Server) shown(ctx context.Context, o *vaultv1.Operation) *vaultv1.Opera
 	return o
 }
 
-// mayDisclose reports why a call that is being asked for could not be carried out for what its arguments refer to.
-func (s *Server) mayDisclose(ctx context.Context, o *store.Operation) error {
-	_, err := s.disclosures(ctx, o)
+// mayDisclose reports whether a call that is being asked for discloses anything. An error says why it could not be carried out for what its
+// arguments refer to.
+func (s *Server) mayDisclose(ctx context.Context, o *store.Operation) (bool, error) {
+	list, err := s.disclosures(ctx, o)
 	if err == nil {
-		return nil
+		return len(list) > 0, nil
 	}
 	s.noteDisclosureDenied(ctx, o, o.Audience, err)
-	return disclosureFault(err)
+	return false, disclosureFault(err)
 }
 
 // Deliver makes capabilities for all references of a running call. It is recorded before.

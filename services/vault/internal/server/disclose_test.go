@@ -252,10 +252,11 @@ func TestWhatIsTooMuchIsNotAskedFor(t *testing.T) {
 	v := newDisclosing(t, emailRule)
 	opened := v.open(bearer)
 	may := func(list []string) error {
-		return v.server.mayDisclose(t.Context(), &store.Operation{
+		_, err := v.server.mayDisclose(t.Context(), &store.Operation{
 			ID: grant.NewID(), Principal: opened.GetPrincipal(), Session: opened.GetSession(), ToolName: "start_service", Audience: v.ID(executor, "local").String(),
 			Arguments: fmt.Appendf(nil, `{"service_id":%q}`, strings.Join(list, " ")),
 		})
+		return err
 	}
 	var short, long []string
 	for i := range statement.MaxDisclosures + 1 {

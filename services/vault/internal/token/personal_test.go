@@ -302,3 +302,67 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// TestArgumentsComeBack: what an agent sent is, with the values in the places of its references, what it was, and nothing of it is lost
+// unnoticed.
+func TestArgumentsComeBack(t *testing.T) {
+	long := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("nothing to see here, ", 200) + mail))
+	for name, c := range map[string]struct {
+		text            string
+		unkept, secrets bool
+	}{
+		"as it stands":      {text: "to " + mail + ", and again " + mail},
+		"JSON with numbers": {text: `{"to":"` + mail + `","phone": 12025550123, "n":1}`},
+		"escapes of JSON":   {text: `{"to":"maria.gonzalez\u0040example.org","x":"\\"}`},
+		"a form":            {text: "to=" + url.QueryEscape(mail) + "&x=%5B"},
+		"base64":            {text: "body: " + base64.StdEncoding.EncodeToString([]byte("to: "+mail+"\n"))},
+		"look-alikes":       {text: "[[PII:EMAIL:x]] [[ secret : {\"$pii_ref\":1} $PII_REF to " + mail},
+		"nothing":           {text: "{\"n\": 1}\n"},
+		"too long to keep":  {text: long, unkept: true},
+		"a credential":      {text: "password=hunter2-hunter2 of " + mail, secrets: true},
+		"one in base64":     {text: base64.StdEncoding.EncodeToString([]byte("password=hunter2-hunter2")), secrets: true},
+	} {
+		v := personal(t)
+		got, err := v.Arguments(t.Context(), "s", []string{c.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (got.Unkept > 0) != c.unkept || (got.Secrets > 0) != c.secrets {
+			t.Errorf("%s: %d are not kept, %d are credentials", name, got.Unkept, got.Secrets)
+		}
+		again, err := v.Arguments(t.Context(), "s", []string{c.text})
+		if err != nil || again.Texts[0] != got.Texts[0] || again.Unkept != got.Unkept || again.Secrets != got.Secrets {
+			t.Errorf("%s: again %+v, %v", name, again, err)
+		}
+		if strings.Contains(got.Texts[0], mail) || strings.Contains(got.Texts[0], "12025550123") {
+			t.Errorf("%s: %q", name, got.Texts[0])
+		}
+		if c.unkept || c.secrets {
+			continue
+		}
+		var back strings.Builder
+		at := 0
+		found, _ := reference.Scan(got.Texts[0], nil)
+		for _, f := range found {
+			held, ok := v.Value(t.Context(), "s", f.ID)
+			if !ok || held.Origin != OriginAgent {
+				t.Errorf("%s: %s stands for %+v", name, f.Marshal(), held)
+			}
+			back.WriteString(got.Texts[0][at:f.From] + held.Text)
+			at = f.To
+		}
+		if back.WriteString(got.Texts[0][at:]); back.String() != c.text {
+			t.Errorf("%s: %q became %q", name, c.text, back.String())
+		}
+	}
+	v := personal(t)
+	for i := range MaxValues {
+		tokenise(t, v, "s", mail)
+		if _, err := v.Arguments(t.Context(), "s", []string{fmt.Sprintf("p%d@example.org", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := v.Arguments(t.Context(), "s", []string{mail}); err != nil || got.Unkept != 1 {
+		t.Errorf("beyond the bound: %+v, %v", got, err)
+	}
+}

@@ -118,15 +118,29 @@ type Result struct {
 	New map[string]int
 	// Lookalikes counts what only looked like a reference of this session.
 	Lookalikes int
+	// Unkept counts the places of personal data that is not held, so that its reference brings nothing back, and Secrets those of
+	// credentials of which that is so.
+	Unkept, Secrets int
 }
 
 // Tokenise replaces each value in the texts. It ends early, with ctx's error and no texts, when ctx does.
 func (v *Values) Tokenise(ctx context.Context, session string, origin Origin, texts []string) (Result, error) {
+	return v.tokenise(ctx, session, origin, texts, disarm)
+}
+
+// Arguments replaces each value in texts that an agent sent and that a sink is to get as they were: all else stays as it is, what only looks
+// like a reference too.
+func (v *Values) Arguments(ctx context.Context, session string, texts []string) (Result, error) {
+	return v.tokenise(ctx, session, OriginAgent, texts, func(text string) string { return text })
+}
+
+// tokenise replaces each value in the texts; rest makes what is no reference of the session harmless.
+func (v *Values) tokenise(ctx context.Context, session string, origin Origin, texts []string, rest func(string) string) (Result, error) {
 	h := v.holding(ctx, session)
 	found, lookalikes := make([][]piece, len(texts)), 0
 	for i, text := range texts {
 		var n int
-		found[i], n = h.pieces(text)
+		found[i], n = h.pieces(text, rest)
 		lookalikes += n
 		for j := range found[i] {
 			p := &found[i][j]
@@ -285,6 +299,7 @@ func isNumber(text string, from, to int) bool {
 func (w *writing) replacement(k kind, text string, number bool) string {
 	r := reference.Reference{Class: k.class, Type: k.name, ID: w.h.id(w.origin, k.class, text)}
 	if held := w.h.byID[r.ID]; held != nil {
+		w.count(held)
 		r.Type, r.JSON = held.Type, number && k.class == reference.PII
 		return r.Marshal()
 	}
@@ -294,15 +309,29 @@ func (w *writing) replacement(k kind, text string, number bool) string {
 		held.Text = strings.Clone(text) // a part of a text would keep all of it in memory
 	}
 	if !w.v.hold(w.h, held) {
+		held.Text = ""
+		w.count(held)
 		w.Redacted++
 		if k.class == reference.PII {
 			return redactedPII
 		}
 		return redactedSecret
 	}
+	w.count(held)
 	w.New[k.name]++
 	w.fresh = append(w.fresh, held)
 	return r.Marshal()
+}
+
+// count counts a place whose value is not held.
+func (w *writing) count(held *Value) {
+	switch {
+	case held.Text != "":
+	case held.Class == reference.PII:
+		w.Unkept++
+	default:
+		w.Secrets++
+	}
 }
 
 // id is what stands for a value: 128 bits that the value, its session and its origin make.
@@ -324,8 +353,8 @@ type piece struct {
 	views  []view
 }
 
-// pieces cuts a text at the references that are this session's own: they stay as they are. Others are made none, and counted.
-func (h *holding) pieces(text string) (out []piece, lookalikes int) {
+// pieces cuts a text at the references that are this session's own: they stay as they are. Others are counted, and are in rest's hands.
+func (h *holding) pieces(text string, rest func(string) string) (out []piece, lookalikes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	found, lookalikes := reference.Scan(text, func(r reference.Reference) bool {
@@ -334,10 +363,10 @@ func (h *holding) pieces(text string) (out []piece, lookalikes int) {
 	})
 	at := 0
 	for _, f := range found {
-		out = append(out, piece{text: disarm(text[at:f.From])}, piece{text: text[f.From:f.To], issued: true})
+		out = append(out, piece{text: rest(text[at:f.From])}, piece{text: text[f.From:f.To], issued: true})
 		at = f.To
 	}
-	return append(out, piece{text: disarm(text[at:])}), lookalikes
+	return append(out, piece{text: rest(text[at:])}), lookalikes
 }
 
 var (

@@ -412,6 +412,14 @@ var file_durward_options_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 		Tag:           "bytes,50114,opt,name=resource",
 		Filename:      "durward/options/v1/options.proto",
 	},
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*bool)(nil),
+		Field:         50115,
+		Name:          "durward.options.v1.free_text",
+		Tag:           "varint,50115,opt,name=free_text",
+		Filename:      "durward/options/v1/options.proto",
+	},
 }
 
 // Extension fields to descriptorpb.MethodOptions.
@@ -450,6 +458,11 @@ var (
 	//
 	// optional string resource = 50114;
 	E_Resource = &file_durward_options_v1_options_proto_extTypes[6]
+	// On a tool's argument, a string or a map of strings: text of the agent's own making. Personal data in it becomes references before the
+	// call is decided on, shown, signed or recorded, and its sink alone gets the values.
+	//
+	// optional bool free_text = 50115;
+	E_FreeText = &file_durward_options_v1_options_proto_extTypes[7]
 )
 
 var File_durward_options_v1_options_proto protoreflect.FileDescriptor
@@ -503,7 +516,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\tsensitive\x12\x1d.google.protobuf.FieldOptions\x18\xbf\x87\x03 \x01(\bR\tsensitive:S\n" +
 	"\x06origin\x12\x1d.google.protobuf.FieldOptions\x18\xc0\x87\x03 \x01(\x0e2\x1a.durward.options.v1.OriginR\x06origin:5\n" +
 	"\x05about\x12\x1d.google.protobuf.FieldOptions\x18\xc1\x87\x03 \x01(\tR\x05about:;\n" +
-	"\bresource\x12\x1d.google.protobuf.FieldOptions\x18\u0087\x03 \x01(\tR\bresourceB9Z7durward.internal/proto/gen/durward/options/v1;optionsv1b\x06proto3"
+	"\bresource\x12\x1d.google.protobuf.FieldOptions\x18\u0087\x03 \x01(\tR\bresource:<\n" +
+	"\tfree_text\x12\x1d.google.protobuf.FieldOptions\x18Ç\x03 \x01(\bR\bfreeTextB9Z7durward.internal/proto/gen/durward/options/v1;optionsv1b\x06proto3"
 
 var (
 	file_durward_options_v1_options_proto_rawDescOnce sync.Once
@@ -536,13 +550,14 @@ var file_durward_options_v1_options_proto_depIdxs = []int32{
 	5,  // 5: durward.options.v1.origin:extendee -> google.protobuf.FieldOptions
 	5,  // 6: durward.options.v1.about:extendee -> google.protobuf.FieldOptions
 	5,  // 7: durward.options.v1.resource:extendee -> google.protobuf.FieldOptions
-	0,  // 8: durward.options.v1.callers:type_name -> durward.options.v1.Role
-	3,  // 9: durward.options.v1.tool:type_name -> durward.options.v1.Tool
-	2,  // 10: durward.options.v1.origin:type_name -> durward.options.v1.Origin
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	8,  // [8:11] is the sub-list for extension type_name
-	1,  // [1:8] is the sub-list for extension extendee
+	5,  // 8: durward.options.v1.free_text:extendee -> google.protobuf.FieldOptions
+	0,  // 9: durward.options.v1.callers:type_name -> durward.options.v1.Role
+	3,  // 10: durward.options.v1.tool:type_name -> durward.options.v1.Tool
+	2,  // 11: durward.options.v1.origin:type_name -> durward.options.v1.Origin
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	9,  // [9:12] is the sub-list for extension type_name
+	1,  // [1:9] is the sub-list for extension extendee
 	0,  // [0:1] is the sub-list for field type_name
 }
 
@@ -558,7 +573,7 @@ func file_durward_options_v1_options_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_options_v1_options_proto_rawDesc), len(file_durward_options_v1_options_proto_rawDesc)),
 			NumEnums:      3,
 			NumMessages:   1,
-			NumExtensions: 7,
+			NumExtensions: 8,
 			NumServices:   0,
 		},
 		GoTypes:           file_durward_options_v1_options_proto_goTypes,

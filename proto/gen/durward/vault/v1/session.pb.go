@@ -1031,7 +1031,9 @@ type AuthoriseResponse struct {
 	// Set while the session is in dangerous mode.
 	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
 	// Set when denied by a rule that is not silent, for a tool that the client may see: why, in words for the agent.
-	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Set when granted, where personal data in the arguments became references: the arguments from here on, which the grant is for.
+	Arguments     []byte `protobuf:"bytes,9,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1120,6 +1122,13 @@ func (x *AuthoriseResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *AuthoriseResponse) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
 }
 
 type WaitOperationRequest struct {
@@ -1892,7 +1901,7 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
 	"\targuments\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\x12,\n" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12 \n" +
-	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xdf\x03\n" +
+	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xfd\x03\n" +
 	"\x11AuthoriseResponse\x12H\n" +
 	"\bdecision\x18\x01 \x01(\x0e2,.durward.vault.v1.AuthoriseResponse.DecisionR\bdecision\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x122\n" +
@@ -1902,7 +1911,8 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
 	"\x06joined\x18\x06 \x01(\bR\x06joined\x12C\n" +
 	"\x0fdangerous_until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"e\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x1c\n" +
+	"\targuments\x18\t \x01(\fR\targuments\"e\n" +
 	"\bDecision\x12\x18\n" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDECISION_DENIED\x10\x01\x12\x14\n" +
