@@ -418,8 +418,8 @@ func (a *Authority) digest(ctx context.Context, c *call, response proto.Message)
 	return nil, wire
 }
 
-// keep writes down how the call ended.
-func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
+// keep writes down how the call ended, and reports whether it could.
+func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) bool {
 	var err error
 	if r.Outcome, err = proto.Marshal(outcome); err == nil {
 		err = a.cfg.Store.Finish(ctx, key, r)
@@ -428,6 +428,7 @@ func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, ou
 		// The key stays spent; a restart will find it interrupted.
 		a.cfg.Logger.ErrorContext(ctx, "an outcome could not be kept", "tool", c.tool.Name, "operation", c.grant.GetOperationId(), "error", err)
 	}
+	return err == nil
 }
 
 // complete keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
@@ -439,13 +440,14 @@ func (a *Authority) complete(ctx context.Context, key string, c *call, r *Result
 		defer cancel()
 		untold = a.settle(ctx, c.grant.GetOperationId(), c.grant.GetUse(), r.OK)
 	})
-	a.keep(ctx, key, c, r, outcome)
+	kept := a.keep(ctx, key, c, r, outcome)
 	telling.Wait()
-	if untold != nil {
+	switch {
+	case untold != nil:
 		a.settleLater()
-		return
+	case kept: // else it is for a restart to find
+		a.heard(key)
 	}
-	a.heard(key)
 }
 
 // settleLater wakes Run.

@@ -38,7 +38,9 @@ type memory struct {
 	entries  map[string]*Entry
 	uses     map[[32]byte]int
 	finished int
-	state    recorder.State
+	// full fails Finish.
+	full  error
+	state recorder.State
 }
 
 func (m *memory) Lookup(_ context.Context, key string) (*Entry, error) { return m.entries[key], nil }
@@ -72,6 +74,9 @@ func (m *memory) Knows(_ context.Context, operation string) (bool, error) {
 	return false, nil
 }
 func (m *memory) Finish(_ context.Context, key string, r *Result) error {
+	if m.full != nil {
+		return m.full
+	}
 	m.finished++
 	m.entries[key].Result = *r
 	return nil
@@ -276,6 +281,21 @@ func TestAnInterruptedCallIsKeptUntilItIsRecorded(t *testing.T) {
 	}
 	if body := log.records[0].GetBody(); body.GetSummary() != "unknown: found stopped" {
 		t.Errorf("record is %v", body)
+	}
+}
+
+// TestAnOutcomeThatWasNotKeptIsNotSettled: a restart finds the call only while its key is open.
+func TestAnOutcomeThatWasNotKeptIsNotSettled(t *testing.T) {
+	for _, full := range []error{nil, errors.New("disk full")} {
+		a, store, _ := newAuthority(t, platformtest.New(t))
+		store.full = full
+		if err := store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}); err != nil {
+			t.Fatal(err)
+		}
+		a.complete(t.Context(), "op/1", &call{tool: mustTool(t, "start_service")}, &Result{State: StateDone}, &callv1.Outcome{})
+		if settled := len(a.settled) > 0; settled != (full == nil) {
+			t.Errorf("keeping it ended with %v: settled %v", full, settled)
+		}
 	}
 }
 
