@@ -244,7 +244,9 @@ func TestStartAndStop(t *testing.T) {
 func TestSurroundings(t *testing.T) {
 	runtime.LockOSThread()
 	t.Cleanup(func() {
-		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0)
+		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0); err != nil {
+			t.Error(err)
+		}
 		runtime.UnlockOSThread()
 	})
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(time.Second), 0, 0, 0); err != nil {
