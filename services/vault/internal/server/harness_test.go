@@ -263,7 +263,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	sessions := session.New(v.clock.Now, 0)
 	book, err := standing.New(ctx, standing.Config{
 		Store: state, Journal: log, Halt: control, Sessions: sessions, Consent: judge, Operators: operators, Client: registry.Lookup,
-		Audiences: []string{v.ID(executor, "local").String()}, Limits: limits, Now: v.clock.Now, Logger: platformtest.Logger(),
+		Audiences: []string{v.ID(executor, "local").String(), v.ID(egress, "local").String()}, Limits: limits, Now: v.clock.Now, Logger: platformtest.Logger(),
 	})
 	v.must(err)
 	v.store = state

@@ -76,6 +76,28 @@ func TestOwnPersonalDataIsReferredTo(t *testing.T) {
 	}
 }
 
+// TestWhatDisclosesAsksInAnyMode: in dangerous mode a call runs unasked, but for one that gives personal data to a sink.
+func TestWhatDisclosesAsksInAnyMode(t *testing.T) {
+	v := newReferring(t)
+	v.rule("domains.yaml", "allow:\n  - domain: api.example.org\n")
+	opened := v.openBound(1)
+	mode := v.mode(opened.GetSession(), bound)
+	mode.Audience = v.ID(egress, "local").String()
+	v.confirmed(mode)
+	for i, c := range []struct {
+		body string
+		want vaultv1.AuthoriseResponse_Decision
+	}{
+		{`{"n":1}`, vaultv1.AuthoriseResponse_DECISION_GRANTED},
+		{"to=" + person, vaultv1.AuthoriseResponse_DECISION_PENDING},
+	} {
+		resp, err := v.authority().Authorise(t.Context(), v.proved(opened, uint64(10+i), "http_request", asksFor("", c.body).GetArguments()))
+		if v.must(err); resp.GetDecision() != c.want {
+			t.Errorf("%s: %v", c.body, resp)
+		}
+	}
+}
+
 func TestWhatCouldNotBeGivenBackIsRefused(t *testing.T) {
 	v := newReferring(t)
 	opened := v.open(bearer)

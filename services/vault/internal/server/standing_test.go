@@ -65,7 +65,13 @@ func (v *vault) confirmation(first *callv1.HumanStatement) *vaultv1.ConfirmDange
 // dangerous puts a session of the key-bound client into dangerous mode.
 func (v *vault) dangerous(ref string) *vaultv1.Standing {
 	v.t.Helper()
-	h := v.sign(v.mode(ref, bound))
+	return v.confirmed(v.mode(ref, bound))
+}
+
+// confirmed proposes a mode and confirms it.
+func (v *vault) confirmed(mode *statement.Statement) *vaultv1.Standing {
+	v.t.Helper()
+	h := v.sign(mode)
 	_, err := v.standing().ProposeDangerous(v.t.Context(), &vaultv1.ProposeDangerousRequest{Statement: h})
 	v.must(err)
 	v.clock.advance(5 * time.Second)
