@@ -38,9 +38,9 @@ func TestPromtool(t *testing.T) {
 		t.Errorf("the rules' tests: %s", out)
 	}
 
-	h := harness.Start(t, harness.Options{})
+	h := harness.Start(t, harness.Options{Egress: true})
 	h.Connect(h.AddClient("agent")).Call("gpu_status", nil)
-	for _, role := range harness.Roles() {
+	for _, role := range append(harness.Roles(), harness.Egress) {
 		response, err := http.Get("http://" + h.HealthAddress(role) + "/metrics")
 		if err != nil {
 			t.Fatal(err)

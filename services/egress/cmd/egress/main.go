@@ -29,6 +29,7 @@ import (
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/sink/calls"
 	"durward.internal/services/platform/sink/sinkstore"
 	"durward.internal/services/platform/sink/wiring"
 	"durward.internal/services/platform/suspicion"
@@ -125,7 +126,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	tools, err := server.NewTools(server.Config{
-		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports,
+		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports, Metrics: l.Telemetry.Metrics,
 	})
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 func newServer(l *wiring.Links, authority *sink.Authority, logger *slog.Logger) *rpc.Server {
 	return rpc.NewServer(rpc.ServerConfig{
 		Identity: l.Self, Logger: logger, OnRefused: authority.OnRefused, Tracer: l.Telemetry.Tracer(),
-		Unary:  []grpc.UnaryServerInterceptor{authority.Unary(server.Subjects{})},
+		Unary:  []grpc.UnaryServerInterceptor{calls.New(l.Telemetry.Metrics, "egress").Unary(), authority.Unary(server.Subjects{})},
 		Stream: []grpc.StreamServerInterceptor{authority.Stream()},
 	})
 }

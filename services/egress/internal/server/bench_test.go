@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
@@ -28,7 +30,7 @@ func benched(b *testing.B, handler http.HandlerFunc) (server *httptest.Server, t
 		b.Fatal(err)
 	}
 	tools, err = NewTools(Config{
-		Dialer: dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(at)}, Redirects: 5}, Domains: func() *destination.List { return list },
+		Metrics: prometheus.NewRegistry(), Dialer: dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(at)}, Redirects: 5}, Domains: func() *destination.List { return list },
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/platform/connections"
@@ -115,7 +117,22 @@ func (t *Tools) observe(ctx context.Context, tool, method string, u *url.URL, to
 	if sent > 0 {
 		sink.Detail(ctx, "sent", strconv.Itoa(sent))
 	}
-	return context.WithValue(ctx, observing{}, c), func() { t.seen.add(party, *c) }
+	return context.WithValue(ctx, observing{}, c), func() {
+		t.seen.add(party, *c)
+		t.ended.WithLabelValues(c.Verdict, c.Rule).Inc()
+	}
+}
+
+// endings registers the counter of requests by how they ended. No host is among its labels: agents choose those.
+func endings(registry prometheus.Registerer) *prometheus.CounterVec {
+	ended := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "durward_egress_requests_total", Help: "Requests to other hosts, by how they ended (answered, failed or refused) and the rule that refused.",
+	}, []string{"result", "rule"})
+	for _, rule := range []destination.Rule{destination.RuleAddress, destination.RuleOwn} { // an alert looks at them
+		ended.WithLabelValues(connections.Refused, string(rule))
+	}
+	registry.MustRegister(ended)
+	return ended
 }
 
 func originOf(u *url.URL) string { return u.Scheme + "://" + u.Host }

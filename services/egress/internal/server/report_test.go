@@ -4,16 +4,57 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/platform/connections"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
+	"durward.internal/services/platform/telemetry/telemetrytest"
 )
+
+// TestRequestsAreCounted: by how they ended and the rule that refused, and by nothing that an agent chose.
+func TestRequestsAreCounted(t *testing.T) {
+	server := serve(t, answering("text/plain", "x"))
+	registry := prometheus.NewRegistry()
+	list, err := destination.ParseList("domains.yaml", fmt.Appendf(nil, "allow: [%q, \"127.0.0.1\"]\n", strings.TrimPrefix(server.URL, "http://")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := NewTools(Config{
+		Metrics: registry, Domains: func() *destination.List { return list },
+		Dialer: dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://"))}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count = `durward_egress_requests_total{result=%q,rule=%q}`
+	refused := fmt.Sprintf(count, "refused", "address")
+	if n, there := telemetrytest.Samples(t, registry)[refused]; !there || n != 0 {
+		t.Error("what an alert looks at is not there from the start")
+	}
+	for _, url := range []string{server.URL, "http://127.0.0.1/", "http://other.example/secret"} {
+		_, _ = fetch(tools, url) // what they return, others test
+	}
+	shown := telemetrytest.Samples(t, registry)
+	for name, want := range map[string]float64{fmt.Sprintf(count, "answered", ""): 1, refused: 1, fmt.Sprintf(count, "refused", "destination"): 1} {
+		if shown[name] != want {
+			t.Errorf("%s is %v, want %v", name, shown[name], want)
+		}
+	}
+	for name := range shown {
+		if strings.Contains(name, "example") {
+			t.Errorf("%s names a host", name)
+		}
+	}
+}
 
 // A report tells of what was asked for, refused and answered, by which origin, and nothing that a server or a URL said.
 func TestSecurityReport(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/html/charset"
 	"google.golang.org/grpc"
 
@@ -45,8 +46,9 @@ type Tools struct {
 	refuse suspicion.Severity
 	vault  Releaser
 	report Reports
-	// seen is what became of the requests of sessions.
+	// seen is what became of the requests of sessions, and ended counts them.
 	seen  observed
+	ended *prometheus.CounterVec
 	under atomic.Int32
 }
 
@@ -59,6 +61,7 @@ type Config struct {
 	Refuse  suspicion.Severity
 	Vault   Releaser
 	Reports Reports
+	Metrics prometheus.Registerer
 }
 
 // Releaser gives what a credential puts into a header; vaultv1.ReleaseServiceClient is one.
@@ -68,7 +71,7 @@ type Releaser interface {
 
 // NewTools returns the tools.
 func NewTools(c Config) (*Tools, error) {
-	t := &Tools{domains: c.Domains, refuse: c.Refuse, vault: c.Vault, report: c.Reports}
+	t := &Tools{domains: c.Domains, refuse: c.Refuse, vault: c.Vault, report: c.Reports, ended: endings(c.Metrics)}
 	c.Dialer.Allow = t.admit
 	var err error
 	if t.dialer, err = dialer.New(c.Dialer); err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/platform/destination"
@@ -33,7 +35,7 @@ func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httpte
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(Config{Dialer: cfg, Domains: func() *destination.List { return list }, Reports: Reports{Version: "v1", From: suspicion.Low, Most: suspicion.Medium}})
+	tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Dialer: cfg, Domains: func() *destination.List { return list }, Reports: Reports{Version: "v1", From: suspicion.Low, Most: suspicion.Medium}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ func TestSpecialAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools, err := NewTools(Config{Domains: func() *destination.List { return list }})
+	tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Domains: func() *destination.List { return list }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +207,7 @@ func TestSuspiciousHosts(t *testing.T) {
 		{"g1thub.com", suspicion.High, "read as github.com"}, {"free.zip", suspicion.Medium, "abused"}, {"free.zip", suspicion.High, ""},
 		{"g1thub.com", suspicion.None, ""}, {"example.org", suspicion.Low, ""}, {"paypa1.com", suspicion.Low, ""},
 	} {
-		tools, err := NewTools(Config{Domains: func() *destination.List { return list }, Refuse: c.refuse})
+		tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Domains: func() *destination.List { return list }, Refuse: c.refuse})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package metrics
+package calls
 
 import (
 	"context"
@@ -11,25 +11,20 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	"durward.internal/services/executor/internal/gpu"
-	"durward.internal/services/executor/internal/service"
-	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/telemetry/telemetrytest"
 )
 
 // A call counts as denied where the sink was not convinced, by what it carried, and as an error where it failed.
-func TestCalls(t *testing.T) {
+func TestUnary(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	nothing := func() *catalog.Catalog { return &catalog.Catalog{} }
-	m := New(registry, service.New(service.Config{Catalog: nothing}), gpu.New(gpu.Config{Catalog: nothing, Logger: platformtest.Logger()}), nil)
+	c := New(registry, "executor")
 	const inFlight = "durward_executor_calls_in_flight"
 	call := func(method, carries string, err error) {
 		t.Helper()
 		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(carries, "x"))
-		_, got := m.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+		_, got := c.Unary()(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
 			if n := telemetrytest.Samples(t, registry)[inFlight]; n != 1 && method != executorv1.ControlService_GetStatus_FullMethodName {
 				t.Errorf("%v calls are in flight", n)
 			}
@@ -59,7 +54,6 @@ func TestCalls(t *testing.T) {
 		`durward_executor_call_duration_seconds{status="denied",tool="gpu_status"}`:    2,
 		`durward_executor_call_duration_seconds{status="error",tool="service_info"}`:   1,
 		inFlight: 0,
-		`durward_executor_services{state="running"}`: 0,
 	} {
 		if got := shown[name]; got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
