@@ -114,7 +114,7 @@ func (s *authorityService) refer(ctx context.Context, opened *session.Session, t
 	err := contract.FreeText(arguments, func(texts []string) ([]string, error) {
 		ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
 		defer cancel()
-		done, err := s.tokenising.take(ctx, turnOf(opened.Principal))
+		done, err := s.tokenising.Take(ctx, turnOf(opened.Principal))
 		if err != nil {
 			return nil, busyTokenising(err)
 		}

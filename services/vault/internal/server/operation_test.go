@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/share"
 )
 
 func operationDigest(arguments []byte) []byte {
@@ -1123,19 +1124,19 @@ func TestProbesAreRecorded(t *testing.T) {
 	v := newVault(t)
 	id := v.ask(v.open(bearer).GetSessionId(), "a").GetOperationId()
 	thief, second := v.open(other), v.open(reader)
-	for range 3 * throttleBurst {
+	for range 3 * share.Burst {
 		_, err := v.look(thief, id)
 		wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	}
 	_, err := v.wait(second, id, 0)
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	records := v.audit.of(auditv1.Kind_KIND_DENIED)
-	if len(records) != throttleBurst+1 {
+	if len(records) != share.Burst+1 {
 		t.Fatalf("%d refusals are recorded", len(records))
 	}
 	for i, want := range map[int]struct{ principal, session, method, tool string }{
-		0:             {other, thief.GetSession(), vaultv1.OperationService_GetOperation_FullMethodName, ""},
-		throttleBurst: {reader, second.GetSession(), vaultv1.ToolService_WaitOperation_FullMethodName, "wait_operation"},
+		0:           {other, thief.GetSession(), vaultv1.OperationService_GetOperation_FullMethodName, ""},
+		share.Burst: {reader, second.GetSession(), vaultv1.ToolService_WaitOperation_FullMethodName, "wait_operation"},
 	} {
 		r := records[i]
 		b := r.GetBody()
@@ -1144,7 +1145,7 @@ func TestProbesAreRecorded(t *testing.T) {
 			t.Errorf("recorded as %v", r)
 		}
 	}
-	v.clock.advance(throttlePeriod)
+	v.clock.advance(share.Period)
 	_, err = v.look(thief, id)
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	records = v.audit.of(auditv1.Kind_KIND_DENIED)

@@ -57,7 +57,7 @@ func (s *privacyService) TestPrivacy(ctx context.Context, req *vaultv1.TestPriva
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
 	defer cancel()
-	done, err := s.tokenising.take(ctx, caller(ctx).String())
+	done, err := s.tokenising.Take(ctx, caller(ctx).String())
 	if err != nil {
 		return nil, busyTokenising(err)
 	}

@@ -42,6 +42,7 @@ import (
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/share"
 	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/token"
 	"durward.internal/services/vault/internal/usage"
@@ -103,18 +104,18 @@ type Server struct {
 	Config
 	sinks    map[optionsv1.Role]identity.ID
 	started  time.Time
-	failures throttle
-	refusals throttle
+	failures share.Throttle
+	refusals share.Throttle
 	// refusedCalls are those that no handler saw.
 	refusedCalls *refusals.Counter
 	// senders are how often people on messaging platforms ask.
 	senders usage.Rates
 	// watching are the gateways that are told of sessions.
-	watching watching
+	watching share.Streams
 	// gateways are what gateways say of themselves.
 	gateways gateways
 	// tokenising has turns at looking through texts.
-	tokenising *turns
+	tokenising *share.Turns
 	// capabilities are what sinks resolve references by.
 	capabilities *capability.Issuer
 	// credentials serves those that are stored.
@@ -125,7 +126,7 @@ type Server struct {
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
-	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: newTurns(tokeniseAtOnce), capabilities: capability.New(c.Now)}
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: share.NewTurns(tokeniseAtOnce), capabilities: capability.New(c.Now)}
 	s.credentials = credential.New(credential.Config{
 		Self: c.Self, Sinks: c.Sinks, Safe: c.Safe, Consent: c.Consent, Issuer: c.Issuer, Queue: c.Queue, Clients: c.Clients,
 		Halt: c.Halt, Journal: c.Journal, Now: c.Now,
@@ -260,7 +261,7 @@ func (s *Server) recordRefused(ctx context.Context, r *auditv1.Record, err error
 		return err // a failure of ours, which the log is told of
 	default: // a refusal
 	}
-	ok, suppressed := s.refusals.allow(r.GetBody().GetPrincipal(), s.Now())
+	ok, suppressed := s.refusals.Allow(r.GetBody().GetPrincipal(), s.Now())
 	if !ok {
 		return err
 	}

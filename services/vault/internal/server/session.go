@@ -183,7 +183,7 @@ func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSes
 
 // WatchSessions tells the gateway of dangerous mode and of sessions that end, until the gateway goes away.
 func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
-	leave, err := s.watching.enter(caller(stream.Context()).String())
+	leave, err := s.watching.Enter(caller(stream.Context()).String())
 	if err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ func proofRequired(cause error) error {
 
 // notAuthenticated is the one answer to a credential that does not open a session; the record says why.
 func (s *Server) notAuthenticated(ctx context.Context, principal string, cause error) error {
-	if ok, suppressed := s.failures.allow(principal, s.Now()); ok {
+	if ok, suppressed := s.failures.Allow(principal, s.Now()); ok {
 		r := journal.Session(auditv1.Kind_KIND_AUTHENTICATION_FAILED, auditv1.Status_STATUS_DENIED, principal, "", 0)
 		r.Body.Action, r.Body.Reason, r.Body.DecisionSource = "open", cause.Error(), caller(ctx).String()
 		note(r, suppressed)

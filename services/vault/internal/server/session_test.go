@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/share"
 )
 
 func TestOpenSessionFailuresAreAlike(t *testing.T) {
@@ -248,10 +249,10 @@ func TestFloodOfFailuresIsCounted(t *testing.T) {
 		_, err := client.OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: "guess"})
 		wantCode(t, err, callv1.Code_CODE_UNAUTHENTICATED)
 	}
-	if n := len(v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)); n != throttleBurst {
-		t.Errorf("%d recorded singly, want %d", n, throttleBurst)
+	if n := len(v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)); n != share.Burst {
+		t.Errorf("%d recorded singly, want %d", n, share.Burst)
 	}
-	v.clock.advance(throttlePeriod)
+	v.clock.advance(share.Period)
 	_, err := client.OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: "guess"})
 	wantCode(t, err, callv1.Code_CODE_UNAUTHENTICATED)
 	records := v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)

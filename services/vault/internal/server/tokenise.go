@@ -47,7 +47,7 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
 	defer cancel()
-	done, err := s.tokenising.take(ctx, turnOf(who.principal))
+	done, err := s.tokenising.Take(ctx, turnOf(who.principal))
 	if err != nil {
 		return nil, busyTokenising(err)
 	}

@@ -1,4 +1,4 @@
-package server
+package share
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 // TestNobodyUsesUpTheTurns: a principal that asks for far more than there are places keeps nobody else waiting, and nothing of it stays.
 func TestNobodyUsesUpTheTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newTurns(2)
+		q := NewTurns(2)
 		greedy, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
 		served := 0
 		for range 100 {
 			all.Go(func() {
-				done, err := q.take(greedy, "greedy")
+				done, err := q.Take(greedy, "greedy")
 				if err == nil {
 					served++ // one at a time
 					time.Sleep(2 * time.Second)
@@ -32,7 +32,7 @@ func TestNobodyUsesUpTheTurns(t *testing.T) {
 		synctest.Wait()
 		for range 10 {
 			began := time.Now()
-			done, err := q.take(t.Context(), "modest")
+			done, err := q.Take(t.Context(), "modest")
 			if err != nil || time.Since(began) > 0 {
 				t.Fatalf("the other waited %s: %v", time.Since(began), err)
 			}

@@ -1,4 +1,5 @@
-package server
+// Package share keeps one party from using up what all of them share: places to work, room in the log, streams of a process.
+package share
 
 import (
 	"context"
@@ -9,8 +10,8 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// turns lets so many work at a time, and of each principal one: whoever asks for much waits for himself, and not others for him.
-type turns struct {
+// Turns lets so many work at a time, and of each principal one: whoever asks for much waits for himself, and not others for him.
+type Turns struct {
 	places chan struct{}
 
 	mu  sync.Mutex
@@ -22,12 +23,13 @@ type turn struct {
 	users int
 }
 
-func newTurns(atOnce int) *turns {
-	return &turns{places: make(chan struct{}, atOnce), own: map[string]*turn{}}
+// NewTurns returns turns of which so many last at a time.
+func NewTurns(atOnce int) *Turns {
+	return &Turns{places: make(chan struct{}, atOnce), own: map[string]*turn{}}
 }
 
-// take waits for the principal's turn, which lasts until done, or for the end of ctx.
-func (q *turns) take(ctx context.Context, principal string) (done func(), err error) {
+// Take waits for the principal's turn, which lasts until done, or for the end of ctx.
+func (q *Turns) Take(ctx context.Context, principal string) (done func(), err error) {
 	q.mu.Lock()
 	own := q.own[principal]
 	if own == nil {
@@ -59,15 +61,15 @@ func (q *turns) take(ctx context.Context, principal string) (done func(), err er
 	}
 }
 
-// How many failures of one kind are recorded singly.
+// How many records of each principal a Throttle lets through in a period.
 const (
-	throttleBurst  = 20
-	throttlePeriod = 10 * time.Second
+	Burst  = 20
+	Period = 10 * time.Second
 )
 
-// throttle lets so many records of each principal through in a period and counts the rest, so that a flood of failures cannot
+// Throttle lets so many records of each principal through in a period and counts the rest, so that a flood of failures cannot
 // fill the log, is still told, and hides nobody else's. Its zero value is ready; it is safe for concurrent use.
-type throttle struct {
+type Throttle struct {
 	mu sync.Mutex
 	// windows are by principal: the clients that there are, and "" for everybody unknown.
 	windows map[string]*window
@@ -79,9 +81,9 @@ type window struct {
 	suppressed int
 }
 
-// allow reports whether one more of that principal may be recorded, and how many were left out since the last one that was.
+// Allow reports whether one more of that principal may be recorded, and how many were left out since the last one that was.
 // Principals must be authenticated ones, so that nobody fills the memory with names.
-func (t *throttle) allow(principal string, now time.Time) (ok bool, suppressed int) {
+func (t *Throttle) Allow(principal string, now time.Time) (ok bool, suppressed int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.windows[principal]
@@ -92,10 +94,10 @@ func (t *throttle) allow(principal string, now time.Time) (ok bool, suppressed i
 		w = &window{}
 		t.windows[principal] = w
 	}
-	if now.Sub(w.since) >= throttlePeriod {
+	if now.Sub(w.since) >= Period {
 		w.since, w.used = now, 0
 	}
-	if w.used >= throttleBurst {
+	if w.used >= Burst {
 		w.suppressed++
 		return false, 0
 	}
@@ -104,21 +106,21 @@ func (t *throttle) allow(principal string, now time.Time) (ok bool, suppressed i
 	return true, suppressed
 }
 
-// watchersEach is how many streams of sessions one identity may hold: a reconnect overlaps the stream that it replaces.
-const watchersEach = 4
+// StreamsEach is how many streams one identity may hold: a reconnect overlaps the stream that it replaces.
+const StreamsEach = 4
 
-// watching counts streams by identity, so that one gateway cannot leave the others without. Its zero value is ready; it is safe
+// Streams counts by identity, so that one gateway cannot leave the others without. Its zero value is ready; it is safe
 // for concurrent use.
-type watching struct {
+type Streams struct {
 	mu sync.Mutex
 	of map[string]int
 }
 
-// enter counts one more of an identity until leave is called.
-func (w *watching) enter(identity string) (leave func(), _ error) {
+// Enter counts one more of an identity until leave is called.
+func (w *Streams) Enter(identity string) (leave func(), _ error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.of[identity] >= watchersEach {
+	if w.of[identity] >= StreamsEach {
 		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: this process watches often enough already", fault.WithRetry(time.Minute))
 	}
 	if w.of == nil {
