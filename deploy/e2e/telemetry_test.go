@@ -623,6 +623,9 @@ func TestMetrics(t *testing.T) {
 			"durward_gpu_temperature_celsius": {"gpu", "gpu_uuid"}, "durward_gpu_driver_up": nil,
 			"durward_executor_calls_in_flight": nil, "durward_halted": nil,
 		},
+		harness.Egress: {
+			"durward_egress_refused_total": {"code", "permission"}, "durward_egress_calls_in_flight": nil, "durward_egress_requests_total": {"result", "rule"},
+		},
 		harness.Audit: {
 			"durward_audit_append_duration_seconds": {"status"}, "durward_audit_records_total": {"kind"}, "durward_audit_log_records": nil,
 			"durward_audit_log_bytes": nil, "durward_audit_log_growth_bytes_per_day": nil, "durward_audit_log_writable": nil, "durward_audit_log_leads": nil, "durward_audit_requests_waiting": nil, "durward_audit_requests_waiting_limit": nil, "durward_audit_disk_free_bytes": nil, "durward_audit_disk_bytes": nil,
@@ -636,7 +639,7 @@ func TestMetrics(t *testing.T) {
 		"durward_build_info": {"service", "version"}, "durward_certificate_expiry_timestamp_seconds": nil, "durward_trace_spans_total": {"result"},
 		"durward_recorder_append_duration_seconds": nil, "go_goroutines": nil, "process_resident_memory_bytes": nil,
 	}
-	for _, role := range harness.Roles() {
+	for _, role := range append(harness.Roles(), harness.Egress) {
 		families := scrape(t, h, role)
 		expected := []map[string][]string{want[role], everywhere}
 		if role != harness.Audit {
@@ -764,7 +767,7 @@ func TestAlertsFitMetrics(t *testing.T) {
 	client.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID})
 	// labels are what each series has, as Prometheus stores it: name → label → values.
 	labels := map[string]map[string]map[string]bool{"up": {"job": {}, "instance": {}}}
-	for _, role := range harness.Roles() {
+	for _, role := range append(harness.Roles(), harness.Egress) {
 		labels["up"]["job"]["durward-"+role] = true
 		for name, family := range scrape(t, h, role) {
 			names := []string{name}

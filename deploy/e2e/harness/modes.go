@@ -62,10 +62,10 @@ modes:
 }
 
 // StartMeasured starts an installation whose one GPU is measured: by a stand-in for nvidia-smi, over a folder that SleepyService takes
-// its memory in.
+// its memory in. Egress runs too.
 func StartMeasured(t testing.TB) *Host {
 	t.Helper()
-	h := New(t, Options{Catalog: measuredCatalog})
+	h := New(t, Options{Catalog: measuredCatalog, Egress: true})
 	if _, err := fakegpu.New(h.Path("gpus"), fakegpu.GPU{UUID: "GPU-00000000-1111-2222-3333-444444444444", Name: "NVIDIA H100 80GB HBM3", Total: 81559, Reserved: 560}); err != nil {
 		t.Fatal(err)
 	}
