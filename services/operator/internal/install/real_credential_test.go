@@ -37,7 +37,7 @@ func (h *installed) credential() {
 		[]byte("unit: demo-unit.service\n    credentials: [hf-token]\n"), 1), 0o644))
 	h.root("systemctl", "daemon-reload")
 	h.root("systemctl", "stop", "demo-unit")
-	h.root("systemctl", "restart", "durward-vault")
+	h.root("systemctl", "restart", "durward-vault", "durward-executor") // which reads the catalogue when it starts, not within a second
 
 	value := fmt.Sprintf("canary-%x", os.Getpid()*7919)
 	agent := []string{"SSH_AUTH_SOCK=/home/alice/.ssh/agent"}
