@@ -112,16 +112,11 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 // decided on, shown, signed, recorded and forwarded. The sink of this very call gets the values. What could not be given back is refused.
 func (s *authorityService) refer(ctx context.Context, opened *session.Session, tool contract.Tool, arguments proto.Message, op *store.Operation) error {
 	err := contract.FreeText(arguments, func(texts []string) ([]string, error) {
-		ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
-		defer cancel()
-		done, err := s.tokenising.Take(ctx, turnOf(opened.Principal))
+		result, err := s.inTurn(ctx, turnOf(opened.Principal), func(ctx context.Context) (token.Result, error) {
+			return s.Tokens.Arguments(ctx, opened.Ref, texts)
+		})
 		if err != nil {
-			return nil, busyTokenising(err)
-		}
-		defer done()
-		result, err := s.Tokens.Arguments(ctx, opened.Ref, texts)
-		if err != nil {
-			return nil, busyTokenising(err)
+			return nil, err
 		}
 		s.noteTokens(ctx, party{principal: opened.Principal, session: opened.Ref, channel: opened.Client.Channel, tool: tool.Name}, token.OriginAgent, result)
 		switch {

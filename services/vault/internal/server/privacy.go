@@ -14,6 +14,8 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/token"
 )
 
 // privacyService shows operators what becomes of personal data.
@@ -25,15 +27,14 @@ type privacyService struct {
 // ListPrivacySessions shows how much each session holds, and never what.
 func (s *privacyService) ListPrivacySessions(context.Context, *vaultv1.ListPrivacySessionsRequest) (*vaultv1.ListPrivacySessionsResponse, error) {
 	resp := &vaultv1.ListPrivacySessionsResponse{}
+	open := s.Sessions.List()
 	for _, held := range s.Tokens.Sessions() {
 		shown := &vaultv1.PrivacySession{Session: held.Session, Types: map[string]uint32{}}
 		for name, n := range held.Types {
 			shown.Types[name] = count(n)
 		}
-		for _, open := range s.Sessions.List() {
-			if open.Ref == held.Session {
-				shown.Principal, shown.Agent = open.Principal, open.Agent
-			}
+		if i := slices.IndexFunc(open, func(o *session.Session) bool { return o.Ref == held.Session }); i >= 0 {
+			shown.Principal, shown.Agent = open[i].Principal, open[i].Agent
 		}
 		resp.Sessions = append(resp.Sessions, shown)
 	}
@@ -55,16 +56,11 @@ func (s *privacyService) TestPrivacy(ctx context.Context, req *vaultv1.TestPriva
 	if (req.GetTool() == "") != (req.GetArgument() == "") || req.GetTool() != "" && !known {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "name a tool that there is, and an argument of it, or neither", fault.WithField("tool"))
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
-	defer cancel()
-	done, err := s.tokenising.Take(ctx, caller(ctx).String())
+	result, err := s.inTurn(ctx, caller(ctx).String(), func(ctx context.Context) (token.Result, error) {
+		return s.Tokens.Try(ctx, req.GetText())
+	})
 	if err != nil {
-		return nil, busyTokenising(err)
-	}
-	defer done()
-	result, err := s.Tokens.Try(ctx, req.GetText())
-	if err != nil {
-		return nil, busyTokenising(err)
+		return nil, err
 	}
 	resp := &vaultv1.TestPrivacyResponse{Text: result.Texts[0], Types: map[string]uint32{}}
 	for _, name := range slices.Sorted(maps.Keys(result.New)) {

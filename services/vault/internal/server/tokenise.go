@@ -45,16 +45,11 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 	if size > tokeniseBytes {
 		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the texts are too long together")
 	}
-	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
-	defer cancel()
-	done, err := s.tokenising.Take(ctx, turnOf(who.principal))
+	result, err := s.inTurn(ctx, turnOf(who.principal), func(ctx context.Context) (token.Result, error) {
+		return s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
+	})
 	if err != nil {
-		return nil, busyTokenising(err)
-	}
-	defer done()
-	result, err := s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
-	if err != nil {
-		return nil, busyTokenising(err)
+		return nil, err
 	}
 	s.noteTokens(ctx, who, token.OriginSink, result)
 	if who.channel == callv1.Channel_CHANNEL_MESSAGING {
@@ -80,6 +75,22 @@ func (s *Server) noteTokens(ctx context.Context, who party, origin token.Origin,
 		r.Body.Details["redacted"] = strconv.Itoa(result.Redacted)
 	}
 	s.Journal.Note(ctx, r)
+}
+
+// inTurn looks through texts when it is that party's turn, within the time that there is for both.
+func (s *Server) inTurn(ctx context.Context, whose string, look func(context.Context) (token.Result, error)) (token.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
+	defer cancel()
+	done, err := s.tokenising.Take(ctx, whose)
+	if err != nil {
+		return token.Result{}, busyTokenising(err)
+	}
+	defer done()
+	result, err := look(ctx)
+	if err != nil {
+		return token.Result{}, busyTokenising(err)
+	}
+	return result, nil
 }
 
 func busyTokenising(cause error) error {

@@ -34,27 +34,27 @@ func (p *Privacy) Detector() (*detect.Detector, error) {
 	if p.Off {
 		return nil, nil
 	}
-	c := detect.Config{Types: p.Types, Patterns: p.Patterns}
-	if len(c.Types) == 0 {
-		c.Types = DefaultTypes()
-	}
-	d, err := detect.New(c)
+	d, err := detect.New(detect.Config{Types: p.types(), Patterns: p.Patterns})
 	if err != nil {
 		return nil, fmt.Errorf("privacy: %w", err)
 	}
 	return d, nil
 }
 
+// types are those of the file, or those that it need not name.
+func (p *Privacy) types() []detect.Type {
+	if len(p.Types) == 0 {
+		return DefaultTypes()
+	}
+	return p.Types
+}
+
 // Names are the types that become references, the operator's own last.
 func (p *Privacy) Names() (out []string) {
-	types := p.Types
-	switch {
-	case p.Off:
+	if p.Off {
 		return nil
-	case len(types) == 0:
-		types = DefaultTypes()
 	}
-	for _, t := range types {
+	for _, t := range p.types() {
 		out = append(out, string(t))
 	}
 	for _, own := range p.Patterns {
