@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/installdir"
 )
 
@@ -33,20 +34,24 @@ func installation(t *testing.T, skew time.Duration) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve := func(role string) string {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
-			// The client refuses a reply that is cut short.
-			_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "service": role, "version": "1"})
-		}))
-		t.Cleanup(server.Close)
-		return strings.TrimPrefix(server.URL, "http://")
-	}
+	serve := func(role string) string { return served(t, role, skew) }
 	cfg.Health = installdir.HealthAddresses{Gateway: serve("gateway"), Vault: serve("vault"), Executor: serve("executor"), Audit: serve("audit")}
 	return Config{
 		Home: h, Operator: cfg, Development: true, Bin: "/bin", Own: "1", Root: t.TempDir(), Now: time.Now, HTTP: http.DefaultClient,
 		Version: func(_ context.Context, path string) (string, error) { return filepath.Base(path) + " 1", nil },
 	}
+}
+
+// served is the address of a process's health listener.
+func served(t *testing.T, role string, skew time.Duration) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+		// The client refuses a reply that is cut short.
+		_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "service": role, "version": "1"})
+	}))
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
 }
 
 func level(t *testing.T, findings []Finding, name string) Finding {
@@ -98,6 +103,69 @@ func TestExamine(t *testing.T) {
 			}
 			if f.Level != Good && f.Do == "" {
 				t.Errorf("%+v does not say what to do", f)
+			}
+		})
+	}
+}
+
+// Egress is looked at where there is one: that it answers, its program, its certificate, and the list of domains that it goes by.
+func TestExamineEgress(t *testing.T) {
+	const file = "domains.yaml"
+	list := func(text string) func(*testing.T, *Config) {
+		return func(t *testing.T, c *Config) {
+			if err := os.WriteFile(filepath.Join(c.Operator.SecurityDir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*testing.T, *Config)
+		look   string
+		want   Level
+	}{
+		{"as made", list("allow: [docs.example]\n"), "processes", Good},
+		{"as made", list("allow: [docs.example]\n"), "certificates", Good},
+		{"as made", list("allow: [docs.example]\n"), "programs", Good},
+		{"as made", list("allow: [docs.example]\n"), "domains", Good},
+		{"another list in force", list("allow: []\n"), "domains", Warning},
+		{"a mistake in the list", list("allow: [\"*.com\"]\n"), "domains", Bad},
+		{"a list that it refused", func(_ *testing.T, c *Config) { c.Host.Egress.DomainsRefused = "somebody else may write it" }, "domains", Bad},
+		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Egress = "127.0.0.1:1" }, "processes", Warning},
+		{"without its certificate", func(t *testing.T, c *Config) {
+			if err := os.Remove(c.Home.TLS("egress", "cert.pem")); err != nil {
+				t.Fatal(err)
+			}
+		}, "certificates", Bad},
+		{"without its program", func(_ *testing.T, c *Config) {
+			version := c.Version
+			c.Version = func(ctx context.Context, path string) (string, error) {
+				if filepath.Base(path) == "egress" {
+					return "", errors.New("no")
+				}
+				return version(ctx, path)
+			}
+		}, "programs", Bad},
+		{"halted", func(_ *testing.T, c *Config) { c.Host.Egress.Halted = true }, "halted", Warning},
+	} {
+		t.Run(c.name+", "+c.look, func(t *testing.T) {
+			cfg := installation(t, 0)
+			if f := domains(t.Context(), cfg); f != nil {
+				t.Errorf("without egress: %v", f)
+			}
+			if _, err := cfg.Home.AddEgress(cfg.Operator); err != nil {
+				t.Fatal(err)
+			}
+			health := cfg.Operator.Health
+			var err error
+			if cfg.Operator, err = cfg.Home.Load(); err != nil {
+				t.Fatal(err)
+			}
+			health.Egress = served(t, "egress", 0)
+			cfg.Operator.Health, cfg.Host.Egress = health, &egressv1.GetStatusResponse{Domains: 1}
+			c.change(t, &cfg)
+			if f := level(t, Examine(t.Context(), cfg), c.look); f.Level != c.want || f.Level != Good && f.Do == "" {
+				t.Errorf("%+v, want %s", f, c.want)
 			}
 		})
 	}

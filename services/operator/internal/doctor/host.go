@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/identity"
 )
 
@@ -140,9 +141,6 @@ func deep(_ context.Context, cfg Config) []Finding {
 			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), "Its log says why: " + cfg.Home.Log(s.role)})
 		}
 	}
-	if why := cfg.Host.Egress.GetDomainsRefused(); why != "" {
-		out = append(out, Finding{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct domains.yaml in " + cfg.Operator.SecurityDir})
-	}
 	switch {
 	case cfg.Host.Witnesses == "" || cfg.Host.Witnesses == history.NoWitnesses:
 	case cfg.Host.Cosigned:
@@ -157,6 +155,33 @@ func deep(_ context.Context, cfg Config) []Finding {
 		out = append(out, good("forwarding", "%s", line))
 	}
 	return out
+}
+
+// domains: the list that egress goes by is the one that is there, without a mistake.
+func domains(_ context.Context, cfg Config) []Finding {
+	if cfg.Operator.Egress == nil {
+		return nil
+	}
+	path := filepath.Join(cfg.Operator.SecurityDir, destination.File)
+	raw, err := os.ReadFile(path) // #nosec G304 -- the operator's own
+	if errors.Is(err, fs.ErrNotExist) {
+		raw, err = nil, nil
+	}
+	if err != nil {
+		return []Finding{{Warning, "domains", "you may not read the list of domains", "Look as a user who may: durward egress domains"}}
+	}
+	list, err := destination.ParseList(destination.File, raw)
+	why := cfg.Host.Egress.GetDomainsRefused()
+	if err != nil {
+		why = err.Error()
+	}
+	switch {
+	case why != "":
+		return []Finding{{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct " + path}}
+	case cfg.Host.Egress != nil && int(cfg.Host.Egress.GetDomains()) != len(list.Allow)+len(list.Block):
+		return []Finding{{Warning, "domains", "the list is good, and egress uses another one", "Look again in a second: durward doctor"}}
+	}
+	return []Finding{good("domains", "%d are allowed and %d blocked; egress asks you about others", len(list.Allow), len(list.Block))}
 }
 
 // maxDisabled bounds how many disabled entries are named.

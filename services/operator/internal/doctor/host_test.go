@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/catalog"
@@ -136,6 +137,7 @@ func TestDeepHealthIsShown(t *testing.T) {
 	}{
 		"nothing answers":    {Host{}, nil},
 		"all is well":        {Host{Vault: &vaultv1.GetStatusResponse{Gateways: []*vaultv1.Gateway{told(time.Minute, true, true)}}}, nil},
+		"egress' disk":       {Host{Egress: &egressv1.GetStatusResponse{Problems: []string{"its state cannot be written"}}}, []string{"the egress: its state cannot be written"}},
 		"an executor's disk": {Host{Status: &executorv1.GetStatusResponse{Problems: []string{"its state\x1b[2J cannot be written"}}}, []string{"the executor: its state cannot be written"}},
 		"an audit's disk":    {Host{Audit: &auditv1.GetStatusResponse{Problems: []string{"the log cannot be written"}}}, []string{"the audit: the log cannot be written"}},
 		"no witnesses":       {Host{Witnesses: "no witnesses", Cosigned: true}, nil},
