@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/suspicion"
 )
 
@@ -45,6 +47,46 @@ type Connection struct {
 	Status  int    `json:"status"`
 	Verdict string `json:"verdict"`
 	Rule    string `json:"rule"`
+}
+
+// details are the words of a record that hold a connection, beside those that every call's record has.
+func (c *Connection) details() map[string]any {
+	return map[string]any{
+		"destination": &c.Destination, "address": &c.Address, "redirected": &c.Redirected, "sent": &c.Sent, "bytes": &c.Received, "status": &c.Status, "rule": &c.Rule,
+	}
+}
+
+// Details are what a record says of a connection; what is not known is left out.
+func (c *Connection) Details() map[string]string {
+	out := map[string]string{}
+	for name, at := range c.details() {
+		switch value := at.(type) {
+		case *string:
+			if *value != "" {
+				out[name] = *value
+			}
+		case *int:
+			if *value != 0 {
+				out[name] = strconv.Itoa(*value)
+			}
+		}
+	}
+	return out
+}
+
+// SetDetails reads a record's Details. Its words are cleaned: a stranger chose some of them.
+func (c *Connection) SetDetails(details map[string]string) {
+	for name, at := range c.details() {
+		switch value := at.(type) {
+		case *string:
+			*value = clean.Line(details[name], 300)
+		case *int:
+			*value = 0
+			if n, err := strconv.Atoi(details[name]); err == nil {
+				*value = n
+			}
+		}
+	}
 }
 
 // Formats are those that Report knows.

@@ -104,3 +104,19 @@ func TestReports(t *testing.T) {
 		t.Error("no results are no list")
 	}
 }
+
+// What a record holds of a connection is read back as it was, and what is no number or no line is none.
+func TestDetails(t *testing.T) {
+	t.Parallel()
+	want := Connection{Destination: "a:443", Address: "93.184.216.34:443", Redirected: "https://b", Sent: 1, Received: 2, Status: 200, Rule: "size"}
+	var got Connection
+	if got.SetDetails(want.Details()); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if details := (&Connection{Destination: "a:443"}).Details(); len(details) != 1 {
+		t.Errorf("what is not known is told: %v", details)
+	}
+	if got.SetDetails(map[string]string{"bytes": "many", "rule": "a\nb"}); got != (Connection{Rule: "a b"}) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -125,8 +126,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	hosts, err := server.OpenHosts(filepath.Join(cfg.StateDir, "hosts"))
+	if err != nil {
+		return err
+	}
+	l.Add(hosts.Close)
 	tools, err := server.NewTools(server.Config{
-		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports, Metrics: l.Telemetry.Metrics,
+		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports, Hosts: hosts, Metrics: l.Telemetry.Metrics,
 	})
 	if err != nil {
 		return err

@@ -96,8 +96,8 @@ func (t *Tools) remarks(to destination.Destination) (lines []string) {
 	if network := suspicion.CDN(to.Host); network != "" {
 		lines = append(lines, network+" delivers what many put there: the name does not say whose it is")
 	}
-	if !t.seen.answered(to.Host) {
-		lines = append(lines, "NEW ("+suspicion.Low.String()+"): it has answered nobody since egress started")
+	if !t.hosts.has(to.Host) {
+		lines = append(lines, "NEW ("+suspicion.Low.String()+"): it has answered nobody here yet")
 	}
 	for _, f := range suspicion.Of(to.Host) {
 		lines = append(lines, "SUSPICIOUS ("+f.Severity.String()+"): "+f.Why)

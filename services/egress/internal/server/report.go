@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -27,7 +26,6 @@ import (
 const (
 	mostRequests = 500
 	mostSessions = 256
-	mostHosts    = 10_000
 )
 
 // Reports is what a human's file says of agents' own reports.
@@ -43,8 +41,6 @@ type observed struct {
 	mu sync.Mutex
 	// sessions are in the order of their newest requests.
 	sessions []*history
-	// hosts have answered, whoever asked. One that is forgotten is new again.
-	hosts map[string]bool
 }
 
 // history is the requests of one session, the oldest first.
@@ -56,12 +52,6 @@ type history struct {
 func (o *observed) add(party sink.Party, c connections.Connection) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if host, _, err := net.SplitHostPort(c.Destination); err == nil && c.Verdict == connections.Answered {
-		if o.hosts == nil || len(o.hosts) >= mostHosts {
-			o.hosts = map[string]bool{}
-		}
-		o.hosts[host] = true
-	}
 	h := &history{principal: party.Client, session: party.Session}
 	if i := o.find(party); i >= 0 {
 		h = o.sessions[i]
@@ -77,13 +67,6 @@ func (o *observed) add(party sink.Party, c connections.Connection) {
 
 func (o *observed) find(party sink.Party) int {
 	return slices.IndexFunc(o.sessions, func(h *history) bool { return h.principal == party.Client && h.session == party.Session })
-}
-
-// answered reports whether a host has answered anybody since egress started.
-func (o *observed) answered(host string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.hosts[host]
 }
 
 // of returns a session's requests, the newest first.
@@ -113,11 +96,13 @@ func (t *Tools) observe(ctx context.Context, tool, method string, u *url.URL, to
 	c := &connections.Connection{
 		Time: time.Now(), Principal: party.Client, Tool: tool, Method: method, Destination: to.String(), Origin: originOf(u), Sent: sent, Verdict: connections.Failed,
 	}
-	sink.Detail(ctx, "destination", c.Destination)
-	if sent > 0 {
-		sink.Detail(ctx, "sent", strconv.Itoa(sent))
-	}
 	return context.WithValue(ctx, observing{}, c), func() {
+		for name, value := range c.Details() {
+			sink.Detail(ctx, name, value)
+		}
+		if c.Verdict == connections.Answered {
+			t.hosts.add(to.Host)
+		}
 		t.seen.add(party, *c)
 		t.ended.WithLabelValues(c.Verdict, c.Rule).Inc()
 	}
@@ -137,16 +122,12 @@ func endings(registry prometheus.Registerer) *prometheus.CounterVec {
 
 func originOf(u *url.URL) string { return u.Scheme + "://" + u.Host }
 
-// noteAnswer writes into the record where an answer came from, and how much of it.
+// noteAnswer notes where an answer came from, and how much of it.
 func noteAnswer(ctx context.Context, answer *dialer.Answer) {
 	c := observation(ctx)
 	c.Verdict, c.Address, c.Received, c.Status = connections.Answered, answer.Address.String(), len(answer.Body), answer.Status
-	sink.Detail(ctx, "address", c.Address)
-	sink.Detail(ctx, "bytes", strconv.Itoa(c.Received))
-	sink.Detail(ctx, "status", strconv.Itoa(c.Status))
 	if from := originOf(answer.URL); from != c.Origin {
 		c.Redirected = from
-		sink.Detail(ctx, "redirected", from)
 	}
 }
 

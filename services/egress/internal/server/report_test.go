@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -137,24 +139,70 @@ func TestObserved(t *testing.T) {
 	if rows := o.of(one); rows != nil || len(o.sessions) != mostSessions {
 		t.Errorf("%d sessions, %v", len(o.sessions), rows)
 	}
-	if o.answered("new.example") {
-		t.Error("a host is known before it answered")
-	}
-	o.add(one, connections.Connection{Destination: "new.example:443", Verdict: connections.Refused})
-	if o.answered("new.example") {
-		t.Error("a host is known that was refused")
-	}
-	o.add(one, connections.Connection{Destination: "new.example:443", Verdict: connections.Answered})
-	if !o.answered("new.example") || o.answered("other.example") {
-		t.Error("a host that answered is not known")
-	}
-	for i := range mostHosts {
-		o.add(one, connections.Connection{Destination: fmt.Sprintf("h%d.example:443", i), Verdict: connections.Answered})
-	}
-	if len(o.hosts) > mostHosts || o.answered("new.example") {
-		t.Errorf("%d hosts are remembered", len(o.hosts))
-	}
 	if raw, err := json.Marshal(o.of(sink.Party{Client: "b", Session: "9"})); err != nil || !strings.Contains(string(raw), `"sent":0`) {
 		t.Errorf("%s, %v", raw, err)
+	}
+}
+
+// Hosts that answered are known after a restart, but for a line that was cut short; of too many none is.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "hosts")
+	open := func() *Hosts {
+		t.Helper()
+		h, err := OpenHosts(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = h.Close() })
+		return h
+	}
+	h := open()
+	if h.has("new.example") {
+		t.Error("a host is known before it answered")
+	}
+	h.add("new.example")
+	h.add("new.example")
+	raw, err := os.ReadFile(file)
+	if err != nil || string(raw) != "new.example\n" {
+		t.Errorf("%q, %v", raw, err)
+	}
+	if err := os.WriteFile(file, append(raw, "NO HOST\n\ncut.exam"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if h = open(); !h.has("new.example") || h.has("cut.exam") || len(h.names) != 1 {
+		t.Errorf("after a restart: %v", h.names)
+	}
+	h.add("other.example")
+	if h = open(); !h.has("other.example") || len(h.names) != 2 {
+		t.Errorf("after another: %v", h.names)
+	}
+	for i := range mostHosts {
+		h.add(fmt.Sprintf("h%d.example", i))
+	}
+	if again := open(); len(h.names) != len(again.names) || again.has("new.example") || !again.has(fmt.Sprintf("h%d.example", mostHosts-1)) {
+		t.Errorf("%d hosts are remembered, and %d after a restart", len(h.names), len(again.names))
+	}
+}
+
+// What answered is known to cards, what was refused is not.
+func TestWhatAnsweredIsKnown(t *testing.T) {
+	server := serve(t, answering("text/plain", "x"))
+	tools := listed(t, dialer.Limits{}, "", server)
+	known := func(url string) bool {
+		_, to, err := destination.ParseURL(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !strings.Contains(strings.Join(tools.remarks(to), "\n"), "NEW (low)")
+	}
+	for url, want := range map[string]bool{server.URL: true, "http://other.example/": false} {
+		if known(url) {
+			t.Errorf("%s is known before it was asked", url)
+		}
+		_, _ = fetch(tools, url) // what it returns, others test
+		if known(url) != want {
+			t.Errorf("%s is known: %t", url, !want)
+		}
 	}
 }

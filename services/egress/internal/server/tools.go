@@ -46,7 +46,8 @@ type Tools struct {
 	refuse suspicion.Severity
 	vault  Releaser
 	report Reports
-	// seen is what became of the requests of sessions, and ended counts them.
+	// hosts have answered; seen is what became of the requests of sessions, and ended counts them.
+	hosts *Hosts
 	seen  observed
 	ended *prometheus.CounterVec
 	under atomic.Int32
@@ -61,6 +62,8 @@ type Config struct {
 	Refuse  suspicion.Severity
 	Vault   Releaser
 	Reports Reports
+	// Hosts are those that have answered before; nil: none has, and they are forgotten with the process.
+	Hosts   *Hosts
 	Metrics prometheus.Registerer
 }
 
@@ -71,7 +74,10 @@ type Releaser interface {
 
 // NewTools returns the tools.
 func NewTools(c Config) (*Tools, error) {
-	t := &Tools{domains: c.Domains, refuse: c.Refuse, vault: c.Vault, report: c.Reports, ended: endings(c.Metrics)}
+	t := &Tools{domains: c.Domains, refuse: c.Refuse, vault: c.Vault, report: c.Reports, hosts: c.Hosts, ended: endings(c.Metrics)}
+	if t.hosts == nil {
+		t.hosts = &Hosts{names: map[string]bool{}}
+	}
 	c.Dialer.Allow = t.admit
 	var err error
 	if t.dialer, err = dialer.New(c.Dialer); err != nil {
@@ -220,8 +226,9 @@ func explained(ctx context.Context, err error) error {
 	}
 	if c := observation(ctx); c != nil {
 		c.Verdict, c.Rule = connections.Refused, string(refused.Rule)
+	} else {
+		sink.Detail(ctx, "rule", string(refused.Rule))
 	}
-	sink.Detail(ctx, "rule", string(refused.Rule))
 	sink.Detail(ctx, "why", refused.Why)
 	code, why := callv1.Code_CODE_FAILED, refused.Why
 	switch refused.Rule {

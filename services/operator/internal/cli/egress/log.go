@@ -118,20 +118,10 @@ func (a *app) showLog(rows []connections.Connection) error {
 // connectionOf reads a record. Its words are cleaned: a stranger chose some of them.
 func connectionOf(e *auditv1.Entry) connections.Connection {
 	body := e.GetRecord().GetBody()
-	details := body.GetDetails()
-	word := func(name string) string { return clean.Line(details[name], 300) }
-	number := func(name string) int {
-		n, err := strconv.Atoi(details[name])
-		if err != nil {
-			return 0 // it says nothing of it
-		}
-		return n
-	}
 	c := connections.Connection{
-		Index: e.GetIndex(), Time: e.GetRecord().GetTime().AsTime(), Principal: clean.Line(body.GetPrincipal(), 128),
-		Tool: clean.Line(e.GetRecord().GetTool(), 64), Destination: word("destination"), Address: word("address"), Redirected: word("redirected"),
-		Sent: number("sent"), Received: number("bytes"), Status: number("status"), Rule: word("rule"),
+		Index: e.GetIndex(), Time: e.GetRecord().GetTime().AsTime(), Principal: clean.Line(body.GetPrincipal(), 128), Tool: clean.Line(e.GetRecord().GetTool(), 64),
 	}
+	c.SetDetails(body.GetDetails())
 	switch status := e.GetRecord().GetStatus(); {
 	case status == auditv1.Status_STATUS_OK:
 		c.Verdict = connections.Answered
