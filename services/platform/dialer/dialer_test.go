@@ -25,6 +25,7 @@ import (
 
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/platformtest/traps"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -55,12 +56,12 @@ func local(t *testing.T, cfg dialer.Config, servers ...*httptest.Server) *dialer
 	t.Helper()
 	var list []destination.Destination
 	cfg.Roots = x509.NewCertPool()
-	cfg.Resolver = serveNames(t, "127.0.0.1:0", func(q dnsmessage.Question) []dnsmessage.Resource {
+	cfg.Resolver = resolver(traps.ServeNames(t, "127.0.0.1:0", func(q dnsmessage.Question) []dnsmessage.Resource {
 		if q.Name.String() != "here.test." {
 			return nil
 		}
-		return resource(q, q.Name, netip.MustParseAddr("127.0.0.1"))
-	})
+		return traps.Resource(q, q.Name, netip.MustParseAddr("127.0.0.1"))
+	}))
 	for _, s := range servers {
 		addr := addrOf(t, s)
 		cfg.Local = append(cfg.Local, addr)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -12,6 +13,16 @@ import (
 
 // apartIn says to a process that it is the one which apart started.
 const apartIn = "DURWARD_TEST_APART"
+
+// Outer is the standard output of the process that go test started, also in one that apart started.
+var Outer = sync.OnceValue(func() *os.File {
+	if os.Getenv(apartIn) == "" {
+		return os.Stdout
+	}
+	const inherited = 3
+	syscall.CloseOnExec(inherited)
+	return os.NewFile(inherited, "stdout")
+})
 
 // apart runs the test again in a process with its own user namespace and those that flags name. It returns true in that process;
 // here it returns false when that process is done, with the test failed if it failed there. It skips where the system forbids
@@ -38,6 +49,7 @@ func again(t *testing.T, attributes *syscall.SysProcAttr) bool {
 	// #nosec G204 G702 -- this very test again
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(t.Name())+"$", "-test.v", "-test.timeout="+timeout.String())
 	cmd.Env = append(os.Environ(), apartIn+"=1")
+	cmd.ExtraFiles = []*os.File{os.Stdout} // for Outer
 	cmd.SysProcAttr = attributes
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

@@ -3,8 +3,11 @@ package platformtest
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
@@ -31,7 +34,7 @@ var marker = netip.MustParseAddrPort("198.18.255.254:9")
 // done, and the test returns. It skips where the system forbids namespaces, which it never does to root.
 func NewNetwork(t *testing.T) *Network {
 	t.Helper()
-	if !apart(t, syscall.CLONE_NEWNET) {
+	if !apart(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWNS) {
 		return nil
 	}
 	if err := everywhereIsHere(); err != nil {
@@ -46,6 +49,20 @@ func NewNetwork(t *testing.T) *Network {
 	n := &Network{t: t, socket: socket, sent: map[netip.AddrPort]int{}, seen: make(chan struct{}, 1), ended: make(chan struct{})}
 	go n.watch()
 	return n
+}
+
+// ResolveAt has every program of the network ask a server for names: its /etc/resolv.conf, and nobody else's, says so.
+func (n *Network) ResolveAt(server netip.Addr) {
+	n.t.Helper()
+	file := filepath.Join(n.t.TempDir(), "resolv.conf")
+	err := os.WriteFile(file, fmt.Appendf(nil, "nameserver %s\n", server), 0o600)
+	if err == nil {
+		err = syscall.Mount(file, "/etc/resolv.conf", "", syscall.MS_BIND, "")
+	}
+	if err != nil {
+		n.t.Fatalf("name a network's name server: %v", err)
+	}
+	n.t.Cleanup(func() { _ = syscall.Unmount("/etc/resolv.conf", syscall.MNT_DETACH) }) // it ends with its namespace anyway
 }
 
 // Sent returns how often something was begun with each address until now: the first packet of a TCP connection, or a UDP packet.

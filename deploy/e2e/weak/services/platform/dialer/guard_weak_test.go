@@ -1,11 +1,11 @@
 package dialer_test
 
 import (
-	"fmt"
 	"testing"
 
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/platformtest/traps"
 )
 
 // TestWeakened is the negative control of TestTraps: where addresses are judged before they are dialled, names that change them in
@@ -14,22 +14,21 @@ func TestWeakened(t *testing.T) {
 	if err := dialer.Guards.Weaken("dial-anything"); err == nil {
 		t.Error("a guard that there is not is switched off")
 	}
-	trap := newTrap(t)
+	trap := traps.New(t)
 	if trap == nil {
 		return
 	}
-	d := trap.dialer(dialer.Config{Redirects: 3})
+	d := trapped(t, nil)
 	attack := func() int {
-		for i := range trap.targets {
-			_, _ = get(d, fmt.Sprintf("http://rebind-%d.test/", i))
-			_, _ = get(d, fmt.Sprintf("http://late-%d.test/", i))
+		for _, to := range trap.Rebinding() {
+			_, _ = get(d, to)
 		}
-		return trap.forbidden()
+		return trap.Forbidden(nobody)
 	}
 	if n := attack(); n != 0 {
 		t.Errorf("%d packets to forbidden addresses with the guard", n)
 	}
-	clear(trap.asked)
+	trap.Asked() // what comes now is new
 	if err := dialer.Guards.Weaken("dial-judged-before"); err != nil {
 		t.Fatal(err)
 	}
