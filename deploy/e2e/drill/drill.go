@@ -58,8 +58,8 @@ func (r Result) Format(name string) string {
 type Group struct {
 	Name  string
 	Lines []Line
-	// Egress adds egress and what stands for other hosts to its worlds.
-	Egress bool
+	// egress adds egress to its worlds, and configures it; nil: there is none.
+	egress func(w *world)
 }
 
 // Groups are every attack. Groups that mostly wait come first, so that the others work in the meantime.
@@ -79,7 +79,8 @@ func Groups() []Group {
 		{Name: "state", Lines: stateLines()},
 		{Name: "witnesses", Lines: rewrittenLines()},
 		{Name: "secrets", Lines: secretLines()},
-		{Name: "egress", Lines: egressLines(), Egress: true},
+		{Name: "egress", Lines: slices.Concat(egressLines(), hostileEgressLines(), lastEgressLines()), egress: withOutside},
+		{Name: "egress-vault", Lines: egressVaultLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
 		{Name: "authority", Lines: authorityLines()},
@@ -118,7 +119,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			board.Expect(l.Name, 2)
 		}
 		worlds.Run(t, &running, g.Name+"/shipped", func(t *testing.T) {
-			w := newWorld(t, false, full, g.Egress)
+			w := newWorld(t, false, full, g.egress)
 			for _, l := range lines {
 				began := time.Now()
 				trials, effects := l.attack(w)
@@ -130,7 +131,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			}
 		})
 		worlds.Run(t, &running, g.Name+"/weak", func(t *testing.T) {
-			w := newWorld(t, true, full, g.Egress)
+			w := newWorld(t, true, full, g.egress)
 			for _, l := range lines {
 				began := time.Now()
 				w.weaken(l.Weaken)

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
@@ -21,11 +20,19 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 )
+
+// lastEgressLines are those after which egress is halted, epochs lie apart, or its records do not follow each other.
+func lastEgressLines() []Line {
+	return []Line{
+		{"egress-hostile", map[string]string{harness.Vault: "callers", harness.Executor: "callers", harness.Audit: "callers"}, hostileEgress},
+		{"egress-halted-in-flight", map[string]string{harness.Egress: "halted"}, haltedInFlight},
+		{"egress-forged-records", map[string]string{harness.Audit: "kinds"}, egressForgesRecords},
+	}
+}
 
 // egressLines are attacks on the process that reaches other hosts, and with what it has. Other hosts are servers on loopback.
 func egressLines() []Line {
@@ -37,9 +44,6 @@ func egressLines() []Line {
 		{"egress-other-url", egress("arguments"), otherURL},
 		{"egress-forbidden-address", egress("dial-judged-before"), forbiddenAddress},
 		{"egress-redirect-to-forbidden", egress("dial-judged-before"), forbiddenRedirect},
-		{"egress-hostile", map[string]string{harness.Vault: "callers", harness.Executor: "callers", harness.Audit: "callers"}, hostileEgress},
-		// Last: egress stays halted.
-		{"egress-halted-in-flight", egress("halted"), haltedInFlight},
 	}
 }
 
@@ -104,14 +108,18 @@ func (o *outside) requests(path string) int {
 	return o.asked[path]
 }
 
-// configure tells egress and the vault of the servers, before they start.
-func (o *outside) configure(w *world) {
+// withOutside adds what stands for other hosts to a world, and tells egress and the vault of it before they start.
+func withOutside(w *world) {
+	w.out = newOutside(w)
+	o := w.out
 	port := o.trap.Addr().(*net.TCPAddr).Port
 	listed := strings.TrimPrefix(o.listed.URL, "http://")
 	config := w.h.ReadFile("config/egress.yaml")
 	config = strings.Replace(config, "\nlocal: []\n", fmt.Sprintf("\nlocal: [%q]\n", listed), 1)
 	config = strings.Replace(config, "\nports: [80, 443]\n", "\n", 1) + fmt.Sprintf("\nports: [80, 443, %d]\n", port)
 	w.h.WriteFile("config/egress.yaml", config)
+	client := fmt.Sprintf("{id: agent-%d,", credentialClient)
+	w.h.WriteFile("config/clients.yaml", strings.Replace(w.h.ReadFile("config/clients.yaml"), client, client+" credentials: ["+namedCredential+"],", 1))
 	w.h.WriteFile("config/security/domains.yaml", fmt.Sprintf("allow: [%q, \"127.0.0.1:%d\", \"[::1]:%d\"]\n", listed, port, port))
 }
 
@@ -249,13 +257,6 @@ func forbiddenRedirect(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// hostileEgress calls, with the certificate and key of egress, every method that is not egress'.
-func hostileEgress(w *world) (trials, effects int) {
-	as := w.source(harness.Egress)
-	dial := func(role string) *grpc.ClientConn { return w.dial(as, role, w.h.Identity(role)) }
-	return w.everyRPC(optionsv1.Role_ROLE_EGRESS, dial(harness.Vault), dial(harness.Executor), dial(harness.Audit))
-}
-
 // haltedInFlight halts egress while a page is on its way, and counts what comes back all the same.
 func haltedInFlight(w *world) (trials, effects int) {
 	s := w.open()
@@ -270,14 +271,32 @@ func haltedInFlight(w *world) (trials, effects int) {
 	case err := <-answered:
 		w.t.Fatalf("a page that a list has is not fetched: %v", err)
 	}
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := egressv1.NewControlServiceClient(w.operatorEgress).Halt(ctx, &executorv1.HaltRequest{Reason: "drill " + grant.NewID()})
-	w.must(err)
+	w.haltEgress()
 	close(w.out.released)
 	if err := <-answered; err == nil {
 		effects++
 	}
 	_, _ = w.fetch(w.out.at("/after"), rpc.MetadataGrant, marshal(after))
 	return 2, effects + w.out.requests("/after")
+}
+
+// haltEgress is the operator's halt, at egress alone.
+func (w *world) haltEgress() {
+	w.t.Helper()
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	_, err := egressv1.NewControlServiceClient(w.operatorEgress).Halt(ctx, &executorv1.HaltRequest{Reason: "drill " + grant.NewID()})
+	w.must(err)
+}
+
+// resumeEgress ends the operator's halt.
+func (w *world) resumeEgress() {
+	w.t.Helper()
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	control := egressv1.NewControlServiceClient(w.operatorEgress)
+	status, err := control.GetStatus(ctx, &egressv1.GetStatusRequest{})
+	w.must(err)
+	_, err = control.Resume(ctx, &executorv1.ResumeRequest{Statement: w.resumption(harness.Egress, status.GetEpoch()+1)})
+	w.must(err)
 }

@@ -205,23 +205,28 @@ func (w *world) resumption(role string, epoch uint64) *callv1.HumanStatement {
 // forgedRecords writes what only others may write into the history: their kinds of records, and a human's consent in its own.
 // Its effects are such entries.
 func forgedRecords(w *world) (trials, effects int) {
+	own := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED}
+	return w.forgeRecords(w.gatewayAudit, harness.Gateway, func(kind auditv1.Kind, claim int) bool { return claim == 0 && slices.Contains(own, kind) })
+}
+
+// forgeRecords writes records of every kind as a role, each with every claim of a human's consent and with none, but for those that are its own.
+func (w *world) forgeRecords(audit *grpc.ClientConn, role string, own func(kind auditv1.Kind, claim int) bool) (trials, effects int) {
 	const mark = "r-forged"
 	forged := func() int {
-		// Reads are in blocks, by writer; a gateway writes none.
-		return w.query(harness.Audit, `SELECT (SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer WHERE writers.role = 'gateway' AND request_id = ?)
-			+ (SELECT count(*) FROM spans JOIN writers ON writers.id = spans.writer WHERE writers.role = 'gateway')`, mark)
+		// Reads are in blocks, by writer, without their request; a gateway writes none.
+		return w.query(harness.Audit, `SELECT (SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer WHERE writers.role = ?1 AND request_id = ?2)
+			+ (SELECT count(*) FROM spans JOIN writers ON writers.id = spans.writer WHERE writers.role = ?1 AND ?1 = 'gateway')`, role, mark)
 	}
 	signed := w.sign(w.agentStatement("start_service", idle), w.signer)
 	unsigned := proto.CloneOf(signed)
 	unsigned.Signature = []byte("-----BEGIN SSH SIGNATURE-----\nAAAA\n-----END SSH SIGNATURE-----\n")
 	claims := []*auditv1.Body{{}, {Confirmed: true}, {Dangerous: true}, {Statement: signed}, {Statement: unsigned}}
-	own := []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED, auditv1.Kind_KIND_REFUSED}
 	before := forged()
-	log := auditv1.NewLogServiceClient(w.gatewayAudit)
+	log := auditv1.NewLogServiceClient(audit)
 	for value := range auditv1.Kind_name {
 		kind := auditv1.Kind(value)
 		for i, claim := range claims {
-			if i == 0 && slices.Contains(own, kind) {
+			if own(kind, i) {
 				continue
 			}
 			trials++

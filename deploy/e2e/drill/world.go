@@ -76,9 +76,10 @@ type world struct {
 	}
 }
 
-func newWorld(t *testing.T, weak, full, egress bool) *world {
+// newWorld makes an installation and starts it. With egress it has the process that reaches other hosts, which egress configures.
+func newWorld(t *testing.T, weak, full bool, egress func(w *world)) *world {
 	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds()), Egress: egress})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds()), Egress: egress != nil})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)
@@ -94,9 +95,8 @@ func newWorld(t *testing.T, weak, full, egress bool) *world {
 	clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, channel: \"messaging:drill\", tier_ceiling: READ}\n",
 		messenger, sha256.Sum256([]byte(messengerToken)))
 	w.h.WriteFile("config/clients.yaml", clients)
-	if egress {
-		w.out = newOutside(w)
-		w.out.configure(w)
+	if egress != nil {
+		egress(w)
 	}
 	w.h.StartAll()
 	w.trust = w.h.Trust()
@@ -115,7 +115,7 @@ func newWorld(t *testing.T, weak, full, egress bool) *world {
 	w.operatorVault = w.dial(operator, harness.Vault, w.h.Identity(harness.Vault))
 	w.operatorExecutor = w.dial(operator, harness.Executor, w.h.Identity(harness.Executor))
 	w.operatorAudit = w.dial(operator, harness.Audit, w.h.Identity(harness.Audit))
-	if egress {
+	if egress != nil {
 		w.gatewayEgress = w.dial(gateway, harness.Egress, w.h.Identity(harness.Egress))
 		w.operatorEgress = w.dial(operator, harness.Egress, w.h.Identity(harness.Egress))
 	}

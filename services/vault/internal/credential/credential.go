@@ -296,7 +296,7 @@ func (s *Service) runsNow(ctx context.Context, g *callv1.Grant, ask *safe.Ask, m
 		return errors.New("its operation does not run now")
 	}
 	ask.Agent = o.Agent
-	return may(o, *ask)
+	return asked(may(o, *ask))
 }
 
 // startsNow reports why a call does not start that service.

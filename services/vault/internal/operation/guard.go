@@ -37,3 +37,6 @@ func ownedBy(o *store.Operation, principal string) bool { return o.Principal == 
 
 // refuseSpent returns the error of a spend as it is.
 func refuseSpent(err error) error { return err }
+
+// sinkIs reports whether a grant that names one sink is the caller's.
+func sinkIs(named, caller string) bool { return named == caller }

@@ -35,7 +35,7 @@ func (q *Queue) Redeem(ctx context.Context, signed *callv1.SignedGrant, sink str
 	case err != nil:
 		q.refuseGrant(ctx, nil, sink, err)
 		return time.Time{}, refusedGrant(err)
-	case g.GetAudience() != sink:
+	case !sinkIs(g.GetAudience(), sink):
 		err := errors.New("the grant is for another sink")
 		q.refuseGrant(ctx, g, sink, err)
 		return time.Time{}, refusedGrant(err)
@@ -191,14 +191,14 @@ func (q *Queue) Redeemed(ctx context.Context, g *callv1.Grant, sink string) (boo
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && spend.Audience == sink && spend.GrantID == g.GetId(), err
+	return err == nil && sinkIs(spend.Audience, sink) && spend.GrantID == g.GetId(), err
 }
 
 // Settle says how a redeemed operation ended; the next identical request is a new one. Settling again changes nothing.
 // CODE_NOT_FOUND for a spend key that this sink did not redeem.
 func (q *Queue) Settle(ctx context.Context, id string, use uint32, ok bool, sink string) error {
 	spend, err := q.Store.Spent(ctx, id, use)
-	if errors.Is(err, store.ErrNotFound) || err == nil && spend.Audience != sink {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !sinkIs(spend.Audience, sink) {
 		return errNotFound()
 	}
 	if err != nil {

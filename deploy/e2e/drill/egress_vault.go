@@ -1,0 +1,221 @@
+package drill
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"durward.internal/deploy/e2e/harness"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
+)
+
+// egressVaultLines are the attacks on egress of somebody who has the vault, as vaultLines has him. Their effects are requests at the
+// listed server.
+func egressVaultLines() []Line {
+	egress := func(guards string) map[string]string { return map[string]string{harness.Egress: guards} }
+	return []Line{
+		{"egress-without-vault", egress("redeem"), fetchWithoutVault},
+		// The hostile vault stays from here on.
+		{"egress-no-human", egress("statement"), requestNoHuman},
+		{"egress-other-request", egress("arguments,subject,statement"), otherRequest},
+		{"egress-request-again", egress("spent,uses"), requestAgain},
+		{"egress-audit-away", egress("intent"), fetchAuditAway},
+		{"egress-old-epoch", egress("epoch,statement"), requestOldEpoch},
+	}
+}
+
+// fetchWithoutVault fetches while no vault can redeem the grant.
+func fetchWithoutVault(w *world) (trials, effects int) {
+	s := w.open()
+	var grants []string
+	for range 5 {
+		grants = append(grants, marshal(w.fetchGrant(s, w.out.at("/no-vault"))))
+	}
+	w.h.Process(harness.Vault).Kill()
+	for _, g := range grants {
+		trials++
+		_, _ = w.fetch(w.out.at("/no-vault"), rpc.MetadataGrant, g)
+		if effects = w.out.requests("/no-vault"); w.caught(effects) {
+			break
+		}
+	}
+	w.takeVault()
+	return trials, effects
+}
+
+// post is the arguments of a request to the listed server.
+func (w *world) post(path string) []byte {
+	return fmt.Appendf(nil, `{"body":"x","method":"POST","url":%q}`, w.out.at(path))
+}
+
+// requestStatement writes the statement of an approval for an agent's request that never was: good in every field.
+func (w *world) requestStatement(arguments []byte) *statement.Statement {
+	w.t.Helper()
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	preview, err := egressv1.NewControlServiceClient(w.operatorEgress).PreviewCall(ctx, &executorv1.PreviewCallRequest{
+		Tool: w.tool("http_request").Ref(), Arguments: arguments,
+	})
+	w.must(err)
+	st := w.newStatement(statement.KindApprove, "http_request", "", preview)
+	digest := canonical.Digest(arguments)
+	st.Arguments, st.ArgumentsDigest = arguments, canonical.FormatDigest(digest[:])
+	st.Principal, st.Session, st.Channel = "agent-0", "s-drill", "api"
+	return st
+}
+
+// requestGrant writes the grant that goes with a request's statement: good in every field.
+func (w *world) requestGrant(st *statement.Statement, arguments []byte, statements ...*callv1.HumanStatement) *callv1.Grant {
+	w.t.Helper()
+	g, digest := w.grantOf(st, "http_request", "", statements...), canonical.Digest(arguments)
+	g.ArgumentsDigest = digest[:]
+	return g
+}
+
+// request sends a request by a grant that the vault's key signs.
+func (w *world) request(arguments []byte, g *callv1.Grant) {
+	w.t.Helper()
+	tool := w.tool("http_request")
+	request, err := tool.Decode(arguments)
+	w.must(err)
+	// What it answers counts for nothing: effects are counted.
+	_, _ = w.send(w.gatewayEgress, tool, request, rpc.MetadataGrant, marshal(w.vaultSigns(g)))
+}
+
+// requestNoHuman sends requests that no human approved, with statements that the operator did not sign, or signed about something else.
+func requestNoHuman(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/no-human"
+	arguments := w.post(path)
+	st := w.requestStatement(arguments)
+	bad := [][]*callv1.HumanStatement{nil, {{Statement: []byte("{}"), Signature: []byte("none")}}}
+	for _, h := range w.badStatements(st) {
+		bad = append(bad, []*callv1.HumanStatement{h})
+	}
+	for _, statements := range bad {
+		for _, edit := range []func(*callv1.Grant){func(*callv1.Grant) {}, func(g *callv1.Grant) { g.Dangerous = true }} {
+			trials++
+			g := w.requestGrant(st, arguments, statements...)
+			g.OperationId = grant.NewID()
+			edit(g)
+			w.request(arguments, g)
+			if effects = w.out.requests(path); w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, effects
+}
+
+// otherRequest takes the operator's yes to one request for others.
+func otherRequest(w *world) (trials, effects int) {
+	w.takeVault()
+	asked := w.post("/asked")
+	st := w.requestStatement(asked)
+	signed := w.sign(st, w.signer)
+	others := []string{"/other", "/asked/", "/asked?x", "/Asked"}
+	for _, path := range others {
+		arguments := w.post(path)
+		other := w.requestStatement(arguments)
+		for _, subject := range []*statement.Statement{st, other} {
+			trials++
+			w.request(arguments, w.requestGrant(subject, arguments, signed)) // as the call is
+			trials++
+			w.request(arguments, w.requestGrant(subject, asked, signed)) // as the statement is
+		}
+		effects += w.out.requests(path)
+		if w.caught(effects) {
+			return trials, effects
+		}
+	}
+	if !w.weak {
+		w.request(asked, w.requestGrant(st, asked, signed))
+		if n := w.out.requests("/asked"); n != 1 {
+			w.t.Fatalf("what the human approved was sent %d times, so that the rest shows nothing", n)
+		}
+	}
+	return trials, effects
+}
+
+// requestAgain sends an approved request more than once: by its grant, and by grants that are issued afresh.
+func requestAgain(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/once"
+	arguments := w.post(path)
+	st := w.requestStatement(arguments)
+	signed := w.sign(st, w.signer)
+	g := w.requestGrant(st, arguments, signed)
+	w.request(arguments, g)
+	if n := w.out.requests(path); n != 1 {
+		w.t.Fatalf("a genuine grant had %d effects, so that another use shows nothing", n)
+	}
+	for use := range uint32(30) {
+		trials += 2
+		w.request(arguments, g)
+		fresh := w.requestGrant(st, arguments, signed)
+		fresh.Use = use + 1
+		w.request(arguments, fresh)
+		if effects = w.out.requests(path) - 1; w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// fetchAuditAway fetches while nothing can be recorded.
+func fetchAuditAway(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/unrecorded"
+	base := w.fetchBase()
+	for _, begin := range []func(p *harness.Process) (end func()){
+		func(p *harness.Process) func() { p.Hang(); return p.Kill },
+		func(p *harness.Process) func() { p.Kill(); return func() {} },
+	} {
+		end := begin(w.h.Process(harness.Audit))
+		trials += w.volley(make([]string, w.size(200, 8)), func(string) { _, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, w.fetchAs(base, w.out.at(path))) },
+			func() bool { return w.caught(w.out.requests(path)) })
+		end()
+		w.h.StartProcess(harness.Audit)
+		w.awaitAll()
+		w.settle()
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// requestOldEpoch sends what was approved before a human halted egress, while it is halted and when it is resumed.
+func requestOldEpoch(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/before-the-halt"
+	arguments := w.post(path)
+	var grants []*callv1.Grant
+	for range 10 {
+		st := w.requestStatement(arguments)
+		grants = append(grants, w.requestGrant(st, arguments, w.sign(st, w.signer)))
+	}
+	w.haltEgress()
+	for _, g := range grants[:5] {
+		trials++
+		w.request(arguments, g)
+	}
+	w.resumeEgress()
+	for _, g := range grants[5:] {
+		trials += 2
+		w.request(arguments, g)
+		ahead := proto.CloneOf(g)
+		ahead.Epoch += 2 // the vault goes with the epoch as it likes: the statement does not
+		w.request(arguments, ahead)
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, w.out.requests(path)
+}

@@ -1,0 +1,21 @@
+//go:build drill
+
+package drill_test
+
+import (
+	"regexp"
+	"testing"
+
+	"durward.internal/deploy/e2e/drill"
+)
+
+func TestDrillNetwork(t *testing.T) {
+	t.Parallel()
+	chosen, err := regexp.Compile(*lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chosen.MatchString(drill.NetworkLine) {
+		drill.RunNetwork(t, full)
+	}
+}
