@@ -1,12 +1,16 @@
 package server
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +116,57 @@ func TestRefusals(t *testing.T) {
 				t.Error("a request is still under way")
 			}
 		})
+	}
+}
+
+// While servers answer without end, never, or with a bomb, others' pages are fetched as always.
+func TestHostileServersHarmNoOtherCall(t *testing.T) {
+	const each = 20
+	reached := make(chan struct{}, 3*each)
+	var bomb bytes.Buffer
+	packed := gzip.NewWriter(&bomb)
+	_, err := packed.Write(make([]byte, 16<<20))
+	if err := errors.Join(err, packed.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var bad []*httptest.Server
+	for _, handler := range []http.HandlerFunc{
+		func(w http.ResponseWriter, r *http.Request) { reached <- struct{}{}; endless(w, r) },
+		func(_ http.ResponseWriter, r *http.Request) { reached <- struct{}{}; <-r.Context().Done() },
+		func(w http.ResponseWriter, _ *http.Request) {
+			reached <- struct{}{}
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(bomb.Bytes()) // who refuses it has gone
+		},
+	} {
+		bad = append(bad, serve(t, handler))
+	}
+	good := serve(t, answering("text/plain", "good"))
+	tools := listed(t, dialer.Limits{Whole: time.Minute}, "", append(bad, good)...)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	var calls sync.WaitGroup
+	for _, s := range bad {
+		for range each {
+			calls.Go(func() {
+				if answer, err := tools.FetchUrl(ctx, &egressv1.FetchUrlRequest{Url: &s.URL}); err == nil {
+					t.Errorf("%v is an answer", answer)
+				}
+			})
+		}
+	}
+	for range cap(reached) {
+		<-reached
+	}
+	for range each {
+		if answer, err := fetch(tools, good.URL); err != nil || answer.GetText() != "good" {
+			t.Errorf("%v, %v", answer, err)
+		}
+	}
+	giveUp()
+	calls.Wait()
+	if n := tools.UnderWay(); n != 0 {
+		t.Errorf("%d requests are still under way", n)
 	}
 }
 
