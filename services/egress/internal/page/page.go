@@ -186,6 +186,9 @@ func invisible(style string) bool {
 	return false
 }
 
+// parentheses end a link in Markdown.
+var parentheses = strings.NewReplacer("(", "%28", ")", "%29")
+
 // absolute is a link as it can be fetched, "" if it cannot.
 func (w *writer) absolute(href string) string {
 	if href == "" || len(href) > maxLink {
@@ -201,7 +204,7 @@ func (w *writer) absolute(href string) string {
 	if u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
 		return ""
 	}
-	return strings.NewReplacer("(", "%28", ")", "%29").Replace(u.String())
+	return parentheses.Replace(u.String())
 }
 
 // text writes text as a browser shows it: blanks are one, but where they count.
