@@ -72,21 +72,23 @@ func TestProgram(t *testing.T) {
 	for name, c := range map[string]struct {
 		release Release
 		want    error
+		says    string
 	}{
-		"without a vault": {nil, driver.ErrNoCredential},
+		"without a vault": {nil, driver.ErrNoCredential, ""},
 		"sealed": {func(context.Context, string, []string, []byte) ([]byte, error) {
 			return nil, fault.New(callv1.Code_CODE_SEALED, "x")
-		}, driver.ErrSealed},
+		}, driver.ErrSealed, ""},
 		"not granted": {func(context.Context, string, []string, []byte) ([]byte, error) {
 			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "x")
-		}, driver.ErrNoCredential},
-		"without a call": {func(context.Context, string, []string, []byte) ([]byte, error) { return nil, driver.ErrOnlyByCall }, driver.ErrOnlyByCall},
+		}, driver.ErrNoCredential, ""},
+		"without a call": {func(context.Context, string, []string, []byte) ([]byte, error) { return nil, driver.ErrOnlyByCall }, driver.ErrOnlyByCall, ""},
 		"sealed for another service": {func(_ context.Context, _ string, _ []string, public []byte) ([]byte, error) {
 			return handover.Seal(public, "other", nil)
-		}, driver.ErrNotStarted},
-		"a variable with a zero byte": {releases(variable("api", "TOKEN", "a\x00b")), driver.ErrNotStarted},
+		}, driver.ErrNotStarted, "not sealed to this start"},
+		"a variable with a zero byte": {releases(variable("api", "TOKEN", "a\x00b")), driver.ErrNotStarted, "api: it holds a zero byte"},
 	} {
-		if got, err := run(c.release, "echo it ran"); !errors.Is(err, c.want) || got != "" {
+		got, err := run(c.release, "echo it ran")
+		if !errors.Is(err, c.want) || got != "" || !strings.Contains(err.Error(), c.says) || errors.Is(err, driver.ErrNotStarted) != (c.want == driver.ErrNotStarted) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
@@ -192,6 +194,71 @@ func TestPut(t *testing.T) {
 			if left, err := os.ReadDir(place); err != nil || len(left) != 0 {
 				t.Errorf("%s left behind: %v, %v", name, left, err)
 			}
+		}
+	}
+}
+
+// TestALauncherRefuses: as above without a process in between, so that each reason is seen.
+func TestALauncherRefuses(t *testing.T) {
+	t.Parallel()
+	refuses := func(name, says string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	own, err := os.MkdirTemp("/dev/shm", "launch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(own) })
+	everybodys := filepath.Join(own, "everybodys")
+	if err := errors.Join(os.Mkdir(everybodys, 0o700), os.Chmod(everybodys, 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	disk, err := os.MkdirTemp(".", "disk")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(disk) })
+	values := []handover.Value{file("hf", "HF", "x")}
+	_, _, err = put(disk, values)
+	refuses("a folder on a disk", "is on a disk", err)
+	_, _, err = put(everybodys, values)
+	refuses("a folder that others get into", "this user alone", err)
+	_, _, err = put(own, []handover.Value{variable("api", "TOKEN", "y")})
+	refuses("a value for a variable", "a container gets files alone", err)
+	_, _, err = put(filepath.Join(own, "a", "b"), values)
+	refuses("a folder that cannot be made", "no such file", err)
+	refuses("a variable with a zero byte", "zero byte", become(instructions{Path: "/none"}, []handover.Value{variable("api", "TOKEN", "a\x00b")}))
+
+	// A program is told by the conversation's end alone.
+	executor, launcher := net.Pipe()
+	said := make(chan []byte, 1)
+	go func() {
+		_, _ = readFrame(executor)
+		_ = writeFrame(executor, []byte(`{"Path":"/none","Service":"llm"}`))
+		raw, _ := io.ReadAll(executor)
+		said <- raw
+	}()
+	refuses("what is not sealed to it", "not sealed to this start", launch(launcher))
+	_ = launcher.Close()
+	if raw := <-said; len(raw) > 0 {
+		t.Errorf("it says %q", raw)
+	}
+}
+
+// Neither side takes more memory for what the other says than a frame may have, whatever length it is said to have.
+func TestFrames(t *testing.T) {
+	t.Parallel()
+	var told bytes.Buffer
+	for _, n := range []int{0, 1, maxFrame, maxFrame + 1} {
+		told.Reset()
+		if err := writeFrame(&told, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readFrame(&told); (err == nil) != (n <= maxFrame) || err == nil && len(got) != n {
+			t.Errorf("%d bytes: %d, %v", n, len(got), err)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -57,20 +56,20 @@ func launch(control io.ReadWriter) error {
 		return errors.New("the executor said nothing that can be understood")
 	}
 	values, err := key.Open(to.Sealed, to.Service)
-	if err != nil && to.Path != "" {
-		return err
-	}
 	defer handover.Clear(values)
 	var said answer
 	var undo func()
 	switch {
 	case err != nil:
 	case to.Path != "":
-		return become(to, values)
+		err = become(to, values)
 	case to.Socket != "":
 		undo, err = serve(to, values)
 	default:
 		said.Files, undo, err = put(to.Folder, values)
+	}
+	if to.Path != "" {
+		return err // it did not become the program, and its last words say why
 	}
 	if err != nil {
 		said.Failed = err.Error()
@@ -134,9 +133,7 @@ func memoryFile(v handover.Value) (string, error) {
 // serve answers at a socket, where systemd comes as root, or as this user where it is the user's own, from an abstract address that
 // names the unit and the credential (systemd.exec(5), LoadCredential=).
 func serve(to instructions, values []handover.Value) (undo func(), err error) {
-	if err := os.Remove(to.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	_ = os.Remove(to.Socket) // an earlier launcher's; what cannot be removed is in the way of listening
 	if err := os.MkdirAll(filepath.Dir(to.Socket), 0o700); err != nil {
 		return nil, err
 	}
@@ -182,9 +179,7 @@ func give(conn *net.UnixConn, unit string, values []handover.Value) {
 
 // put puts values into files of a folder below, and returns how to take them away.
 func put(folder string, values []handover.Value) (files []File, undo func(), err error) {
-	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, nil, err
-	}
+	_ = os.Mkdir(folder, 0o700) // it may be there; what is there now is looked at
 	var st unix.Stat_t
 	var on unix.Statfs_t
 	if err := errors.Join(unix.Lstat(folder, &st), unix.Statfs(folder, &on)); err != nil {
