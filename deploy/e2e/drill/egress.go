@@ -42,6 +42,9 @@ func egressLines() []Line {
 		{"egress-permit-for-a-fetch", egress("permit,one-call"), permitForFetch},
 		{"egress-grant-again", egress("redeem"), fetchedAgain},
 		{"egress-other-url", egress("arguments"), otherURL},
+		{"egress-request-no-grant", egress("required"), requestNoGrant},
+		{"egress-other-tool", egress("tool,audience,arguments,subject,statement,redeem"), requestByOthers},
+		{"egress-forged-permit", egress("permit"), forgedReport},
 		{"egress-forbidden-address", egress("dial-judged-before"), forbiddenAddress},
 		{"egress-redirect-to-forbidden", egress("dial-judged-before"), forbiddenRedirect},
 	}
@@ -208,6 +211,47 @@ func otherURL(w *world) (trials, effects int) {
 		}
 	}
 	return trials, effects
+}
+
+// requestNoGrant sends requests with everything but a grant for one.
+func requestNoGrant(w *world) (trials, effects int) {
+	const path = "/no-grant"
+	s := w.open()
+	for _, md := range [][]string{
+		nil, {rpc.MetadataGrant, ""}, {rpc.MetadataGrant, "\x00"}, {rpc.MetadataGrant, marshal(&callv1.SignedGrant{})}, {rpc.MetadataPermit, s.permits["egress"]},
+		{rpc.MetadataGrant, s.permits["egress"]}, {rpc.MetadataPermit, s.permits["executor"]}, {"durward-approved", "true"}, {"durward-caller", w.h.OperatorIdentity().String()},
+	} {
+		trials++
+		w.request(w.post(path), md...)
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// requestByOthers sends requests by genuine grants for something else: a page, a look, an approved start.
+func requestByOthers(w *world) (trials, effects int) {
+	const path = "/by-others"
+	s := w.open()
+	for _, g := range []*callv1.SignedGrant{w.fetchGrant(s, w.out.at(path)), w.readGrant(s), w.approved(s, "start_service", idle)} {
+		for _, arguments := range [][]byte{w.post(path), fmt.Appendf(nil, `{"method":"GET","url":%q}`, w.out.at(path))} {
+			trials++
+			w.request(arguments, rpc.MetadataGrant, marshal(g))
+			if effects = w.out.requests(path); w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, effects
+}
+
+// forgedReport has egress report on a session without leave. Its effects are reports.
+func forgedReport(w *world) (trials, effects int) {
+	s, format := w.open(), "csp"
+	return w.forgePermits(s.permits["egress"], s.permits["executor"], func(md ...string) int {
+		return disclosed(w.send(w.gatewayEgress, w.tool("security_report"), &egressv1.SecurityReportRequest{Format: &format}, md...))
+	})
 }
 
 // forbidden are spellings of the trap's URL, as one that a list has, and as others read it too.

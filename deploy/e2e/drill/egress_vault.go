@@ -78,14 +78,20 @@ func (w *world) requestGrant(st *statement.Statement, arguments []byte, statemen
 	return g
 }
 
-// request sends a request by a grant that the vault's key signs.
-func (w *world) request(arguments []byte, g *callv1.Grant) {
+// request sends a request as the gateway.
+func (w *world) request(arguments []byte, md ...string) {
 	w.t.Helper()
 	tool := w.tool("http_request")
 	request, err := tool.Decode(arguments)
 	w.must(err)
 	// What it answers counts for nothing: effects are counted.
-	_, _ = w.send(w.gatewayEgress, tool, request, rpc.MetadataGrant, marshal(w.vaultSigns(g)))
+	_, _ = w.send(w.gatewayEgress, tool, request, md...)
+}
+
+// issueRequest sends one by a grant that the vault's key signs.
+func (w *world) issueRequest(arguments []byte, g *callv1.Grant) {
+	w.t.Helper()
+	w.request(arguments, rpc.MetadataGrant, marshal(w.vaultSigns(g)))
 }
 
 // requestNoHuman sends requests that no human approved, with statements that the operator did not sign, or signed about something else.
@@ -104,7 +110,7 @@ func requestNoHuman(w *world) (trials, effects int) {
 			g := w.requestGrant(st, arguments, statements...)
 			g.OperationId = grant.NewID()
 			edit(g)
-			w.request(arguments, g)
+			w.issueRequest(arguments, g)
 			if effects = w.out.requests(path); w.caught(effects) {
 				return trials, effects
 			}
@@ -125,9 +131,9 @@ func otherRequest(w *world) (trials, effects int) {
 		other := w.requestStatement(arguments)
 		for _, subject := range []*statement.Statement{st, other} {
 			trials++
-			w.request(arguments, w.requestGrant(subject, arguments, signed)) // as the call is
+			w.issueRequest(arguments, w.requestGrant(subject, arguments, signed)) // as the call is
 			trials++
-			w.request(arguments, w.requestGrant(subject, asked, signed)) // as the statement is
+			w.issueRequest(arguments, w.requestGrant(subject, asked, signed)) // as the statement is
 		}
 		effects += w.out.requests(path)
 		if w.caught(effects) {
@@ -135,7 +141,7 @@ func otherRequest(w *world) (trials, effects int) {
 		}
 	}
 	if !w.weak {
-		w.request(asked, w.requestGrant(st, asked, signed))
+		w.issueRequest(asked, w.requestGrant(st, asked, signed))
 		if n := w.out.requests("/asked"); n != 1 {
 			w.t.Fatalf("what the human approved was sent %d times, so that the rest shows nothing", n)
 		}
@@ -151,16 +157,16 @@ func requestAgain(w *world) (trials, effects int) {
 	st := w.requestStatement(arguments)
 	signed := w.sign(st, w.signer)
 	g := w.requestGrant(st, arguments, signed)
-	w.request(arguments, g)
+	w.issueRequest(arguments, g)
 	if n := w.out.requests(path); n != 1 {
 		w.t.Fatalf("a genuine grant had %d effects, so that another use shows nothing", n)
 	}
 	for use := range uint32(30) {
 		trials += 2
-		w.request(arguments, g)
+		w.issueRequest(arguments, g)
 		fresh := w.requestGrant(st, arguments, signed)
 		fresh.Use = use + 1
-		w.request(arguments, fresh)
+		w.issueRequest(arguments, fresh)
 		if effects = w.out.requests(path) - 1; w.caught(effects) {
 			break
 		}
@@ -204,15 +210,15 @@ func requestOldEpoch(w *world) (trials, effects int) {
 	w.haltEgress()
 	for _, g := range grants[:5] {
 		trials++
-		w.request(arguments, g)
+		w.issueRequest(arguments, g)
 	}
 	w.resumeEgress()
 	for _, g := range grants[5:] {
 		trials += 2
-		w.request(arguments, g)
+		w.issueRequest(arguments, g)
 		ahead := proto.CloneOf(g)
 		ahead.Epoch += 2 // the vault goes with the epoch as it likes: the statement does not
-		w.request(arguments, ahead)
+		w.issueRequest(arguments, ahead)
 		if effects = w.out.requests(path); w.caught(effects) {
 			break
 		}

@@ -3,6 +3,7 @@ package drill
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -59,15 +60,25 @@ func disclosed(m proto.Message, err error) int {
 // forgedPermit looks without leave. Its effects are answers.
 func forgedPermit(w *world) (trials, effects int) {
 	s := w.open()
-	raw := []byte(s.permits["executor"])
-	if disclosed(w.execute(w.gatewayExecutor, "service_info", idle, rpc.MetadataPermit, string(raw))) != 1 {
-		w.t.Fatal("a genuine permit discloses nothing, so a forged one proves nothing")
-	}
+	return w.forgePermits(s.permits["executor"], s.permits["vault"], func(md ...string) int {
+		return disclosed(w.execute(w.gatewayExecutor, "service_info", idle, md...))
+	})
+}
+
+// forgePermits looks by what is made of a genuine permit, by another process's and without one; look returns how much it sees.
+func (w *world) forgePermits(permit, another string, look func(md ...string) int) (trials, effects int) {
+	raw := []byte(permit)
+	harness.Eventually(w.t, "a genuine permit discloses something, without which a forged one proves nothing", func() error {
+		if look(rpc.MetadataPermit, permit) != 1 {
+			return errors.New("nothing is disclosed")
+		}
+		return nil
+	})
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	w.must(err)
 	genuine := &callv1.SignedPermit{}
 	w.must(proto.Unmarshal(raw, genuine))
-	forged := []string{"", "\x00", marshal(&callv1.SignedPermit{}), s.permits["vault"]}
+	forged := []string{"", "\x00", marshal(&callv1.SignedPermit{}), another}
 	for _, kid := range []string{w.vaultKey.KID, "", "test"} {
 		for _, domain := range []string{"durward.permit.v1\x00", "durward.grant.v1\x00", ""} {
 			forged = append(forged, marshal(&callv1.SignedPermit{
@@ -84,11 +95,11 @@ func forgedPermit(w *world) (trials, effects int) {
 	}
 	var answers atomic.Int64
 	trials = w.volley(forged, func(p string) {
-		answers.Add(int64(disclosed(w.execute(w.gatewayExecutor, "service_info", idle, rpc.MetadataPermit, p))))
+		answers.Add(int64(look(rpc.MetadataPermit, p)))
 	}, func() bool { return answers.Load() > 0 })
 	for range 5 {
 		trials++
-		answers.Add(int64(disclosed(w.execute(w.gatewayExecutor, "service_info", idle))))
+		answers.Add(int64(look()))
 	}
 	return trials, int(answers.Load())
 }

@@ -141,6 +141,7 @@ func checkRequired() bool { return !Guards.Off("check") }
 
 func ungranted(ctx context.Context) context.Context {
 	return context.WithValue(ctx, notesKey{}, &notes{
+		call: &call{}, // nobody's
 		confirm: func(_ context.Context, begin func()) error {
 			begin()
 			return nil
