@@ -105,6 +105,13 @@ func (m *Monitor) describe(pid int) (name, owner string) {
 	if raw, err := os.ReadFile(m.file(pid, "comm")); err == nil {
 		name = clean.Name(strings.TrimSuffix(string(raw), "\n"), maxName)
 	}
+	if _, err := strconv.Atoi(name); err == nil {
+		// The kernel calls a program by the number of the file that it was started from, as package process does.
+		if raw, err := os.ReadFile(m.file(pid, "cmdline")); err == nil {
+			program, _, _ := strings.Cut(string(raw), "\x00")
+			name = clean.Name(filepath.Base(program), maxName)
+		}
+	}
 	info, err := os.Stat(filepath.Dir(m.file(pid, "comm")))
 	if err != nil {
 		return name, ""

@@ -301,6 +301,20 @@ func TestAttribution(t *testing.T) {
 	}
 }
 
+// A program that was started from an open file is called by its number: its command line has its name.
+func TestNameOfAnOpenFile(t *testing.T) {
+	m := monitor(t, nil, nil)
+	program(t, m, 7, 1, "")
+	for name, text := range map[string]string{"comm": "3\n", "cmdline": "/opt/llama/llama-\x1bserver\x00-m\x00model"} {
+		if err := os.WriteFile(filepath.Join(m.proc, "7", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if name, _ := m.describe(7); !strings.HasPrefix(name, "llama-") || strings.Contains(name, "\x1b") {
+		t.Errorf("it is called %q", name)
+	}
+}
+
 // What claims do not show in measurements yet is outstanding; what ended a moment ago still belongs to its service.
 func TestAccounting(t *testing.T) {
 	d := &driver{devices: real2()}
