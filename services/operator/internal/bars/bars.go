@@ -53,10 +53,16 @@ func Of(g *executorv1.Gpu) Sizes {
 		left -= s[k]
 	}
 	foreign := min(g.GetMemoryForeignMib(), g.GetMemoryUsedMib())
+	services := g.GetMemoryUsedMib() - foreign
 	take(Reserved, g.GetMemoryReservedMib())
-	take(Services, g.GetMemoryUsedMib()-foreign)
+	if len(g.GetServices()) == 0 && g.GetMemoryClaimedMib() == 0 {
+		// A few MiB of what is used belong to no program: the driver takes them for all together.
+		unowned := min(services, left)
+		s[Reserved], left, services = s[Reserved]+unowned, left-unowned, 0
+	}
+	take(Services, services)
 	take(Foreign, foreign)
-	take(Claimed, g.GetMemoryClaimedMib()-min(g.GetMemoryClaimedMib(), g.GetMemoryUsedMib()-foreign))
+	take(Claimed, g.GetMemoryClaimedMib()-min(g.GetMemoryClaimedMib(), services))
 	take(Free, left)
 	return s
 }

@@ -26,6 +26,8 @@ func TestOf(t *testing.T) {
 		{"everything", &executorv1.Gpu{
 			MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryForeignMib: 100, MemoryClaimedMib: 500, MemoryReservedMib: 50, MemoryFreeMib: 650,
 		}, Sizes{Services: 200, Foreign: 100, Claimed: 300, Free: 350, Reserved: 50}},
+		{"a stranger alone", &executorv1.Gpu{MemoryTotalMib: 1000, MemoryUsedMib: 108, MemoryForeignMib: 100, MemoryReservedMib: 50},
+			Sizes{Foreign: 100, Free: 842, Reserved: 58}},
 		{"services use more than they declared", &executorv1.Gpu{MemoryTotalMib: 1000, MemoryUsedMib: 300, MemoryClaimedMib: 200},
 			Sizes{Services: 300, Free: 700}},
 	} {

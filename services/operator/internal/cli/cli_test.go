@@ -81,7 +81,7 @@ func TestGPUWords(t *testing.T) {
 		{"simulated", 2, true, false, "2 × simulated (as the example catalogue says; no NVIDIA driver found)"},
 		{"simulated", 1, false, true, "1 × simulated (as the catalogue says; an NVIDIA driver is there, and this executor does not use it)"},
 		{"nvml", 8, false, true, "8 × NVIDIA"},
-		{"nvidia-smi", 1, false, true, "1 × NVIDIA (read through nvidia-smi: this build was made without a C compiler)"},
+		{"nvidia-smi", 1, false, true, "1 × NVIDIA (read through nvidia-smi, not the driver's library)"},
 		{"none found", 0, false, false, "none (no NVIDIA driver found; the catalogue simulates none)"},
 	} {
 		if got := GPUWords(c.source, c.gpus, c.example, c.driver); got != c.want {

@@ -132,7 +132,7 @@ func GPUWords(source string, gpus uint32, example, driver bool) string {
 	case "nvml":
 		return fmt.Sprintf("%d × NVIDIA", gpus)
 	case "nvidia-smi":
-		return fmt.Sprintf("%d × NVIDIA (read through nvidia-smi: this build was made without a C compiler)", gpus)
+		return fmt.Sprintf("%d × NVIDIA (read through nvidia-smi, not the driver's library)", gpus)
 	default:
 		return "none (" + found + "; the catalogue simulates none)"
 	}

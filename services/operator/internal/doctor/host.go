@@ -225,7 +225,7 @@ func gpuSource(_ context.Context, cfg Config) []Finding {
 	case source == "nvidia-smi":
 		return []Finding{{Warning, "gpu",
 			fmt.Sprintf("%d GPUs, read through nvidia-smi: slower, and without the driver's events", status.GetGpus()),
-			"Build with a C compiler (apt-get install gcc; make build), or install a release."}}
+			"Unless gpu.source says so: build with a C compiler (apt-get install gcc; make build), or install a release."}}
 	case source == "simulated" && driver:
 		return []Finding{{Warning, "gpu", "GPUs are simulated by the catalogue although an NVIDIA driver is there",
 			"Name the real ones under gpus in the catalogue: durward catalog add gpu -h"}}

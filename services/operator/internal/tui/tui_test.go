@@ -685,7 +685,7 @@ func TestScreens(t *testing.T) {
 		past.State, past.DecidedBy = vaultv1.OperationState_OPERATION_STATE_DENIED, "alice"
 		s.send(Vault{Operations: []*vaultv1.Operation{op, operation(2, "stop_service")}, History: []*vaultv1.Operation{past}})
 		s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder"}})
-		s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360}}}}})
+		s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360, Services: []string{"chat"}}}}}})
 		s.sees("2 waiting", "DESTRUCTIVE  switch_mode mode_id=coding", approval.Destructive[:40], "stop_service service_id=demo-chat",
 			"── services", "chat", "running", "GPU 0", "█", "15.0 GiB free of 24.0 GiB", "── history", "denied by alice", "a approve", "p PANIC")
 		s.send(Problems{"vault": "the vault cannot be reached"})
@@ -710,7 +710,7 @@ func TestGoldenScreens(t *testing.T) {
 	s := newStage(t, 80, 24)
 	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "stop_service"), operation(2, "start_service")}})
 	s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder", State: executorv1.ServiceState_SERVICE_STATE_STOPPED}})
-	s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360}}}}})
+	s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360, Services: []string{"chat"}}}}}})
 	for _, screen := range []struct{ name, key string }{{"waiting", ""}, {"request", "enter"}, {"approval", "a"}, {"help", "?"}, {"services", "tab"}} {
 		if screen.key != "" {
 			s.keys(screen.key)
