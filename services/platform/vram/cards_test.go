@@ -73,6 +73,9 @@ var (
 	// meta-llama/Llama-3.1-8B-Instruct (8,030,261,248 parameters of two bytes).
 	llama8 = model.Card{Architecture: "llama", WeightsMiB: 15317, Layers: dense(32, 8, 128), Context: 131072,
 		Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256}
+	// The same in 16 bits as a GGUF file.
+	llama8F16 = model.Card{Architecture: "llama", WeightsMiB: 15318, HostWeightsMiB: 1002, OutputMiB: 1002, Layers: dense(32, 8, 128), Context: 131072,
+		Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256}
 	// The same in Q4_K_M: the file's tensors, its embeddings, which stay with the host, and its output in Q6_K.
 	llama8Q4 = model.Card{Architecture: "llama", WeightsMiB: 4686, HostWeightsMiB: 282, OutputMiB: 411, Layers: dense(32, 8, 128), Context: 131072,
 		Hidden: 4096, FeedForward: 14336, Heads: 32, Vocabulary: 128256}
