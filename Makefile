@@ -12,6 +12,8 @@ test: ## every test that needs nothing but Go (PKG=services/vault/... RUN=TestSc
 	@PKG="$(PKG)" RUN="$(RUN)" E2E="$(E2E)" scripts/test.sh
 real: ## the suites against real parts (npm clients, conformance, systemd, dockerd, NVML, the layout); installs what they need
 	@scripts/real.sh
+gpu: ## the suite for a host with a real NVIDIA card; says so where there is none (scripts/gpu.sh packs it for a host without Go)
+	@scripts/gpu.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
 	@scripts/conformance.sh
 race: ## the unit tests under the race detector (needs a C compiler)
@@ -51,4 +53,4 @@ build: ## binaries into bin/
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept
+.PHONY: help run test real gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept

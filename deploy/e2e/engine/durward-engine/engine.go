@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -10,6 +11,12 @@ import (
 	"time"
 
 	"durward.internal/deploy/e2e/fakegpu"
+)
+
+// Why a real GPU gives nothing.
+var (
+	errRoom   = errors.New("the GPU has not enough free memory")
+	errDriver = errors.New("there is no CUDA driver, or this build knows of none")
 )
 
 // loadSteps is in how many pieces it loads.
@@ -89,10 +96,24 @@ func (e *engine) hold(mib, first uint) {
 	if e.oomAt > 0 && mib >= e.oomAt {
 		e.oom(e.gpus[0], mib)
 	}
+	share := (mib + uint(len(e.gpus)) - 1) / uint(len(e.gpus))
+	if e.cuda {
+		for i, index := range e.gpus {
+			want := share
+			if i == 0 {
+				want += first
+			}
+			if err := card(index).hold(want); errors.Is(err, errRoom) {
+				e.oom(index, want)
+			} else if err != nil {
+				log.Fatal(err)
+			}
+		}
+		return
+	}
 	if e.folder == "" {
 		return
 	}
-	share := (mib + uint(len(e.gpus)) - 1) / uint(len(e.gpus))
 	now, err := e.host.Read()
 	if err != nil {
 		log.Fatal(err)

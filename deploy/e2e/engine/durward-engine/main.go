@@ -1,6 +1,6 @@
 // Command durward-engine stands in for a model server in tests: it speaks what vLLM, llama-server's router or any OpenAI server
-// says of health, sleep and requests, and takes and gives back memory of the GPUs of package fakegpu as they do. It loads
-// slowly, stalls, runs out of memory, lies about its sleep, leaks or crashes when told to.
+// says of health, sleep and requests, and takes and gives back memory as they do: of the GPUs of package fakegpu or, built with the
+// tag nvml and started with -cuda, of real ones. It loads slowly, stalls, runs out of memory, lies about its sleep, leaks or crashes when told to.
 //
 // As `durward-engine grab` it is a stranger's program that takes memory and keeps it.
 //
@@ -45,7 +45,7 @@ type settings struct {
 	leak, oomAt        uint
 	gpus               []uint32
 	loadTime, perToken time.Duration
-	stall, lying       bool
+	cuda, stall, lying bool
 	deaf               bool
 	crashAt, failAt    string
 	record             string
@@ -71,6 +71,7 @@ func parse(args []string) (*settings, error) {
 	flags.UintVar(&s.port, "port", 0, "port on 127.0.0.1")
 	flags.StringVar(&s.name, "name", "engine-"+strconv.Itoa(os.Getpid()), "the `name` that memory is held under")
 	flags.StringVar(&s.folder, "fake-gpu", os.Getenv(fakegpu.Variable), "the `folder` of the GPUs; without one no memory is taken")
+	flags.BoolVar(&s.cuda, "cuda", false, "take memory of real GPUs, each with a CUDA context beside it")
 	models := flags.String("model", "stub", "`names` of the models, separated by commas; only a router has several")
 	flags.UintVar(&s.vram, "vram", 0, "`MiB` that it takes on all its GPUs together, or each of a router's models does")
 	flags.UintVar(&s.residue, "sleep-mib", 0, "`MiB` that it keeps on all its GPUs together while it sleeps")
@@ -115,6 +116,14 @@ func run(s *settings) int {
 	}
 	e := &engine{settings: s, host: &fakegpu.Host{Dir: s.folder}, loaded: map[string]string{}}
 	e.note("started " + strconv.Itoa(os.Getpid()))
+	if e.cuda {
+		room, err := card(s.gpus[0]).room()
+		if err != nil {
+			log.Print(err)
+			return outOfMemory
+		}
+		e.note(fmt.Sprintf("found %d MiB free", room))
+	}
 	log.Printf("%s server, models %s, GPUs %v", s.api, strings.Join(s.models, " "), s.gpus)
 	srv := &http.Server{Addr: net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(s.port), 10)), Handler: e.handler(), ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
@@ -151,8 +160,18 @@ func grab(args []string) int {
 	mib := flags.Uint("mib", 1024, "`MiB` to take")
 	index := flags.Uint("gpu", 0, "of this GPU")
 	length := flags.Duration("for", time.Hour, "for so long")
+	cuda := flags.Bool("cuda", false, "take it of a real GPU")
+	busy := flags.Bool("busy", false, "keep the real GPU busy")
+	fault := flags.Bool("fault", false, "write where the real GPU has no memory, and end")
 	if err := flags.Parse(args); err != nil {
 		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if *cuda {
+		ctx, cancel := context.WithTimeout(ctx, *length)
+		defer cancel()
+		return grabCard(ctx, card(*index), *mib, *busy, *fault)
 	}
 	host := &fakegpu.Host{Dir: *folder}
 	name := "grab-" + strconv.Itoa(os.Getpid())
@@ -161,12 +180,31 @@ func grab(args []string) int {
 		return 1
 	}
 	fmt.Println("taken")
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	select {
 	case <-ctx.Done():
 	case <-time.After(*length):
 	}
 	_ = host.Give(name)
+	return 0
+}
+
+// grabCard is grab on a real GPU.
+func grabCard(ctx context.Context, c card, mib uint, busy, fault bool) int {
+	if err := c.hold(mib); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return outOfMemory
+	}
+	fmt.Println("taken")
+	if fault {
+		fmt.Println("the driver says:", c.fault())
+		return crashed
+	}
+	for busy && ctx.Err() == nil {
+		if err := c.busy(100 * time.Millisecond); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return crashed
+		}
+	}
+	<-ctx.Done()
 	return 0
 }
