@@ -122,6 +122,31 @@ func OpenReader(ctx context.Context, cfg Config) (*sql.DB, error) {
 	return db, nil
 }
 
+// Copy writes a copy of a database as it is at one moment, whoever has it open and goes on writing to it. There is nothing in it of what
+// was deleted. The file must not exist.
+func Copy(ctx context.Context, from, to string) error {
+	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // #nosec G304 -- the caller's own
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", dsn(from, url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(5000)"}}))
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, `VACUUM INTO ?`, to)
+	return damaged(errors.Join(err, db.Close()))
+}
+
+// Number reads one number from a database that no process has open.
+func Number(ctx context.Context, path, query string) (n int64, err error) {
+	db, err := sql.Open("sqlite", dsn(path, url.Values{"mode": {"rw"}}))
+	if err != nil {
+		return 0, err
+	}
+	err = db.QueryRowContext(ctx, query).Scan(&n)
+	return n, errors.Join(err, db.Close())
+}
+
 // Prepare prepares statements for as long as the database is open; its Close closes them. It is for what every call runs,
 // which SQLite would otherwise parse anew each time.
 func Prepare(ctx context.Context, db *sql.DB, texts map[**sql.Stmt]string) error {

@@ -130,7 +130,8 @@ func CarriesStatement(role optionsv1.Role, kind auditv1.Kind) bool {
 	case optionsv1.Role_ROLE_EXECUTOR, optionsv1.Role_ROLE_EGRESS:
 		return kind == auditv1.Kind_KIND_INTENT || kind == auditv1.Kind_KIND_RESUMED
 	case optionsv1.Role_ROLE_AUDIT:
-		return kind == auditv1.Kind_KIND_PRUNED || kind == auditv1.Kind_KIND_HELD || kind == auditv1.Kind_KIND_RELEASED
+		return kind == auditv1.Kind_KIND_PRUNED || kind == auditv1.Kind_KIND_HELD || kind == auditv1.Kind_KIND_RELEASED ||
+			kind == auditv1.Kind_KIND_RESTORED
 	default:
 		return false
 	}

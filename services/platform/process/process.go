@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -77,6 +78,9 @@ type Program struct {
 	Check func() error
 	// Flags adds the program's own flags; it may be nil.
 	Flags func(*flag.FlagSet)
+	// Instead does what one of these flags asks for in the place of Run, and reports whether one does; it may be nil. Its error is for the
+	// human who gave the flag.
+	Instead func(ctx context.Context) (bool, error)
 	// Run serves until ctx ends (SIGINT or SIGTERM) and then drains. An error is logged and makes the exit code 1.
 	Run func(ctx context.Context, logger *slog.Logger) error
 }
@@ -150,6 +154,14 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	if err := limitMemory(ctx, common, logger); err != nil {
 		logger.Error("failed", "error", err)
 		return ExitFailure
+	}
+	if p.Instead != nil {
+		if did, err := p.Instead(ctx); err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+			return ExitFailure
+		} else if did {
+			return ExitOK
+		}
 	}
 	logger.Info("starting", "version", p.Version)
 	if *remote {
@@ -252,6 +264,20 @@ const (
 // The lock is on the folder itself. A file could be a link, could be removed and made anew beside a running process, and could
 // not be made on a full disk.
 func LockState(dir string) (release func() error, err error) {
+	if release, err = LockUnfinished(dir); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(filepath.Join(dir, Unfinished)); err == nil {
+		return nil, errors.Join(fmt.Errorf("a restore of a backup to %s broke off: run durward restore again", dir), release())
+	}
+	return release, nil
+}
+
+// Unfinished is a file in the state folder while a backup takes the state's place.
+const Unfinished = "restore.unfinished"
+
+// LockUnfinished is LockState of a folder in which a restore may have broken off.
+func LockUnfinished(dir string) (release func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
 	}

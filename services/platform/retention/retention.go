@@ -30,7 +30,7 @@ var Kinds = []auditv1.Kind{auditv1.Kind_KIND_PRUNED, auditv1.Kind_KIND_HELD, aud
 func Prunable(p *statement.Prune, e *auditv1.Entry) bool {
 	before := p.Cutoff()
 	return e.GetIndex() < p.Size && e.GetRecord().GetTime().AsTime().Before(before) && e.GetLoggedAt().AsTime().Before(before) &&
-		!slices.Contains(Kinds, e.GetRecord().GetKind())
+		!slices.Contains(Kinds, e.GetRecord().GetKind()) && e.GetRecord().GetKind() != auditv1.Kind_KIND_RESTORED
 }
 
 // Held reports whether a hold keeps a record.

@@ -64,6 +64,8 @@ const (
 	KindHold Kind = "hold"
 	// KindRelease: an end to a hold.
 	KindRelease Kind = "release"
+	// KindRestore: the log goes on from a backup, and what came after it is lost.
+	KindRestore Kind = "restore"
 	// KindCredential: a stored credential is added, gets a new value, or is granted to services.
 	KindCredential Kind = "credential"
 )
@@ -81,6 +83,7 @@ var maxLife = map[Kind]time.Duration{
 	KindHold:       10 * time.Minute,
 	KindRelease:    10 * time.Minute,
 	KindCredential: 10 * time.Minute,
+	KindRestore:    10 * time.Minute,
 }
 
 // Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
@@ -137,6 +140,8 @@ type Statement struct {
 	Prune    *Prune `json:"prune,omitempty"`
 	Hold     *Hold  `json:"hold,omitempty"`
 	Releases string `json:"releases,omitempty"`
+	// Restore is for restore.
+	Restore *Restore `json:"restore,omitempty"`
 	// Credential is for credential.
 	Credential *Credential `json:"credential,omitempty"`
 
@@ -264,6 +269,9 @@ func (s *Statement) check() error {
 	if (s.Credential != nil) != (s.Kind == KindCredential) {
 		return bad("a credential is what a statement of kind credential is about, and nothing else is")
 	}
+	if (s.Restore != nil) != (s.Kind == KindRestore) {
+		return bad("a log is what a statement of kind restore is about, and nothing else is")
+	}
 	if (s.Confirms != "") != (s.Kind == KindConfirm) {
 		return bad("another statement is what one of kind confirm is about, and nothing else is")
 	}
@@ -308,7 +316,7 @@ func (s *Statement) check() error {
 		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
 			return bad("there is no dangerous mode over messaging")
 		}
-	case KindResume, KindConfig, KindPrune, KindHold, KindRelease, KindCredential:
+	case KindResume, KindConfig, KindPrune, KindHold, KindRelease, KindCredential, KindRestore:
 		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
 			return bad("it names an epoch and an audience and no party")
 		}
@@ -317,6 +325,8 @@ func (s *Statement) check() error {
 			return s.Change.check()
 		case KindCredential:
 			return s.Credential.check()
+		case KindRestore:
+			return s.Restore.check()
 		case KindPrune:
 			return s.Prune.check(issued)
 		case KindHold:

@@ -21,9 +21,11 @@ import (
 	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/metrics"
+	"durward.internal/services/audit/internal/restored"
 	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/audit/internal/transfer"
+	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
@@ -80,15 +82,18 @@ func (s *settings) Validate() error {
 
 func main() {
 	s := &settings{}
+	var aside statecopy.Command
 	os.Exit(process.Main(process.Program{
 		Name: "audit", Version: version, Settings: s,
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			f.StringVar(&s.copyTo, "copy", "", "copy the log to the empty database that this other configuration `file` names, close the one that it is in, and exit (durward audit copy)")
 			f.BoolVar(&s.damaged, "damaged", false, "with -copy: leave out bodies that are not what was recorded, and leave the damaged database as it is")
+			aside.Flags(f)
 			guardFlags(f)
 		},
-		Check: func() error { return errors.Join(keyfile.Check(s.LogKey), postgres.Check(s.Database)) },
+		Instead: func(ctx context.Context) (bool, error) { return aside.Run(ctx, s.part(), os.Stdin, os.Stdout) },
+		Check:   func() error { return errors.Join(keyfile.Check(s.LogKey), postgres.Check(s.Database)) },
 		Run: func(ctx context.Context, logger *slog.Logger) error {
 			if s.copyTo != "" {
 				return copyLog(ctx, s, logger)
@@ -180,6 +185,10 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	follows := history.Follows()
 	if !follows {
+		if err := restored.Accept(ctx, s.StateDir, history, restored.Roots{Keys: roots.Current().LogKeys, Operators: roots.Current().AllowedSigners},
+			db.Entry, services.RecordOwn); err != nil {
+			return errors.Join(err, listener.Close(), health.Close())
+		}
 		if err := services.RecordStart(ctx); err != nil {
 			return errors.Join(fmt.Errorf("record the start: %w", err), listener.Close(), health.Close())
 		}
@@ -214,6 +223,22 @@ func openStore(ctx context.Context, s *settings, logger *slog.Logger) (*store.St
 	// A full disk is no reason not to start: what stops things has to be recorded.
 	err = disk.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err })
 	return db, disk, err
+}
+
+// part is what a backup has of the log.
+func (s *settings) part() statecopy.Part {
+	p := statecopy.Part{Service: "audit", Version: version, StateDir: s.StateDir}
+	if s.Database.Shared() {
+		p.Elsewhere = "the log is in PostgreSQL, and its owner backs it up (pg_dump); durward audit export keeps what it says and proves"
+	}
+	return restored.Part(p, cosigned.File, func() (restored.Roots, error) {
+		folder, err := trust.Open(s.TrustDir)
+		if err != nil {
+			return restored.Roots{}, err
+		}
+		defer folder.Close()
+		return restored.Roots{Keys: folder.Current().LogKeys, Operators: folder.Current().AllowedSigners}, nil
+	})
 }
 
 // copyLog moves the log to the database of another configuration.

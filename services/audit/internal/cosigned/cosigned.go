@@ -22,8 +22,8 @@ import (
 	"durward.internal/services/platform/logproof"
 )
 
-// file is the name in the state folder.
-const file = "cosigned"
+// File is the name in the state folder.
+const File = "cosigned"
 
 // Reasons to take nothing.
 var (
@@ -61,7 +61,7 @@ type Keeper struct {
 // Open reads what was kept. What does not stand any more, or is not of this log, is left out: the relay brings it anew.
 func Open(ctx context.Context, cfg Config) (*Keeper, error) {
 	k := &Keeper{cfg: cfg}
-	raw, err := os.ReadFile(filepath.Join(cfg.Dir, file))
+	raw, err := os.ReadFile(filepath.Join(cfg.Dir, File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
 	}
@@ -120,7 +120,7 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	if c.Size < k.at.Size && (k.quorum || !quorum) || c.Size > k.at.Size && k.quorum && !quorum {
 		return ErrOlder
 	}
-	if err := durable.Replace(filepath.Join(k.cfg.Dir, file), merged); err != nil {
+	if err := durable.Replace(filepath.Join(k.cfg.Dir, File), merged); err != nil {
 		return fmt.Errorf("keep the cosigned checkpoint: %w", err)
 	}
 	k.at, k.raw, k.quorum = c, merged, quorum

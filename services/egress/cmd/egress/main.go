@@ -25,6 +25,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/server"
+	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
@@ -51,6 +52,7 @@ func main() {
 	syscall.Umask(0o077)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	cfg := &settings{}
+	var aside statecopy.Command
 	os.Exit(process.Main(process.Program{
 		Name:     "egress",
 		Version:  version,
@@ -58,10 +60,18 @@ func main() {
 		Flags: func(flags *flag.FlagSet) {
 			cfg.path = func() string { return flags.Lookup("config").Value.String() }
 			flags.BoolVar(&cfg.development, "development", false, "one Unix user runs every process")
+			aside.Flags(flags)
 			drillFlags(flags)
+		},
+		Instead: func(ctx context.Context) (bool, error) {
+			return aside.Run(ctx, sinkstore.Part("egress", version, cfg.StateDir, openState), os.Stdin, os.Stdout)
 		},
 		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, cfg, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func openState(ctx context.Context, folder string) (*sinkstore.Store, error) {
+	return sinkstore.Open(ctx, sinkstore.Config{Service: "egress", StateDir: folder})
 }
 
 // run wires the process together and serves until ctx ends.
@@ -88,7 +98,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := sinkstore.Open(ctx, sinkstore.Config{Service: "egress", StateDir: cfg.StateDir})
+	state, err := openState(ctx, cfg.StateDir)
 	if err != nil {
 		return err
 	}

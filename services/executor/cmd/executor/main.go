@@ -23,9 +23,12 @@ import (
 	"durward.internal/services/executor/internal/driver/launch"
 	driverprocess "durward.internal/services/executor/internal/driver/process"
 	"durward.internal/services/executor/internal/server"
+	"durward.internal/services/executor/internal/store"
+	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/sink/sinkstore"
 	"durward.internal/services/platform/sink/wiring"
 )
 
@@ -46,6 +49,7 @@ func main() {
 		os.Exit(launch.Main(os.Args[2:]))
 	}
 	cfg := &settings{}
+	var aside statecopy.Command
 	os.Exit(process.Main(process.Program{
 		Name:     "executor",
 		Version:  version,
@@ -53,10 +57,23 @@ func main() {
 		Flags: func(flags *flag.FlagSet) {
 			cfg.path = func() string { return flags.Lookup("config").Value.String() }
 			flags.BoolVar(&cfg.development, "development", false, "let services without run_as run as this user")
+			aside.Flags(flags)
 			drillFlags(flags)
+		},
+		Instead: func(ctx context.Context) (bool, error) {
+			return aside.Run(ctx, sinkstore.Part("executor", version, cfg.StateDir, openShared), os.Stdin, os.Stdout)
 		},
 		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, cfg, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// openShared opens the part of the store that all sinks have.
+func openShared(ctx context.Context, folder string) (*sinkstore.Store, error) {
+	s, err := store.Open(ctx, folder)
+	if err != nil {
+		return nil, err
+	}
+	return s.Store, nil
 }
 
 // run wires the process together and serves until ctx ends.

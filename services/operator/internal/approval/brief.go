@@ -60,6 +60,9 @@ func (s Document) terms(now time.Time) []Line {
 		out = append(out, Line{Plain, fmt.Sprintf("You sign: the halt ends and epoch %d begins, at %s, %s", st.Epoch, clean.Visible(st.Audience), until(st, now))})
 	case statement.KindPrune:
 		out = append(out, Line{Danger, fmt.Sprintf("You sign: %d records lose for ever what they said, and keep their place in the log; %d are held and stay", st.Prune.Sum(), st.Prune.Held)})
+	case statement.KindRestore:
+		r := st.Restore
+		out = append(out, Line{Danger, fmt.Sprintf("You sign: the log goes on from the backup of %s, at %d records; %d records behind them are lost, up to the head %s", r.Made, r.Size, r.Lost, clean.Visible(r.OldRoot))})
 	case statement.KindHold:
 		out = append(out, Line{Plain, "You sign: no pruning reaches these records until this hold is released, for: " + clean.Visible(st.Hold.Reason)})
 	case statement.KindRelease:

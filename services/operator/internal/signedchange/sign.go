@@ -23,26 +23,29 @@ type Signer struct {
 
 // FindSigner is this operator; or, under sudo, the operator who called it, since root approves nothing.
 func FindSigner(cfg installdir.Config, getenv func(string) string) (Signer, error) {
-	of := func(cfg installdir.Config) Signer {
-		return Signer{cfg.Operator, signingkey.Source{File: cfg.SigningKey, AgentSocket: getenv("SSH_AUTH_SOCK"), Ask: signingkey.AskTerminal}}
-	}
+	cfg, err := FindOperator(cfg, getenv)
+	return Signer{cfg.Operator, signingkey.Source{File: cfg.SigningKey, AgentSocket: getenv("SSH_AUTH_SOCK"), Ask: signingkey.AskTerminal}}, err
+}
+
+// FindOperator is FindSigner's configuration; after an error it is the one that was given.
+func FindOperator(cfg installdir.Config, getenv func(string) string) (installdir.Config, error) {
 	if _, err := os.Stat(cfg.SigningKey); err == nil {
-		return of(cfg), nil
+		return cfg, nil
 	}
 	name := getenv("SUDO_USER")
 	if os.Geteuid() != 0 || name == "" || name == "root" {
-		return of(cfg), fmt.Errorf("%s is missing", clean.Visible(cfg.SigningKey))
+		return cfg, fmt.Errorf("%s is missing", clean.Visible(cfg.SigningKey))
 	}
 	caller, err := user.Lookup(name)
 	if err != nil {
-		return of(cfg), fmt.Errorf("there is no user %s", clean.Visible(name))
+		return cfg, fmt.Errorf("there is no user %s", clean.Visible(name))
 	}
 	// Their own word, from their own folder: what they sign counts where their key does.
 	theirs, err := installdir.LoadConfig(installdir.Home{Dir: filepath.Join(caller.HomeDir, ".durward")}.Config("operator"))
 	if err != nil {
-		return of(cfg), fmt.Errorf("%s is no operator here", clean.Visible(name))
+		return cfg, fmt.Errorf("%s is no operator here", clean.Visible(name))
 	}
-	return of(theirs), nil
+	return theirs, nil
 }
 
 // Sign opens the key once, for what was shown together, and signs. touch is called before each signature that a security key makes.

@@ -260,13 +260,18 @@ func Healthy(ctx context.Context, client *http.Client, address, role string) (bo
 // Ask requests /health of a health listener, host:port or a Unix socket's address, within the client's timeout. The caller
 // closes the response's body.
 func Ask(ctx context.Context, client *http.Client, address string) (*http.Response, error) {
+	return Get(ctx, client, address, "/health")
+}
+
+// Get is Ask for another of its pages.
+func Get(ctx context.Context, client *http.Client, address, page string) (*http.Response, error) {
 	host := address
 	if config.IsUnix(address) {
 		host = "localhost"
 		client = &http.Client{Timeout: client.Timeout, Transport: &http.Transport{DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return rpc.DialContext(ctx, address) }}}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/health", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+page, nil)
 	if err != nil {
 		return nil, err
 	}

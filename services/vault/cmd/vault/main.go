@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
@@ -65,6 +66,7 @@ func main() {
 }
 
 func program(s *settings.Settings) process.Program {
+	var aside statecopy.Command
 	return process.Program{
 		Name: "vault", Version: version, Settings: s,
 		Check: func() error {
@@ -76,8 +78,10 @@ func program(s *settings.Settings) process.Program {
 		},
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.Development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
+			aside.Flags(f)
 			guardFlags(f)
 		},
+		Instead: func(ctx context.Context) (bool, error) { return aside.Run(ctx, part(s), os.Stdin, os.Stdout) },
 		Run: func(ctx context.Context, logger *slog.Logger) error {
 			for {
 				err := run(ctx, s, logger)

@@ -83,6 +83,8 @@ const (
 	Kind_KIND_PRUNED   Kind = 50
 	Kind_KIND_HELD     Kind = 51
 	Kind_KIND_RELEASED Kind = 52
+	// audit, with a human's statement: the log was put back from a backup; what came after is another history than before.
+	Kind_KIND_RESTORED Kind = 53
 	// vault: an operator added, replaced, granted, revoked or removed a stored credential, or its keys.
 	Kind_KIND_CREDENTIAL_CHANGED Kind = 54
 	// vault: a service got a stored credential, by name.
@@ -137,6 +139,7 @@ var (
 		50: "KIND_PRUNED",
 		51: "KIND_HELD",
 		52: "KIND_RELEASED",
+		53: "KIND_RESTORED",
 		54: "KIND_CREDENTIAL_CHANGED",
 		55: "KIND_CREDENTIAL_USED",
 		60: "KIND_CONFIG_CHANGED",
@@ -182,6 +185,7 @@ var (
 		"KIND_PRUNED":                50,
 		"KIND_HELD":                  51,
 		"KIND_RELEASED":              52,
+		"KIND_RESTORED":              53,
 		"KIND_CREDENTIAL_CHANGED":    54,
 		"KIND_CREDENTIAL_USED":       55,
 		"KIND_CONFIG_CHANGED":        60,
@@ -3385,7 +3389,7 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x06writer\x18\x02 \x01(\tR\x06writer\x127\n" +
 	"\tlogged_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bloggedAt\x12\x1b\n" +
 	"\tleaf_hash\x18\x04 \x01(\fR\bleafHash\x120\n" +
-	"\x06record\x18\x05 \x01(\v2\x18.durward.audit.v1.RecordR\x06record*\x80\a\n" +
+	"\x06record\x18\x05 \x01(\v2\x18.durward.audit.v1.RecordR\x06record*\x93\a\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fKIND_STARTED\x10\x01\x12\x10\n" +
@@ -3424,7 +3428,8 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tKIND_RULE\x10-\x12\x0f\n" +
 	"\vKIND_PRUNED\x102\x12\r\n" +
 	"\tKIND_HELD\x103\x12\x11\n" +
-	"\rKIND_RELEASED\x104\x12\x1b\n" +
+	"\rKIND_RELEASED\x104\x12\x11\n" +
+	"\rKIND_RESTORED\x105\x12\x1b\n" +
 	"\x17KIND_CREDENTIAL_CHANGED\x106\x12\x18\n" +
 	"\x14KIND_CREDENTIAL_USED\x107\x12\x17\n" +
 	"\x13KIND_CONFIG_CHANGED\x10<\x12\r\n" +

@@ -1,0 +1,221 @@
+// Package backupfile is the file that durward backup writes: the processes' parts, each as its process encrypted it, and a list of their
+// digests that the log's key signed, so that nobody who keeps the file can put other parts into it. It is a ZIP archive without
+// compression.
+//
+// It runs in the operator's program, and trusts the log's key. It can read no part.
+package backupfile
+
+import (
+	"archive/zip"
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/backup"
+)
+
+// Format begins the signed list. No log has that name.
+const Format = "durward-backup/1"
+
+// listName is the list's name in the archive; parts are called after their services.
+const (
+	listName   = "parts.signed"
+	partSuffix = ".part"
+)
+
+// maxList bounds the list.
+const maxList = 1 << 20
+
+// List is what was signed.
+type List struct {
+	// Made is when the backup was made, by this host's clock.
+	Made    time.Time `json:"made"`
+	Version string    `json:"version"`
+	// Parts are in the order in which they were made.
+	Parts []Part `json:"parts"`
+}
+
+// Part is one process's.
+type Part struct {
+	Head   backup.Head `json:"head"`
+	Bytes  int64       `json:"bytes"`
+	SHA256 string      `json:"sha256"`
+}
+
+// Log is the part that is the log's head; nil: there is none.
+func (l List) Log() *backup.Head {
+	for i, p := range l.Parts {
+		if p.Head.Service == "audit" {
+			return &l.Parts[i].Head
+		}
+	}
+	return nil
+}
+
+// Epoch is the highest epoch of any part.
+func (l List) Epoch() (epoch uint64) {
+	for _, p := range l.Parts {
+		epoch = max(epoch, p.Head.Epoch)
+	}
+	return epoch
+}
+
+// Writer writes a file, which gets its name when it is whole.
+type Writer struct {
+	path string
+	file *os.File
+	zip  *zip.Writer
+	list List
+}
+
+// Create begins a file that must not be there.
+func Create(path, version string, now time.Time) (*Writer, error) {
+	if _, err := os.Lstat(path); err == nil {
+		return nil, fmt.Errorf("%s is there already", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{path: path, file: f, zip: zip.NewWriter(f), list: List{Made: now.UTC().Truncate(time.Second), Version: version}}, nil
+}
+
+// Add copies a service's part to the file. run writes it.
+func (w *Writer) Add(service string, run func(io.Writer) error) error {
+	entry, err := w.zip.CreateHeader(&zip.FileHeader{Name: service + partSuffix, Method: zip.Store, Modified: w.list.Made})
+	if err != nil {
+		return err
+	}
+	sum, into := sha256.New(), &counter{first: new(strings.Builder)}
+	if err := run(io.MultiWriter(entry, sum, into)); err != nil {
+		return err
+	}
+	head, err := backup.ReadHead(bufio.NewReaderSize(strings.NewReader(into.first.String()), firstBytes))
+	if err != nil || head.Service != service {
+		return errors.Join(err, errors.New("it wrote no part of a backup"))
+	}
+	w.list.Parts = append(w.list.Parts, Part{Head: head, Bytes: into.bytes, SHA256: hex.EncodeToString(sum.Sum(nil))})
+	return nil
+}
+
+// firstBytes is as long as a part's first line may be.
+const firstBytes = 64 << 10
+
+// counter counts, and keeps the beginning.
+type counter struct {
+	first *strings.Builder
+	bytes int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	if room := firstBytes - c.first.Len(); room > 0 {
+		c.first.Write(b[:min(room, len(b))])
+	}
+	c.bytes += int64(len(b))
+	return len(b), nil
+}
+
+// Finish signs the list and gives the file its name, on the disk when it returns.
+func (w *Writer) Finish(signer note.Signer) (List, error) {
+	raw, err := json.Marshal(w.list)
+	if err != nil {
+		return List{}, err
+	}
+	signed, err := note.Sign(&note.Note{Text: Format + "\n" + string(raw) + "\n"}, signer)
+	if err != nil {
+		return List{}, err
+	}
+	entry, err := w.zip.CreateHeader(&zip.FileHeader{Name: listName, Method: zip.Store, Modified: w.list.Made})
+	if err == nil {
+		_, err = entry.Write(signed)
+	}
+	if err = errors.Join(err, w.zip.Close(), w.file.Sync(), w.file.Close()); err == nil {
+		err = os.Link(w.file.Name(), w.path) // never over a file that came meanwhile
+	}
+	return w.list, errors.Join(err, os.Remove(w.file.Name()), installdir.SyncFolder(filepath.Dir(w.path)))
+}
+
+// Abort removes what was written.
+func (w *Writer) Abort() { _ = errors.Join(w.file.Close(), os.Remove(w.file.Name())) }
+
+// File is an open file whose list and parts were verified.
+type File struct {
+	List
+	file *zip.ReadCloser
+}
+
+// Open reads a file and holds every part to the list, and that to the log's keys.
+func Open(path string, keys []note.Verifier) (*File, error) {
+	z, err := zip.OpenReader(path)
+	if errors.Is(err, zip.ErrFormat) {
+		return nil, errors.New("it is no backup, or was not written to its end")
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &File{file: z}
+	if err := f.verify(keys); err != nil {
+		return nil, errors.Join(err, z.Close())
+	}
+	return f, nil
+}
+
+func (f *File) verify(keys []note.Verifier) error {
+	listed, err := f.file.Open(listName)
+	if err != nil {
+		return errors.New("it has no list of its parts")
+	}
+	raw, err := io.ReadAll(io.LimitReader(listed, maxList))
+	if err != nil {
+		return fmt.Errorf("its list cannot be read: %w", err)
+	}
+	signed, err := note.Open(raw, note.VerifierList(keys...))
+	if err != nil {
+		return errors.New("its list is not signed by a key in the trust folder's log_keys: it is another installation's, or somebody made it")
+	}
+	text, ok := strings.CutPrefix(signed.Text, Format+"\n")
+	if !ok || json.Unmarshal([]byte(text), &f.List) != nil {
+		return errors.New("its list is of another version")
+	}
+	for _, p := range f.Parts {
+		in, err := f.Part(p.Head.Service)
+		if err != nil {
+			return err
+		}
+		sum := sha256.New()
+		n, err := io.Copy(sum, in)
+		if err = errors.Join(err, in.Close()); err != nil || n != p.Bytes || hex.EncodeToString(sum.Sum(nil)) != p.SHA256 {
+			return fmt.Errorf("the part of %s is not the one that was made: the file is damaged, or somebody changed it", p.Head.Service)
+		}
+	}
+	return nil
+}
+
+// Has reports whether there is a part of a service.
+func (f *File) Has(service string) bool {
+	return slices.ContainsFunc(f.Parts, func(p Part) bool { return p.Head.Service == service })
+}
+
+// Part opens a service's part.
+func (f *File) Part(service string) (io.ReadCloser, error) {
+	in, err := f.file.Open(service + partSuffix)
+	if err != nil {
+		return nil, fmt.Errorf("the part of %s is missing: the file is damaged", service)
+	}
+	return in, nil
+}
+
+// Close closes it.
+func (f *File) Close() error { return f.file.Close() }

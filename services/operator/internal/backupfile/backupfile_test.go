@@ -1,0 +1,116 @@
+package backupfile
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+
+	"durward.internal/services/platform/backup"
+)
+
+func keys(t *testing.T) (note.Signer, note.Verifier) {
+	t.Helper()
+	secret, public, err := note.GenerateKey(rand.Reader, "durward.local/audit/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := note.NewSigner(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := note.NewVerifier(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signer, verifier
+}
+
+// part writes what a program writes.
+func part(service string) func(io.Writer) error {
+	return func(out io.Writer) error {
+		_, err := fmt.Fprintf(out, "{\"format\":%q,\"service\":%q,\"epoch\":3,\"size\":9}\n%s", backup.Format, service, strings.Repeat(service+" sealed ", 1000))
+		return err
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	signer, verifier := keys(t)
+	stranger, _ := keys(t)
+	path := filepath.Join(t.TempDir(), "backup")
+	w, err := Create(path, "1", time.Unix(1_700_000_000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, service := range []string{"vault", "audit"} {
+		if err := w.Add(service, part(service)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Add("egress", part("executor")); err == nil {
+		t.Error("another service's part was taken")
+	}
+	if _, err := w.Finish(signer); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+	if _, err := Create(path, "1", time.Now()); err == nil {
+		t.Error("a file was begun over another")
+	}
+	f, err := Open(path, []note.Verifier{verifier})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Epoch() != 3 || f.Log().Size != 9 || !f.Has("vault") || f.Has("egress") {
+		t.Errorf("%+v", f.List)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"nothing":    {nil, "not written to its end"},
+		"cut short":  {whole[:len(whole)-1], "not written to its end"},
+		"a part":     {bytes.Replace(whole, []byte("vault sealed"), []byte("vault seal3d"), 1), "is not the one that was made"},
+		"the list":   {bytes.Replace(whole, []byte(`"epoch":3,"size":9},"bytes"`), []byte(`"epoch":4,"size":9},"bytes"`), 1), "list"},
+		"one swap":   {bytes.ReplaceAll(whole, []byte("vault.part"), []byte("v4ult.part")), "the part of vault is missing"},
+		"no list":    {bytes.ReplaceAll(whole, []byte(listName), []byte("parts.siqned")), "no list"},
+		"a log head": {[]byte("durward.local/audit/main\n9\n"), "not written to its end"},
+	} {
+		altered := filepath.Join(t.TempDir(), "altered")
+		if err := os.WriteFile(altered, c.file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(altered, []note.Verifier{verifier}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	w, err = Create(path+"2", "1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Add("audit", part("audit")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Finish(stranger); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path+"2", []note.Verifier{verifier}); err == nil || !strings.Contains(err.Error(), "not signed by a key") {
+		t.Errorf("somebody else's list: %v", err)
+	}
+}

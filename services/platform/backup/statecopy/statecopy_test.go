@@ -1,0 +1,257 @@
+package statecopy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"filippo.io/age"
+
+	"durward.internal/services/platform/backup"
+	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/process"
+)
+
+const schema = "-- +goose Up\nCREATE TABLE control (epoch INTEGER); INSERT INTO control VALUES (7);\nCREATE TABLE pairs (a INTEGER, b INTEGER); INSERT INTO pairs VALUES (0, 0);\n"
+
+func openAt(t *testing.T, folder string) *sql.DB {
+	t.Helper()
+	db, err := database.Open(t.Context(), database.Config{
+		Path: filepath.Join(folder, "x.db"), StateDir: folder, Service: "x", Migrations: fstest.MapFS{"00001_x.sql": {Data: []byte(schema)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// part is of a service x, whose halt sets its epoch.
+func part(folder string) Part {
+	return Part{
+		Service: "x", StateDir: folder, Databases: []string{"x.db"}, Files: []string{"x.key"}, Anew: []string{"spool.db"}, Ends: []string{"privacy"}, Control: "x.db",
+		Halt: func(ctx context.Context, stage string, epoch uint64) error {
+			db, err := sql.Open("sqlite", filepath.Join(stage, "x.db"))
+			if err != nil {
+				return err
+			}
+			_, err = db.ExecContext(ctx, `UPDATE control SET epoch = ?`, epoch)
+			return errors.Join(err, db.Close())
+		},
+	}
+}
+
+func identity(t *testing.T) *age.X25519Identity {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func write(t *testing.T, p Part, to age.Recipient) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := p.Write(t.Context(), &out, []age.Recipient{to}); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func number(t *testing.T, folder, query string) int64 {
+	t.Helper()
+	n, err := database.Number(t.Context(), filepath.Join(folder, "x.db"), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// The copy is of one moment, whoever writes meanwhile; what is put back has an epoch above the copy's and the one that was there; keys of
+// personal data are in no copy and are gone afterwards; what was there before is kept.
+func TestCopyAndRestore(t *testing.T) {
+	dir, key := t.TempDir(), identity(t)
+	db, p := openAt(t, dir), part(dir)
+	for name, content := range map[string]string{"x.key": "the key", "spool.db": "waits", "privacy/s.key": "personal", "other": "stays"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			_ = database.Within(ctx, db, func(tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, `UPDATE pairs SET a = a + 1`)
+				_, err2 := tx.ExecContext(ctx, `UPDATE pairs SET b = b + 1`)
+				return errors.Join(err, err2)
+			})
+		}
+	})
+	var copied []byte
+	for range 5 {
+		copied = write(t, p, key.Recipient())
+	}
+	cancel()
+	writing.Wait()
+	if bytes.Contains(copied, []byte("the key")) || bytes.Contains(copied, []byte("SQLite")) {
+		t.Error("the part has the state in the clear")
+	}
+	head, err := backup.ReadHead(bufio.NewReaderSize(bytes.NewReader(copied), backup.MaxLine))
+	if err != nil || head.Epoch != 7 || head.Service != "x" {
+		t.Errorf("%+v, %v", head, err)
+	}
+	if _, err := db.ExecContext(t.Context(), `UPDATE control SET epoch = 40`); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	yearAgo := time.Now().AddDate(-1, 0, 0) // nothing goes by the clock
+	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}}, yearAgo); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, dir, `SELECT epoch FROM control`); n != 40+backup.EpochJump {
+		t.Errorf("the epoch is %d", n)
+	}
+	if n := number(t, dir, `SELECT a - b FROM pairs`); n != 0 {
+		t.Error("the copy has half of a transaction")
+	}
+	for name, there := range map[string]bool{"x.key": true, "other": true, "spool.db": false, "privacy": false, process.Unfinished: false, stageFolder: false, copyFolder: false} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if kept, _ := filepath.Glob(filepath.Join(dir, asidePrefix+"*", "*.db")); len(kept) != 2 {
+		t.Errorf("kept: %v", kept)
+	}
+	if kept, _ := filepath.Glob(filepath.Join(dir, asidePrefix+"*", "privacy*")); len(kept) != 0 {
+		t.Errorf("keys of personal data are kept: %v", kept)
+	}
+}
+
+// Whatever is wrong with a part, the state stays as it is.
+func TestRestoreRefuses(t *testing.T) {
+	dir, key := t.TempDir(), identity(t)
+	db := openAt(t, dir)
+	p := part(dir)
+	good := write(t, p, key.Recipient())
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	line := bytes.IndexByte(good, '\n') + 1
+	for name, c := range map[string]struct {
+		part []byte
+		key  *age.X25519Identity
+		p    func(*Part)
+		want string
+	}{
+		"nothing":           {nil, key, nil, "no part of a backup"},
+		"cut short":         {good[:len(good)-10], key, nil, "not written to its end"},
+		"a bit":             {append(append(bytes.Clone(good[:len(good)-2000]), good[len(good)-2000]^1), good[len(good)-1999:]...), key, nil, "damaged"},
+		"another key":       {good, identity(t), nil, "does not open this backup"},
+		"another service's": {bytes.Replace(good, []byte(`"service":"x"`), []byte(`"service":"y"`), 1), key, nil, `the part is "y"'s`},
+		"another format":    {append([]byte("{}\n"), good[line:]...), key, nil, "no part of a backup"},
+		"unknown files":     {good, key, func(p *Part) { p.Databases = []string{"y.db"} }, "does not keep"},
+		"a missing file":    {good, key, func(p *Part) { p.Databases = append(p.Databases, "y.db") }, "lacks y.db"},
+		"a failing halt": {good, key, func(p *Part) {
+			p.Halt = func(context.Context, string, uint64) error { return errors.New("the halt fails") }
+		}, "the halt fails"},
+		"elsewhere": {good, key, func(p *Part) { p.Elsewhere = "it is elsewhere" }, "it is elsewhere"},
+	} {
+		q := p
+		if c.p != nil {
+			c.p(&q)
+		}
+		err := q.Restore(t.Context(), bufio.NewReader(bytes.NewReader(c.part)), backup.Given{Identities: []age.Identity{c.key}}, time.Now())
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := number(t, dir, `SELECT epoch FROM control`); n != 7 {
+			t.Errorf("%s: the epoch is %d", name, n)
+		}
+	}
+	unlock, err := process.LockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err == nil || !strings.Contains(err.Error(), "another running process") {
+		t.Errorf("a running process: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+	// A restore that broke off in its last step: the process does not start, and another restore mends it.
+	if err := os.WriteFile(filepath.Join(dir, process.Unfinished), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.LockState(dir); err == nil || !strings.Contains(err.Error(), "run durward restore again") {
+		t.Errorf("after a restore that broke off: %v", err)
+	}
+	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err = process.LockState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unlock()
+}
+
+// A full disk, at a backup and at a restore, is said in one sentence and leaves nothing behind.
+func TestFullDisk(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 4<<20)
+	if dir == "" {
+		return
+	}
+	key := identity(t)
+	db, p := openAt(t, dir), part(dir)
+	good := write(t, p, key.Recipient())
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE large AS SELECT randomblob(1500000) AS b`); err != nil {
+		t.Fatal(err)
+	}
+	platformtest.Fill(t, filepath.Join(dir, "ballast"))
+	var out bytes.Buffer
+	if err := p.Write(t.Context(), &out, []age.Recipient{key.Recipient()}); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("a backup: %v", err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("a restore: %v", err)
+	}
+	for _, name := range []string{copyFolder, stageFolder} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+}
+
+// What the operator's program writes before a part is what the program reads.
+func TestPreface(t *testing.T) {
+	key := identity(t)
+	in := bufio.NewReaderSize(strings.NewReader(backup.Preface([]string{key.String()}, []byte("said"), []byte("signed"))+"rest"), backup.MaxLine)
+	given, err := backup.ReadGiven(in)
+	if err != nil || len(given.Identities) != 1 || string(given.Statement) != "said" || string(given.Signature) != "signed" {
+		t.Errorf("%+v, %v", given, err)
+	}
+	for _, bad := range []string{"", "identity x\n\n", "word x\n\n", "statement ?\n\n", fmt.Sprintf("identity %s\n", key)} {
+		if _, err := backup.ReadGiven(bufio.NewReader(strings.NewReader(bad))); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
