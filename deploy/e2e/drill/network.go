@@ -63,6 +63,7 @@ func listOf(trap *traps.Traps) string {
 	return b.String()
 }
 
+// everyFourth is a sample: the ways to one target are not a multiple of four.
 func everyFourth(urls []string) (some []string) {
 	for i := 0; i < len(urls); i += 4 {
 		some = append(some, urls[i])
@@ -70,9 +71,9 @@ func everyFourth(urls []string) (some []string) {
 	return some
 }
 
-// trapped fetches what may be fetched, by grants of the real vault, and then what may not, by grants that a hostile vault signs: its list
-// allows each, so that nothing stands in the way but what egress judges itself. The effects are allowed pages that are not answered, and packets to addresses that
-// may not be dialled.
+// trapped fetches what may be fetched, by grants of the real vault, and then what may not, by grants that a hostile vault signs: the list
+// allows each, so that nothing stands in the way but what egress judges itself. The effects are allowed pages that are not answered, and
+// packets to addresses that may not be dialled.
 func (w *world) trapped(trap *traps.Traps) (trials, effects int) {
 	own := func(to netip.AddrPort) bool {
 		return to.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1}) && to.Port() > 1024 // the processes themselves
@@ -99,7 +100,9 @@ func (w *world) trapped(trap *traps.Traps) (trials, effects int) {
 		urls = trap.Rebinding()
 	}
 	packets := 0
-	trials = w.volley(urls, func(url string) { _, _ = w.fetch(url, rpc.MetadataGrant, w.fetchAs(base, url)) }, func() bool {
+	trials = w.volley(urls, func(url string) {
+		_, _ = w.fetch(url, rpc.MetadataGrant, w.fetchAs(base, url)) // whatever it answers, packets are counted
+	}, func() bool {
 		packets += trap.Forbidden(own)
 		return packets > 0
 	})
