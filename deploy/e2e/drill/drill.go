@@ -83,6 +83,7 @@ func Groups() []Group {
 		{Name: "egress-vault", Lines: egressVaultLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
+		{Name: "roots", Lines: rootLines()},
 		{Name: "authority", Lines: authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
 		{Name: "vault", Lines: vaultLines()},

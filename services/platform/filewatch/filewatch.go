@@ -60,10 +60,10 @@ func StampOf(path string) Stamp {
 
 // Of is the Stamp of what was looked at already.
 func Of(st *syscall.Stat_t) Stamp {
-	return Stamp{
+	return compared(Stamp{
 		Device: st.Dev, Inode: st.Ino, Size: st.Size, Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano(),
 		Mode: st.Mode, UID: st.Uid, GID: st.Gid,
-	}
+	})
 }
 
 // Stamps are Stamps by names of the caller's choice.

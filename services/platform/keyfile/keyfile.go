@@ -52,7 +52,7 @@ func Check(paths ...string) error {
 }
 
 func judge(path string, info fs.FileInfo) error {
-	if !info.Mode().IsRegular() || !private(info) {
+	if !info.Mode().IsRegular() || !modeHolds(private(info)) {
 		return fmt.Errorf("%s %w", path, ErrOpen)
 	}
 	return nil

@@ -254,7 +254,7 @@ func New(cfg Config) (*Recorder, error) {
 		r.bytes += len(row.Record)
 	}
 	_, memory := cfg.Store.(*MemoryStore)
-	r.fresh = !memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero()
+	r.fresh = lossTold(!memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero())
 	r.running.Add(2)
 	go r.forward()
 	go r.flush()

@@ -1,0 +1,240 @@
+package drill
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/recorder/spool"
+	"durward.internal/services/platform/rpc"
+)
+
+// rootLines are about the files from which processes take whom they believe, and what they still owe the log.
+func rootLines() []Line {
+	every := map[string]string{}
+	for _, role := range harness.Roles() {
+		every[role] = "key-mode"
+	}
+	return []Line{
+		{"key-readable-by-others", every, readableKeys},
+		{"trust-replaced-quietly", map[string]string{harness.Vault: "stamps", harness.Executor: "stamps"}, replacedQuietly},
+		{"spool-lost", map[string]string{harness.Executor: "spool"}, spoolLost},
+	}
+}
+
+// readableKeys gives the private keys of every process, one at a time, modes with which other Unix users have them. Its effects are
+// processes that serve with one, and checks that pass it.
+func readableKeys(w *world) (trials, effects int) {
+	keys := map[string][]string{harness.Vault: {"keys/grant.key"}, harness.Audit: {"keys/log.key"}}
+	check := func(role string) ([]byte, error) {
+		args := append([]string{"-config", w.h.Path("config", role+".yaml"), "-check"}, w.guards(role)...)
+		if role == harness.Executor {
+			args = append(args, "-development")
+		}
+		return exec.CommandContext(w.t.Context(), filepath.Join(w.h.Bin, role), args...).CombinedOutput()
+	}
+	for _, role := range harness.Roles() {
+		if out, err := check(role); err != nil {
+			w.t.Fatalf("%s -check refuses what there is, so that nothing is proved: %s", role, out)
+		}
+		w.h.Process(role).Kill()
+		for _, key := range append(keys[role], filepath.Join("tls", role, "key.pem")) {
+			for _, mode := range []os.FileMode{0o604, 0o622, 0o666} {
+				trials += 2
+				w.must(os.Chmod(w.h.Path(key), mode))
+				p := w.h.Launch(role)
+				for p.Running() && !w.h.Healthy(role) {
+					time.Sleep(5 * time.Millisecond) // until it has decided whether it serves
+				}
+				if p.Running() {
+					w.t.Logf("%s serves with %s of mode %o", role, key, mode)
+					effects++
+					p.Kill()
+				}
+				if out, err := check(role); err == nil {
+					w.t.Logf("%s -check passes %s of mode %o: %s", role, key, mode, out)
+					effects++
+				}
+				w.must(os.Chmod(w.h.Path(key), 0o600))
+				if w.caught(effects) {
+					break
+				}
+			}
+		}
+		w.h.StartProcess(role)
+	}
+	w.awaitAll()
+	return trials, effects
+}
+
+// quietly puts a file in the place of another of the same size, or writes over it, with the time that the other had.
+func (w *world) quietly(name, text string, inPlace bool) {
+	w.t.Helper()
+	path := w.h.Path(name)
+	info, err := os.Stat(path)
+	w.must(err)
+	if int(info.Size()) != len(text) {
+		w.t.Fatalf("%s had %d bytes and would have %d", name, info.Size(), len(text))
+	}
+	to := path
+	if !inPlace {
+		to += ".next"
+	}
+	w.must(errors.Join(os.WriteFile(to, []byte(text), info.Mode().Perm()), os.Chtimes(to, info.ModTime(), info.ModTime())))
+	if !inPlace {
+		w.must(os.Rename(to, path))
+	}
+}
+
+// replacedQuietly takes an operator's key and a client's token out of their files by ones of equal size and time. Its effects are
+// operators and clients that still count when there was time enough to see that.
+func replacedQuietly(w *world) (trials, effects int) {
+	const clients = "config/clients.yaml"
+	// What is written within the grain of a file's clock is read twice: the attack begins when that is over.
+	const grain = 2500 * time.Millisecond
+	signers, entries := w.h.ReadFile(signersFile), w.h.ReadFile(clients)
+	defer func() {
+		w.h.WriteFile(signersFile, signers)
+		w.h.WriteFile(clients, entries)
+		w.pause(w.t.Context(), trustPatience)
+	}()
+	for _, inPlace := range []bool{false, true} {
+		removed, _ := newKey(w.t)
+		successor, _ := newKey(w.t)
+		w.h.WriteFile(signersFile, signers+allowed(leaver, removed))
+		n := w.nextClient
+		w.nextClient++
+		w.pause(w.t.Context(), trustPatience+grain)
+		approved := func() int {
+			id := w.ask(w.open(), "start_service", idle) // who asks for the same again is shown the same operation
+			st := w.statementFor(w.operation(id))
+			st.Operator = leaver
+			return w.approvedBy(id, w.sign(st, removed))
+		}
+		opened := func(token string) int {
+			ctx, cancel := w.ctx(callTime)
+			defer cancel()
+			if _, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: token, ClientName: "drill"}); err != nil {
+				return 0
+			}
+			return 1
+		}
+		if approved() == 0 || opened(token(n)) == 0 {
+			w.t.Fatal("the operator and the client are not let in before either, so that nothing is proved")
+		}
+		w.quietly(signersFile, signers+allowed(leaver, successor), inPlace)
+		digest := func(token string) string { d := sha256.Sum256([]byte(token)); return hex.EncodeToString(d[:]) }
+		w.quietly(clients, strings.Replace(entries, digest(token(n)), digest("another"), 1), inPlace)
+		for _, counts := range []func() int{approved, func() int { return opened(token(n)) }} {
+			trials++
+			// A busy machine looks late. A minute later everything is read again, however it looks.
+			if harness.Poll(func() error {
+				if counts() == 0 {
+					return nil
+				}
+				w.pause(w.t.Context(), 500*time.Millisecond)
+				return errors.New("it still counts")
+			}) != nil {
+				effects++
+			}
+			if w.denyAll(); w.caught(effects) {
+				break
+			}
+		}
+		w.quietly(clients, entries, inPlace)
+		if w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// spoolLost has the executor serve reads while audit is away, takes away or cuts short what it keeps of them for the log, and starts
+// both. Its effects are losses of which the log has no word, though the executor serves.
+func spoolLost(w *world) (trials, effects int) {
+	path := w.h.Path("state", harness.Executor, spool.File)
+	told := func() int {
+		return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer
+			WHERE writers.role = ? AND kind = ? AND status = ?`, harness.Executor, int(auditv1.Kind_KIND_STARTED), int(auditv1.Status_STATUS_ERROR))
+	}
+	remove := func() {
+		for _, suffix := range []string{"", "-wal", "-shm"} {
+			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	for name, spoil := range map[string]func(){
+		"removed":           remove,
+		"empty":             func() { remove(); w.must(os.WriteFile(path, nil, 0o600)) },
+		"short by a page":   func() { w.compact(path); w.must(os.Truncate(path, w.size64(path)-4096)) },
+		"cut to its header": func() { w.compact(path); w.must(os.Truncate(path, 100)) },
+	} {
+		trials++
+		s := w.open()
+		before := told()
+		w.h.Process(harness.Audit).Kill()
+		for range 20 {
+			_, err := w.execute(w.gatewayExecutor, "service_info", victim, rpc.MetadataPermit, s.permits[harness.Executor])
+			w.must(err)
+		}
+		harness.Eventually(w.t, "reads wait for audit on the executor's disk", func() error {
+			db, err := sql.Open("sqlite", "file:"+path+"?mode=ro&_pragma=busy_timeout(5000)")
+			w.must(err)
+			defer db.Close()
+			var n int
+			if err := db.QueryRowContext(w.t.Context(), `SELECT count(*) FROM spool`).Scan(&n); err != nil || n < 20 {
+				return fmt.Errorf("%d of 20: %w", n, err)
+			}
+			return nil
+		})
+		w.h.Process(harness.Executor).Kill()
+		spoil()
+		w.h.StartProcess(harness.Audit)
+		p := w.h.Launch(harness.Executor)
+		for p.Running() && !w.h.Healthy(harness.Executor) {
+			time.Sleep(20 * time.Millisecond) // until it has decided whether it serves
+		}
+		if p.Running() {
+			w.awaitAll()
+			w.settle()
+			if harness.Poll(func() error {
+				if told() == before {
+					return errors.New("the log has no word of it")
+				}
+				return nil
+			}) != nil {
+				w.t.Logf("%s: the executor serves, and the log does not say that the spool was lost", name)
+				effects++
+			}
+		} else {
+			remove()
+			w.restart(harness.Executor, w.guards(harness.Executor)...)
+		}
+		w.reconnect(w.gatewayAudit)
+		w.reconnect(w.operatorAudit)
+		if w.caught(effects) {
+			break
+		}
+	}
+	w.settle()
+	return trials, effects
+}
+
+func (w *world) size64(path string) int64 {
+	w.t.Helper()
+	info, err := os.Stat(path)
+	w.must(err)
+	return info.Size()
+}
