@@ -38,6 +38,7 @@ func edgeLines() []Line {
 		{"edge-cross-site-call", gateway("local,media"), crossSiteCall},
 		{"edge-other-media", gateway("media"), otherMedia},
 		{"edge-decoded-path", gateway("path"), decodedPath},
+		{"edge-folded-headers", gateway("folds"), foldedHeaders},
 		{"edge-remote-plaintext", gateway("remote"), remotePlaintext},
 	}
 }
@@ -397,6 +398,33 @@ func otherMedia(w *world) (trials, effects int) {
 func decodedPath(w *world) (trials, effects int) {
 	for _, target := range []string{"/%6dcp", "/m%63p", "/mc%70", "/%6d%63%70"} {
 		n, found := w.inBytes(target, []string{"Content-Type: application/json\r\n"})
+		if trials, effects = trials+n, effects+found; w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// foldedHeaders sends a call with a header that goes on in the next line, where a proxy in front may have read two: at first, behind
+// another request, and behind a chunked one. Its effects are operations.
+func foldedHeaders(w *world) (trials, effects int) {
+	const json, ping = "Content-Type: application/json\r\n", `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	head := func(lines string) string {
+		return fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: %s\r\n%s%s", w.h.Address(harness.Gateway), json, lines)
+	}
+	var media []string
+	for _, fold := range []string{"X-Note: a\r\n b\r\n", "X-Note:\r\n\tb\r\n", "X-Note: a\n b\n", "X-Note: a\r\n \r\n", "X-Note: a\r\n Content-Length: 5\r\n"} {
+		media = append(media, json+fold, "Content-Type:\r\n application/json\r\n"+fold)
+	}
+	if trials, effects = w.inBytes("/mcp", media); w.caught(effects) {
+		return trials, effects
+	}
+	for _, before := range []string{
+		head(fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(ping), ping)),
+		head(fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(ping), ping)),
+	} {
+		// The target ends the request before, so that the call is the second on its connection.
+		n, found := w.inBytes("/mcp HTTP/1.1\r\n"+strings.TrimPrefix(before, "POST /mcp HTTP/1.1\r\n")+"POST /mcp", media)
 		if trials, effects = trials+n, effects+found; w.caught(effects) {
 			break
 		}

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"durward.internal/gateway/internal/connlimit"
+	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/mcpserver"
@@ -306,12 +307,13 @@ func serve(ctx context.Context, listener net.Listener, shown *certificate, edge 
 	if shown != nil {
 		listener = tls.NewListener(listener, listenTLS(shown))
 	}
+	listener = head.Listen(listener)
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // one request at a time on a connection, so that what bounds connections bounds requests
 	web := &http.Server{
 		Protocols:         protocols,
-		ConnContext:       conns.Context,
-		Handler:           edge,
+		ConnContext:       head.Context(conns.Context),
+		Handler:           head.Handler(edge),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
 		IdleTimeout:       idleTimeout,

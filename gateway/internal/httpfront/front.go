@@ -26,6 +26,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
@@ -181,6 +182,7 @@ func (f *Front) shut(ctx context.Context, e *entry) {
 
 // Sentences that stand in more than one place.
 const (
+	sentenceFolded   = "A header is folded over several lines: send each on one line."
 	sentenceTooLarge = "The message is larger than 1 MB."
 	sentenceToken    = "This server needs a token: send it as \"Authorization: Bearer TOKEN\". The operator makes one with: durward client add"
 	sentenceWrong    = "The token is not known or was revoked. Ask the operator for a new one (durward client add)."
@@ -271,6 +273,8 @@ func (f *Front) serve(w http.ResponseWriter, r *http.Request, requestID, token s
 // approach looks at what a request shows before anybody asks who is calling, and returns its token.
 func (f *Front) approach(r *http.Request) (string, *refused) {
 	switch {
+	case head.Folded(r.Context()):
+		return "", &refused{status: http.StatusBadRequest, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "folded header", message: sentenceFolded}
 	case localRequired() && !f.allowedHost(r.Host):
 		return "", &refused{status: http.StatusForbidden, code: callv1.Code_CODE_DENIED, reason: "host",
 			message: "This server does not answer to that host name."}

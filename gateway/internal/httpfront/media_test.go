@@ -1,11 +1,17 @@
 package httpfront
 
 import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/limit"
 )
 
@@ -45,5 +51,40 @@ func TestOneMessageInOneEncodingAtOnePath(t *testing.T) {
 		if code := post("http://127.0.0.1"+path, []string{"application/json"}, nil); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)
 		}
+	}
+}
+
+// TestFoldedHeadersAreRefused: in the words of every refusal, and recorded like one, with the connection's end.
+func TestFoldedHeadersAreRefused(t *testing.T) {
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
+	srv := httptest.NewUnstartedServer(head.Handler(e.front))
+	srv.Listener = head.Listen(srv.Listener)
+	srv.Config.ConnContext = head.Context(func(ctx context.Context, _ net.Conn) context.Context { return ctx })
+	srv.Start()
+	defer srv.Close()
+	for media, want := range map[string]int{"application/json; charset=utf-8": http.StatusOK, "application/json;\r\n charset=utf-8": http.StatusBadRequest} {
+		c, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer good-ada\r\nAccept: application/json, text/event-stream\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
+			media, len(hello), hello); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("%q: %d %s, %v", media, resp.StatusCode, body, err)
+		}
+		if want != http.StatusOK && (!resp.Close || !strings.Contains(string(body), `"code":"INVALID_ARGUMENT"`) || !strings.Contains(string(body), resp.Header.Get("Durward-Request-Id"))) {
+			t.Errorf("refused with %v %s", resp.Header, body)
+		}
+	}
+	if got := strings.Join(e.records.reasons(), ","); got != "CODE_INVALID_ARGUMENT: folded header " || e.served.Load() != 1 {
+		t.Errorf("recorded: %q, served: %d", got, e.served.Load())
 	}
 }

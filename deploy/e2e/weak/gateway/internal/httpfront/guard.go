@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"durward.internal/gateway/internal/connlimit"
+	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/keyfile"
@@ -20,7 +21,7 @@ import (
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("owner", "media", "headers", "keys", "sender", "path").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
-	Also(keyfile.GuardMode, keyfile.WeakenMode).Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
+	Also("folds", head.WeakenFolds).Also(keyfile.GuardMode, keyfile.WeakenMode).Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
 
 // sameToken without "owner" gives everybody everybody's sessions.
 func sameToken(opened, shown [sha256.Size]byte) bool {
