@@ -148,7 +148,7 @@ const burst = 60
 // order is the tools in the order in which each finds what it needs: something that runs can be stopped, what slept can be woken,
 // and a log has lines once something ran.
 var order = []string{
-	"security_config", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "withdraw_operation", "wait_operation", "start_service",
+	"security_config", "tokenize", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "withdraw_operation", "wait_operation", "start_service",
 	"simulate_mode", "switch_mode", "sleep_service", "wake_service", "stop_service", "service_logs",
 }
 
@@ -218,6 +218,8 @@ func (p *pipeline) arguments(tool toolset.Tool, operation string) string {
 		return fmt.Sprintf(`{"mode_id":%q}`, harness.NightMode)
 	case fields.ByName("model_id") != nil:
 		return fmt.Sprintf(`{"model_id":%q}`, harness.DemoModel)
+	case fields.ByName("text") != nil:
+		return `{"text":"a text of the agent's own"}`
 	case fields.ByName("operation_id") != nil:
 		return fmt.Sprintf(`{"operation_id":%q}`, operation)
 	default:

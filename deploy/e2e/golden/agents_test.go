@@ -80,6 +80,7 @@ func tellAgents(t *testing.T, s *set) {
 
 	reads := map[string][]string{
 		"gpu_status": {"{}"}, "list_models": {"{}"}, "list_modes": {"{}"}, "list_services": {"{}"}, "security_config": {"{}"},
+		"tokenize":     {`{}`, `{"text":"Ask maria.gonzalez@example.org, not 127.0.0.1, with password=hunter2-hunter2."}`},
 		"mode_info":    {`{"mode_id":"night"}`, `{"mode_id":"nigt"}`},
 		"model_info":   {`{"model_id":"` + harness.DemoModel + `"}`, `{"model_id":"no-such"}`},
 		"service_info": {`{"service_id":"demo-chat"}`, `{"service_id":"demo-cht"}`},

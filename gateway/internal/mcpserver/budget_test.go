@@ -124,7 +124,7 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("%s: %s has %d characters of description, title %q", era, tool.Name, n, tool.Title)
 			case tool.Annotations.ReadOnly == (tool.Name == "wait_operation" || tool.Name == "withdraw_operation" || tier != "READ"):
 				t.Errorf("%s: %s says that it only reads: %t", era, tool.Name, tool.Annotations.ReadOnly)
-			case tier == "READ" && !strings.HasPrefix(rest, "runs without asking anyone"):
+			case tier == "READ" && !strings.HasPrefix(rest, "asks nobody"):
 				t.Errorf("%s: %s does not say that it asks nobody: %s", era, tool.Name, tool.Description)
 			case tier != "READ" && (tier != "WRITE" && tier != "DESTRUCTIVE" || !strings.HasPrefix(rest, "a human ")):
 				t.Errorf("%s: %s does not say what a human will be asked: %s", era, tool.Name, tool.Description)

@@ -76,6 +76,7 @@ func TestTools(t *testing.T) {
 		"security_report": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_EGRESS},
 
 		"security_config": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+		"tokenize":        {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
 	tools := Tools()
 	if len(tools) != len(want) {
@@ -292,7 +293,7 @@ func TestRedact(t *testing.T) {
 // TestTextFromOutside pins what of the answers comes from elsewhere and passes the vault: whoever adds a field says where its text
 // is from.
 func TestTextFromOutside(t *testing.T) {
-	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}, "security_report": {"report"}}
+	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}, "security_report": {"report"}, "tokenize": {"text"}}
 	for _, tool := range Tools() {
 		if tool.OpenResult {
 			continue // its response is for the gateway, which answers with the original tool's result

@@ -34,7 +34,7 @@ func TestFreeTextIsNamed(t *testing.T) {
 			}
 		})
 	}
-	if named != 2 {
+	if named != 3 {
 		t.Errorf("%d arguments are free text; adding one changes what is disclosed", named)
 	}
 }

@@ -153,6 +153,7 @@ var sentences = map[string]string{ // #nosec G101 -- sentences
 	"halt":                   "every change is halted",
 	"resume":                 "changes may go on",
 	"tokenise":               "values in a text became references",
+	"tokenise-own":           "its agent was shown a text of its own with references",
 	"deliver":                "a sink may have values in the place of references, in this call",
 	"resolve":                "a sink has the values",
 	"disclosure-denied":      "references in a call stay references",

@@ -10,6 +10,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/token"
 )
@@ -45,19 +46,54 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 	if size > tokeniseBytes {
 		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the texts are too long together")
 	}
-	result, err := s.inTurn(ctx, turnOf(who.principal), func(ctx context.Context) (token.Result, error) {
-		return s.Tokens.Tokenise(ctx, who.session, token.OriginSink, req.GetTexts())
-	})
+	result, err := s.replaced(ctx, who, token.OriginSink, req.GetTexts())
 	if err != nil {
 		return nil, err
 	}
-	s.noteTokens(ctx, who, token.OriginSink, result)
+	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, nil
+}
+
+// Tokenize shows an agent a text of its own with references in the place of its values. The record holds it in that form.
+func (s *toolService) Tokenize(ctx context.Context, req *vaultv1.TokenizeRequest) (*vaultv1.TokenizeResponse, error) {
+	q := question{method: vaultv1.ToolService_Tokenize_FullMethodName}
+	if err := s.admit(ctx, &q); err != nil {
+		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+	}
+	who := party{principal: q.opened.Principal, session: q.opened.Ref, channel: q.opened.Client.Channel, tool: "tokenize"}
+	result, err := s.replaced(ctx, who, token.OriginAgent, []string{req.GetText()})
+	if err != nil {
+		return nil, err
+	}
+	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "tokenise-own")
+	if r.Body.Arguments, err = journal.Arguments(&vaultv1.TokenizeRequest{Text: &result.Texts[0]}); err != nil {
+		return nil, err
+	}
+	if err := s.Journal.Follow(ctx, r); err != nil {
+		return nil, err
+	}
+	outcome := &callv1.Outcome{Summary: "your text, with a reference in the place of each value that was found"}
+	if lost := result.Unkept + result.Secrets; lost > 0 {
+		outcome.Warnings = []string{strconv.Itoa(lost) + " cannot be brought back: credentials, and what is beyond the session's bounds"}
+	}
+	rpc.SetOutcome(ctx, outcome)
+	return &vaultv1.TokenizeResponse{Text: result.Texts[0], Replaced: count(result.Replaced)}, nil
+}
+
+// replaced is texts as a party's agent may see them. On a messaging channel no reference stands in them (OUT-4).
+func (s *Server) replaced(ctx context.Context, who party, origin token.Origin, texts []string) (token.Result, error) {
+	result, err := s.inTurn(ctx, turnOf(who.principal), func(ctx context.Context) (token.Result, error) {
+		return s.Tokens.Tokenise(ctx, who.session, origin, texts)
+	})
+	if err != nil {
+		return token.Result{}, err
+	}
+	s.noteTokens(ctx, who, origin, result)
 	if who.channel == callv1.Channel_CHANNEL_MESSAGING {
 		for i := range result.Texts {
-			result.Texts[i] = token.Redact(result.Texts[i]) // OUT-4
+			result.Texts[i] = token.Redact(result.Texts[i])
 		}
 	}
-	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, nil
+	return result, nil
 }
 
 // noteTokens records that values became references: how many of which types, and never which.

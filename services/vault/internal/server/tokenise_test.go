@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,9 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/token"
 )
 
 const secretLine = "login with password=hunter2-hunter2 failed"
@@ -153,6 +156,63 @@ func TestAnAgentsWordsAreTokenised(t *testing.T) {
 	}
 }
 
+func (v *vault) tokenize(opened *vaultv1.OpenSessionResponse, text string) (*vaultv1.TokenizeResponse, error) {
+	return v.tools().Tokenize(withPermit(v.t.Context(), permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits())), &vaultv1.TokenizeRequest{Text: &text})
+}
+
+// An agent gets a text of its own with references in it: they are others than a sink's, its next call is carried out with their values, and
+// a text with them in it is what it was.
+func TestAnAgentsOwnTextOnRequest(t *testing.T) {
+	v := newReferring(t)
+	opened := v.open(bearer)
+	held := v.refers(opened.GetSession(), token.OriginSink, person)
+	answer, err := v.tokenize(opened, "to "+person+", password=hunter2-hunter2")
+	v.must(err)
+	text := answer.GetText()
+	if answer.GetReplaced() != 2 || !strings.HasPrefix(text, "to [[PII:EMAIL:tkn_") || strings.Contains(text, held) || strings.Contains(text, "hunter2") {
+		t.Fatalf("%v", answer)
+	}
+	if again, err := v.tokenize(opened, text); err != nil || again.GetText() != text || again.GetReplaced() != 0 {
+		t.Errorf("again: %v, %v", again, err)
+	}
+	theirs, err := v.tokenize(v.open(other), "to "+person+", "+strings.TrimPrefix(text, "to "))
+	if v.must(err); strings.Contains(theirs.GetText(), text[3:30]) || strings.Count(theirs.GetText(), "[[PII:") != 1 {
+		t.Errorf("another client is shown %v", theirs)
+	}
+	ref := text[3 : strings.Index(text, "]]")+2]
+	asked, err := v.authority().Authorise(t.Context(), asksFor(opened.GetSessionId(), ref))
+	v.must(err)
+	if shown := v.operation(asked.GetOperationId()).GetDisclosures(); len(shown) != 1 || shown[0].GetHint() != "m•••@example.org" {
+		t.Errorf("the human is shown %v", shown)
+	}
+	var many strings.Builder
+	for i := range token.MaxValues + 10 {
+		fmt.Fprintf(&many, "p%d@example.org ", i)
+	}
+	answer, err = v.tokenize(opened, many.String())
+	if v.must(err); !strings.HasSuffix(answer.GetText(), "[PII REDACTED] ") || strings.Contains(answer.GetText(), "@") {
+		t.Errorf("beyond the session's bounds: %.200q", answer.GetText())
+	}
+	for kind := range auditv1.Kind_name {
+		for _, r := range v.audit.of(auditv1.Kind(kind)) {
+			if strings.Contains(r.String(), "gonzalez") || strings.Contains(r.String(), "hunter2") || strings.Contains(r.String(), "@example") {
+				t.Errorf("recorded: %v", r)
+			}
+		}
+	}
+	reads := v.audit.of(auditv1.Kind_KIND_READ)
+	if r := reads[0]; r.GetTool() != "tokenize" || !strings.Contains(r.GetBody().GetArguments(), `{"text":"to [[PII:EMAIL:tkn_`) {
+		t.Errorf("recorded: %v", r)
+	}
+	if _, err := v.tools().Tokenize(t.Context(), &vaultv1.TokenizeRequest{Text: &text}); err == nil {
+		t.Error("without a permit it answers")
+	}
+	long := strings.Repeat("x", 32769)
+	if _, err := v.tokenize(opened, long); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {
+		t.Errorf("%d bytes: %v", len(long), err)
+	}
+}
+
 // Others read along on a messaging channel: personal data is not even referred to there (OUT-4).
 func TestMessagingChannelsGetNoPersonalData(t *testing.T) {
 	v := newVault(t)
@@ -166,8 +226,12 @@ func TestMessagingChannelsGetNoPersonalData(t *testing.T) {
 	}{"a messaging client": {chat, "from [PII REDACTED], password=[[SECRET:"}, "another": {v.open(bearer), "from [[PII:EMAIL:"}} {
 		answer, err := v.tokenise(byPermit(permitFor(executor, c.opened.GetPermits()), text))
 		v.must(err)
-		if got := answer.GetTexts()[0]; !strings.HasPrefix(got, c.want) || strings.Contains(got, "gonzalez") || answer.GetReplaced() != 2 {
-			t.Errorf("%s gets %q", name, got)
+		own, err := v.tokenize(c.opened, text)
+		v.must(err)
+		for _, got := range []string{answer.GetTexts()[0], own.GetText()} {
+			if !strings.HasPrefix(got, c.want) || strings.Contains(got, "gonzalez") || answer.GetReplaced() != 2 {
+				t.Errorf("%s gets %q", name, got)
+			}
 		}
 	}
 }

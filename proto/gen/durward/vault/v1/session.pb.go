@@ -1556,6 +1556,103 @@ func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
 	return v11.Tier(0)
 }
 
+type TokenizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As long as the longest argument that it may go into.
+	Text          *string `protobuf:"bytes,1,opt,name=text,proto3,oneof" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenizeRequest) Reset() {
+	*x = TokenizeRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenizeRequest) ProtoMessage() {}
+
+func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
+func (*TokenizeRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TokenizeRequest) GetText() string {
+	if x != nil && x.Text != nil {
+		return *x.Text
+	}
+	return ""
+}
+
+type TokenizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Replaced      uint32                 `protobuf:"varint,2,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenizeResponse) Reset() {
+	*x = TokenizeResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenizeResponse) ProtoMessage() {}
+
+func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
+func (*TokenizeResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TokenizeResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *TokenizeResponse) GetReplaced() uint32 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
 // SecurityConfigResponse is what binds the session that asks. It holds no secret, no path and nobody else's business.
 type SecurityConfigResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -1572,7 +1669,7 @@ type SecurityConfigResponse struct {
 
 func (x *SecurityConfigResponse) Reset() {
 	*x = SecurityConfigResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1584,7 +1681,7 @@ func (x *SecurityConfigResponse) String() string {
 func (*SecurityConfigResponse) ProtoMessage() {}
 
 func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1597,7 +1694,7 @@ func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigResponse.ProtoReflect.Descriptor instead.
 func (*SecurityConfigResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SecurityConfigResponse) GetTools() []*ToolRule {
@@ -1660,7 +1757,7 @@ type ToolRule struct {
 
 func (x *ToolRule) Reset() {
 	*x = ToolRule{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1672,7 +1769,7 @@ func (x *ToolRule) String() string {
 func (*ToolRule) ProtoMessage() {}
 
 func (x *ToolRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1685,7 +1782,7 @@ func (x *ToolRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRule.ProtoReflect.Descriptor instead.
 func (*ToolRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ToolRule) GetTool() string {
@@ -1720,7 +1817,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1829,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1842,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Setting) GetName() string {
@@ -1780,7 +1877,7 @@ type Allowance struct {
 
 func (x *Allowance) Reset() {
 	*x = Allowance{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1889,7 @@ func (x *Allowance) String() string {
 func (*Allowance) ProtoMessage() {}
 
 func (x *Allowance) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1902,7 @@ func (x *Allowance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowance.ProtoReflect.Descriptor instead.
 func (*Allowance) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Allowance) GetTools() []string {
@@ -1917,9 +2014,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fDECISION_DENIED\x10\x01\x12\x14\n" +
 	"\x10DECISION_GRANTED\x10\x02\x12\x14\n" +
-	"\x10DECISION_PENDING\x10\x03\"\x89\x01\n" +
-	"\x14WaitOperationRequest\x12`\n" +
-	"\foperation_id\x18\x01 \x01(\tB8\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x1cOf a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
+	"\x10DECISION_PENDING\x10\x03\"\x82\x01\n" +
+	"\x14WaitOperationRequest\x12Y\n" +
+	"\foperation_id\x18\x01 \x01(\tB1\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x15From pending_approvalH\x00R\voperationId\x88\x01\x01B\x0f\n" +
 	"\r_operation_id\"\xe4\x02\n" +
 	"\x15WaitOperationResponse\x12<\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\x122\n" +
@@ -1929,9 +2026,9 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x04\x80\xbc\x18\x01R\texpiresAt\x12\x1c\n" +
 	"\x06reason\x18\x06 \x01(\tB\x04\x80\xbc\x18\x01R\x06reason\x12\x1c\n" +
-	"\x06halted\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x06halted\"\x8d\x01\n" +
-	"\x18WithdrawOperationRequest\x12`\n" +
-	"\foperation_id\x18\x01 \x01(\tB8\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x1cOf a pending_approval answerH\x00R\voperationId\x88\x01\x01B\x0f\n" +
+	"\x06halted\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x06halted\"\x86\x01\n" +
+	"\x18WithdrawOperationRequest\x12Y\n" +
+	"\foperation_id\x18\x01 \x01(\tB1\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{32}$\x8a\xbc\x18\x15From pending_approvalH\x00R\voperationId\x88\x01\x01B\x0f\n" +
 	"\r_operation_id\"Y\n" +
 	"\x19WithdrawOperationResponse\x12<\n" +
 	"\x05state\x18\x01 \x01(\x0e2 .durward.vault.v1.OperationStateB\x04\x80\xbc\x18\x01R\x05state\"\xfa\x01\n" +
@@ -1953,7 +2050,14 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xc0\x01\n" +
 	"\x15SecurityConfigRequest\x12\x8c\x01\n" +
 	"\x15tier_ceiling_override\x18\x01 \x01(\x0e2\x18.durward.options.v1.TierB9\xbaH\a\x82\x01\x04\x18\x01\x18\x02\x8a\xbc\x18+Lowers this session's ceiling until it endsH\x00R\x13tierCeilingOverride\x88\x01\x01B\x18\n" +
-	"\x16_tier_ceiling_override\"\xc9\x04\n" +
+	"\x16_tier_ceiling_override\"K\n" +
+	"\x0fTokenizeRequest\x12/\n" +
+	"\x04text\x18\x01 \x01(\tB\x16\xbaH\x0f\xc8\x01\x01r\n" +
+	"\x10\x01\x18\x80\x80\x02(\x80\x80\x02\x98\xbc\x18\x01H\x00R\x04text\x88\x01\x01B\a\n" +
+	"\x05_text\"o\n" +
+	"\x10TokenizeResponse\x12\x18\n" +
+	"\x04text\x18\x01 \x01(\tB\x04\x80\xbc\x18\x02R\x04text\x12A\n" +
+	"\breplaced\x18\x02 \x01(\rB%\x80\xbc\x18\x01\x8a\xbc\x18\x1dHow many values were replacedR\breplaced\"\xc9\x04\n" +
 	"\x16SecurityConfigResponse\x126\n" +
 	"\x05tools\x18\x01 \x03(\v2\x1a.durward.vault.v1.ToolRuleB\x04\x80\xbc\x18\x01R\x05tools\x12;\n" +
 	"\bsettings\x18\x02 \x03(\v2\x19.durward.vault.v1.SettingB\x04\x80\xbc\x18\x01R\bsettings\x12A\n" +
@@ -1993,14 +2097,16 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012o\n" +
 	"\x10AuthorityService\x12[\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xa4\b\n" +
-	"\vToolService\x12\xa2\x03\n" +
-	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\xbf\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xb5\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\x83\x02READ: runs without asking anyone. Waits up to 45 seconds for an operation that a human must approve. Once it is approved, runs it and returns the result of the original tool. Call it again while the status is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xb7\x02\n" +
-	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xc8\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xbe\x01\n" +
-	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x8f\x01READ: runs without asking anyone. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xb5\x02\n" +
-	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xcf\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xc5\x01\n" +
-	"\x0fsecurity_config\x12\x16Security configuration\x1a\x97\x01READ: runs without asking anyone. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x012\x8a\x01\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xe1\t\n" +
+	"\vToolService\x12\xfa\x02\n" +
+	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\x97\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\x8d\x02\n" +
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\xdb\x01READ: asks nobody. Waits up to 45 s for an operation that a human must approve. Once approved, runs it and returns the original tool's result. Call it again while it is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xa8\x02\n" +
+	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xb9\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xaf\x01\n" +
+	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x80\x01READ: asks nobody. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xa6\x02\n" +
+	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xc0\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xb6\x01\n" +
+	"\x0fsecurity_config\x12\x16Security configuration\x1a\x88\x01READ: asks nobody. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x01\x12\x80\x02\n" +
+	"\bTokenize\x12!.durward.vault.v1.TokenizeRequest\x1a\".durward.vault.v1.TokenizeResponse\"\xac\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xa2\x01\n" +
+	"\btokenize\x12\x12Hide personal data\x1a~READ: asks nobody. Returns your text with references for personal data and credentials, which other tools' arguments may hold. \x01(\x012\x8a\x01\n" +
 	"\x10OperationService\x12v\n" +
 	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x17\xaa\xbb\x18\x01\x01\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
@@ -2017,7 +2123,7 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_durward_vault_v1_session_proto_goTypes = []any{
 	(OperationState)(0),               // 0: durward.vault.v1.OperationState
 	(AuthoriseResponse_Decision)(0),   // 1: durward.vault.v1.AuthoriseResponse.Decision
@@ -2043,55 +2149,57 @@ var file_durward_vault_v1_session_proto_goTypes = []any{
 	(*GetOperationRequest)(nil),       // 21: durward.vault.v1.GetOperationRequest
 	(*GetOperationResponse)(nil),      // 22: durward.vault.v1.GetOperationResponse
 	(*SecurityConfigRequest)(nil),     // 23: durward.vault.v1.SecurityConfigRequest
-	(*SecurityConfigResponse)(nil),    // 24: durward.vault.v1.SecurityConfigResponse
-	(*ToolRule)(nil),                  // 25: durward.vault.v1.ToolRule
-	(*Setting)(nil),                   // 26: durward.vault.v1.Setting
-	(*Allowance)(nil),                 // 27: durward.vault.v1.Allowance
-	(*v1.Proof)(nil),                  // 28: durward.call.v1.Proof
-	(v1.Channel)(0),                   // 29: durward.call.v1.Channel
-	(v11.Tier)(0),                     // 30: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),     // 31: google.protobuf.Timestamp
-	(v11.Role)(0),                     // 32: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),           // 33: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),                // 34: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),            // 35: durward.call.v1.SignedGrant
+	(*TokenizeRequest)(nil),           // 24: durward.vault.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),          // 25: durward.vault.v1.TokenizeResponse
+	(*SecurityConfigResponse)(nil),    // 26: durward.vault.v1.SecurityConfigResponse
+	(*ToolRule)(nil),                  // 27: durward.vault.v1.ToolRule
+	(*Setting)(nil),                   // 28: durward.vault.v1.Setting
+	(*Allowance)(nil),                 // 29: durward.vault.v1.Allowance
+	(*v1.Proof)(nil),                  // 30: durward.call.v1.Proof
+	(v1.Channel)(0),                   // 31: durward.call.v1.Channel
+	(v11.Tier)(0),                     // 32: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
+	(v11.Role)(0),                     // 34: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),           // 35: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),                // 36: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),            // 37: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
 	2,  // 0: durward.vault.v1.TellHealthRequest.health:type_name -> durward.vault.v1.GatewayHealth
-	28, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	30, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
 	6,  // 2: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
-	29, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	30, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	31, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	32, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
 	10, // 5: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	31, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	31, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	32, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	33, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	31, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	28, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	33, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	33, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	34, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	35, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	33, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
 	10, // 12: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	34, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	28, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	36, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	30, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
 	1,  // 15: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	35, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	31, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	31, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	37, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	33, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	33, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
 	0,  // 19: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	34, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	35, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	31, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	37, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	33, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 23: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
 	0,  // 24: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
 	0,  // 25: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	34, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	31, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	31, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	30, // 29: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
-	25, // 30: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
-	26, // 31: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
-	30, // 32: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	27, // 33: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
-	30, // 34: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	36, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	33, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	33, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	32, // 29: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	27, // 30: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	28, // 31: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	32, // 32: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	29, // 33: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	32, // 34: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
 	5,  // 35: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
 	11, // 36: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
 	13, // 37: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
@@ -2101,19 +2209,21 @@ var file_durward_vault_v1_session_proto_depIdxs = []int32{
 	17, // 41: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
 	19, // 42: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
 	23, // 43: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
-	21, // 44: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	7,  // 45: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	12, // 46: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	14, // 47: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	9,  // 48: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
-	4,  // 49: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
-	16, // 50: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	18, // 51: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	20, // 52: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
-	24, // 53: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
-	22, // 54: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	45, // [45:55] is the sub-list for method output_type
-	35, // [35:45] is the sub-list for method input_type
+	24, // 44: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
+	21, // 45: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	7,  // 46: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	12, // 47: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	14, // 48: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	9,  // 49: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	4,  // 50: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
+	16, // 51: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	18, // 52: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	20, // 53: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
+	26, // 54: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	25, // 55: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
+	22, // 56: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	46, // [46:57] is the sub-list for method output_type
+	35, // [35:46] is the sub-list for method input_type
 	35, // [35:35] is the sub-list for extension type_name
 	35, // [35:35] is the sub-list for extension extendee
 	0,  // [0:35] is the sub-list for field type_name
@@ -2128,13 +2238,14 @@ func file_durward_vault_v1_session_proto_init() {
 	file_durward_vault_v1_session_proto_msgTypes[17].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

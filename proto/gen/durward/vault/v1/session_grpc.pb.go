@@ -397,6 +397,7 @@ const (
 	ToolService_WaitOperation_FullMethodName     = "/durward.vault.v1.ToolService/WaitOperation"
 	ToolService_WithdrawOperation_FullMethodName = "/durward.vault.v1.ToolService/WithdrawOperation"
 	ToolService_SecurityConfig_FullMethodName    = "/durward.vault.v1.ToolService/SecurityConfig"
+	ToolService_Tokenize_FullMethodName          = "/durward.vault.v1.ToolService/Tokenize"
 )
 
 // ToolServiceClient is the client API for ToolService service.
@@ -408,6 +409,7 @@ type ToolServiceClient interface {
 	WaitOperation(ctx context.Context, in *WaitOperationRequest, opts ...grpc.CallOption) (*WaitOperationResponse, error)
 	WithdrawOperation(ctx context.Context, in *WithdrawOperationRequest, opts ...grpc.CallOption) (*WithdrawOperationResponse, error)
 	SecurityConfig(ctx context.Context, in *SecurityConfigRequest, opts ...grpc.CallOption) (*SecurityConfigResponse, error)
+	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
 }
 
 type toolServiceClient struct {
@@ -448,6 +450,16 @@ func (c *toolServiceClient) SecurityConfig(ctx context.Context, in *SecurityConf
 	return out, nil
 }
 
+func (c *toolServiceClient) Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TokenizeResponse)
+	err := c.cc.Invoke(ctx, ToolService_Tokenize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ToolServiceServer is the server API for ToolService service.
 // All implementations must embed UnimplementedToolServiceServer
 // for forward compatibility.
@@ -457,6 +469,7 @@ type ToolServiceServer interface {
 	WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error)
 	WithdrawOperation(context.Context, *WithdrawOperationRequest) (*WithdrawOperationResponse, error)
 	SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error)
+	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
 
@@ -475,6 +488,9 @@ func (UnimplementedToolServiceServer) WithdrawOperation(context.Context, *Withdr
 }
 func (UnimplementedToolServiceServer) SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SecurityConfig not implemented")
+}
+func (UnimplementedToolServiceServer) Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tokenize not implemented")
 }
 func (UnimplementedToolServiceServer) mustEmbedUnimplementedToolServiceServer() {}
 func (UnimplementedToolServiceServer) testEmbeddedByValue()                     {}
@@ -551,6 +567,24 @@ func _ToolService_SecurityConfig_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_Tokenize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TokenizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).Tokenize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_Tokenize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).Tokenize(ctx, req.(*TokenizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ToolService_ServiceDesc is the grpc.ServiceDesc for ToolService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -569,6 +603,10 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SecurityConfig",
 			Handler:    _ToolService_SecurityConfig_Handler,
+		},
+		{
+			MethodName: "Tokenize",
+			Handler:    _ToolService_Tokenize_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
