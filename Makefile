@@ -14,6 +14,8 @@ real: ## the suites against real parts (npm clients, conformance, systemd, docke
 	@scripts/real.sh
 gpu: ## the suite for a host with a real NVIDIA card; says so where there is none (scripts/gpu.sh packs it for a host without Go)
 	@scripts/gpu.sh
+real-packages: ## Debian's package in a systemd of its own: twice the same bytes, installed, upgraded, tried from outside, purged
+	@scripts/real-packages.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
 	@scripts/conformance.sh
 race: ## the unit tests under the race detector (needs a C compiler)
@@ -50,7 +52,9 @@ hooks: ## a Git hook that checks format, vet and documents before each commit
 	@scripts/hooks.sh
 build: ## binaries into bin/
 	@scripts/build.sh
+packages: ## Debian's package into bin/packages (SIGNING_KEY=FILE signs its digests)
+	@scripts/packages.sh
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build clean golden-diff golden-accept
+.PHONY: help run test real real-packages gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build packages clean golden-diff golden-accept

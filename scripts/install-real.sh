@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
 # ssh-keygen, promtool, dbus-daemon and strace. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
-# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace.
+# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `packages` what Debian's package is
+# held to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
@@ -25,6 +26,14 @@ if [ "${1:-}" = syslog ]; then
   package rsyslogd rsyslog
   # By the file: its module is no program.
   package /usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_ossl.so rsyslog-openssl
+  exit
+fi
+if [ "${1:-}" = packages ]; then
+  package lintian lintian
+  package nft nftables
+  package ip iproute2
+  package ssh-agent openssh-client
+  package pgrep procps
   exit
 fi
 if [ "${1:-}" = strace ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: scripts/systemd-sandbox.sh [-u UNITDIR] [-b] COMMAND [ARGUMENT…]
+# usage: scripts/systemd-sandbox.sh [-u UNITDIR] [-b] [-p] COMMAND [ARGUMENT…]
 #
 # Runs COMMAND beside a systemd of its own and gives back its exit status. That systemd is process 1 of new PID, mount, IPC, UTS
 # and cgroup namespaces, in its own sub-group of every cgroup hierarchy: the host's services, files and groups are out of its
@@ -8,13 +8,14 @@
 #     sandbox; /run is fresh and writable. Every other folder is the host's own.
 #   - Units come from UNITDIR (copied), /etc/systemd/system, /run/systemd/system and a small tree: basic.target, journald.
 #     `systemctl daemon-reload` after writing more. With -b also the system bus and polkitd (Debian: dbus, polkitd).
+#     With -p also from /usr/lib/systemd/system, which is empty, for what packages bring.
 #   - COMMAND runs as root inside all of those namespaces with SANDBOX=1; the manager's own socket is /run/systemd/private.
 # Needs root, systemd >= 250, overlayfs, and cgroups v1 or v2.
 set -euo pipefail
 
 if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new namespaces
   shift
-  work=$1 units=$2 bus=$3
+  work=$1 units=$2 bus=$3 packages=$4
   for folder in etc usr var opt srv home root; do
     mkdir -p "/$folder" "$work/over/$folder" "$work/tmp/$folder"
     mount -t overlay -o "lowerdir=/$folder,upperdir=$work/over/$folder,workdir=$work/tmp/$folder" overlay "/$folder"
@@ -61,15 +62,20 @@ if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new name
   systemd-tmpfiles --create --prefix=/run/log/journal || true # as at boot: the group systemd-journal reads what is there
   # What would have started on a host by itself has no business here.
   export SYSTEMD_UNIT_PATH=$tree:/etc/systemd/system:/run/systemd/transient:/run/systemd/system container=sandbox
+  if [ "$packages" = yes ]; then
+    find "$vendor" -mindepth 1 -delete # of the overlay
+    SYSTEMD_UNIT_PATH+=:$vendor
+  fi
   exec env -i PATH="$PATH" SYSTEMD_UNIT_PATH="$SYSTEMD_UNIT_PATH" container=sandbox \
     /usr/lib/systemd/systemd --system --unit=default.target --log-target=journal --log-level=info --show-status=0
 fi
 
-units='' bus=no
-while getopts 'u:b' option; do
+units='' bus=no packages=no
+while getopts 'u:bp' option; do
   case $option in
     u) units=$(realpath "$OPTARG") ;;
     b) bus=yes ;;
+    p) packages=yes ;;
     *) exit 2 ;;
   esac
 done
@@ -131,7 +137,7 @@ for group in "${groups[@]}"; do mkdir -p "$group"; done
 (
   for group in "${groups[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
   exec unshare --mount --propagation private --pid --fork --kill-child=KILL --mount-proc --uts --ipc --cgroup \
-    bash "$0" --inside "$work/disk" "$units" "$bus"
+    bash "$0" --inside "$work/disk" "$units" "$bus" "$packages"
 ) >"$work/log" 2>&1 </dev/null &
 outer=$!
 show() { echo "the systemd sandbox did not come up:" >&2; tail -n 40 "$work/log" >&2; }

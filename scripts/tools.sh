@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint" or "bench".
+# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint", "bench" or "package".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/tools
@@ -15,5 +15,6 @@ case "${1:-generate}" in
   generate) install scripts/tools ;;
   lint) install scripts/tools/lint ;;
   bench) install scripts/tools/bench ;;
+  package) install scripts/tools/package ;;
 esac
 echo "$bin"

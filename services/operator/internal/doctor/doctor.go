@@ -67,13 +67,15 @@ type Config struct {
 	Root string
 	// Host is the GPU host.
 	Host Host
+	// Installed is what durward install laid out; nil where durward up runs the processes.
+	Installed *Installed
 }
 
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, clocks, certificates, binaries,
-		drivers, catalogFile, gpuSource, systemd, docker, network} {
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, clocks, certificates, packaged, units,
+		binaries, drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
 	return out

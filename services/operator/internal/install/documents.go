@@ -15,6 +15,10 @@ import (
 // documents installs completion files and manual pages. They are parts of the program: every version writes its own, and what it
 // has no more is removed.
 func (p *Plan) documents() error {
+	if p.packaged {
+		p.supersede()
+		return nil
+	}
 	folders := map[string][]string{}
 	for path := range p.opts.Documents {
 		folders[filepath.Dir(path)] = append(folders[filepath.Dir(path)], path)

@@ -2,6 +2,8 @@ package install_test
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +17,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
@@ -116,7 +120,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "systemctl":
 		for _, unit := range args {
 			by := map[bool]string{true: "durward.target.wants", false: "timers.target.wants"}[strings.HasSuffix(unit, ".service") || strings.HasSuffix(unit, ".socket")]
-			if unit == "durward.target" || unit == "durward-auditwitness.service" {
+			if slices.Contains([]string{"durward.target", "durward-auditwitness.service", "durward-firewall.service"}, unit) {
 				by = "multi-user.target.wants"
 			}
 			m.write("etc/systemd/system/"+by+"/"+unit, "")
@@ -1013,5 +1017,144 @@ func TestDocuments(t *testing.T) {
 	}
 	if info, err := os.Stat(m.path(man + "/durward.1")); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// packaged lays out what Debian's package brings, as scripts/packages.sh does.
+func (m *image) packaged() {
+	m.Helper()
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
+		m.write("usr/lib/durward/"+name, "packaged "+name)
+	}
+	const from = "files/systemd/"
+	entries, err := os.ReadDir(from)
+	m.must(err)
+	for _, entry := range entries {
+		text, err := os.ReadFile(from + entry.Name())
+		m.must(err)
+		to := "usr/lib/systemd/system/" + entry.Name()
+		for _, kind := range []string{"sysusers", "tmpfiles"} {
+			if rest, ok := strings.CutPrefix(entry.Name(), kind); ok {
+				to = "usr/lib/" + kind + ".d/durward" + rest
+			}
+		}
+		m.write(to, strings.ReplaceAll(string(text), "/usr/local/lib/durward/", "/usr/lib/durward/"))
+	}
+	m.programs = m.path("usr/lib/durward")
+}
+
+// TestPackage: an installation goes over to the package's programs and units, keeps what is the host's, and follows the package's next version.
+func TestPackage(t *testing.T) {
+	m := newImage(t)
+	man := "/usr/local/share/man/man1/durward-old.1"
+	o := m.options(install.Settings{Firewall: true})
+	o.Documents = map[string][]byte{man: []byte("old")}
+	p, err := install.New(o)
+	m.must(err)
+	m.must(p.Apply(t.Context(), func(install.Step) {}))
+	key := m.read("etc/durward/keys/grant.key")
+	m.packaged()
+	if _, err := install.New(o); err == nil || !strings.Contains(err.Error(), "sudo apt remove durward") {
+		t.Errorf("beside the package: %v", err)
+	}
+	o.Programs = m.programs
+	apply := func() (did []string) {
+		t.Helper()
+		p, err := install.New(o)
+		m.must(err)
+		m.must(p.Apply(t.Context(), func(s install.Step) {
+			if s.Effect() {
+				did = append(did, string(s.Verb)+" "+s.What)
+			}
+		}))
+		return did
+	}
+	unit := m.path("etc/systemd/system/durward-vault.service")
+	was := m.read("etc/systemd/system/durward-vault.service")
+	m.must(os.WriteFile(unit, []byte(was+"# mine\n"), 0o644))
+	if _, err := install.New(o); err == nil || !strings.Contains(err.Error(), "sudo systemctl edit durward-vault.service") {
+		t.Errorf("a unit that a human has edited, and that starts what is to go: %v", err)
+	}
+	m.must(os.WriteFile(unit, []byte(was), 0o644))
+	if did := apply(); !slices.Contains(did, "remove /etc/systemd/system/durward-vault.service") {
+		t.Errorf("does %q", did)
+	}
+	for _, gone := range []string{"usr/local/lib/durward", "usr/local/bin/durward", "etc/systemd/system/durward-vault.service", "etc/systemd/system/durward-firewall.service",
+		"etc/sysusers.d/durward.conf", "etc/tmpfiles.d/durward.conf", man} {
+		if _, err := os.Lstat(m.path(gone)); err == nil {
+			t.Errorf("%s is left", gone)
+		}
+	}
+	if m.read("etc/durward/keys/grant.key") != key || !strings.Contains(m.read("etc/durward/firewall.nft"), "tcp dport { 7430, 7440,") {
+		t.Error("what is the host's has changed")
+	}
+	if did := apply(); len(did) != 0 {
+		t.Errorf("again %q", did)
+	}
+	m.write("usr/lib/durward/vault", "another version")
+	record, err := install.ReadRecord(m.root)
+	m.must(err)
+	if got := record.Behind(m.root); !slices.Equal(got, []string{"/usr/lib/durward/vault"}) {
+		t.Errorf("behind are %q", got)
+	}
+	if did := apply(); !slices.Equal(did, []string{"change /usr/lib/durward/vault", "change /etc/durward/installed.json"}) {
+		t.Errorf("another version: %q", did)
+	}
+	m.must(os.Remove(m.path("usr/lib/durward/audit")))
+	if _, err := install.New(o); err == nil || !strings.Contains(err.Error(), "sudo dpkg --install") {
+		t.Errorf("half a package: %v", err)
+	}
+}
+
+// TestVerify: the package's files are held to its list, and the list to whose key signed it.
+func TestVerify(t *testing.T) {
+	m := newImage(t)
+	m.packaged()
+	m.write("usr/share/man/man1/durward.1.gz", "left out on many hosts")
+	var list strings.Builder
+	m.must(filepath.WalkDir(m.path("usr"), func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			b, _ := os.ReadFile(path)
+			fmt.Fprintf(&list, "%x  %s\n", sha256.Sum256(b), strings.TrimPrefix(path, m.root+"/"))
+		}
+		return err
+	}))
+	m.write("usr/lib/durward/SHA256SUMS", list.String())
+	verify := func(signers string) (install.Shipped, error) { return install.Verify(m.root, []byte(signers), m.now) }
+	if s, err := verify(""); err != nil || len(s.Differ) != 0 || s.Key != "" || s.Files < 20 {
+		t.Errorf("as packed, unsigned: %+v, %v", s, err)
+	}
+	_, private, err := ed25519.GenerateKey(nil)
+	m.must(err)
+	signer, err := ssh.NewSignerFromKey(private)
+	m.must(err)
+	sign := func(namespace string) {
+		signature, err := sshsig.Sign(strings.NewReader(list.String()), signer, sshsig.HashSHA512, namespace)
+		m.must(err)
+		m.write("usr/lib/durward/SHA256SUMS.sig", string(sshsig.Armor(signature)))
+	}
+	line := "maker namespaces=\"durward-release\" " + string(ssh.MarshalAuthorizedKey(signer.PublicKey()))
+	sign("durward-release")
+	if s, err := verify(line); err != nil || s.Signer != "maker" {
+		t.Errorf("signed: %+v, %v", s, err)
+	}
+	if s, err := verify("# nobody\n"); err != nil || s.Signer != "" || s.Key != ssh.FingerprintSHA256(signer.PublicKey()) {
+		t.Errorf("signed by nobody known: %+v, %v", s, err)
+	}
+	sign("durward-approval")
+	if _, err := verify(line); !errors.Is(err, install.ErrReleaseSignature) {
+		t.Errorf("signed for something else: %v", err)
+	}
+	sign("durward-release")
+	m.must(os.Remove(m.path("usr/share/man/man1/durward.1.gz")))
+	m.write("usr/lib/durward/vault", "another")
+	m.write("usr/lib/durward/more", "not packed")
+	m.must(os.Remove(m.path("usr/lib/systemd/system/durward.target")))
+	if s, err := verify(line); err != nil || !slices.Equal(s.Differ, []string{"/usr/lib/durward/vault", "/usr/lib/systemd/system/durward.target", "/usr/lib/durward/more"}) {
+		t.Errorf("changed: %+v, %v", s, err)
+	}
+	m.write("usr/lib/durward/SHA256SUMS", list.String()+"00  usr/lib/durward/more\n")
+	if _, err := verify(line); !errors.Is(err, install.ErrReleaseSignature) {
+		t.Errorf("a longer list: %v", err)
 	}
 }

@@ -50,7 +50,9 @@ const (
 	runDir      = "/run/durward"
 	programs    = "/usr/local/lib/durward"
 	command     = "/usr/local/bin/durward"
-	unitsDir    = "/etc/systemd/system"
+	// commandTarget is where the link at command leads.
+	commandTarget = "../lib/durward/durward"
+	unitsDir      = "/etc/systemd/system"
 )
 
 const (
@@ -82,6 +84,8 @@ type Settings struct {
 	Egress bool `json:"egress,omitempty"`
 	// Witness adds auditwitness, on this host. It needs Relay, which shows it the checkpoints.
 	Witness bool `json:"witness,omitempty"`
+	// Firewall has the kernel refuse what comes to Durward's ports from elsewhere.
+	Firewall bool `json:"firewall,omitempty"`
 }
 
 // Processes beside those of every installation.
@@ -111,6 +115,14 @@ type addition struct {
 }
 
 func (a addition) unit() string { return "durward-" + a.program + ".service" }
+
+// wantedBy is the unit with which an addition starts.
+func (a addition) wantedBy() string {
+	if len(a.calls) == 0 {
+		return "multi-user.target"
+	}
+	return "durward.target"
+}
 
 func (s Settings) additions() []addition {
 	return []addition{
@@ -307,7 +319,7 @@ func entry(path, name string, fields int) ([]string, error) {
 	return nil, nil
 }
 
-// Program is where the durward command is installed.
+// Program is where the durward command is installed without the package.
 const Program = programs + "/durward"
 
 // OnHost reports whether Durward was installed on this host, for a user who may not be let in to see what.

@@ -92,6 +92,8 @@ type Plan struct {
 	record Record
 	aside  []string
 	first  bool
+	// packaged: programs, units and documents are the package's.
+	packaged bool
 }
 
 // Effects returns how many steps change anything.
@@ -138,7 +140,7 @@ func New(opts Options) (*Plan, error) {
 		return nil, err
 	}
 	for _, part := range []func() error{
-		p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.recorded, p.members, p.start,
+		p.checkPackage, p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.firewall, p.recorded, p.members, p.start,
 	} {
 		if err := part(); err != nil {
 			return nil, err

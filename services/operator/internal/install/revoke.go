@@ -160,7 +160,7 @@ func checkTree(root string) error {
 	if err := ours(root, info); err != nil {
 		return err
 	}
-	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", tlsDir + "/notifiers", programs, filepath.Dir(command),
+	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", tlsDir + "/notifiers", programs, PackagePrograms, filepath.Dir(command),
 		"/etc/sysusers.d/durward.conf", "/etc/tmpfiles.d/durward.conf", stateDir, runDir, unitsDir}
 	for _, role := range installdir.Roles() {
 		folders = append(folders, tlsDir+"/"+role)

@@ -21,29 +21,42 @@ func (p *Plan) programs() error {
 	if info, err := os.Stat(p.opts.Programs); err == nil && info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf("everybody may write to %s, the folder of the programs", p.opts.Programs)
 	}
-	p.folder(programs, owner{}, 0o755)
-	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-notify")
-	for _, a := range p.opts.wanted() {
-		names = append(names, a.program)
+	if p.packaged {
+		for _, name := range p.programNames() {
+			if err := p.packageFile(PackagePrograms + "/" + name); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	for _, name := range names {
+	p.folder(programs, owner{}, 0o755)
+	for _, name := range p.programNames() {
 		if err := p.program(filepath.Join(p.opts.Programs, name), programs+"/"+name); err != nil {
 			return err
 		}
 	}
 	target, err := os.Readlink(p.on(command))
 	switch {
-	case err == nil && target == "../lib/durward/durward":
+	case err == nil && target == commandTarget:
 		p.add(Step{Verb: Same, What: command})
 	case errors.Is(err, fs.ErrNotExist):
 		p.folder(filepath.Dir(command), owner{}, 0o755)
 		p.add(Step{Verb: Make, What: command, Note: "a link to " + programs + "/durward", do: func(context.Context) (string, error) {
-			return "", os.Symlink("../lib/durward/durward", p.on(command))
+			return "", os.Symlink(commandTarget, p.on(command))
 		}})
 	default:
 		p.add(Step{Verb: Keep, What: command, Note: "it is something else; the program is " + programs + "/durward"})
 	}
 	return nil
+}
+
+// programNames are the programs of this installation.
+func (p *Plan) programNames() []string {
+	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-notify")
+	for _, a := range p.opts.wanted() {
+		names = append(names, a.program)
+	}
+	return names
 }
 
 func (p *Plan) users() error {
@@ -230,13 +243,9 @@ func (p *Plan) units() error {
 		}
 	}
 	for _, a := range p.opts.additions() {
-		path := unitsDir + "/" + a.unit()
 		if !a.wanted {
-			if _, err := os.Lstat(p.on(path)); err == nil && p.live() {
-				p.add(p.run("", "systemctl", "disable", "--now", a.unit()))
-			}
-			p.unwanted(path)
-		} else if err := p.managed("files/systemd/"+a.unit(), path); err != nil {
+			p.off(a.unit(), a.wantedBy())
+		} else if err := p.managed("files/systemd/"+a.unit(), unitsDir+"/"+a.unit()); err != nil {
 			return err
 		}
 	}
@@ -263,6 +272,17 @@ func (p *Plan) units() error {
 		}
 	}
 	return nil
+}
+
+// off ends a unit that a setting no longer asks for, and takes it away where it is not the package's.
+func (p *Plan) off(unit, by string) {
+	path := unitsDir + "/" + unit
+	_, err := os.Lstat(p.on(path))
+	_, enabled := os.Lstat(p.on(unitsDir + "/" + by + ".wants/" + unit))
+	if (err == nil || p.packaged && enabled == nil) && p.live() {
+		p.add(p.run("", "systemctl", "disable", "--now", unit))
+	}
+	p.unwanted(path)
 }
 
 // port has systemd hold the port that was chosen, in the place of the one in the unit as it is shipped.
@@ -353,9 +373,10 @@ func (p *Plan) start() error {
 	wantedBy := map[string]string{"durward.target": "multi-user.target", "durward-renew.timer": "timers.target"}
 	for _, a := range p.opts.wanted() {
 		services = append(services, a.unit())
-		if len(a.calls) == 0 {
-			wantedBy[a.unit()] = "multi-user.target"
-		}
+		wantedBy[a.unit()] = a.wantedBy()
+	}
+	if p.opts.Firewall {
+		services, wantedBy[firewallUnit] = append(services, firewallUnit), "multi-user.target"
 	}
 	var enable []string
 	for _, name := range append([]string{"durward.target", "durward-renew.timer", gatewaySocket}, services...) {

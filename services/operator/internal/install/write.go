@@ -165,6 +165,14 @@ func digest(data []byte) string {
 
 // managed is write for a file that is installed as it is.
 func (p *Plan) managed(from, path string) error {
+	if p.packaged {
+		if folder, carried := packageFolders[filepath.Dir(path)]; carried {
+			if err := p.packageFile(folder + "/" + filepath.Base(path)); err != nil {
+				return err
+			}
+			return p.inPackage(path)
+		}
+	}
 	data, err := files.ReadFile(from)
 	if err != nil {
 		return err

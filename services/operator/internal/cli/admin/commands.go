@@ -15,5 +15,5 @@ type app struct{ *cli.App }
 func Commands(core *cli.App) []*cobra.Command {
 	a := &app{core}
 	return append(cli.Grouped(cli.GroupRun, a.upCommand(), a.downCommand(), a.statusCommand(), a.doctorCommand(), a.installCommand(), a.joinCommand(),
-		a.renewCommand(), a.notifyCommand()), cli.Grouped(cli.GroupAccess, a.operatorCommand(), a.certCommand())...)
+		a.renewCommand(), a.notifyCommand(), a.documentsCommand()), cli.Grouped(cli.GroupAccess, a.operatorCommand(), a.certCommand())...)
 }

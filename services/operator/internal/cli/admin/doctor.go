@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -36,8 +38,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "What makes this installation weak or keeps it from running",
-		Long: `Looks at users and groups, file permissions, the signing key, ports and processes, clocks, certificates,
-programs and drivers; at the catalogue, where GPU numbers come from, whether systemd and Docker can be reached
+		Long: `Looks at users and groups, file permissions, the signing key, ports and processes, clocks, certificates, the
+package and its units, programs and drivers; at the catalogue, where GPU numbers come from, whether systemd and Docker can be reached
 where the catalogue uses them, and network expectations that nothing enforces. Each line is ✓ good, ! worth
 knowing or ✗ bad, and says what to do. It changes nothing.
 
@@ -52,7 +54,7 @@ Exit code 1 when anything is ✗.`,
 			findings := doctor.Examine(ctx, doctor.Config{
 				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: a.Streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
-				Host: a.examinedHost(ctx),
+				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
 			})
 			bad := 0
 			for _, f := range findings {
@@ -75,6 +77,33 @@ Exit code 1 when anything is ✗.`,
 			return err
 		}),
 	}
+}
+
+// examinedUnits is what durward install laid out, where the command's home is a side of it.
+func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
+	record, err := install.ReadRecord("/")
+	if err != nil || !record.Installed() || !a.installed() {
+		return nil
+	}
+	in := &doctor.Installed{Packaged: install.Packaged("/"), Reinstall: install.Reinstall}
+	if in.Packaged {
+		in.Behind = record.Behind("/")
+		shipped, err := install.Verify("/", nil, a.Now())
+		in.Differ, in.PackageError = shipped.Differ, err
+		if _, err := os.Lstat(install.Program); err == nil {
+			in.Beside = install.Program
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"show", "--property=" + doctor.UnitProperties}, record.Units()...)...) //nolint:gosec // units of ours
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"}
+	out, err := cmd.Output()
+	if err == nil {
+		in.Units, err = doctor.ParseUnits(out)
+	}
+	in.UnitsError = err
+	return in
 }
 
 // examinedHost gathers what doctor looks at of the GPU host: the catalog's own file, and what the executor says.

@@ -5,19 +5,47 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
 )
 
 // Folders in which shells and man(1) look for what was installed beside the host's packages.
 const (
-	bashCompletions = "/usr/local/share/bash-completion/completions"
-	zshCompletions  = "/usr/local/share/zsh/site-functions"
-	fishCompletions = "/usr/local/share/fish/vendor_completions.d"
-	manualPages     = "/usr/local/share/man/man1"
+	share           = "/usr/local/share/"
+	bashCompletions = share + "bash-completion/completions"
+	zshCompletions  = share + "zsh/site-functions"
+	fishCompletions = share + "fish/vendor_completions.d"
+	manualPages     = share + "man/man1"
 )
+
+// documentsCommand is for scripts/packages.sh, which compresses and packs what it writes.
+func (a *app) documentsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "documents DIR", Short: "Write completion files and manual pages", Hidden: true, Args: cobra.ExactArgs(1), ValidArgsFunction: cli.CompleteFolders,
+		PersistentPreRunE: a.plain,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			papers, err := documents(cmd.Root(), a.Streams.Version)
+			if err != nil {
+				return err
+			}
+			for path, text := range papers {
+				to := filepath.Join(args[0], strings.TrimPrefix(path, share))
+				if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // everybody may read documents
+					return err
+				}
+				if err := os.WriteFile(to, text, 0o644); err != nil { //nolint:gosec // the same
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
 
 // documents are the completion files and manual pages of a command and of all below it, by where they are installed.
 func documents(root *cobra.Command, version string) (map[string][]byte, error) {

@@ -59,7 +59,10 @@ an earlier run hold until they are given anew.
 Operators are people's Unix users: they enter the group durward-operators, get a certificate and, in
 ~/.durward, their configuration and a signing key with a passphrase. Root's own ~/.durward is for sudo durward
 client and sudo durward operator. An installation that durward up made there before is set aside whole, in
-~/.durward-aside. Rules (trust, clients, catalogue) are root's to change.`,
+~/.durward-aside. Rules (trust, clients, catalogue) are root's to change.
+
+Where the package durward is installed, programs, units, manual pages and completion files are its own; an
+installation that had laid them out before goes over to it, and keeps its keys, state and settings.`,
 		Example: `  durward install --dry-run
   sudo durward install --apply
   sudo durward install --apply --operator alice --signing-key /home/alice/.ssh/id_ed25519_sk.pub`,
@@ -82,6 +85,7 @@ client and sudo durward operator. An installation that durward up made there bef
 	flags.BoolVar(&opts.settings.Relay, "relay", false, "add auditrelay, which dials the witnesses and collectors in its file: durward-auditrelay.service")
 	flags.BoolVar(&opts.settings.Egress, "egress", false, "add egress, which reaches other hosts for agents: durward-egress.service")
 	flags.BoolVar(&opts.settings.Witness, "witness", false, "add auditwitness, which cosigns the log on this host, and the relay to it: durward-auditwitness.service")
+	flags.BoolVar(&opts.settings.Firewall, "firewall", false, "have nftables refuse what comes to Durward's ports from elsewhere, in a table of its own: durward-firewall.service")
 	return cmd
 }
 
@@ -160,6 +164,7 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			"docker":             func() { settings.Docker = opts.settings.Docker },
 			"process-driver":     func() { settings.ProcessDriver = opts.settings.ProcessDriver },
 			"relay":              func() { settings.Relay = opts.settings.Relay },
+			"firewall":           func() { settings.Firewall = opts.settings.Firewall },
 			"egress":             func() { settings.Egress = opts.settings.Egress },
 			"witness": func() {
 				settings.Witness, settings.Relay = opts.settings.Witness, settings.Relay || opts.settings.Relay
@@ -302,7 +307,7 @@ func (a *app) joinAs(ctx context.Context, who install.Member) (install.Key, erro
 	if who.Without {
 		args = append(args, "--no-key")
 	}
-	cmd := exec.CommandContext(ctx, install.Program, args...) //nolint:gosec // the program that was just installed
+	cmd := exec.CommandContext(ctx, install.ProgramIn(who.Root), args...) //nolint:gosec // the program that was just installed
 	credential := &syscall.Credential{Uid: number(who.UID), Gid: number(who.GID)}
 	for _, gid := range who.Groups {
 		credential.Groups = append(credential.Groups, number(gid))

@@ -110,7 +110,7 @@ func root(a *cli.App) *cobra.Command {
 	} {
 		root.AddCommand(commands(a)...)
 	}
-	root.AddCommand(versionCommand(a), exitCodesTopic())
+	root.AddCommand(admin.Version(a), exitCodesTopic())
 	checkArguments(root)
 	completeRest(a, root)
 	return root
@@ -176,18 +176,6 @@ func names(c *cobra.Command) []string {
 	return out
 }
 
-func versionCommand(a *cli.App) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		RunE: func(*cobra.Command, []string) error {
-			return a.Show(map[string]string{"version": a.Streams.Version}, func() {
-				a.Out.Printf("durward %s\n", a.Streams.Version)
-			})
-		},
-	}
-}
-
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
@@ -212,7 +200,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 	table := map[string]cobra.CompletionFunc{
 		"program": cli.CompleteFiles(), "llama-fit-params": cli.CompleteFiles(), "socket": cli.CompleteFiles("sock"), "out": cli.CompleteFiles("yaml"),
 		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders, "trust": cli.CompleteFolders,
-		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.OneOf(output.Formats()...), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
+		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.OneOf(output.Formats()...), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "signers": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
 		"client": a.CompleteClients, "principal": a.CompleteClients, "as": a.CompleteClients, "agent": a.CompleteAgents, "user": a.CompleteUsers,
 		"session": a.CompleteSessions, "tool": cli.CompleteTools, "service": a.CompleteServices, "depends-on": a.CompleteServices, "mode": a.CompleteModes, "model": a.CompleteModels,
 		"tier": cli.OneOf("READ", "WRITE", "DESTRUCTIVE"), "kind": cli.OneOf(cli.EnumWords(auditv1.Kind_name, "KIND_")...), "status": cli.OneOf(cli.EnumWords(auditv1.Status_name, "STATUS_")...), "writer": cli.OneOf(cli.Roles()...), "channel": cli.OneOf("cli", "desktop-ui", "api", "messaging"),
