@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -110,6 +111,8 @@ func TestWhatCouldNotBeGivenBackIsRefused(t *testing.T) {
 		"key: cGFzc3dvcmQ9aHVudGVyMi1odW50ZXIy":                    callv1.Code_CODE_INVALID_ARGUMENT,
 		strings.Repeat("x", 32750) + " " + person[len(person)-17:]: callv1.Code_CODE_TOO_LARGE,
 		many: callv1.Code_CODE_TOO_LARGE,
+		// One reference takes its place, which would fit.
+		"data: " + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("plain words ", 400)+person)): callv1.Code_CODE_TOO_LARGE,
 	} {
 		resp, err := v.authority().Authorise(t.Context(), asksFor(opened.GetSessionId(), body))
 		if !fault.Is(err, want) || strings.Contains(err.Error(), "example.org") || strings.Contains(err.Error(), "aHVudGVy") {
