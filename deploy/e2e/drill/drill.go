@@ -79,6 +79,7 @@ func Groups() []Group {
 		{Name: "state", Lines: stateLines()},
 		{Name: "witnesses", Lines: rewrittenLines()},
 		{Name: "secrets", Lines: secretLines()},
+		{Name: "unseal", Lines: unsealLines()},
 		{Name: "egress", Lines: slices.Concat(egressLines(), hostileEgressLines(), lastEgressLines()), egress: withOutside},
 		{Name: "egress-vault", Lines: egressVaultLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,10 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/deploy/e2e/harness"
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
@@ -52,6 +48,8 @@ type secrets struct {
 	marker string
 	// forms are the marker in nine encodings.
 	forms map[string][]byte
+	// passphrase is what the credentials' keys are kept under; empty: a file of the vault's.
+	passphrase string
 	// versions are the newest values' numbers, by credential.
 	mu       sync.Mutex
 	versions [perStart]int
@@ -404,82 +402,4 @@ func secretsInUse(w *world) (trials, effects int) {
 	s.elsewhere()
 	w.kill(idle)
 	return trials, s.effects()
-}
-
-// secretsUnderKills kills the vault while values are delivered, renewed and put under new keys. Its effects are values that were
-// acknowledged and are lost, deliveries of others and of what no record tells, and values that are found anywhere, on the vault's disk too.
-func secretsUnderKills(w *world) (trials, effects int) {
-	w.arrange()
-	s := newSecrets(w)
-	for i := range perStart {
-		w.must(s.renew(i))
-	}
-	lost := func(format string, args ...any) {
-		w.t.Logf(format, args...)
-		effects++
-	}
-	starts := 0
-	for round := range w.tries(1000, 6) {
-		ctx, stop := context.WithCancel(w.t.Context())
-		var running sync.WaitGroup
-		running.Go(func() {
-			for ctx.Err() == nil {
-				if err := w.command("start_service", needy); err == nil {
-					starts++
-				}
-				_ = w.command("stop_service", needy)
-			}
-		})
-		running.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				_ = s.renew(i % perStart)
-			}
-		})
-		running.Go(func() {
-			for upper := false; ctx.Err() == nil; upper = !upper {
-				ctx, cancel := w.ctx(callTime)
-				_, _ = vaultv1.NewCredentialServiceClient(w.operatorVault).RotateKeys(ctx, &vaultv1.RotateKeysRequest{Upper: upper})
-				cancel()
-			}
-		})
-		time.Sleep(time.Duration(50+rand.IntN(400)) * time.Millisecond) // any moment of any of them
-		w.h.Process(harness.Vault).Kill()
-		trials++
-		stop()
-		running.Wait()
-		w.h.StartProcess(harness.Vault)
-		w.awaitAll()
-		list, err := s.stored()
-		w.must(err)
-		for i := range perStart {
-			acknowledged := s.versions[i]
-			if now := list[name(i)]; now != acknowledged && now != acknowledged+1 {
-				lost("after kill %d credential %d has the value %d, and %d was acknowledged", round+1, i, now, acknowledged)
-			}
-			s.versions[i] = list[name(i)]
-		}
-		harness.Eventually(w.t, "needy is stopped", func() error { return w.command("stop_service", needy) })
-		saw, err := s.begin()
-		switch {
-		case fault.Is(err, callv1.Code_CODE_SEALED):
-			lost("after kill %d the credentials are sealed: %v", round+1, err)
-		case err != nil:
-			lost("after kill %d nothing is delivered: %v", round+1, err)
-		case saw != s.holds():
-			lost("after kill %d the service saw other values: %q", round+1, saw)
-		default:
-			starts++
-		}
-		w.must(w.command("stop_service", needy))
-		s.memories()
-		if w.caught(len(s.found)) {
-			break
-		}
-	}
-	s.elsewhere()
-	records := w.h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_CREDENTIAL_USED}})
-	if len(records) < min(starts*perStart, 1000) {
-		lost("%d uses are recorded of %d starts with %d values each", len(records), starts, perStart)
-	}
-	return trials, effects + s.effects()
 }
