@@ -82,6 +82,7 @@ func Groups() []Group {
 		{Name: "unseal", Lines: unsealLines()},
 		{Name: "egress", Lines: slices.Concat(egressLines(), hostileEgressLines(), lastEgressLines()), egress: withOutside},
 		{Name: "egress-vault", Lines: egressVaultLines(), egress: withOutside},
+		{Name: "personal", Lines: personalLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
 		{Name: "roots", Lines: rootLines()},

@@ -59,6 +59,8 @@ type outside struct {
 	mu      sync.Mutex
 	asked   map[string]int
 	trapped atomic.Int32
+	// sent is what came in requests' bodies.
+	sent strings.Builder
 	// A request to /slow says so on held, and is answered once released is closed.
 	held, released chan struct{}
 }
@@ -86,9 +88,15 @@ func newOutside(w *world) *outside {
 			out.WriteHeader(http.StatusFound)
 			return
 		}
+		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
 		o.mu.Lock()
 		o.asked[r.URL.Path]++
+		_, _ = o.sent.Write(append(body, '\n'))
 		o.mu.Unlock()
+		if from, ok := strings.CutPrefix(r.URL.Path, "/people/"); ok {
+			_, _ = io.WriteString(out, peoplePage(from))
+			return
+		}
 		if r.URL.Path == "/slow" {
 			o.held <- struct{}{}
 			select {

@@ -56,7 +56,7 @@ func (s *Server) disclosures(ctx context.Context, o *store.Operation) ([]disclos
 		if p.Class != reference.PII {
 			continue
 		}
-		value, ok := s.Tokens.Value(ctx, o.Session, p.ID)
+		value, ok := s.valueOf(ctx, o.Session, p.ID)
 		if !ok || value.Class != reference.PII || value.Type != p.Type || value.Text == "" {
 			return nil, fmt.Errorf("%s at %s: %w", p.ID, p.Pointer, errNoValue)
 		}
@@ -147,7 +147,7 @@ func (s *disclosureService) Resolve(ctx context.Context, req *vaultv1.ResolveReq
 		use.Pointer = c.GetPointer()
 		id, err := s.capabilities.Spend(c.GetToken(), use)
 		if err == nil {
-			value, ok := s.Tokens.Value(ctx, o.Session, id)
+			value, ok := s.valueOf(ctx, o.Session, id)
 			if ok && value.Text != "" {
 				list = append(list, disclosed{reference.Place{Pointer: c.GetPointer(), Reference: value.Reference}, value})
 				continue

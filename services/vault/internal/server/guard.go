@@ -1,10 +1,19 @@
 package server
 
 import (
+	"context"
+
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/reference"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/token"
 )
+
+// valueOf is what a reference stands for in a session: nothing, where it is another's.
+func (s *Server) valueOf(ctx context.Context, session string, ref reference.ID) (token.Value, bool) {
+	return s.Tokens.Value(ctx, session, ref)
+}
 
 // unattended reports whether what a human's file lets run unasked may run so: for a client that signs what it asks for.
 func unattended(opened *session.Session) bool { return opened.Client.KeyBound() }
