@@ -46,8 +46,10 @@ full: ## every step at full size, with its times beside its budget; hours
 	@scripts/steps.sh full
 lint: ## contract, generated code, modules apart, golangci-lint, testvet, documents, shellcheck
 	@scripts/lint.sh
-generate: ## generated code from proto/, the tables of SECURITY.md, the command reference
+generate: ## generated code from proto/, the tables of SECURITY.md, the references of RPCs and commands
 	@scripts/generate.sh
+descriptors: ## the contract's descriptor set for grpcurl -protoset, .cache/durward.binpb
+	@scripts/generate.sh --descriptors .cache/durward.binpb
 hooks: ## a Git hook that checks format, vet and documents before each commit
 	@scripts/hooks.sh
 build: ## binaries into bin/
@@ -57,4 +59,4 @@ packages: ## Debian's package into bin/packages (SIGNING_KEY=FILE signs its dige
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real real-packages gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build packages clean golden-diff golden-accept
+.PHONY: help run test real real-packages gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate descriptors hooks build packages clean golden-diff golden-accept

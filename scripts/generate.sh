@@ -1,15 +1,25 @@
 #!/usr/bin/env bash
-# Writes what is derived: from proto/ Go code and the tables of SECURITY.md, from the help of the commands their reference. With
-# --check it changes nothing and fails if what is committed is not current.
+# Writes what is derived: from proto/ Go code, the tables of SECURITY.md and the reference of the RPCs, from the help of the commands their
+# reference. With --check it changes nothing and fails if what is committed is not current. --descriptors FILE writes the contract's
+# descriptor set, for grpcurl -protoset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$(scripts/tools.sh generate):$PATH
+if [ "${1:-}" = --descriptors ]; then
+  exec buf build --path proto/durward -o "$2#format=binpb"
+fi
+api() { # FILE
+  local set
+  set=$(mktemp) && buf build --path proto/durward -o "$set#format=binpb" && go run ./services/platform/cmd/callers -api "$set" >"$1" && rm "$set"
+}
 if [ "${1:-}" = --check ]; then
   tmp=$(mktemp -d)
   trap 'rm -rf "$tmp"' EXIT
   buf generate -o "$tmp"
   diff -r "$tmp/proto/gen" proto/gen || { echo "generated code is not current: make generate" >&2; exit 1; }
   go run ./services/platform/cmd/callers -check SECURITY.md
+  api "$tmp/api.md"
+  diff "$tmp/api.md" deploy/docs/api.md || { echo "the reference of the RPCs is not current: make generate" >&2; exit 1; }
   scripts/commands.sh "$tmp/commands.md"
   diff "$tmp/commands.md" deploy/docs/commands.md || { echo "the command reference is not current: make generate" >&2; exit 1; }
   exit
@@ -17,4 +27,5 @@ fi
 rm -rf proto/gen/durward
 buf generate
 go run ./services/platform/cmd/callers -write SECURITY.md
+api deploy/docs/api.md
 scripts/commands.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
-# ssh-keygen, promtool, dbus-daemon and strace. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
+# ssh-keygen, promtool, dbus-daemon, strace, and gRPC for Python. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
 # programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `packages` what Debian's package is
 # held to.
 set -euo pipefail
@@ -45,6 +45,9 @@ if [ $# = 0 ]; then
   package promtool prometheus
   package dbus-daemon dbus
   package strace strace
+  package protoc protobuf-compiler
+  package grpc_python_plugin protobuf-compiler-grpc
+  package /usr/lib/python3/dist-packages/grpc python3-grpcio
   set -- real conformance
 fi
 

@@ -118,7 +118,7 @@ func TestMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roles := []string{harness.Gateway, harness.Vault, harness.Executor, harness.Egress, harness.Audit, "operator/" + h.Operator}
+	roles := []string{harness.Gateway, harness.Vault, harness.Executor, harness.Egress, harness.Audit, "operator/" + h.Operator, "tool/reporter"}
 	methods := contract(t)
 
 	var revoked strings.Builder

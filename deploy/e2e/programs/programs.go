@@ -61,10 +61,12 @@ var shipped = []string{
 	"./services/inspector/cmd/durward-inspect",
 }
 
-// helpers are the packages of programs for tests alone: a stand-in for a model server, and one for nvidia-smi.
+// helpers are the packages of programs for tests alone: stand-ins for a model server and for nvidia-smi, and the example of an internal
+// program.
 var helpers = []string{
 	"./deploy/e2e/engine/durward-engine",
 	"./deploy/e2e/fakegpu/nvidia-smi",
+	"./services/platform/client/example",
 }
 
 // Shipped returns the file names of every program that is shipped.

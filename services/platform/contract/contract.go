@@ -196,7 +196,7 @@ type Permitted struct {
 func (p Permitted) Stream() bool { return p.Method.IsStreamingServer() || p.Method.IsStreamingClient() }
 
 // UnderPermit returns the RPCs of a sink that take a tool's permit, by gRPC name. What nothing would judge is an error: an RPC
-// that names a permit it cannot have, and a stream that a gateway may call and that names none.
+// that names a permit it cannot have, and a stream that a gateway or an internal program may call and that names none.
 func UnderPermit(sink optionsv1.Role) (map[string]Permitted, error) {
 	return underPermits(protoregistry.GlobalFiles, sink)
 }
@@ -212,7 +212,7 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 			methods := file.Services().Get(i).Methods()
 			for j := range methods.Len() {
 				p := Permitted{Method: methods.Get(j)}
-				if permitName(p.Method) == "" && (!p.Stream() || sessions(p.Method) || !slices.Contains(callers(p.Method), optionsv1.Role_ROLE_GATEWAY)) {
+				if permitName(p.Method) == "" && (!p.Stream() || sessions(p.Method) || !slices.ContainsFunc(callers(p.Method), permitted)) {
 					continue
 				}
 				var ok bool
@@ -230,6 +230,11 @@ func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]P
 		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
 	}
 	return out, nil
+}
+
+// permitted reports whether a role calls by permits.
+func permitted(role optionsv1.Role) bool {
+	return role == optionsv1.Role_ROLE_GATEWAY || role == optionsv1.Role_ROLE_TOOL
 }
 
 // sessions reports whether an RPC is where sessions, and so permits, come from: it can have none.

@@ -377,8 +377,42 @@ func TestPermitOf(t *testing.T) {
 	}
 	under, err = UnderPermit(optionsv1.Role_ROLE_VAULT)
 	get := under["/durward.vault.v1.OperationService/GetOperation"]
-	if err != nil || len(under) != 1 || get.Tool.Name != "wait_operation" || get.Stream() {
+	own := under["/durward.vault.v1.OperationService/ListSessionOperations"]
+	if err != nil || len(under) != 2 || get.Tool.Name != "wait_operation" || get.Stream() || own.Tool.Name != "wait_operation" {
 		t.Errorf("the vault's RPCs under a permit are %v, %v", under, err)
+	}
+}
+
+// An internal program calls what the gateway calls in an agent's name, and its own session's operations: every tool, what opens and keeps a
+// session, and nothing else.
+func TestInternalPrograms(t *testing.T) {
+	others := map[string]bool{}
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				tool := slices.Contains(callers(m), optionsv1.Role_ROLE_TOOL)
+				if toolOption(m) != nil != tool {
+					others[fullMethod(m)] = tool
+				}
+				if tool && toolOption(m) != nil && !slices.Contains(callers(m), optionsv1.Role_ROLE_GATEWAY) {
+					t.Errorf("%s is no gateway's to call", m.FullName())
+				}
+			}
+		}
+		return true
+	})
+	want := map[string]bool{}
+	for _, method := range []string{
+		"SessionService/OpenSession", "SessionService/RenewPermits", "SessionService/CloseSession", "AuthorityService/Authorise",
+		"OperationService/GetOperation", "OperationService/ListSessionOperations",
+	} {
+		want["/durward.vault.v1."+method] = true
+	}
+	want["/durward.executor.v1.EventService/WatchServices"] = true
+	if diff := cmp.Diff(want, others); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

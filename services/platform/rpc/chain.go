@@ -138,6 +138,11 @@ func (s *Server) admitUnary(ctx context.Context, req any, _ *grpc.UnaryServerInf
 	if refused := s.authorise(c); refused != nil {
 		return nil, s.refuse(ctx, c, refused)
 	}
+	leave, refused := s.tools.enter(c.caller)
+	if refused != nil {
+		return nil, s.refuse(ctx, c, refused)
+	}
+	defer leave()
 	describe(c.span, req)
 	resp, err := handler(ctx, req)
 	if refused := broken(err); refused != nil {
@@ -156,7 +161,12 @@ func (s *Server) admitStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServer
 	// It is known before its caller is let in, so that no change of trust falls between.
 	defer s.enlist(checked)()
 	refused := s.authorise(checked.call)
+	var leave func()
 	if refused == nil {
+		leave, refused = s.tools.enter(checked.call.caller)
+	}
+	if refused == nil {
+		defer leave()
 		err = handler(srv, checked)
 		refused = broken(err)
 	}

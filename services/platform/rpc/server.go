@@ -90,6 +90,7 @@ type Server struct {
 	changes  map[string]bool             // the methods of tools beyond READ
 	rules    *rules
 	draining context.Context
+	tools    toolCalls
 
 	mu   sync.Mutex
 	open map[*checkedStream]struct{}

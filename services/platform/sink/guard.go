@@ -9,7 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -23,6 +25,12 @@ func verifyGrant(signed *callv1.SignedGrant, keys grant.Keys, now time.Time) (*c
 
 func verifyPermit(signed *callv1.SignedPermit, keys grant.Keys, now time.Time) (*callv1.Permit, error) {
 	return grant.VerifyPermit(signed, keys, now)
+}
+
+// presentedBy reports whether the caller may come with a principal's permit or grant: the gateway with any, and an internal program with its
+// own alone, whose name is its instance.
+func presentedBy(caller identity.ID, principal string) bool {
+	return caller.Role() != optionsv1.Role_ROLE_TOOL || caller.Instance() == principal
 }
 
 // permitRequired reports whether a relayed read needs a permit or a grant.

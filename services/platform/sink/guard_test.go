@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/identity"
 )
 
 // TestGuardsStand: in a build without the drill's tag every guard refuses what is off by a little.
@@ -20,6 +22,10 @@ func TestGuardsStand(t *testing.T) {
 	}
 	if audienceIs("a", "b") || epochHolds(1, 2) || !epochHolds(2, 2) || argumentsMatch([]byte("a"), []byte("b")) || subjectMatches(nil, []byte("b")) {
 		t.Error("a comparison is too kind")
+	}
+	program, err := identity.New("durward.local", optionsv1.Role_ROLE_TOOL, "reporter")
+	if err != nil || presentedBy(program, "claude") || !presentedBy(program, "reporter") {
+		t.Error("an internal program comes with another's permit")
 	}
 	one := &callv1.ToolRef{Name: "a", Source: "native", DefinitionDigest: []byte("x")}
 	if toolIs(one, &callv1.ToolRef{Name: "a", Source: "native", DefinitionDigest: []byte("y")}) || !toolIs(one, one) {

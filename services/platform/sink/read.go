@@ -109,6 +109,8 @@ func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
 	p := known.permit
 	now := a.cfg.Now()
 	switch {
+	case !presentedBy(c.caller, p.GetPrincipal()):
+		return nil, errors.New("the permit is another's")
 	case !audienceIs(p.GetAudience(), a.self):
 		return nil, errors.New("the permit is for another sink")
 	case !epochHolds(p.GetEpoch(), a.Control().Epoch):
@@ -275,6 +277,9 @@ func (a *Authority) acceptGrant(ctx context.Context, c *call, raw []byte) (*call
 }
 
 func (a *Authority) checkGrant(ctx context.Context, c *call, g *callv1.Grant) error {
+	if !presentedBy(c.caller, g.GetPrincipal()) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is another's"))
+	}
 	if !audienceIs(g.GetAudience(), a.self) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the grant is for another sink"))
 	}

@@ -11,7 +11,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/outside"
@@ -76,13 +78,21 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 			return nil, err
 		}
 		for i, h := range batch {
-			h.Set(answer.GetTexts()[i])
+			h.Set(c.cleaned(answer.GetTexts()[i]))
 			if !h.Beside {
 				c.replaced += max(replacements(answer.GetTexts()[i])-replacements(h.Text), 0)
 			}
 		}
 	}
 	return out, found.Complete()
+}
+
+// cleaned is text from outside as its caller may have it: an internal program has no gateway between that would clean it.
+func (c *call) cleaned(text string) string {
+	if c.caller.Role() != optionsv1.Role_ROLE_TOOL {
+		return text
+	}
+	return clean.Block(text, clean.Whole)
 }
 
 // under asks about texts under what the call came with.
@@ -134,7 +144,7 @@ func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error
 	for i, text := range answer.GetTexts() {
 		c.replaced += max(replacements(text)-replacements(texts[i]), 0)
 	}
-	told.Message, told.DidYouMean = answer.GetTexts()[0], answer.GetTexts()[1:]
+	told.Message, told.DidYouMean = c.cleaned(answer.GetTexts()[0]), answer.GetTexts()[1:]
 	return &told
 }
 

@@ -30,6 +30,8 @@ type Client struct {
 	ID          string   `yaml:"id" json:"id"`
 	TokenSHA256 string   `yaml:"token_sha256" json:"-"`
 	Key         string   `yaml:"key" json:"-"`
+	Identity    string   `yaml:"identity" json:"identity,omitempty"`
+	May         []string `yaml:"may" json:"may,omitempty"`
 	Channel     string   `yaml:"channel" json:"channel"`
 	TierCeiling string   `yaml:"tier_ceiling" json:"tier_ceiling"`
 	Limits      Limits   `yaml:"limits" json:"limits"`
@@ -76,6 +78,8 @@ var (
 	ErrUnknown = errors.New("there is no client of that name")
 	// ErrRevoked means that a client was revoked, for good.
 	ErrRevoked = errors.New("the client was revoked; add another one")
+	// ErrInternal means that the client has a certificate and no token.
+	ErrInternal = errors.New("it is an internal program: its certificate is renewed by itself, and there is no token")
 )
 
 // CheckName reports why name cannot be a client's.
@@ -218,6 +222,8 @@ func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
 		return nil, err
 	case before[at].Revoked:
 		return nil, ErrRevoked
+	case before[at].Identity != "":
+		return nil, ErrInternal
 	case (before[at].Key == "") != (r.Key == ""):
 		return nil, errors.New("a rotation neither gives a client a key nor takes it away")
 	}
@@ -266,7 +272,11 @@ func verify(out []byte, want []Client) error {
 func entry(c Client) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "id: %s\n", c.ID)
-	fmt.Fprintf(&b, "token_sha256: %q\n", c.TokenSHA256)
+	if c.Identity != "" {
+		fmt.Fprintf(&b, "identity: %q\nmay: [%s]\n", c.Identity, strings.Join(c.May, ", "))
+	} else {
+		fmt.Fprintf(&b, "token_sha256: %q\n", c.TokenSHA256)
+	}
 	if c.Key != "" {
 		fmt.Fprintf(&b, "key: %q\n", c.Key)
 	}

@@ -113,3 +113,22 @@ func TestNewToken(t *testing.T) {
 		t.Error("two tokens are the same")
 	}
 }
+
+// An internal program's entry has its identity and what it may in the place of a credential, and no rotation.
+func TestInternalProgram(t *testing.T) {
+	c := Client{ID: "reporter", Identity: "spiffe://durward.local/tool/reporter", May: []string{"list_services", "start_service"}, Channel: "api", TierCeiling: "WRITE"}
+	out, err := Add([]byte("# who\nclients: []\n"), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := parse("clients.yaml", out)
+	if err != nil || len(list) != 1 || list[0].Identity != c.Identity || len(list[0].May) != 2 || strings.Contains(string(out), "token") {
+		t.Errorf("%v, %v:\n%s", list, err, out)
+	}
+	if _, err := Rotate(out, "reporter", Rotation{TokenSHA256: strings.Repeat("0", 64)}); !errors.Is(err, ErrInternal) {
+		t.Errorf("rotated: %v", err)
+	}
+	if out, err = Revoke(out, "reporter"); err != nil || !strings.Contains(string(out), "revoked: true") {
+		t.Errorf("revoked: %v\n%s", err, out)
+	}
+}

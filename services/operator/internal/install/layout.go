@@ -35,6 +35,8 @@ const (
 	Group = "durward"
 	// Operators are let in as operators.
 	Operators = "durward-operators"
+	// Tools are let in as internal programs; whoever runs one is in Group too.
+	Tools = "durward-tools"
 )
 
 // Folders of an installation, below its root.
@@ -199,6 +201,9 @@ func (v values) Listen(role string) string {
 		return v.loopback(0)
 	}
 	u := config.Unix{Path: runDir + "/" + role + "/grpc.sock", Groups: []string{Operators}}
+	if role == "vault" || role == "executor" || role == egress {
+		u.Groups = append(u.Groups, Tools)
+	}
 	for _, caller := range callers[role] {
 		u.Users = append(u.Users, User(caller))
 	}

@@ -160,12 +160,12 @@ func checkTree(root string) error {
 	if err := ours(root, info); err != nil {
 		return err
 	}
-	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", tlsDir + "/notifiers", programs, PackagePrograms, filepath.Dir(command),
+	folders := []string{"/etc/passwd", "/etc/group", recordFile, trustDir, pkiDir, keysDir, tlsDir + "/operators", tlsDir + "/notifiers", tlsDir + "/tools", programs, PackagePrograms, filepath.Dir(command),
 		"/etc/sysusers.d/durward.conf", "/etc/tmpfiles.d/durward.conf", stateDir, runDir, unitsDir}
 	for _, role := range installdir.Roles() {
 		folders = append(folders, tlsDir+"/"+role)
 	}
-	for _, dir := range []string{trustDir, pkiDir, keysDir, unitsDir, tlsDir + "/operators", tlsDir + "/notifiers"} {
+	for _, dir := range []string{trustDir, pkiDir, keysDir, unitsDir, tlsDir + "/operators", tlsDir + "/notifiers", tlsDir + "/tools"} {
 		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil {
 			continue // not there yet; what cannot be read is refused where it is needed

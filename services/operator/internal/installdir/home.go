@@ -30,14 +30,21 @@ const (
 	roleEgress = "egress"
 )
 
-// Added returns the names of processes that a human added to an installation: those that have a folder for their certificate below tls,
-// which is all that it takes for them to get one.
+// Added returns the names of processes that a human added to an installation, and of internal programs ("tools/NAME"): those that have a
+// folder for their certificate below tls, which is all that it takes for them to get one.
 func Added(tls string) []string {
 	var added []string
 	for _, role := range []string{roleRelay, roleEgress} {
 		if info, err := os.Stat(filepath.Join(tls, role)); err == nil && info.IsDir() {
 			added = append(added, role)
 		}
+	}
+	tools, err := os.ReadDir(filepath.Join(tls, toolsDir))
+	if err != nil {
+		return added // there is none
+	}
+	for _, entry := range tools {
+		added = append(added, toolsDir+"/"+entry.Name())
 	}
 	return added
 }

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -99,6 +100,9 @@ func (v values) Identity(role string) (string, error) {
 
 // ProcessIdentity is who a process of an installation is; operator names the operator, where the role is one or an operator's notifier.
 func ProcessIdentity(role, operator string) (identity.ID, error) {
+	if dir, name := path.Split(role); dir == toolsDir+"/" {
+		return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_TOOL, name)
+	}
 	r, err := identity.ParseRole(role)
 	if err != nil {
 		return identity.ID{}, fmt.Errorf("identity: %w", err)

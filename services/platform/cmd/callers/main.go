@@ -1,5 +1,6 @@
 // Command callers writes the tables of SECURITY.md that the contract decides: who may call which RPC, and the tools that
-// agents see. -write replaces what stands between the markers of a file; -check fails if that would change it.
+// agents see. -write replaces what stands between the markers of a file; -check fails if that would change it. With -api it prints the
+// reference of the RPCs from a descriptor set.
 package main
 
 import (
@@ -10,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -36,7 +36,17 @@ var files = []protoreflect.FileDescriptor{
 func main() {
 	write := flag.String("write", "", "`file` whose tables are replaced")
 	check := flag.String("check", "", "`file` whose tables must be current")
+	descriptors := flag.String("api", "", "descriptor set, a `file` of buf build, whose reference is printed")
 	flag.Parse()
+	if *descriptors != "" {
+		text, err := api(*descriptors)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "callers:", err)
+			os.Exit(1)
+		}
+		fmt.Print(text)
+		return
+	}
 	if err := run(*write, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "callers:", err)
 		os.Exit(1)
@@ -90,12 +100,7 @@ func callers() string {
 			service := file.Services().Get(i)
 			for j := range service.Methods().Len() {
 				method := service.Methods().Get(j)
-				roles, _ := proto.GetExtension(method.Options(), optionsv1.E_Callers).([]optionsv1.Role)
-				var names []string
-				for _, r := range roles {
-					names = append(names, identity.RoleName(r))
-				}
-				fmt.Fprintf(&b, "| %s | %s.%s | %s |\n", process, service.Name(), method.Name(), strings.Join(names, ", "))
+				fmt.Fprintf(&b, "| %s | %s.%s | %s |\n", process, service.Name(), method.Name(), roleNames(method))
 			}
 		}
 	}

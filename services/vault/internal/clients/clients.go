@@ -2,7 +2,8 @@
 // RPC writes it. It is read again within a second of a change; a file that does not parse changes nothing, and Err says
 // what is wrong with it.
 //
-// It trusts the file and nothing of a credential that arrives.
+// It trusts the file and nothing of a credential that arrives. An internal program has no credential: its certificate is proved on
+// its connection, and the file names it.
 package clients
 
 import (
@@ -24,8 +25,10 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
 )
@@ -46,6 +49,11 @@ type Client struct {
 	Token [sha256.Size]byte
 	// Key makes the client key-bound; nil otherwise.
 	Key ed25519.PublicKey
+	// Identity is in the certificate of an internal program, which has neither token nor key; zero otherwise. Its instance is ID, so that
+	// a sink knows whose a permit is.
+	Identity identity.ID
+	// May are the tools that an internal program may call; what is not here does not exist for it.
+	May []string
 	// Channel, and for a messaging channel its name.
 	Channel     callv1.Channel
 	ChannelName string
@@ -77,8 +85,17 @@ type Credential struct {
 	Until time.Time
 }
 
-// KeyBound reports whether the client must sign its requests.
-func (c *Client) KeyBound() bool { return c.Key != nil }
+// KeyBound reports whether nobody can call in the client's name without a key of its own: it signs its requests, or calls us itself.
+func (c *Client) KeyBound() bool { return c.Key != nil || c.Internal() }
+
+// Internal reports whether it is an internal program, which its certificate proves.
+func (c *Client) Internal() bool { return !c.Identity.IsZero() }
+
+// MayCall reports whether the client's own entry lets it call a tool; rules decide beside it. The vault's own tools are about its own
+// session.
+func (c *Client) MayCall(t contract.Tool) bool {
+	return !c.Internal() || t.Sink == optionsv1.Role_ROLE_VAULT || slices.Contains(c.May, t.Name)
+}
 
 // Messaging reports whether the client speaks for people on a messaging platform, each of whom has sessions of their own (CH-1).
 func (c *Client) Messaging() bool { return c.Channel == callv1.Channel_CHANNEL_MESSAGING }
@@ -89,7 +106,7 @@ func (c *Client) HasAgent(name string) bool { return name == "" || slices.Contai
 // SameCredential reports whether the client is still let in with what it was let in with before: its credential, or the one that
 // a rotation replaced and that is still taken. What decides on its calls must be the same too: its channel and whose it is.
 func (c *Client) SameCredential(before *Client) bool {
-	if c.Revoked || c.Channel != before.Channel || c.ChannelName != before.ChannelName || c.Remote != before.Remote || c.User != before.User {
+	if c.Revoked || c.Identity != before.Identity || c.Channel != before.Channel || c.ChannelName != before.ChannelName || c.Remote != before.Remote || c.User != before.User {
 		return false
 	}
 	same := func(token [sha256.Size]byte, key ed25519.PublicKey) bool {
@@ -111,6 +128,8 @@ type entry struct {
 	ID          string   `yaml:"id"`
 	TokenSHA256 string   `yaml:"token_sha256"`
 	Key         string   `yaml:"key"`
+	Identity    string   `yaml:"identity"`
+	May         []string `yaml:"may"`
 	Channel     string   `yaml:"channel"`
 	TierCeiling string   `yaml:"tier_ceiling"`
 	Limits      limits   `yaml:"limits"`
@@ -141,6 +160,7 @@ type document struct {
 var (
 	idPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+	toolPattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
 // IsUser reports whether a name can be the user of a client.
@@ -233,6 +253,9 @@ func (r *Registry) Authenticate(token string) (*Client, bool) {
 	digest, now := credential.Digest(token), r.now()
 	var found, before *Client
 	for _, c := range *r.current.Load() {
+		if c.Internal() {
+			continue
+		}
 		if subtle.ConstantTimeCompare(digest[:], c.Token[:]) == 1 {
 			found = c
 		}
@@ -250,6 +273,12 @@ func (r *Registry) Authenticate(token string) (*Client, bool) {
 	default:
 		return nil, false
 	}
+}
+
+// Known returns the internal program that has that identity.
+func (r *Registry) Known(id identity.ID) (*Client, bool) {
+	client, ok := r.Lookup(id.Instance())
+	return client, ok && client.Identity == id
 }
 
 // Lookup finds a client that is let in by its id.
@@ -324,7 +353,7 @@ func (doc document) read() ([]*Client, error) {
 			return nil, fmt.Errorf("clients[%d]: %w", i, err)
 		case ids[c.ID]:
 			return nil, fmt.Errorf("clients[%d]: the id %q is used twice", i, c.ID)
-		case tokens[c.Token], c.Previous != nil && (tokens[c.Previous.Token] || c.Previous.Token == c.Token):
+		case !c.Internal() && tokens[c.Token], c.Previous != nil && (tokens[c.Previous.Token] || c.Previous.Token == c.Token):
 			return nil, fmt.Errorf("clients[%d]: %q has a token that is there already", i, c.ID)
 		}
 		ids[c.ID], tokens[c.Token] = true, true
@@ -345,10 +374,7 @@ func (e entry) client() (*Client, error) {
 		return nil, fmt.Errorf("%s: user must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit", e.ID)
 	}
 	var err error
-	if c.Token, err = parseDigest(e.TokenSHA256); err != nil {
-		return nil, fmt.Errorf("%s: token_sha256 %w", e.ID, err)
-	}
-	if c.Key, err = parseKey(e.Key); err != nil {
+	if err = c.addCredential(e); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.ID, err)
 	}
 	if c.Channel, c.ChannelName, err = parseChannel(e.Channel); err != nil {
@@ -388,6 +414,33 @@ func (e entry) client() (*Client, error) {
 		}
 	}
 	return c, nil
+}
+
+// addCredential is what the client is let in with: a token, and a key if it has one, or else a certificate.
+func (c *Client) addCredential(e entry) (err error) {
+	if e.Identity == "" && len(e.May) > 0 {
+		return errors.New("may is for a client with an identity; rules say what others may")
+	}
+	if e.Identity == "" {
+		if c.Token, err = parseDigest(e.TokenSHA256); err != nil {
+			return fmt.Errorf("token_sha256 %w", err)
+		}
+		c.Key, err = parseKey(e.Key)
+		return err
+	}
+	c.Identity, err = identity.Parse(e.Identity)
+	c.May = e.May
+	switch {
+	case err != nil || c.Identity.Role() != optionsv1.Role_ROLE_TOOL || c.Identity.Instance() != c.ID:
+		return fmt.Errorf("identity must be spiffe://TRUST_DOMAIN/tool/%s", c.ID)
+	case e.TokenSHA256 != "" || e.Key != "" || e.Previous != (previous{}):
+		return errors.New("a client with an identity has no token_sha256, key or previous: its certificate is all that lets it in")
+	case e.Channel != "api":
+		return errors.New("a client with an identity has the channel api")
+	case slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern.MatchString(name) }):
+		return errors.New("may: a tool's name is small letters, digits and _")
+	}
+	return nil
 }
 
 func (c *Client) addPrevious(p previous) (err error) {

@@ -13,6 +13,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -105,8 +106,16 @@ func TestReadRefuses(t *testing.T) {
 		"previous with a key alone":  one("previous: {token_sha256: " + digest("old") + ", key: " + edKey + ", until: 2030-01-01T00:00:00Z}"),
 		"previous is another's token": one() + strings.TrimPrefix(
 			one("id: other", "token_sha256: "+digest("u"), "previous: {token_sha256: "+digest("t")+", until: 2030-01-01T00:00:00Z}"), "clients:\n"),
-		"two of one id":    one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
-		"two of one token": one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
+		"identity and a token":       one("identity: spiffe://durward.local/tool/claude", "channel: api"),
+		"identity and a key":         one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "key: "+edKey),
+		"identity of another":        one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"),
+		"identity of another role":   one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/operator/claude"),
+		"identity in a spelling":     one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude/"),
+		"identity that is a desktop": one(`token_sha256: ""`, "channel: desktop_ui", "identity: spiffe://durward.local/tool/claude"),
+		"may for a token":            one("may: [list_services]"),
+		"may of no tool":             one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [List]"),
+		"two of one id":              one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
+		"two of one token":           one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, err := Read(write(t, "", text))
@@ -130,6 +139,17 @@ func TestRead(t *testing.T) {
 	if c.ID != "claude" || c.Channel != callv1.Channel_CHANNEL_MESSAGING || c.ChannelName != "signal" || !c.KeyBound() ||
 		c.Ceiling != optionsv1.Tier_TIER_DESTRUCTIVE || c.Sessions != 3 || c.Pending != 2 || len(c.Agents) != 2 || len(c.Key) != 32 {
 		t.Errorf("%+v", c)
+	}
+	list, err = Read(write(t, "", one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [list_services]")+
+		strings.TrimPrefix(one("id: other", `token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"), "clients:\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, _ := contract.Lookup("start_service")
+	looks, _ := contract.Lookup("list_services")
+	waits, _ := contract.Lookup("wait_operation")
+	if c := list[0]; !c.Internal() || !c.KeyBound() || !c.MayCall(looks) || !c.MayCall(waits) || c.MayCall(start) || list[1].MayCall(looks) {
+		t.Errorf("internal programs %+v, %+v", c, list[1])
 	}
 	list, err = Read(write(t, "", one()))
 	if err != nil {

@@ -3,6 +3,9 @@ package server
 import (
 	"context"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/vault/internal/clients"
@@ -23,6 +26,18 @@ func verdict(d policy.Decision) policy.Verdict { return d.Verdict }
 
 // hasAgent reports whether the client may say that it is that agent.
 func hasAgent(c *clients.Client, name string) bool { return c.HasAgent(name) }
+
+// mayCall reports whether an internal program's entry names the tool.
+func mayCall(c *clients.Client, tool contract.Tool) bool { return c.MayCall(tool) }
+
+// calledBy reports whether a client's sessions may be used on the caller's connection: those of an internal program by itself alone, all
+// others by the gateway, which relays their credentials.
+func calledBy(c *clients.Client, caller identity.ID) bool {
+	if caller.Role() == optionsv1.Role_ROLE_TOOL || c.Internal() {
+		return c.Identity == caller
+	}
+	return true
+}
 
 // turnOf says whose turn it is to have texts looked through: each principal has one.
 func turnOf(principal string) string { return principal }

@@ -24,6 +24,9 @@ const ruleUnknownTool = "unknown-tool"
 // ruleGone is what decides on an operation whose client or tool is there no more.
 const ruleGone = "client-or-tool-gone"
 
+// ruleMay is what decides on a tool that an internal program's entry does not name.
+const ruleMay = "not-in-may"
+
 // ruleDesktop is what decides where the gate in front of a desktop does.
 const ruleDesktop = "desktop-gate"
 
@@ -34,6 +37,7 @@ func (s *Server) rules() *policy.Set { return s.Security.Current().Policies }
 type judge struct {
 	state  *security.State
 	values security.Values
+	client *clients.Client
 	// call is what all of them have in common.
 	call policy.Call
 }
@@ -51,7 +55,7 @@ func (s *Server) judge(opened *session.Session, client *clients.Client) judge {
 func (s *Server) judgeClient(client *clients.Client) judge {
 	state := s.Security.Current()
 	values := state.Values(client.ID, client.User)
-	return judge{state: state, values: values, call: policy.Call{
+	return judge{state: state, values: values, client: client, call: policy.Call{
 		Client: client.ID, User: client.User, Channel: client.Channel, ChannelName: client.ChannelName, KeyBound: client.KeyBound(), Remote: client.Remote,
 		Ceiling: min(client.Ceiling, values.TierCeiling), DesktopAllowed: values.DesktopAllowed, Now: s.Now(),
 	}}
@@ -65,6 +69,9 @@ const (
 
 // decide is the decision on one call.
 func (j judge) decide(tool contract.Tool, arguments []byte, counts usage.Counts) policy.Decision {
+	if !mayCall(j.client, tool) {
+		return policy.Decision{Verdict: policy.Deny, Rule: policy.Rule{ID: ruleMay, Layer: policy.BuiltIn, Forbids: true}}
+	}
 	call := j.call
 	call.Tool, call.Arguments, call.Counts = tool, arguments, policy.Counts(counts)
 	d := j.state.Policies.Decide(call)
@@ -93,6 +100,9 @@ func (j judge) judgeDomain(tool contract.Tool, arguments []byte, d *policy.Decis
 
 // always is the verdict if it is the same for every call of the tool; false: it depends.
 func (j judge) always(tool contract.Tool) (policy.Verdict, bool) {
+	if !mayCall(j.client, tool) {
+		return policy.Deny, true
+	}
 	call := j.call
 	call.Tool = tool
 	return j.state.Policies.Always(call)

@@ -11,6 +11,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
@@ -36,11 +37,11 @@ type sessionService struct {
 // OpenSession authenticates a client. Every failure looks the same, but for a client's own proof from before the vault
 // started: CODE_PROOF_REQUIRED.
 func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
-	client, ok := s.Clients.Authenticate(req.GetCredential())
-	if !ok {
-		return nil, s.notAuthenticated(ctx, "", errors.New("no client has this credential"))
+	client, err := s.authenticate(ctx, req.GetCredential())
+	if err != nil {
+		return nil, err
 	}
-	if operation.MustSign(client.KeyBound()) {
+	if operation.MustSign(client.Key != nil) {
 		// In whose name it opens is the client's word, and not that of whoever carries it.
 		claim := proof.Claim{
 			Purpose: callv1.Proof_PURPOSE_OPEN, Client: client.ID, Agent: req.GetAgent(),
@@ -122,6 +123,23 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	}, nil
 }
 
+// authenticate returns the client that opens a session: whose token the gateway relays, or who proved by a certificate to be the internal
+// program that clients.yaml names.
+func (s *sessionService) authenticate(ctx context.Context, credential string) (*clients.Client, error) {
+	by := caller(ctx)
+	if by.Role() != optionsv1.Role_ROLE_TOOL {
+		if client, ok := s.Clients.Authenticate(credential); ok && credential != "" {
+			return client, nil
+		}
+		return nil, s.notAuthenticated(ctx, "", errors.New("no client has this credential"))
+	}
+	client, ok := s.Clients.Known(by)
+	if !ok || credential != "" {
+		return nil, s.notAuthenticated(ctx, by.Instance(), errors.New("no client has this identity, or it came with another's credential"))
+	}
+	return client, nil
+}
+
 // adopt gives what a session of an earlier process of the vault held to the one that the same client opened in its place, and returns the
 // earlier one's reference. Who knows its handle was its gateway; whose it was the vault itself wrote down.
 func (s *Server) adopt(ctx context.Context, handle string, opened *session.Session) string {
@@ -175,6 +193,10 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 
 // CloseSession ends a session; closing what is not open is no error.
 func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSessionRequest) (*vaultv1.CloseSessionResponse, error) {
+	opened, err := s.Sessions.Find(req.GetSessionId())
+	if err == nil && !calledBy(opened.Client, caller(ctx)) {
+		return nil, s.refused(ctx, "close-refused", "", opened, denied("the session is another's"))
+	}
 	if ended := s.Sessions.Close(req.GetSessionId()); ended != nil {
 		s.sessionEnded(ctx, ended, "close")
 	}
@@ -244,6 +266,9 @@ func (s *Server) senderMay(client *clients.Client, sender *session.Sender) error
 // changed, has no sessions any more.
 func (s *Server) session(ctx context.Context, id string) (*session.Session, *clients.Client, error) {
 	opened, err := s.Sessions.Find(id)
+	if err == nil && !calledBy(opened.Client, caller(ctx)) {
+		err = fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another", fault.WithCause(errors.New("the session is another's")))
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -270,7 +295,7 @@ func letIn(client *clients.Client, opened *session.Session) bool {
 // proven holds a key-bound client to its signature, made within session.Skew of now, and each counter to one use. The key is the
 // one that the session was opened with, which a rotation may have replaced meanwhile.
 func (s *Server) proven(opened *session.Session, claim proof.Claim, p *callv1.Proof) error {
-	if !operation.MustSign(opened.Client.KeyBound()) {
+	if !operation.MustSign(opened.Client.Key != nil) {
 		return nil
 	}
 	err := proof.Verify(opened.Client.Key, claim, p)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -146,6 +147,37 @@ func (s *operationService) GetOperation(ctx context.Context, req *vaultv1.GetOpe
 	return resp, nil
 }
 
+// Most operations that ListSessionOperations shows, and unless told.
+const defaultShown = 50
+
+// ListSessionOperations shows the operations of the permit's session.
+func (s *operationService) ListSessionOperations(ctx context.Context, req *vaultv1.ListSessionOperationsRequest) (*vaultv1.ListSessionOperationsResponse, error) {
+	q := question{method: vaultv1.OperationService_ListSessionOperations_FullMethodName}
+	if err := s.admit(ctx, &q); err != nil {
+		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+	}
+	ops, err := s.Queue.Store.SessionOperations(ctx, q.permit.GetSession(), int(cmp.Or(req.GetLimit(), defaultShown)), req.GetStates()...)
+	if err != nil {
+		return nil, err
+	}
+	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "list")
+	if err := s.Journal.Follow(ctx, r); err != nil {
+		return nil, err
+	}
+	resp := &vaultv1.ListSessionOperationsResponse{}
+	for _, op := range ops {
+		shown := &vaultv1.SessionOperation{
+			OperationId: op.ID, State: op.State, Tool: op.ToolName, Arguments: op.Arguments, AskedAt: timestamppb.New(op.AskedAt),
+			ExpiresAt: timestamppb.New(op.ExpiresAt), Ok: op.SettledOK,
+		}
+		if op.State == vaultv1.OperationState_OPERATION_STATE_DENIED {
+			shown.Reason = op.DecisionReason
+		}
+		resp.Operations = append(resp.Operations, shown)
+	}
+	return resp, nil
+}
+
 // question is one call that asks about an operation.
 type question struct {
 	method    string
@@ -240,6 +272,9 @@ func (s *Server) admit(ctx context.Context, q *question) error {
 		return denied("the permit is for something else")
 	}
 	q.opened, q.client, err = s.holds(permit, 0)
+	if err == nil && !calledBy(q.opened.Client, caller(ctx)) {
+		err = denied("the permit is another's")
+	}
 	return err
 }
 

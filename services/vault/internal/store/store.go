@@ -373,6 +373,18 @@ func (s *Store) Operations(ctx context.Context, limit int, states ...vaultv1.Ope
 	return s.findOperations(ctx, "WHERE state IN ("+marks(len(states))+") ORDER BY asked_at DESC, operation_id LIMIT ?", append(args, limit)...)
 }
 
+// SessionOperations returns the newest operations that a session asked for, in those states (none named: in any), newest first, at most limit.
+func (s *Store) SessionOperations(ctx context.Context, session string, limit int, states ...vaultv1.OperationState) ([]*Operation, error) {
+	args, among := []any{session}, ""
+	if len(states) > 0 {
+		among = " AND state IN (" + marks(len(states)) + ")"
+	}
+	for _, state := range states {
+		args = append(args, state)
+	}
+	return s.findOperations(ctx, "WHERE session = ?"+among+" ORDER BY asked_at DESC, operation_id LIMIT ?", append(args, limit)...)
+}
+
 // Control returns the epoch and the halt.
 func (s *Store) Control(ctx context.Context) (Control, error) {
 	c, _, err := findControl(ctx, s.engine)

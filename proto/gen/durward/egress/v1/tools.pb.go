@@ -497,13 +497,13 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\x16SecurityReportResponse\x12t\n" +
 	"\x06report\x18\x01 \x01(\tB\\\x80\xbc\x18\x02\x8a\xbc\x18TA policy as text, or an object of JSON as text; put its parts together by the cursorR\x06report\x12\x1c\n" +
 	"\x06cursor\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\x06cursor\x12\x18\n" +
-	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xd1\x05\n" +
-	"\vToolService\x12\xd6\x01\n" +
-	"\bFetchUrl\x12\".durward.egress.v1.FetchUrlRequest\x1a#.durward.egress.v1.FetchUrlResponse\"\x80\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18v\n" +
-	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\x81\x02\n" +
-	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa2\x01\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18\x97\x01\n" +
-	"\fhttp_request\x12\vCall an API\x1avWRITE: a human sees what is sent and must approve it. One request; redirects are answers. Credentials go into headers. \x02`\x01\x12\xe4\x01\n" +
-	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"}\xaa\xbb\x18\x02\x01\x06\xb2\xbb\x18s\n" +
+	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xd4\x05\n" +
+	"\vToolService\x12\xd7\x01\n" +
+	"\bFetchUrl\x12\".durward.egress.v1.FetchUrlRequest\x1a#.durward.egress.v1.FetchUrlResponse\"\x81\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18v\n" +
+	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\x82\x02\n" +
+	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa3\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x97\x01\n" +
+	"\fhttp_request\x12\vCall an API\x1avWRITE: a human sees what is sent and must approve it. One request; redirects are answers. Credentials go into headers. \x02`\x01\x12\xe5\x01\n" +
+	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"~\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18s\n" +
 	"\x0fsecurity_report\x12\x11Report on origins\x1aIREAD: asks nobody. Reports which origins this session's requests reached. \x01(\x01B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 
 var (

@@ -305,9 +305,9 @@ const file_durward_executor_v1_events_proto_rawDesc = "" +
 	"\vexpected_ms\x18\x06 \x01(\rB\x04\x80\xbc\x18\x01R\n" +
 	"expectedMs\x12\x1a\n" +
 	"\x05ended\x18\a \x01(\bB\x04\x80\xbc\x18\x01R\x05ended\x12\x1a\n" +
-	"\x05cause\x18\b \x01(\tB\x04\x80\xbc\x18\x01R\x05cause2\x96\x02\n" +
-	"\fEventService\x12\x81\x01\n" +
-	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x17\xaa\xbb\x18\x02\x01\x06\xba\xbb\x18\rlist_services0\x01\x12\x81\x01\n" +
+	"\x05cause\x18\b \x01(\tB\x04\x80\xbc\x18\x01R\x05cause2\x97\x02\n" +
+	"\fEventService\x12\x82\x01\n" +
+	"\rWatchServices\x12).durward.executor.v1.WatchServicesRequest\x1a*.durward.executor.v1.WatchServicesResponse\"\x18\xaa\xbb\x18\x03\x01\t\x06\xba\xbb\x18\rlist_services0\x01\x12\x81\x01\n" +
 	"\rWatchProgress\x12).durward.executor.v1.WatchProgressRequest\x1a*.durward.executor.v1.WatchProgressResponse\"\x17\xaa\xbb\x18\x02\x01\x06\xba\xbb\x18\rlist_services0\x01B;Z9durward.internal/proto/gen/durward/executor/v1;executorv1b\x06proto3"
 
 var (

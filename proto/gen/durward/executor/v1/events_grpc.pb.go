@@ -33,7 +33,7 @@ type EventServiceClient interface {
 	// WatchServices sends the state of each service at first, and then each change.
 	WatchServices(ctx context.Context, in *WatchServicesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchServicesResponse], error)
 	// WatchProgress sends the steps of one operation as they begin and end: those that are known, then each change. It waits for
-	// an operation that has not begun, and ends when the operation does.
+	// an operation that has not begun, and ends when the operation does. A gateway tells it to the client that asked for the operation.
 	WatchProgress(ctx context.Context, in *WatchProgressRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchProgressResponse], error)
 }
 
@@ -93,7 +93,7 @@ type EventServiceServer interface {
 	// WatchServices sends the state of each service at first, and then each change.
 	WatchServices(*WatchServicesRequest, grpc.ServerStreamingServer[WatchServicesResponse]) error
 	// WatchProgress sends the steps of one operation as they begin and end: those that are known, then each change. It waits for
-	// an operation that has not begun, and ends when the operation does.
+	// an operation that has not begun, and ends when the operation does. A gateway tells it to the client that asked for the operation.
 	WatchProgress(*WatchProgressRequest, grpc.ServerStreamingServer[WatchProgressResponse]) error
 	mustEmbedUnimplementedEventServiceServer()
 }

@@ -40,6 +40,8 @@ const (
 	Role_ROLE_NOTIFIER Role = 7
 	// Carries checkpoints from audit to witnesses, and their cosignatures back.
 	Role_ROLE_RELAY Role = 8
+	// An internal program that is a client itself. What the gateway calls for an agent it calls for its own sessions, and nothing else.
+	Role_ROLE_TOOL Role = 9
 )
 
 // Enum value maps for Role.
@@ -54,6 +56,7 @@ var (
 		6: "ROLE_OPERATOR",
 		7: "ROLE_NOTIFIER",
 		8: "ROLE_RELAY",
+		9: "ROLE_TOOL",
 	}
 	Role_value = map[string]int32{
 		"ROLE_UNSPECIFIED": 0,
@@ -65,6 +68,7 @@ var (
 		"ROLE_OPERATOR":    6,
 		"ROLE_NOTIFIER":    7,
 		"ROLE_RELAY":       8,
+		"ROLE_TOOL":        9,
 	}
 )
 
@@ -486,7 +490,7 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\x04acts\x18\n" +
 	" \x01(\bR\x04acts\x12\x1a\n" +
 	"\bsnapshot\x18\v \x01(\bR\bsnapshot\x12\x16\n" +
-	"\x06leaves\x18\f \x01(\bR\x06leaves*\xa8\x01\n" +
+	"\x06leaves\x18\f \x01(\bR\x06leaves*\xb7\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fROLE_GATEWAY\x10\x01\x12\x0e\n" +
@@ -499,7 +503,8 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\rROLE_OPERATOR\x10\x06\x12\x11\n" +
 	"\rROLE_NOTIFIER\x10\a\x12\x0e\n" +
 	"\n" +
-	"ROLE_RELAY\x10\b*Q\n" +
+	"ROLE_RELAY\x10\b\x12\r\n" +
+	"\tROLE_TOOL\x10\t*Q\n" +
 	"\x04Tier\x12\x14\n" +
 	"\x10TIER_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tTIER_READ\x10\x01\x12\x0e\n" +

@@ -302,7 +302,8 @@ func (*TellHealthResponse) Descriptor() ([]byte, []int) {
 
 type OpenSessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The bearer token as the client sent it. The vault compares its SHA-256 in constant time.
+	// The bearer token as the client sent it. The vault compares its SHA-256 in constant time. An internal program has none: its
+	// certificate says who it is.
 	Credential string `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"`
 	// What the client calls itself; untrusted, shown as such.
 	ClientName    string `protobuf:"bytes,2,opt,name=client_name,json=clientName,proto3" json:"client_name,omitempty"`
@@ -464,7 +465,7 @@ func (x *Sender) GetRoom() string {
 
 type OpenSessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 128 bits, hex: works at the vault, for the gateway alone.
+	// 128 bits, hex: works at the vault alone, for the gateway, or for the internal program that opened it.
 	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// The public reference, "s-…": in grants, permits, records and on screens.
 	Session     string     `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
@@ -1511,6 +1512,209 @@ func (x *GetOperationResponse) GetReason() string {
 	return ""
 }
 
+type ListSessionOperationsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// None: all.
+	States []OperationState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=durward.vault.v1.OperationState" json:"states,omitempty"`
+	// 50 unless told.
+	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionOperationsRequest) Reset() {
+	*x = ListSessionOperationsRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionOperationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionOperationsRequest) ProtoMessage() {}
+
+func (x *ListSessionOperationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionOperationsRequest.ProtoReflect.Descriptor instead.
+func (*ListSessionOperationsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListSessionOperationsRequest) GetStates() []OperationState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListSessionOperationsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListSessionOperationsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operations    []*SessionOperation    `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSessionOperationsResponse) Reset() {
+	*x = ListSessionOperationsResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSessionOperationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSessionOperationsResponse) ProtoMessage() {}
+
+func (x *ListSessionOperationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSessionOperationsResponse.ProtoReflect.Descriptor instead.
+func (*ListSessionOperationsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListSessionOperationsResponse) GetOperations() []*SessionOperation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+// SessionOperation is an operation as the session that asked for it may see it.
+type SessionOperation struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	OperationId string                 `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	State       OperationState         `protobuf:"varint,2,opt,name=state,proto3,enum=durward.vault.v1.OperationState" json:"state,omitempty"`
+	// The tool's name.
+	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// RFC 8785 JSON.
+	Arguments []byte                 `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	AskedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// With DENIED: the operator's own words, cleaned.
+	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// With DONE: it went well.
+	Ok            bool `protobuf:"varint,8,opt,name=ok,proto3" json:"ok,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionOperation) Reset() {
+	*x = SessionOperation{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionOperation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionOperation) ProtoMessage() {}
+
+func (x *SessionOperation) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionOperation.ProtoReflect.Descriptor instead.
+func (*SessionOperation) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SessionOperation) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+func (x *SessionOperation) GetState() OperationState {
+	if x != nil {
+		return x.State
+	}
+	return OperationState_OPERATION_STATE_UNSPECIFIED
+}
+
+func (x *SessionOperation) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *SessionOperation) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *SessionOperation) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *SessionOperation) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *SessionOperation) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SessionOperation) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
 type SecurityConfigRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// WRITE or READ; what is below the session's present ceiling lowers it until the session ends, and nothing raises it again.
@@ -1521,7 +1725,7 @@ type SecurityConfigRequest struct {
 
 func (x *SecurityConfigRequest) Reset() {
 	*x = SecurityConfigRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1737,7 @@ func (x *SecurityConfigRequest) String() string {
 func (*SecurityConfigRequest) ProtoMessage() {}
 
 func (x *SecurityConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[21]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1750,7 @@ func (x *SecurityConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigRequest.ProtoReflect.Descriptor instead.
 func (*SecurityConfigRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{21}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
@@ -1566,7 +1770,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1782,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[22]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1795,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{22}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -1611,7 +1815,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1827,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[23]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1840,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{23}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TokenizeResponse) GetText() string {
@@ -1669,7 +1873,7 @@ type SecurityConfigResponse struct {
 
 func (x *SecurityConfigResponse) Reset() {
 	*x = SecurityConfigResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1885,7 @@ func (x *SecurityConfigResponse) String() string {
 func (*SecurityConfigResponse) ProtoMessage() {}
 
 func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[24]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1898,7 @@ func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigResponse.ProtoReflect.Descriptor instead.
 func (*SecurityConfigResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{24}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SecurityConfigResponse) GetTools() []*ToolRule {
@@ -1757,7 +1961,7 @@ type ToolRule struct {
 
 func (x *ToolRule) Reset() {
 	*x = ToolRule{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1769,7 +1973,7 @@ func (x *ToolRule) String() string {
 func (*ToolRule) ProtoMessage() {}
 
 func (x *ToolRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1782,7 +1986,7 @@ func (x *ToolRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRule.ProtoReflect.Descriptor instead.
 func (*ToolRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ToolRule) GetTool() string {
@@ -1817,7 +2021,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2033,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2046,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Setting) GetName() string {
@@ -1877,7 +2081,7 @@ type Allowance struct {
 
 func (x *Allowance) Reset() {
 	*x = Allowance{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +2093,7 @@ func (x *Allowance) String() string {
 func (*Allowance) ProtoMessage() {}
 
 func (x *Allowance) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2106,7 @@ func (x *Allowance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowance.ProtoReflect.Descriptor instead.
 func (*Allowance) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Allowance) GetTools() []string {
@@ -1938,10 +2142,10 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x0fspooled_records\x18\x04 \x01(\rR\x0espooledRecords\"T\n" +
 	"\x11TellHealthRequest\x12?\n" +
 	"\x06health\x18\x01 \x01(\v2\x1f.durward.vault.v1.GatewayHealthB\x06\xbaH\x03\xc8\x01\x01R\x06health\"\x14\n" +
-	"\x12TellHealthResponse\"\x94\x03\n" +
-	"\x12OpenSessionRequest\x12.\n" +
+	"\x12TellHealthResponse\"\x92\x03\n" +
+	"\x12OpenSessionRequest\x12,\n" +
 	"\n" +
-	"credential\x18\x01 \x01(\tB\x0e\xbaH\ar\x05\x10\x01\x18\x80\x04\xf8\xbb\x18\x01R\n" +
+	"credential\x18\x01 \x01(\tB\f\xbaH\x05r\x03\x18\x80\x04\xf8\xbb\x18\x01R\n" +
 	"credential\x12)\n" +
 	"\vclient_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\n" +
 	"clientName\x12.\n" +
@@ -2047,7 +2251,24 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\basked_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xc0\x01\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\x89\x01\n" +
+	"\x1cListSessionOperationsRequest\x12I\n" +
+	"\x06states\x18\x01 \x03(\x0e2 .durward.vault.v1.OperationStateB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x06states\x12\x1e\n" +
+	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xc8\x01R\x05limit\"c\n" +
+	"\x1dListSessionOperationsResponse\x12B\n" +
+	"\n" +
+	"operations\x18\x01 \x03(\v2\".durward.vault.v1.SessionOperationR\n" +
+	"operations\"\xb9\x02\n" +
+	"\x10SessionOperation\x12!\n" +
+	"\foperation_id\x18\x01 \x01(\tR\voperationId\x126\n" +
+	"\x05state\x18\x02 \x01(\x0e2 .durward.vault.v1.OperationStateR\x05state\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x1c\n" +
+	"\targuments\x18\x04 \x01(\fR\targuments\x125\n" +
+	"\basked_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x129\n" +
+	"\n" +
+	"expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02ok\x18\b \x01(\bR\x02ok\"\xc0\x01\n" +
 	"\x15SecurityConfigRequest\x12\x8c\x01\n" +
 	"\x15tier_ceiling_override\x18\x01 \x01(\x0e2\x18.durward.options.v1.TierB9\xbaH\a\x82\x01\x04\x18\x01\x18\x02\x8a\xbc\x18+Lowers this session's ceiling until it endsH\x00R\x13tierCeilingOverride\x88\x01\x01B\x18\n" +
 	"\x16_tier_ceiling_override\"K\n" +
@@ -2088,27 +2309,28 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x14OPERATION_STATE_DONE\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_DENIED\x10\x05\x12\x1b\n" +
 	"\x17OPERATION_STATE_EXPIRED\x10\x06\x12\x1d\n" +
-	"\x19OPERATION_STATE_WITHDRAWN\x10\a2\x8a\x04\n" +
-	"\x0eSessionService\x12a\n" +
-	"\vOpenSession\x12$.durward.vault.v1.OpenSessionRequest\x1a%.durward.vault.v1.OpenSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
-	"\fRenewPermits\x12%.durward.vault.v1.RenewPermitsRequest\x1a&.durward.vault.v1.RenewPermitsResponse\"\x05\xaa\xbb\x18\x01\x01\x12d\n" +
-	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x05\xaa\xbb\x18\x01\x01\x12i\n" +
+	"\x19OPERATION_STATE_WITHDRAWN\x10\a2\x8d\x04\n" +
+	"\x0eSessionService\x12b\n" +
+	"\vOpenSession\x12$.durward.vault.v1.OpenSessionRequest\x1a%.durward.vault.v1.OpenSessionResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12e\n" +
+	"\fRenewPermits\x12%.durward.vault.v1.RenewPermitsRequest\x1a&.durward.vault.v1.RenewPermitsResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12e\n" +
+	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12i\n" +
 	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x05\xaa\xbb\x18\x01\x010\x01\x12^\n" +
 	"\n" +
-	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012o\n" +
-	"\x10AuthorityService\x12[\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x05\xaa\xbb\x18\x01\x012\xe1\t\n" +
-	"\vToolService\x12\xfa\x02\n" +
-	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\x97\x02\xaa\xbb\x18\x01\x01\xb2\xbb\x18\x8d\x02\n" +
-	"\x0ewait_operation\x12\x15Wait for an operation\x1a\xdb\x01READ: asks nobody. Waits up to 45 s for an operation that a human must approve. Once approved, runs it and returns the original tool's result. Call it again while it is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xa8\x02\n" +
-	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xb9\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xaf\x01\n" +
-	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x80\x01READ: asks nobody. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xa6\x02\n" +
-	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xc0\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xb6\x01\n" +
-	"\x0fsecurity_config\x12\x16Security configuration\x1a\x88\x01READ: asks nobody. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x01\x12\x80\x02\n" +
-	"\bTokenize\x12!.durward.vault.v1.TokenizeRequest\x1a\".durward.vault.v1.TokenizeResponse\"\xac\x01\xaa\xbb\x18\x01\x01\xb2\xbb\x18\xa2\x01\n" +
-	"\btokenize\x12\x12Hide personal data\x1a~READ: asks nobody. Returns your text with references for personal data and credentials, which other tools' arguments may hold. \x01(\x012\x8a\x01\n" +
-	"\x10OperationService\x12v\n" +
-	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x17\xaa\xbb\x18\x01\x01\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012p\n" +
+	"\x10AuthorityService\x12\\\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x06\xaa\xbb\x18\x02\x01\t2\xe5\t\n" +
+	"\vToolService\x12\xfb\x02\n" +
+	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\x98\x02\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\x8d\x02\n" +
+	"\x0ewait_operation\x12\x15Wait for an operation\x1a\xdb\x01READ: asks nobody. Waits up to 45 s for an operation that a human must approve. Once approved, runs it and returns the original tool's result. Call it again while it is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xa9\x02\n" +
+	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xba\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xaf\x01\n" +
+	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x80\x01READ: asks nobody. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xa7\x02\n" +
+	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xc1\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xb6\x01\n" +
+	"\x0fsecurity_config\x12\x16Security configuration\x1a\x88\x01READ: asks nobody. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x01\x12\x81\x02\n" +
+	"\bTokenize\x12!.durward.vault.v1.TokenizeRequest\x1a\".durward.vault.v1.TokenizeResponse\"\xad\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xa2\x01\n" +
+	"\btokenize\x12\x12Hide personal data\x1a~READ: asks nobody. Returns your text with references for personal data and credentials, which other tools' arguments may hold. \x01(\x012\x9f\x02\n" +
+	"\x10OperationService\x12w\n" +
+	"\fGetOperation\x12%.durward.vault.v1.GetOperationRequest\x1a&.durward.vault.v1.GetOperationResponse\"\x18\xaa\xbb\x18\x02\x01\t\xba\xbb\x18\x0ewait_operation\x12\x91\x01\n" +
+	"\x15ListSessionOperations\x12..durward.vault.v1.ListSessionOperationsRequest\x1a/.durward.vault.v1.ListSessionOperationsResponse\"\x17\xaa\xbb\x18\x01\t\xba\xbb\x18\x0ewait_operationB5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_session_proto_rawDescOnce sync.Once
@@ -2123,110 +2345,120 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_durward_vault_v1_session_proto_goTypes = []any{
-	(OperationState)(0),               // 0: durward.vault.v1.OperationState
-	(AuthoriseResponse_Decision)(0),   // 1: durward.vault.v1.AuthoriseResponse.Decision
-	(*GatewayHealth)(nil),             // 2: durward.vault.v1.GatewayHealth
-	(*TellHealthRequest)(nil),         // 3: durward.vault.v1.TellHealthRequest
-	(*TellHealthResponse)(nil),        // 4: durward.vault.v1.TellHealthResponse
-	(*OpenSessionRequest)(nil),        // 5: durward.vault.v1.OpenSessionRequest
-	(*Sender)(nil),                    // 6: durward.vault.v1.Sender
-	(*OpenSessionResponse)(nil),       // 7: durward.vault.v1.OpenSessionResponse
-	(*WatchSessionsRequest)(nil),      // 8: durward.vault.v1.WatchSessionsRequest
-	(*WatchSessionsResponse)(nil),     // 9: durward.vault.v1.WatchSessionsResponse
-	(*AddressedPermit)(nil),           // 10: durward.vault.v1.AddressedPermit
-	(*RenewPermitsRequest)(nil),       // 11: durward.vault.v1.RenewPermitsRequest
-	(*RenewPermitsResponse)(nil),      // 12: durward.vault.v1.RenewPermitsResponse
-	(*CloseSessionRequest)(nil),       // 13: durward.vault.v1.CloseSessionRequest
-	(*CloseSessionResponse)(nil),      // 14: durward.vault.v1.CloseSessionResponse
-	(*AuthoriseRequest)(nil),          // 15: durward.vault.v1.AuthoriseRequest
-	(*AuthoriseResponse)(nil),         // 16: durward.vault.v1.AuthoriseResponse
-	(*WaitOperationRequest)(nil),      // 17: durward.vault.v1.WaitOperationRequest
-	(*WaitOperationResponse)(nil),     // 18: durward.vault.v1.WaitOperationResponse
-	(*WithdrawOperationRequest)(nil),  // 19: durward.vault.v1.WithdrawOperationRequest
-	(*WithdrawOperationResponse)(nil), // 20: durward.vault.v1.WithdrawOperationResponse
-	(*GetOperationRequest)(nil),       // 21: durward.vault.v1.GetOperationRequest
-	(*GetOperationResponse)(nil),      // 22: durward.vault.v1.GetOperationResponse
-	(*SecurityConfigRequest)(nil),     // 23: durward.vault.v1.SecurityConfigRequest
-	(*TokenizeRequest)(nil),           // 24: durward.vault.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),          // 25: durward.vault.v1.TokenizeResponse
-	(*SecurityConfigResponse)(nil),    // 26: durward.vault.v1.SecurityConfigResponse
-	(*ToolRule)(nil),                  // 27: durward.vault.v1.ToolRule
-	(*Setting)(nil),                   // 28: durward.vault.v1.Setting
-	(*Allowance)(nil),                 // 29: durward.vault.v1.Allowance
-	(*v1.Proof)(nil),                  // 30: durward.call.v1.Proof
-	(v1.Channel)(0),                   // 31: durward.call.v1.Channel
-	(v11.Tier)(0),                     // 32: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),     // 33: google.protobuf.Timestamp
-	(v11.Role)(0),                     // 34: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),           // 35: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),                // 36: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),            // 37: durward.call.v1.SignedGrant
+	(OperationState)(0),                   // 0: durward.vault.v1.OperationState
+	(AuthoriseResponse_Decision)(0),       // 1: durward.vault.v1.AuthoriseResponse.Decision
+	(*GatewayHealth)(nil),                 // 2: durward.vault.v1.GatewayHealth
+	(*TellHealthRequest)(nil),             // 3: durward.vault.v1.TellHealthRequest
+	(*TellHealthResponse)(nil),            // 4: durward.vault.v1.TellHealthResponse
+	(*OpenSessionRequest)(nil),            // 5: durward.vault.v1.OpenSessionRequest
+	(*Sender)(nil),                        // 6: durward.vault.v1.Sender
+	(*OpenSessionResponse)(nil),           // 7: durward.vault.v1.OpenSessionResponse
+	(*WatchSessionsRequest)(nil),          // 8: durward.vault.v1.WatchSessionsRequest
+	(*WatchSessionsResponse)(nil),         // 9: durward.vault.v1.WatchSessionsResponse
+	(*AddressedPermit)(nil),               // 10: durward.vault.v1.AddressedPermit
+	(*RenewPermitsRequest)(nil),           // 11: durward.vault.v1.RenewPermitsRequest
+	(*RenewPermitsResponse)(nil),          // 12: durward.vault.v1.RenewPermitsResponse
+	(*CloseSessionRequest)(nil),           // 13: durward.vault.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),          // 14: durward.vault.v1.CloseSessionResponse
+	(*AuthoriseRequest)(nil),              // 15: durward.vault.v1.AuthoriseRequest
+	(*AuthoriseResponse)(nil),             // 16: durward.vault.v1.AuthoriseResponse
+	(*WaitOperationRequest)(nil),          // 17: durward.vault.v1.WaitOperationRequest
+	(*WaitOperationResponse)(nil),         // 18: durward.vault.v1.WaitOperationResponse
+	(*WithdrawOperationRequest)(nil),      // 19: durward.vault.v1.WithdrawOperationRequest
+	(*WithdrawOperationResponse)(nil),     // 20: durward.vault.v1.WithdrawOperationResponse
+	(*GetOperationRequest)(nil),           // 21: durward.vault.v1.GetOperationRequest
+	(*GetOperationResponse)(nil),          // 22: durward.vault.v1.GetOperationResponse
+	(*ListSessionOperationsRequest)(nil),  // 23: durward.vault.v1.ListSessionOperationsRequest
+	(*ListSessionOperationsResponse)(nil), // 24: durward.vault.v1.ListSessionOperationsResponse
+	(*SessionOperation)(nil),              // 25: durward.vault.v1.SessionOperation
+	(*SecurityConfigRequest)(nil),         // 26: durward.vault.v1.SecurityConfigRequest
+	(*TokenizeRequest)(nil),               // 27: durward.vault.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),              // 28: durward.vault.v1.TokenizeResponse
+	(*SecurityConfigResponse)(nil),        // 29: durward.vault.v1.SecurityConfigResponse
+	(*ToolRule)(nil),                      // 30: durward.vault.v1.ToolRule
+	(*Setting)(nil),                       // 31: durward.vault.v1.Setting
+	(*Allowance)(nil),                     // 32: durward.vault.v1.Allowance
+	(*v1.Proof)(nil),                      // 33: durward.call.v1.Proof
+	(v1.Channel)(0),                       // 34: durward.call.v1.Channel
+	(v11.Tier)(0),                         // 35: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),         // 36: google.protobuf.Timestamp
+	(v11.Role)(0),                         // 37: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),               // 38: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),                    // 39: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),                // 40: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
 	2,  // 0: durward.vault.v1.TellHealthRequest.health:type_name -> durward.vault.v1.GatewayHealth
-	30, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	33, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
 	6,  // 2: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
-	31, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	32, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	34, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	35, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
 	10, // 5: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	33, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	33, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	34, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	35, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	33, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	30, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	36, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	37, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	38, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	36, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	33, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
 	10, // 12: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	36, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	30, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	39, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	33, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
 	1,  // 15: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	37, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	33, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	33, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	40, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	36, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
 	0,  // 19: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	36, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	37, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	33, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	39, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	40, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	36, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 23: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
 	0,  // 24: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
 	0,  // 25: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	36, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	33, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	33, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	32, // 29: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
-	27, // 30: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
-	28, // 31: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
-	32, // 32: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	29, // 33: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
-	32, // 34: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
-	5,  // 35: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	11, // 36: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	13, // 37: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	8,  // 38: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
-	3,  // 39: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
-	15, // 40: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	17, // 41: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	19, // 42: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
-	23, // 43: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
-	24, // 44: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
-	21, // 45: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	7,  // 46: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	12, // 47: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	14, // 48: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	9,  // 49: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
-	4,  // 50: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
-	16, // 51: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	18, // 52: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	20, // 53: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
-	26, // 54: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
-	25, // 55: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
-	22, // 56: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	46, // [46:57] is the sub-list for method output_type
-	35, // [35:46] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	39, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	36, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	36, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 29: durward.vault.v1.ListSessionOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	25, // 30: durward.vault.v1.ListSessionOperationsResponse.operations:type_name -> durward.vault.v1.SessionOperation
+	0,  // 31: durward.vault.v1.SessionOperation.state:type_name -> durward.vault.v1.OperationState
+	36, // 32: durward.vault.v1.SessionOperation.asked_at:type_name -> google.protobuf.Timestamp
+	36, // 33: durward.vault.v1.SessionOperation.expires_at:type_name -> google.protobuf.Timestamp
+	35, // 34: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	30, // 35: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	31, // 36: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	35, // 37: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	32, // 38: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	35, // 39: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	5,  // 40: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	11, // 41: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	13, // 42: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	8,  // 43: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
+	3,  // 44: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
+	15, // 45: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	17, // 46: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	19, // 47: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
+	26, // 48: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
+	27, // 49: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
+	21, // 50: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	23, // 51: durward.vault.v1.OperationService.ListSessionOperations:input_type -> durward.vault.v1.ListSessionOperationsRequest
+	7,  // 52: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	12, // 53: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	14, // 54: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	9,  // 55: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	4,  // 56: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
+	16, // 57: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	18, // 58: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	20, // 59: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
+	29, // 60: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	28, // 61: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
+	22, // 62: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	24, // 63: durward.vault.v1.OperationService.ListSessionOperations:output_type -> durward.vault.v1.ListSessionOperationsResponse
+	52, // [52:64] is the sub-list for method output_type
+	40, // [40:52] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
@@ -2237,15 +2469,15 @@ func file_durward_vault_v1_session_proto_init() {
 	file_durward_vault_v1_session_proto_msgTypes[15].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[17].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
-	file_durward_vault_v1_session_proto_msgTypes[21].OneofWrappers = []any{}
-	file_durward_vault_v1_session_proto_msgTypes[22].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[24].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -33,7 +33,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SessionService turns a client's credential into a session. Only the gateway calls it.
+// SessionService turns a client's credential into a session: for the gateway, which relays it, and for internal programs, whose certificate
+// is theirs. A session of such a program takes its own connection alone.
 type SessionServiceClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	RenewPermits(ctx context.Context, in *RenewPermitsRequest, opts ...grpc.CallOption) (*RenewPermitsResponse, error)
@@ -115,7 +116,8 @@ func (c *sessionServiceClient) TellHealth(ctx context.Context, in *TellHealthReq
 // All implementations must embed UnimplementedSessionServiceServer
 // for forward compatibility.
 //
-// SessionService turns a client's credential into a session. Only the gateway calls it.
+// SessionService turns a client's credential into a session: for the gateway, which relays it, and for internal programs, whose certificate
+// is theirs. A session of such a program takes its own connection alone.
 type SessionServiceServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	RenewPermits(context.Context, *RenewPermitsRequest) (*RenewPermitsResponse, error)
@@ -295,7 +297,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AuthorityService decides on mutations. Only the gateway calls it.
+// AuthorityService decides on mutations.
 type AuthorityServiceClient interface {
 	Authorise(ctx context.Context, in *AuthoriseRequest, opts ...grpc.CallOption) (*AuthoriseResponse, error)
 }
@@ -322,7 +324,7 @@ func (c *authorityServiceClient) Authorise(ctx context.Context, in *AuthoriseReq
 // All implementations must embed UnimplementedAuthorityServiceServer
 // for forward compatibility.
 //
-// AuthorityService decides on mutations. Only the gateway calls it.
+// AuthorityService decides on mutations.
 type AuthorityServiceServer interface {
 	Authorise(context.Context, *AuthoriseRequest) (*AuthoriseResponse, error)
 	mustEmbedUnimplementedAuthorityServiceServer()
@@ -614,7 +616,8 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	OperationService_GetOperation_FullMethodName = "/durward.vault.v1.OperationService/GetOperation"
+	OperationService_GetOperation_FullMethodName          = "/durward.vault.v1.OperationService/GetOperation"
+	OperationService_ListSessionOperations_FullMethodName = "/durward.vault.v1.OperationService/ListSessionOperations"
 )
 
 // OperationServiceClient is the client API for OperationService service.
@@ -625,6 +628,8 @@ const (
 type OperationServiceClient interface {
 	// GetOperation answers at once, or, with known_state, when the operation leaves that state or wait_s has passed.
 	GetOperation(ctx context.Context, in *GetOperationRequest, opts ...grpc.CallOption) (*GetOperationResponse, error)
+	// ListSessionOperations shows what the permit's own session asked for, newest first, and nothing else.
+	ListSessionOperations(ctx context.Context, in *ListSessionOperationsRequest, opts ...grpc.CallOption) (*ListSessionOperationsResponse, error)
 }
 
 type operationServiceClient struct {
@@ -645,6 +650,16 @@ func (c *operationServiceClient) GetOperation(ctx context.Context, in *GetOperat
 	return out, nil
 }
 
+func (c *operationServiceClient) ListSessionOperations(ctx context.Context, in *ListSessionOperationsRequest, opts ...grpc.CallOption) (*ListSessionOperationsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSessionOperationsResponse)
+	err := c.cc.Invoke(ctx, OperationService_ListSessionOperations_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperationServiceServer is the server API for OperationService service.
 // All implementations must embed UnimplementedOperationServiceServer
 // for forward compatibility.
@@ -653,6 +668,8 @@ func (c *operationServiceClient) GetOperation(ctx context.Context, in *GetOperat
 type OperationServiceServer interface {
 	// GetOperation answers at once, or, with known_state, when the operation leaves that state or wait_s has passed.
 	GetOperation(context.Context, *GetOperationRequest) (*GetOperationResponse, error)
+	// ListSessionOperations shows what the permit's own session asked for, newest first, and nothing else.
+	ListSessionOperations(context.Context, *ListSessionOperationsRequest) (*ListSessionOperationsResponse, error)
 	mustEmbedUnimplementedOperationServiceServer()
 }
 
@@ -665,6 +682,9 @@ type UnimplementedOperationServiceServer struct{}
 
 func (UnimplementedOperationServiceServer) GetOperation(context.Context, *GetOperationRequest) (*GetOperationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetOperation not implemented")
+}
+func (UnimplementedOperationServiceServer) ListSessionOperations(context.Context, *ListSessionOperationsRequest) (*ListSessionOperationsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSessionOperations not implemented")
 }
 func (UnimplementedOperationServiceServer) mustEmbedUnimplementedOperationServiceServer() {}
 func (UnimplementedOperationServiceServer) testEmbeddedByValue()                          {}
@@ -705,6 +725,24 @@ func _OperationService_GetOperation_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperationService_ListSessionOperations_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSessionOperationsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperationServiceServer).ListSessionOperations(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperationService_ListSessionOperations_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperationServiceServer).ListSessionOperations(ctx, req.(*ListSessionOperationsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // OperationService_ServiceDesc is the grpc.ServiceDesc for OperationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -715,6 +753,10 @@ var OperationService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetOperation",
 			Handler:    _OperationService_GetOperation_Handler,
+		},
+		{
+			MethodName: "ListSessionOperations",
+			Handler:    _OperationService_ListSessionOperations_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

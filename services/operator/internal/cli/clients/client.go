@@ -32,7 +32,7 @@ func (a *app) clientCommand() *cobra.Command {
 is a bearer client, a key of its own with which its bridge signs every request, so that a hostile gateway
 cannot use its standing authority.`,
 	}
-	cmd.AddCommand(a.clientAddCommand(), a.clientListCommand(), a.clientRotateCommand(), a.clientRevokeCommand(), a.clientConnectCommand())
+	cmd.AddCommand(a.clientAddCommand(), a.clientAddToolCommand(), a.clientListCommand(), a.clientRotateCommand(), a.clientRevokeCommand(), a.clientConnectCommand())
 	return cmd
 }
 
@@ -87,27 +87,37 @@ request who asks in which room, and may only look.
 	return cmd
 }
 
-// addClient makes a client's files and enters it; c has everything but its credential. Files are made only for a client that can
-// be entered, and go again with one that was not.
+// addClient makes a client's token and key and enters it; c has everything but those.
 func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Client, bearer, yes bool) error {
+	folder := a.Home.Client(c.ID)
+	return a.enterClient(ctx, cfg, c, yes, func(c *client.Client) error {
+		credential, err := client.Create(folder, c.ID, c.Channel, c.TierCeiling, bearer)
+		c.TokenSHA256, c.Key = credential.TokenSHA256, credential.Key
+		return err
+	}, func() error { return client.Discard(folder) })
+}
+
+// enterClient makes a client's files and enters it; c has everything but its credential, which create adds. Files are made only for a client
+// that can be entered, and go again with one that was not.
+func (a *app) enterClient(ctx context.Context, cfg installdir.Config, c client.Client, yes bool, create func(*client.Client) error, discard func() error) error {
 	if err := client.CheckName(c.ID); err != nil {
 		return cli.Usage("", "%v", err)
 	}
 	counted := a.countClients(ctx)
-	folder, made := a.Home.Client(c.ID), false
+	made := false
 	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client add " + c.ID, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, c.ID, func(before []byte) ([]byte, error) {
 			trial := c
-			trial.TokenSHA256 = strings.Repeat("0", 64) // a digest of nothing
+			if c.Identity == "" {
+				trial.TokenSHA256 = strings.Repeat("0", 64) // a digest of nothing
+			}
 			if _, err := client.Add(before, trial); err != nil {
 				return nil, err
 			}
-			credential, err := client.Create(folder, c.ID, c.Channel, c.TierCeiling, bearer)
-			if err != nil {
+			if err := create(&c); err != nil {
 				return nil, cli.Failed("Remove that folder if it is left over.", "%v", err)
 			}
 			made = true
-			c.TokenSHA256, c.Key = credential.TokenSHA256, credential.Key
 			return client.Add(before, c)
 		})
 	}, Before: func() error {
@@ -117,7 +127,7 @@ func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Cli
 		return nil
 	}})
 	if err != nil && made && !entered(cfg, c) {
-		return errors.Join(err, client.Discard(folder))
+		return errors.Join(err, discard())
 	}
 	if err != nil {
 		return err
@@ -281,7 +291,7 @@ func (a *app) clientListCommand() *cobra.Command {
 				client.Client
 				KeyBound bool `json:"key_bound"`
 			}
-			rows := output.Each(list, func(c client.Client) row { return row{c, c.Key != ""} })
+			rows := output.Each(list, func(c client.Client) row { return row{c, c.Key != "" || c.Identity != ""} })
 			return a.Show(map[string]any{"clients": rows}, func() {
 				if len(rows) == 0 {
 					a.Out.Printf("No client yet: durward client connect claude-code, or durward client add NAME\n")
@@ -289,7 +299,10 @@ func (a *app) clientListCommand() *cobra.Command {
 				}
 				a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, output.Each(rows, func(c row) []string {
 					kind, state := "bearer", "may connect"
-					if c.KeyBound {
+					switch {
+					case c.Identity != "":
+						kind = "internal"
+					case c.KeyBound:
 						kind = "key-bound"
 					}
 					if c.Previous.Until != "" {
@@ -320,7 +333,7 @@ func (a *app) clientRevokeCommand() *cobra.Command {
 		Short: "Lock a client out",
 		Long: `Marks the client as revoked. When the command returns, its sessions have ended and nothing begins any more
 that it asked for. The entry stays, so that the name
-is not used again and history can be read.
+is not used again and history can be read. The certificate of an internal program is revoked too, and removed.
 
 The difference is shown, and signed and announced where a key can be asked for. Taking a right away needs neither: without a
 terminal or a key the client is locked out all the same, and the record says that nobody signed.`,
@@ -331,9 +344,16 @@ terminal or a key the client is locked out all the same, and the record says tha
 			name := args[0]
 			out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 				Action: "client revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*signedchange.Plan, error) {
-					return planClients(cfg, name, func(before []byte) ([]byte, error) { return client.Revoke(before, name) })
+					plans, err := planClients(cfg, name, func(before []byte) ([]byte, error) { return client.Revoke(before, name) })
+					if err != nil {
+						return nil, err
+					}
+					return a.planTool(cfg, name, plans)
 				},
 			})
+			if err == nil {
+				err = a.removeTool(cfg, name)
+			}
 			if err := a.ReportRules(out, err, clean.Visible(name)+" is revoked"); err != nil {
 				return err
 			}

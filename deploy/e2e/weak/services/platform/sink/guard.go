@@ -9,10 +9,12 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/reserve"
@@ -31,7 +33,7 @@ const GuardOwnership = "ownership"
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("required", "grant", "permit", "in-force", "audience", "epoch", "halted", "tool", "arguments", "subject", "spent",
 	"statement", "uses", "intent", "redeem", "confirm", "check", "one-call", "tokenise", "any-subject",
-	"dangerous-flag", "confirmed", "ended").And(unattended.Guards).
+	"dangerous-flag", "confirmed", "ended", "presented").And(unattended.Guards).
 	Also("state", func() {
 		database.WeakenSeals()
 		rollback.Weaken()
@@ -55,6 +57,10 @@ func verifyPermit(signed *callv1.SignedPermit, keys grant.Keys, now time.Time) (
 		return p, proto.Unmarshal(signed.GetPayload(), p)
 	}
 	return grant.VerifyPermit(signed, keys, now)
+}
+
+func presentedBy(caller identity.ID, principal string) bool {
+	return Guards.Off("presented") || caller.Role() != optionsv1.Role_ROLE_TOOL || caller.Instance() == principal
 }
 
 func permitRequired() bool { return !Guards.Off("permit") }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/rollback"
@@ -17,7 +20,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("unattended", "policy", "agent", "turns", "references").
+var Guards = weakness.Of("unattended", "policy", "agent", "turns", "references", "may", "called-by").
 	Also(session.GuardOpening, session.WeakenOpening).Also("state", func() {
 	database.WeakenSeals()
 	rollback.Weaken()
@@ -50,6 +53,17 @@ func verdict(d policy.Decision) policy.Verdict {
 
 // hasAgent without "agent" believes any name.
 func hasAgent(c *clients.Client, name string) bool { return Guards.Off("agent") || c.HasAgent(name) }
+
+// mayCall without "may" lets an internal program call every tool.
+func mayCall(c *clients.Client, tool contract.Tool) bool { return Guards.Off("may") || c.MayCall(tool) }
+
+// calledBy without "called-by" takes a session's handle from whoever has it.
+func calledBy(c *clients.Client, caller identity.ID) bool {
+	if !Guards.Off("called-by") && (caller.Role() == optionsv1.Role_ROLE_TOOL || c.Internal()) {
+		return c.Identity == caller
+	}
+	return true
+}
 
 // turnOf without "turns" gives each request a turn of its own.
 func turnOf(principal string) string {
