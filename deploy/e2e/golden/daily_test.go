@@ -34,6 +34,12 @@ func tellDaily(t *testing.T, s *set) {
 	private.durward("privacy", "detect", w.Path("mail.txt"), "--json")
 	private.durward("privacy", "detect", w.Path("none.txt"))
 
+	kept := w.file("daily/backup.txt")
+	kept.says("Nobody is named who may read a backup; there is none to restore; a bundle is there already.")
+	kept.durward("backup", w.Path("backup"))
+	kept.durward("restore", w.Path("backup"), "--key", w.Path("mail.txt"))
+	kept.durward("support", "bundle", w.Path("mail.txt"))
+
 	tellUp(w)
 	private.says("What the running vault does with it.")
 	private.durward("privacy", "policy")

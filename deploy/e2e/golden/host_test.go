@@ -321,7 +321,9 @@ func tellRules(w *world) {
 	f.both("client", "list")
 	f.durward("client", "rotate", "dashboard", "--overlap", "10m", "--yes")
 	f.durward("client", "revoke", "dashboard", "--yes")
+	f.durward("client", "add-tool", "reporter", "--may", "list_services,start_service", "--yes")
 	f.durward("client", "list")
+	f.durward("client", "revoke", "reporter", "--yes")
 	f.durward("client", "connect", "claude-code", "--print")
 
 	f = w.file("decisions/operator.txt")

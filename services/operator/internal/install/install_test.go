@@ -100,7 +100,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 			group += fmt.Sprintf("durward-%s:x:%d:\n", role, os.Getgid())
 			members = append(members, "durward-"+role)
 		}
-		group += fmt.Sprintf("durward:x:%d:%s\ndurward-operators:x:%d:\n", os.Getgid(), strings.Join(members, ","), os.Getgid())
+		group += fmt.Sprintf("durward:x:%d:%s\ndurward-operators:x:%d:\ndurward-tools:x:%d:\n", os.Getgid(), strings.Join(members, ","), os.Getgid(), os.Getgid())
 		m.write("etc/passwd", passwd)
 		m.write("etc/group", group)
 	case "usermod":

@@ -99,10 +99,12 @@ func (p *Plan) missingUsers() ([]string, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if _, _, err := lookupGroup(p.opts.Root, Operators); errors.Is(err, errNoSuchGroup) {
-		missing = append(missing, "group "+Operators)
-	} else if err != nil {
-		return nil, err
+	for _, group := range []string{Operators, Tools} {
+		if _, _, err := lookupGroup(p.opts.Root, group); errors.Is(err, errNoSuchGroup) {
+			missing = append(missing, "group "+group)
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	roles := installdir.Roles()
 	for _, a := range p.opts.wanted() {

@@ -88,7 +88,7 @@ func TestProgram(t *testing.T) {
 		"a variable with a zero byte": {releases(variable("api", "TOKEN", "a\x00b")), driver.ErrNotStarted, "api: it holds a zero byte"},
 	} {
 		got, err := run(c.release, "echo it ran")
-		if !errors.Is(err, c.want) || got != "" || !strings.Contains(err.Error(), c.says) || errors.Is(err, driver.ErrNotStarted) != (c.want == driver.ErrNotStarted) {
+		if !errors.Is(err, c.want) || got != "" || !strings.Contains(err.Error(), c.says) || errors.Is(err, driver.ErrNotStarted) != errors.Is(c.want, driver.ErrNotStarted) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
