@@ -77,7 +77,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	if err != nil {
 		return cli.Failed("Nothing was changed.", "%s cannot be restored: %s", path, reason(err))
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it is read
 	for _, p := range programs {
 		if !f.Has(p.name) {
 			return cli.Failed("Nothing was changed.", "%s holds nothing of %s, which is installed here", path, p.name)
@@ -94,7 +94,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	if err != nil {
 		return cli.Failed("Find out why, before you restore anything.", "the checkpoint that you kept: %s", reason(err))
 	}
-	defer seen.Close()
+	defer func() { _ = seen.Close() }() // nothing was kept with it
 	st, err := a.agree(cfg, f.List, seen.Held())
 	if err != nil {
 		return err
