@@ -261,11 +261,11 @@ func (h *installed) doctored() {
 		if !strings.Contains(out, c.text) || !strings.Contains(out, c.mend) {
 			h.Errorf("%s: doctor says nothing of %q and %q:\n%s", c.name, c.text, c.mend, out)
 		}
-		switch {
-		case c.name == "open":
+		switch c.name {
+		case "open":
 			h.must(os.Remove("/etc/systemd/system/durward-executor.service.d/open.conf"))
 			h.root("systemctl", "daemon-reload")
-		case c.name == "another program":
+		case "another program":
 			if out, code := h.as("alice", nil, "durward", "version", "--verify", "--signers", os.Getenv("SIGNERS")); code != 1 || !strings.Contains(out, "durward-notify") {
 				h.Errorf("version --verify says nothing of it: %d, %s", code, out)
 			}

@@ -552,7 +552,7 @@ func TestRealLongLine(t *testing.T) {
 
 func TestRealRestartingUnitIsTold(t *testing.T) {
 	w := newWorld(t, Config{})
-	s := w.unit("phoenix.service", "Type=exec", "ExecStart=ACT say 1 again", "Restart=on-failure", "RestartSec=50ms", "StartLimitBurst=100")
+	s := w.unit("phoenix.service", "Type=simple", "ExecStart=ACT say 1 again", "Restart=on-failure", "RestartSec=50ms", "StartLimitBurst=100")
 	s.Network = catalog.NetworkLoopback
 	w.start(s)
 	if diff := cmp.Diff([]string{WarnRestart, WarnNetwork}, w.Warnings(s)); diff != "" {
