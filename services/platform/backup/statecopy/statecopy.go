@@ -249,7 +249,7 @@ func (p Part) unpack(archive *tar.Reader, stage string) error {
 		}
 		seen[h.Name] = true
 		missing = slices.DeleteFunc(missing, func(name string) bool { return name == h.Name })
-		f, err := os.OpenFile(filepath.Join(stage, h.Name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // #nosec G304 -- a known name in the state folder
+		f, err := os.OpenFile(filepath.Join(stage, h.Name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // #nosec G305 -- a known name in the state folder
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 func main() {
 	ctx, mode := context.Background(), os.Args[2]
 	c := must(client.Open(ctx, must(client.Load(os.Args[1]))))
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	tools, history := executorv1.NewToolServiceClient(c), vaultv1.NewOperationServiceClient(c)
 	fmt.Println("services", must(tools.ListServices(ctx, &executorv1.ListServicesRequest{})))
 	changes := must(executorv1.NewEventServiceClient(c).WatchServices(ctx, &executorv1.WatchServicesRequest{}))
