@@ -26,11 +26,16 @@ import (
 // Kinds are the records that hold statements about what is kept. Their bodies never go.
 var Kinds = []auditv1.Kind{auditv1.Kind_KIND_PRUNED, auditv1.Kind_KIND_HELD, auditv1.Kind_KIND_RELEASED}
 
+// stays reports whether the bodies of records of a kind never go: those of Kinds, and the statement by which a log that was put back goes on.
+func stays(kind auditv1.Kind) bool {
+	return kind == auditv1.Kind_KIND_RESTORED || slices.Contains(Kinds, kind)
+}
+
 // Prunable reports whether a record's body may go by that statement, if no hold keeps it.
 func Prunable(p *statement.Prune, e *auditv1.Entry) bool {
 	before := p.Cutoff()
 	return e.GetIndex() < p.Size && e.GetRecord().GetTime().AsTime().Before(before) && e.GetLoggedAt().AsTime().Before(before) &&
-		!slices.Contains(Kinds, e.GetRecord().GetKind()) && e.GetRecord().GetKind() != auditv1.Kind_KIND_RESTORED
+		!stays(e.GetRecord().GetKind())
 }
 
 // Held reports whether a hold keeps a record.
@@ -182,7 +187,7 @@ func (l *Ledger) settle(d *Decision) (out []Problem) {
 		kind := c.kind.String()
 		text := ""
 		switch {
-		case c.index >= d.Prune.Size || c.written >= before || c.logged >= before || slices.Contains(Kinds, c.kind):
+		case c.index >= d.Prune.Size || c.written >= before || c.logged >= before || stays(c.kind):
 			text = "its body is missing, and the statement in record %d is not for it"
 		case held[c.request] || held[c.operation] || slices.ContainsFunc(periods, in):
 			text = "its body is missing, and a legal hold kept it when record %d was written"

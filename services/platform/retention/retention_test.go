@@ -179,6 +179,12 @@ func TestLedger(t *testing.T) {
 			b.decided(b.sign(b.prune(2, 1), ada), pruned)
 			without(b.entries[1], 2)
 		}, []uint64{1, 0}, "not for it"},
+		"what a log goes on by after a restore": {func(b *book) {
+			e := b.old("r-0")
+			e.Record.Kind = auditv1.Kind_KIND_RESTORED
+			without(e, 1)
+			b.decided(b.sign(b.prune(1, 1), ada), pruned)
+		}, []uint64{0}, "not for it"},
 		"a younger record": {func(b *book) {
 			e := b.old("r-0")
 			e.Record.Time = timestamppb.New(now.AddDate(0, 0, -90))
