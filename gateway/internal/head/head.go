@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 )
 
@@ -202,17 +203,5 @@ func (s *scanner) judge() {
 
 // begins reports whether a line begins with a header's name and colon, in small letters or large.
 func begins(line []byte, name string) bool {
-	if len(line) < len(name) {
-		return false
-	}
-	for i := range len(name) {
-		c := line[i]
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != name[i] {
-			return false
-		}
-	}
-	return true
+	return len(line) >= len(name) && strings.EqualFold(string(line[:len(name)]), name)
 }
