@@ -25,7 +25,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/identity"
@@ -87,15 +86,6 @@ type Credential struct {
 
 // KeyBound reports whether nobody can call in the client's name without a key of its own: it signs its requests, or calls us itself.
 func (c *Client) KeyBound() bool { return c.Key != nil || c.Internal() }
-
-// Internal reports whether it is an internal program, which its certificate proves.
-func (c *Client) Internal() bool { return !c.Identity.IsZero() }
-
-// MayCall reports whether the client's own entry lets it call a tool; rules decide beside it. The vault's own tools are about its own
-// session.
-func (c *Client) MayCall(t contract.Tool) bool {
-	return !c.Internal() || t.Sink == optionsv1.Role_ROLE_VAULT || slices.Contains(c.May, t.Name)
-}
 
 // Messaging reports whether the client speaks for people on a messaging platform, each of whom has sessions of their own (CH-1).
 func (c *Client) Messaging() bool { return c.Channel == callv1.Channel_CHANNEL_MESSAGING }
@@ -275,12 +265,6 @@ func (r *Registry) Authenticate(token string) (*Client, bool) {
 	}
 }
 
-// Known returns the internal program that has that identity.
-func (r *Registry) Known(id identity.ID) (*Client, bool) {
-	client, ok := r.Lookup(id.Instance())
-	return client, ok && client.Identity == id
-}
-
 // Lookup finds a client that is let in by its id.
 func (r *Registry) Lookup(id string) (*Client, bool) {
 	for _, c := range *r.current.Load() {
@@ -414,33 +398,6 @@ func (e entry) client() (*Client, error) {
 		}
 	}
 	return c, nil
-}
-
-// addCredential is what the client is let in with: a token, and a key if it has one, or else a certificate.
-func (c *Client) addCredential(e entry) (err error) {
-	if e.Identity == "" && len(e.May) > 0 {
-		return errors.New("may is for a client with an identity; rules say what others may")
-	}
-	if e.Identity == "" {
-		if c.Token, err = parseDigest(e.TokenSHA256); err != nil {
-			return fmt.Errorf("token_sha256 %w", err)
-		}
-		c.Key, err = parseKey(e.Key)
-		return err
-	}
-	c.Identity, err = identity.Parse(e.Identity)
-	c.May = e.May
-	switch {
-	case err != nil || c.Identity.Role() != optionsv1.Role_ROLE_TOOL || c.Identity.Instance() != c.ID:
-		return fmt.Errorf("identity must be spiffe://TRUST_DOMAIN/tool/%s", c.ID)
-	case e.TokenSHA256 != "" || e.Key != "" || e.Previous != (previous{}):
-		return errors.New("a client with an identity has no token_sha256, key or previous: its certificate is all that lets it in")
-	case e.Channel != "api":
-		return errors.New("a client with an identity has the channel api")
-	case slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern.MatchString(name) }):
-		return errors.New("may: a tool's name is small letters, digits and _")
-	}
-	return nil
 }
 
 func (c *Client) addPrevious(p previous) (err error) {

@@ -1,0 +1,69 @@
+package contract
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+)
+
+// Permitted is an RPC that is no tool and takes a READ tool's permit.
+type Permitted struct {
+	Tool   Tool
+	Method protoreflect.MethodDescriptor
+}
+
+// Stream reports whether the RPC streams, either way.
+func (p Permitted) Stream() bool { return p.Method.IsStreamingServer() || p.Method.IsStreamingClient() }
+
+// UnderPermit returns the RPCs of a sink that take a tool's permit, by gRPC name. What nothing would judge is an error: an RPC
+// that names a permit it cannot have, and a stream that a gateway or an internal program may call and that names none.
+func UnderPermit(sink optionsv1.Role) (map[string]Permitted, error) {
+	return underPermits(protoregistry.GlobalFiles, sink)
+}
+
+func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]Permitted, error) {
+	out := map[string]Permitted{}
+	var open []string
+	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		if role, ok := packages[file.Package()]; !ok || role != sink {
+			return true
+		}
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				p := Permitted{Method: methods.Get(j)}
+				if permitName(p.Method) == "" && (!p.Stream() || sessions(p.Method) || !slices.ContainsFunc(callers(p.Method), permitted)) {
+					continue
+				}
+				var ok bool
+				if p.Tool, ok = underPermit(p.Method); ok {
+					out[fullMethod(p.Method)] = p
+				} else {
+					open = append(open, fullMethod(p.Method))
+				}
+			}
+		}
+		return true
+	})
+	if len(open) > 0 {
+		slices.Sort(open)
+		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
+	}
+	return out, nil
+}
+
+// permitted reports whether a role calls by permits.
+func permitted(role optionsv1.Role) bool {
+	return role == optionsv1.Role_ROLE_GATEWAY || role == optionsv1.Role_ROLE_TOOL
+}
+
+// sessions reports whether an RPC is where sessions, and so permits, come from: it can have none.
+func sessions(m protoreflect.MethodDescriptor) bool {
+	return m.Parent().FullName() == vaultv1.File_durward_vault_v1_session_proto.Package()+".SessionService"
+}
