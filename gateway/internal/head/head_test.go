@@ -259,7 +259,7 @@ func FuzzFramesAsNetHTTP(f *testing.F) {
 			}
 			// net/http overlooks blank lines here.
 			for b, err := in.Peek(1); err == nil && (b[0] == '\r' || b[0] == '\n'); b, err = in.Peek(1) {
-				_, _ = in.Discard(1)
+				_, _ = in.Discard(1) // it was peeked at
 			}
 		}
 		if upTo(len(text)); s.folded.Load() && !fold.Match(text) {

@@ -94,11 +94,14 @@ func TestCopyAndRestore(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for ctx.Err() == nil {
-			_ = database.Within(ctx, db, func(tx *sql.Tx) error {
+			err := database.Within(ctx, db, func(tx *sql.Tx) error {
 				_, err := tx.ExecContext(ctx, `UPDATE pairs SET a = a + 1`)
 				_, err2 := tx.ExecContext(ctx, `UPDATE pairs SET b = b + 1`)
 				return errors.Join(err, err2)
 			})
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
 		}
 	})
 	var copied []byte
@@ -208,7 +211,9 @@ func TestRestoreRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = unlock()
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A full disk, at a backup and at a restore, is said in one sentence and leaves nothing behind.

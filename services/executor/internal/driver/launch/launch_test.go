@@ -236,9 +236,13 @@ func TestALauncherRefuses(t *testing.T) {
 	executor, launcher := net.Pipe()
 	said := make(chan []byte, 1)
 	go func() {
-		_, _ = readFrame(executor)
-		_ = writeFrame(executor, []byte(`{"Path":"/none","Service":"llm"}`))
-		raw, _ := io.ReadAll(executor)
+		if _, err := readFrame(executor); err != nil {
+			t.Error(err)
+		}
+		if err := writeFrame(executor, []byte(`{"Path":"/none","Service":"llm"}`)); err != nil {
+			t.Error(err)
+		}
+		raw, _ := io.ReadAll(executor) // the launcher goes away
 		said <- raw
 	}()
 	refuses("what is not sealed to it", "not sealed to this start", launch(launcher))
