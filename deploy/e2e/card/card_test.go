@@ -187,8 +187,8 @@ func TestAStrangersProgram(t *testing.T) {
 	} else {
 		t.Logf("durward simulate:\n%s%s", simulated.Stdout, simulated.Stderr)
 	}
-	_ = stranger.Process.Kill()
-	_ = stranger.Wait()
+	_ = stranger.Process.Kill() // its memory tells that it is gone
+	_ = stranger.Wait() // it was killed
 	harness.Eventually(t, "its memory is free", func() error {
 		if g := h.shown(); g.GPU.Foreign != 0 || len(g.Processes) != 0 {
 			return fmt.Errorf("%+v", g)
@@ -239,10 +239,10 @@ func TestACriticalError(t *testing.T) {
 		}
 		return nil
 	})
-	_ = busy.Process.Kill()
-	_ = busy.Wait()
+	_ = busy.Process.Kill() // as above
+	_ = busy.Wait() // it was killed
 	faulty := h.stranger(256, "-fault")
-	_ = faulty.Wait()
+	_ = faulty.Wait() // it fails: that is what it is for
 	harness.Eventually(t, "the error is known", func() error {
 		if g := h.shown(); g.GPU.XID != 31 {
 			return fmt.Errorf("the newest XID is %d", g.GPU.XID)

@@ -263,7 +263,10 @@ func grab(t testing.TB, program string, mib int, flags ...string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have been killed before
+		_ = cmd.Wait()         // it was killed
+	})
 	if _, err := out.Read(make([]byte, 6)); err != nil {
 		t.Fatalf("it takes nothing: %v", err)
 	}
