@@ -188,7 +188,7 @@ func TestAStrangersProgram(t *testing.T) {
 		t.Logf("durward simulate:\n%s%s", simulated.Stdout, simulated.Stderr)
 	}
 	_ = stranger.Process.Kill() // its memory tells that it is gone
-	_ = stranger.Wait() // it was killed
+	_ = stranger.Wait()         // it was killed
 	harness.Eventually(t, "its memory is free", func() error {
 		if g := h.shown(); g.GPU.Foreign != 0 || len(g.Processes) != 0 {
 			return fmt.Errorf("%+v", g)
@@ -240,7 +240,7 @@ func TestACriticalError(t *testing.T) {
 		return nil
 	})
 	_ = busy.Process.Kill() // as above
-	_ = busy.Wait() // it was killed
+	_ = busy.Wait()         // it was killed
 	faulty := h.stranger(256, "-fault")
 	_ = faulty.Wait() // it fails: that is what it is for
 	harness.Eventually(t, "the error is known", func() error {
