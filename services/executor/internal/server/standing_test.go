@@ -122,7 +122,8 @@ func TestDangerousModeEndsForWhoWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			ctx, cancel := context.WithCancel(t.Context())
+			// Longer than a client waits by itself.
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			go w.authority.Run(ctx)
 			alpha, ok := w.source.Current().Lookup("alpha")
@@ -138,7 +139,7 @@ func TestDangerousModeEndsForWhoWaits(t *testing.T) {
 			}).Stop()
 			tk := w.ticket("alpha")
 			tk.statement, tk.grant.SubjectDigest, tk.grant.Dangerous = party(tk, statement.KindDangerous), nil, true
-			_, err = w.gateway.StartService(with(t.Context(), rpc.MetadataGrant, w.sign(tk)), start("alpha"))
+			_, err = w.gateway.StartService(with(ctx, rpc.MetadataGrant, w.sign(tk)), start("alpha"))
 			if !revoked {
 				w.must(err)
 				return

@@ -160,7 +160,9 @@ func CompleteSecondKeyFile(_ *cobra.Command, args []string, _ string) ([]string,
 func Roles() []string {
 	var out []string
 	for value := range optionsv1.Role_name {
-		if role := optionsv1.Role(value); role != optionsv1.Role_ROLE_UNSPECIFIED && role != optionsv1.Role_ROLE_NOTIFIER {
+		switch role := optionsv1.Role(value); role {
+		case optionsv1.Role_ROLE_UNSPECIFIED, optionsv1.Role_ROLE_NOTIFIER, optionsv1.Role_ROLE_TOOL:
+		default:
 			out = append(out, identity.RoleName(role))
 		}
 	}

@@ -70,7 +70,7 @@ func TestShippedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) != 2 || !list[0].KeyBound() || list[1].KeyBound() {
+	if len(list) != 3 || !list[0].KeyBound() || list[1].Identity == "" || list[2].KeyBound() || list[2].Identity != "" {
 		t.Errorf("clients %+v", list)
 	}
 }

@@ -70,6 +70,7 @@ renewed with those of the processes.
 		}
 	}
 	cli.CompleteFlag(cmd, "may", cli.OneOf(names...))
+	cli.CompleteFlag(cmd, "unix-user", cli.CompleteAccounts)
 	return cmd
 }
 

@@ -41,8 +41,9 @@ destroyed stays destroyed; records that had not reached the log; a state that Po
 
 As root where Durward was installed, or from a timer; elsewhere as the user of the home. --new-key makes a key pair to
 encrypt to: keep its file away from this host, since who has it can read every backup that was encrypted to it.`,
-		Example: "  durward backup --new-key backup.key\n  sudo durward backup /srv/backups/durward-$(date +%F) --to age1…",
-		Args:    cobra.MaximumNArgs(1),
+		Example:           "  durward backup --new-key backup.key\n  sudo durward backup /srv/backups/durward-$(date +%F) --to age1…",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: cli.CompleteFiles(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case newKey != "" && len(args) == 0 && len(to) == 0:
@@ -55,6 +56,7 @@ encrypt to: keep its file away from this host, since who has it can read every b
 	}
 	cmd.Flags().StringSliceVar(&to, "to", nil, "an age recipient (age1…) who can open it; repeatable")
 	cmd.Flags().StringVar(&newKey, "new-key", "", "write an age identity into this `file`, which must not exist, print its recipient, and make no backup")
+	cli.CompleteFlag(cmd, "new-key", cli.CompleteFiles())
 	return cmd
 }
 

@@ -43,14 +43,16 @@ spent again. "durward resume" begins anew when you have looked.
 A log that goes on from a backup is another history than the one that others saw. You sign which head it had, by your own
 checkpoint, and how many records are lost; that is the log's next record. Your own checkpoint is moved aside.
 Other operators, witnesses and relays refuse the log until they do the same.`,
-		Example: "  sudo systemctl stop durward.target\n  sudo durward restore /srv/backups/durward-2026-01-31 --key backup.key",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  sudo systemctl stop durward.target\n  sudo durward restore /srv/backups/durward-2026-01-31 --key backup.key",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.CompleteFiles(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.restore(cmd.Context(), args[0], key, yes)
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "the file with the age identity that opens it")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	cli.CompleteFlag(cmd, "key", cli.CompleteFiles())
 	return cmd
 }
 

@@ -38,8 +38,9 @@ every text are taken: what looks like a credential, personal data (the detectors
 machines, and the names of operator, user and host. The detectors miss some: look before you send it.
 
 The list of files is shown before anything is written, with how many values were taken out of each.`,
-		Example: "  durward support bundle support.tar.gz",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  durward support bundle support.tar.gz",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.CompleteFiles(),
 		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
 			return a.support(ctx, cfg, args[0], yes)
 		}),
