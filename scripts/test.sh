@@ -43,11 +43,12 @@ fi
     fi
   fi
   if [ ${#ends[@]} -gt 0 ]; then
-    # Most of their time they wait, for processes and for time to pass, so more of them go on at once than there are cores.
+    # They wait for processes and for time to pass, so more of them go on at once than there are cores; but few enough that what a
+    # user would see in seconds is seen in seconds.
     read -ra builds <<<"${PROGRAMS:-plain weak conformance}"
     if programs=$(go run ./deploy/e2e/cmd/programs "${builds[@]}"); then
       mapfile -t digests <<<"$programs"
-      env "${digests[@]}" go test -v -timeout 15m -parallel 8 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
+      env "${digests[@]}" go test -v -timeout 15m -parallel 4 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
     else
       status=1
     fi

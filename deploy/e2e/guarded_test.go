@@ -39,7 +39,7 @@ func TestWhatTheGatewayMayWriteIsObeyedByNobody(t *testing.T) {
 	}
 	// check returns what is said, and whether it is refused.
 	check := func(role string, more ...string) (string, bool) {
-		out, err := exec.CommandContext(t.Context(), "timeout", append([]string{"-s", "KILL", "3", filepath.Join(h.Bin, role), "-config", h.Path("config", role+".yaml")}, more...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "timeout", append([]string{"-s", "KILL", "30", filepath.Join(h.Bin, role), "-config", h.Path("config", role+".yaml")}, more...)...).CombinedOutput()
 		ended := (*exec.ExitError)(nil)
 		return string(out), errors.As(err, &ended) && ended.ExitCode() > 0 && ended.ExitCode() != 137 // 137: it went on, until it was killed
 	}

@@ -583,11 +583,12 @@ func driveStrangers(t *testing.T, h *harness.Host, token string) {
 // scrape returns a process's metrics by name.
 func scrape(t *testing.T, h *harness.Host, role string) map[string]*dto.MetricFamily {
 	t.Helper()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(page(t, h, role, "/metrics")))
-	if err != nil {
-		t.Fatalf("%s: %v", role, err)
-	}
+	var families map[string]*dto.MetricFamily
+	harness.Eventually(t, "the metrics of "+role, func() (err error) { // where the machine is busy they say that it took too long
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err = parser.TextToMetricFamilies(strings.NewReader(page(t, h, role, "/metrics")))
+		return err
+	})
 	return families
 }
 

@@ -147,7 +147,7 @@ func tellUp(w *world) {
 	f.says("It runs.")
 	up := w.Up()
 	harness.Eventually(w.t, "the screen is whole", func() error {
-		if !strings.Contains(up.Log(), "audit search") {
+		if !strings.Contains(up.Log(), "on your PATH yet") {
 			return fmt.Errorf("%s", up.Log())
 		}
 		return nil

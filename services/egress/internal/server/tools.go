@@ -229,12 +229,12 @@ func explained(ctx context.Context, err error) error {
 	} else {
 		sink.Detail(ctx, "rule", string(refused.Rule))
 	}
-	sink.Detail(ctx, "why", refused.Why)
 	code, why := callv1.Code_CODE_FAILED, refused.Why
 	switch refused.Rule {
 	case destination.RuleURL, destination.RuleScheme:
 		code = callv1.Code_CODE_INVALID_ARGUMENT
 	case destination.RuleAddress, destination.RuleOwn:
+		sink.Detail(ctx, "why", refused.Why) // an address and what it is; of other rules the summary says it, with references
 		why = "the URL leads to an address that is not of the public network"
 	}
 	return fault.New(code, why+" (rule: "+string(refused.Rule)+")", fault.WithField("url"), fault.WithCause(refused))

@@ -212,6 +212,9 @@ first passphrase is the one from then on.`,
 				return err
 			}
 			defer clear(passphrase)
+			// A slow machine takes seconds to make a key of it.
+			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+			defer cancel()
 			if _, err := s.Vault.Credentials.Unseal(ctx, &vaultv1.UnsealRequest{Passphrase: passphrase}); err != nil {
 				return err
 			}
