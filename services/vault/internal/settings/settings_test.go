@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/vault/internal/clients"
 )
@@ -70,7 +71,8 @@ func TestShippedExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) != 3 || !list[0].KeyBound() || list[1].Identity == "" || list[2].KeyBound() || list[2].Identity != "" {
+	var none identity.ID
+	if len(list) != 3 || !list[0].KeyBound() || list[1].Identity == none || list[2].KeyBound() || list[2].Identity != none {
 		t.Errorf("clients %+v", list)
 	}
 }
