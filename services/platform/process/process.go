@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/rpc"
@@ -86,12 +89,13 @@ type Program struct {
 }
 
 // Main runs the program with its arguments (os.Args[1:]) and returns its exit code. Every program takes -config FILE,
-// -check (validate and exit), -version and -dangerous-allow-remote. Logs go to stderr.
+// -check (validate and exit), -healthy (ask the one that runs and exit), -version and -dangerous-allow-remote. Logs go to stderr.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(p.Name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	path := flags.String("config", "", "configuration `file` (YAML)")
 	check := flags.Bool("check", false, "validate the configuration and exit")
+	healthy := flags.Bool("healthy", false, "ask the process that runs with this configuration whether it is well, and exit with 0 or 1")
 	version := flags.Bool("version", false, "print the version and exit")
 	remote := flags.Bool("dangerous-allow-remote", false, "let the address under the key listen be one that other machines reach; health_listen stays on loopback")
 	if p.Flags != nil {
@@ -112,6 +116,13 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		return ExitBadConfiguration
 	}
 	common := p.Settings.Shared()
+	if *healthy {
+		if err := ask(p.Name, common); err != nil {
+			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+			return ExitFailure
+		}
+		return ExitOK
+	}
 	logger, err := telemetry.NewLogger(stderr, p.Name, common.LogLevel)
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
@@ -173,6 +184,21 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	}
 	logger.Info("stopped")
 	return ExitOK
+}
+
+// askPatience is how long a process may take to say that it is well.
+const askPatience = 2 * time.Second
+
+// ask reports why the process that runs with this configuration, as this user, is not well.
+func ask(name string, c *config.Common) error {
+	address := c.HealthListen
+	if u, err := config.ParseUnix(address); err == nil {
+		address = config.Unix{Path: u.Path, Users: []string{strconv.Itoa(os.Geteuid())}}.String()
+	}
+	if ok, _ := health.Healthy(context.Background(), &http.Client{Timeout: askPatience}, address, name); !ok {
+		return fmt.Errorf("nothing at %s says that it is well", c.HealthListen)
+	}
+	return nil
 }
 
 func load(p Program, flags *flag.FlagSet, path string, remote bool) error {

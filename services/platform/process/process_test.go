@@ -7,6 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -117,6 +119,14 @@ func TestMainRuns(t *testing.T) {
 	}
 	if code, out, _, ran := run(t, nil, "-check", "-config", good); code != 0 || out != good+": ok\n" || ran != nil {
 		t.Errorf("-check: %d %q", code, out)
+	}
+	if code, _, says, ran := run(t, nil, "-healthy", "-config", replaced(t, "127.0.0.1:7441", "unix:/nowhere/health.sock")); code != process.ExitFailure || ran != nil || !strings.Contains(says, "nothing at unix:/nowhere/health.sock") {
+		t.Errorf("-healthy where nothing runs: %d %q", code, says)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status": "ok", "service": "demo"}`) }))
+	defer server.Close()
+	if code, _, says, ran := run(t, nil, "-healthy", "-config", replaced(t, "127.0.0.1:7441", server.Listener.Addr().String())); code != 0 || ran != nil {
+		t.Errorf("-healthy: %d %q", code, says)
 	}
 	code, _, log, ran := run(t, nil, "-config", good, "-development")
 	if code != 0 || ran == nil || ran.AllowRemote || !strings.Contains(log, `"msg":"stopped"`) {

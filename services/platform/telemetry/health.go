@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/netutil"
+
+	"durward.internal/services/platform/health"
 )
 
 // Bounds of the health listener: small questions, few at a time. It shares descriptors and memory with what the process is
@@ -22,14 +24,6 @@ const (
 	healthHeaderBytes = 4 << 10
 	healthConnections = 32
 )
-
-// Health is the answer to GET /health.
-type Health struct {
-	// Status is "ok" or "unavailable".
-	Status  string `json:"status"`
-	Service string `json:"service"`
-	Version string `json:"version"`
-}
 
 // ServeHealth serves HealthHandler's handler on lis until ctx ends. At most 32 connections are open, each for one request
 // that is asked and answered within seconds; who comes on top waits in the kernel's queue.
@@ -74,7 +68,7 @@ func HealthHandler(service, version string, ready func() error, pages map[string
 			page.ServeHTTP(w, r)
 			return
 		}
-		answer := Health{Status: "ok", Service: service, Version: version}
+		answer := health.Health{Status: "ok", Service: service, Version: version}
 		code := http.StatusOK
 		if ready != nil && ready() != nil {
 			answer.Status, code = "unavailable", http.StatusServiceUnavailable

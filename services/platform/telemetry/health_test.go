@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/telemetry"
 )
 
@@ -105,11 +106,11 @@ func TestServeHealth(t *testing.T) {
 	}
 	for _, host := range []string{"", "localhost", "localhost:1", "127.0.0.1", "[::1]", "[::1]:7441"} {
 		code, body := get(host, "http://localhost:3000")
-		var got telemetry.Health
+		var got health.Health
 		if err := json.Unmarshal([]byte(body), &got); err != nil || code != 200 {
 			t.Errorf("host %q: %d %s", host, code, body)
 		}
-		if diff := cmp.Diff(telemetry.Health{Status: "ok", Service: "vault", Version: "v1"}, got); diff != "" {
+		if diff := cmp.Diff(health.Health{Status: "ok", Service: "vault", Version: "v1"}, got); diff != "" {
 			t.Error(diff)
 		}
 	}

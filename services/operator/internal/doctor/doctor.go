@@ -21,9 +21,9 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
-	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
@@ -262,7 +262,7 @@ func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(
 func processes(ctx context.Context, cfg Config) []Finding {
 	var down, strangers []string
 	for _, role := range cfg.Operator.Roles() {
-		ok, h := supervisor.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
+		ok, h := health.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
 		switch {
 		case ok:
 		case h.Service != "" && h.Service != role:
@@ -292,7 +292,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	worst, where := time.Duration(0), ""
 	asked := 0
 	for _, role := range cfg.Operator.Roles() {
-		response, err := supervisor.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
+		response, err := health.Ask(ctx, cfg.HTTP, cfg.Operator.Health.Of(role))
 		if err != nil {
 			continue
 		}

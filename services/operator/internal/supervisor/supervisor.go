@@ -9,11 +9,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,8 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/health"
 )
 
 // Child is one process to run.
@@ -220,7 +217,7 @@ func (s *Supervisor) awaitHealth(ctx context.Context, p *process) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
-		if ok, _ := Healthy(ctx, s.client, p.child.Health, p.child.Role); ok {
+		if ok, _ := health.Healthy(ctx, s.client, p.child.Health, p.child.Role); ok {
 			return nil
 		}
 		select {
@@ -233,49 +230,6 @@ func (s *Supervisor) awaitHealth(ctx context.Context, p *process) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// Health is what a process's health listener answers.
-type Health struct {
-	Status  string `json:"status"`
-	Service string `json:"service"`
-	Version string `json:"version"`
-}
-
-// Healthy asks a health listener, and reports whether that very process answered that it is ok. The answer is zero when
-// nothing usable came back.
-func Healthy(ctx context.Context, client *http.Client, address, role string) (bool, Health) {
-	response, err := Ask(ctx, client, address)
-	if err != nil {
-		return false, Health{}
-	}
-	defer response.Body.Close()
-	var h Health
-	if err := json.NewDecoder(io.LimitReader(response.Body, 4096)).Decode(&h); err != nil {
-		return false, Health{}
-	}
-	return h.Status == "ok" && h.Service == role, h
-}
-
-// Ask requests /health of a health listener, host:port or a Unix socket's address, within the client's timeout. The caller
-// closes the response's body.
-func Ask(ctx context.Context, client *http.Client, address string) (*http.Response, error) {
-	return Get(ctx, client, address, "/health")
-}
-
-// Get is Ask for another of its pages.
-func Get(ctx context.Context, client *http.Client, address, page string) (*http.Response, error) {
-	host := address
-	if config.IsUnix(address) {
-		host = "localhost"
-		client = &http.Client{Timeout: client.Timeout, Transport: &http.Transport{DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return rpc.DialContext(ctx, address) }}}
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+page, nil)
-	if err != nil {
-		return nil, err
-	}
-	return client.Do(request)
 }
 
 // process is one child through all its lives.

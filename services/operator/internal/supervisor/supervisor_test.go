@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/health"
 )
 
 // The test binary is also the child that the supervisor runs: DURWARD_TEST_CHILD names its behaviour.
@@ -49,7 +49,7 @@ func child(behaviour, role, address, journal string) {
 				os.Exit(7)
 			}
 			// The client refuses a reply that is cut short.
-			_ = json.NewEncoder(w).Encode(Health{Status: "ok", Service: role, Version: "test"})
+			_ = json.NewEncoder(w).Encode(health.Health{Status: "ok", Service: role, Version: "test"})
 		}))
 	}()
 	<-stop
@@ -184,33 +184,6 @@ func TestRunInOrderAndRestart(t *testing.T) {
 	}
 }
 
-func TestHealthyWantsThatVeryProcess(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer := `{"status":"ok","service":"vault"}`
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }), ReadHeaderTimeout: time.Second}
-	go func() { _ = server.Serve(listener) }()
-	defer server.Close()
-	address := listener.Addr().String()
-	for _, c := range []struct {
-		answer string
-		want   bool
-	}{
-		{`{"status":"ok","service":"audit"}`, false},
-		{`{"status":"unavailable","service":"vault"}`, false},
-		{`hello`, false},
-		{``, false},
-		{`{"status":"ok","service":"vault","version":"1"}`, true},
-	} {
-		answer = c.answer
-		if got, _ := Healthy(context.Background(), http.DefaultClient, address, "vault"); got != c.want {
-			t.Errorf("%s: %v", c.answer, got)
-		}
-	}
-}
-
 func TestTail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if got := Tail(path, 3); got != "" {
@@ -254,38 +227,5 @@ func TestBoundLog(t *testing.T) {
 		if string(log) != c.log || string(aside) != c.aside {
 			t.Errorf("after %q: log %q, aside %q", c.write, log, aside)
 		}
-	}
-}
-
-// TestHealthyOverUnixSocket asks a process that has a user of its own, as `durward install` lays it out.
-func TestHealthyOverUnixSocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "up") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	address := "unix:" + filepath.Join(dir, "health.sock")
-	listener, err := rpc.Listen(address, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/health" || r.Host != "localhost" {
-			t.Errorf("is asked for %s of %s", r.URL.Path, r.Host)
-		}
-		_, _ = fmt.Fprint(w, `{"status": "ok", "service": "vault"}`)
-	})}
-	go func() { _ = server.Serve(listener) }()
-	defer server.Close()
-	client := &http.Client{Timeout: 5 * time.Second}
-	for at, want := range map[string]bool{
-		address: false, fmt.Sprintf("%s,user=%d", address, os.Getuid()): true, address + ",user=64001": false, address + ".not": false, "unix:": false,
-	} {
-		if ok, _ := Healthy(t.Context(), client, at, "vault"); ok != want {
-			t.Errorf("%s: healthy is %v", at, ok)
-		}
-	}
-	if ok, h := Healthy(t.Context(), client, fmt.Sprintf("%s,user=%d", address, os.Getuid()), "audit"); ok || h.Service != "vault" {
-		t.Errorf("another process is taken for audit: %+v", h)
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
-	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/health"
 )
 
 type installOptions struct {
@@ -238,7 +238,7 @@ func (a *app) awaitInstalled(ctx context.Context, plan *install.Plan, patience t
 	deadline := time.Now().Add(patience)
 	for _, role := range plan.Serving() {
 		for {
-			if ok, _ := supervisor.Healthy(ctx, client, plan.Health(role), role); ok {
+			if ok, _ := health.Healthy(ctx, client, plan.Health(role), role); ok {
 				break
 			}
 			if ctx.Err() != nil {

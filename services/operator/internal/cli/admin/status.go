@@ -25,9 +25,9 @@ import (
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/health"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -169,7 +169,7 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 	for i, role := range roles {
 		wait.Go(func() {
 			address := cfg.Health.Of(role)
-			ok, h := supervisor.Healthy(ctx, client, address, role)
+			ok, h := health.Healthy(ctx, client, address, role)
 			word := "ok"
 			switch {
 			case ok:

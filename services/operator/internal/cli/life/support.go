@@ -16,9 +16,9 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/operator/internal/support"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/health"
 )
 
 // Bounds of what one source may say, and of how long it may take.
@@ -163,7 +163,7 @@ func text(path string) (string, error) {
 }
 
 func get(ctx context.Context, client *http.Client, address, page string) (string, error) {
-	response, err := supervisor.Get(ctx, client, address, page)
+	response, err := health.Get(ctx, client, address, page)
 	if err != nil {
 		return "", err
 	}
