@@ -691,3 +691,18 @@ func TestAWrongEntryDisablesItselfAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestInContainer: what an executor in a container cannot reach is refused with what to use instead.
+func TestInContainer(t *testing.T) {
+	opts := host(t)
+	opts.InContainer, opts.Drivers = true, []string{DriverNull}
+	for entry, want := range map[string]string{
+		"{id: a, driver: process, argv: [durward-demo], port: 7450, run_as: demo}":                           "use the driver docker",
+		"{id: a, driver: systemd, unit: a.service, port: 7450}":                                              "use the driver docker",
+		"{id: a, driver: docker, container: {image: x@sha256:" + strings.Repeat("0", 64) + ", user: \"1\"}}": "does not give it the docker driver",
+	} {
+		if _, err := Parse("c.yaml", []byte("version: 1\nservices: ["+entry+"]\n"), opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: says %v, not %q", entry, err, want)
+		}
+	}
+}

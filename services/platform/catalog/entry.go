@@ -87,7 +87,7 @@ func (c *checker) service(at spot, in *service) (*Service, *problem) {
 	}
 	out.Name = cmp.Or(out.Name, out.ID)
 	for _, step := range []func(spot, *service, *Service) *problem{
-		c.driver, c.given, c.resources, answers, sleeping, residence, limits, credentials, extraConfig,
+		c.given, c.driver, c.resources, answers, sleeping, residence, limits, credentials, extraConfig,
 	} {
 		if p := step(at, in, out); p != nil {
 			return nil, p
@@ -99,6 +99,9 @@ func (c *checker) service(at spot, in *service) (*Service, *problem) {
 // given refuses a driver that the configuration does not give.
 func (c *checker) given(at spot, in *service, _ *Service) *problem {
 	if c.opts.Drivers != nil && !slices.Contains(c.opts.Drivers, in.Driver) {
+		if c.opts.InContainer && in.Driver != DriverDocker {
+			return wrong(at.in(".driver"), "the executor runs in a container, from which it starts no program and no unit of the host: use the driver docker")
+		}
 		return wrong(at.in(".driver"), "this executor's configuration does not give it the %s driver", in.Driver)
 	}
 	return nil

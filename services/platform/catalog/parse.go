@@ -43,6 +43,8 @@ type Options struct {
 	Lenient bool
 	// Drivers are those that services may use; nil: any.
 	Drivers []string
+	// InContainer says why a driver that needs the host itself is none of them.
+	InContainer bool
 }
 
 // File is one file of a catalog; Name stands for it in errors.

@@ -46,6 +46,8 @@ type settings struct {
 		// It is made where it is missing, and nobody else may get into it. Empty: /dev/shm/durward-UID.
 		CredentialsDir string `yaml:"credentials_dir"`
 	} `yaml:"docker"`
+	// InContainer says that the executor runs in a container, from which the docker driver alone reaches the host.
+	InContainer bool `yaml:"in_container"`
 	// GPU says how GPUs are measured.
 	GPU struct {
 		// Source is "auto" (default: the driver's library, else nvidia-smi, else none), "nvml", "nvidia-smi" or "none".

@@ -33,7 +33,10 @@ type drivers struct {
 
 // drivers are the names of those that the configuration gives this executor.
 func (s *settings) drivers() []string {
-	names := []string{catalog.DriverProcess, catalog.DriverNull, catalog.DriverSystemd}
+	names := []string{catalog.DriverNull}
+	if !s.InContainer {
+		names = append(names, catalog.DriverProcess, catalog.DriverSystemd)
+	}
 	if s.Docker.Socket != "" {
 		names = append(names, catalog.DriverDocker)
 	}

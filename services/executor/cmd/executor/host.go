@@ -59,7 +59,7 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 		h.Add(measured.Close)
 	}
 	h.catalog, err = catalog.Open(cfg.Catalog, catalog.Options{
-		ProgramsDir: programs, Development: cfg.development, UID: os.Getuid(), Foreign: cfg.Gateway, Lenient: true, Drivers: cfg.drivers(),
+		ProgramsDir: programs, Development: cfg.development, UID: os.Getuid(), Foreign: cfg.Gateway, Lenient: true, Drivers: cfg.drivers(), InContainer: cfg.InContainer,
 	}, logger)
 	if err != nil {
 		return h, err

@@ -29,6 +29,7 @@ type CatalogPlace struct {
 type executorFile struct {
 	Catalog     string `yaml:"catalogue"`
 	ProgramsDir string `yaml:"programs_dir"`
+	InContainer bool   `yaml:"in_container"`
 	Systemd     struct {
 		Manager string `yaml:"manager"`
 	} `yaml:"systemd"`
@@ -73,6 +74,9 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, er
 		return "", opts, Usage("Name the catalogue: --catalogue PATH", "%s", clean.Block(err.Error(), 500))
 	}
 	opts.ProgramsDir = cmp.Or(f.ProgramsDir, opts.ProgramsDir)
+	if opts.InContainer = f.InContainer; opts.InContainer {
+		opts.Drivers = []string{catalog.DriverDocker, catalog.DriverNull}
+	}
 	if u, err := user.Lookup(install.User("executor")); err == nil && installed {
 		if uid, err := strconv.Atoi(u.Uid); err == nil {
 			opts.UID = uid

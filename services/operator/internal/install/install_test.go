@@ -1158,3 +1158,50 @@ func TestVerify(t *testing.T) {
 		t.Errorf("a longer list: %v", err)
 	}
 }
+
+// TestContainers: what containers need is laid out, with users that are there already, and nothing of systemd's.
+func TestContainers(t *testing.T) {
+	m := newImage(t)
+	in := install.Settings{Containers: true, Egress: true}
+	refused := func(want string, settings install.Settings) {
+		t.Helper()
+		if _, err := install.New(m.options(settings)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: says %v, not %q", settings, err, want)
+		}
+	}
+	refused("has a user for each process", in)
+	m.must(m.command(t.Context(), "systemd-sysusers", "durward-egress.conf"))
+	m.ran = nil
+	refused("whose processes systemd runs", install.Settings{Containers: true, Firewall: true})
+	m.apply(in)
+	if len(m.ran) > 0 {
+		t.Errorf("runs %q", m.ran)
+	}
+	for path, mode := range map[string]fs.FileMode{
+		"etc/durward": 0o750, "etc/durward/keys": 0o700, "etc/durward/keys/grant.key": 0o640, "etc/durward/keys/log.key": 0o640, "etc/durward/tls/egress/key.pem": 0o640,
+		"run/durward/vault": 0o710, "var/lib/durward/vault": 0o700, "var/lib/durward/egress": 0o700, "home/alice": 0o700,
+	} {
+		if info, err := os.Stat(m.path(path)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", path, info, err)
+		}
+	}
+	for _, path := range []string{"etc/systemd", "etc/sysusers.d", "usr/local"} {
+		if _, err := os.Lstat(m.path(path)); err == nil {
+			t.Errorf("there is %s", path)
+		}
+	}
+	if text := m.read("etc/durward/executor.yaml"); !strings.Contains(text, "in_container: true") {
+		t.Errorf("the executor does not know where it is:\n%s", text)
+	}
+	if did := m.apply(in); len(did) > 0 {
+		t.Errorf("a second run: %v", did)
+	}
+	in.HealthOnLoopback = true
+	m.apply(in)
+	for role, want := range map[string]string{"gateway": "health_listen: 127.0.0.1:", "executor": "health_listen: 127.0.0.1:", "vault": "health_listen: unix:", "audit": "health_listen: unix:"} {
+		if text := m.read("etc/durward/" + role + ".yaml"); !strings.Contains(text, want) {
+			t.Errorf("%s has not %q", role, want)
+		}
+	}
+	refused("an installation of the other kind", install.Settings{})
+}

@@ -25,7 +25,8 @@ func (p *Plan) keys() error {
 	if err := p.authority(); err != nil {
 		return err
 	}
-	if err := p.once(keysDir+"/grant.key", owner{}, 0o600, installdir.NewGrantKey); err != nil {
+	holder, mode := p.secret("vault")
+	if err := p.once(keysDir+"/grant.key", holder, mode, installdir.NewGrantKey); err != nil {
 		return err
 	}
 	if err := p.once(trustDir+"/"+trust.FileGrantSigners, owner{}, 0o644, func() ([]byte, error) {
@@ -34,6 +35,15 @@ func (p *Plan) keys() error {
 		return err
 	}
 	return p.logKey()
+}
+
+// secret is whose file a process's key is. systemd hands it to the process (LoadCredential); into a container the file itself is mounted,
+// so that its group must be the process's. The folder is root's alone either way.
+func (p *Plan) secret(role string) (owner, fs.FileMode) {
+	if p.opts.Containers {
+		return owner{group: User(role)}, 0o640
+	}
+	return owner{}, 0o600
 }
 
 func (p *Plan) authority() error {
@@ -70,20 +80,21 @@ func (p *Plan) authority() error {
 // only where there is neither.
 func (p *Plan) logKey() error {
 	secretFile, publicFile := keysDir+"/log.key", trustDir+"/"+trust.FileLogKeys
+	holder, mode := p.secret("audit")
 	_, secretErr := os.Lstat(p.on(secretFile))
 	_, publicErr := os.Lstat(p.on(publicFile))
 	switch {
 	case secretErr == nil && publicErr != nil:
 		return fmt.Errorf("%s is there and %s is not: restore it from a backup", secretFile, publicFile)
 	case secretErr == nil:
-		if err := p.once(secretFile, owner{}, 0o600, nil); err != nil {
+		if err := p.once(secretFile, holder, mode, nil); err != nil {
 			return err
 		}
 		return p.once(publicFile, owner{}, 0o644, nil)
 	case !errors.Is(secretErr, fs.ErrNotExist):
 		return secretErr
 	}
-	p.add(Step{Verb: Make, What: describe(secretFile, owner{}, 0o600), Note: "and its public half, " + publicFile,
+	p.add(Step{Verb: Make, What: describe(secretFile, holder, mode), Note: "and its public half, " + publicFile,
 		do: func(context.Context) (string, error) {
 			secret, verifiers, err := installdir.NewLogKey()
 			if err != nil {
@@ -93,7 +104,7 @@ func (p *Plan) logKey() error {
 			if err := p.put(publicFile, verifiers, owner{}, 0o644); err != nil {
 				return "", err
 			}
-			return "", p.put(secretFile, secret, owner{}, 0o600)
+			return "", p.put(secretFile, secret, holder, mode)
 		}})
 	return nil
 }

@@ -88,6 +88,8 @@ type Settings struct {
 	Witness bool `json:"witness,omitempty"`
 	// Firewall has the kernel refuse what comes to Durward's ports from elsewhere.
 	Firewall bool `json:"firewall,omitempty"`
+	// Containers: the processes run in containers (deploy/compose), whose images bring programs and users. Nothing of systemd's is made.
+	Containers bool `json:"containers,omitempty"`
 }
 
 // Processes beside those of every installation.
@@ -222,7 +224,8 @@ func (values) Peer(role string) string {
 
 // Health is where a process says whether it is well.
 func (v values) Health(role string) string {
-	if v.HealthOnLoopback {
+	// Of containers, the gateway's and the executor's alone share the host's loopback.
+	if v.HealthOnLoopback && (!v.Containers || role == "gateway" || role == "executor") {
 		return v.loopback(healthOffset + map[string]int{"gateway": 0, "vault": 1, "executor": 2, "audit": 3, egress: 4}[role])
 	}
 	return config.Unix{Path: runDir + "/" + role + "/health.sock", Groups: []string{Operators}}.String()
@@ -230,8 +233,8 @@ func (v values) Health(role string) string {
 
 // AskHealth is where operators ask whether a process is well.
 func (v values) AskHealth(role string) string {
-	if v.HealthOnLoopback {
-		return v.Health(role)
+	if health := v.Health(role); !config.IsUnix(health) {
+		return health
 	}
 	return config.Unix{Path: runDir + "/" + role + "/health.sock", Users: []string{User(role)}}.String()
 }

@@ -118,12 +118,15 @@ func New(opts Options) (*Plan, error) {
 	if err := checkTree(opts.Root); err != nil {
 		return nil, err
 	}
-	if _, _, err := lookupGroup(opts.Root, "docker"); opts.Docker && err != nil {
+	if _, _, err := lookupGroup(opts.Root, "docker"); opts.Docker && !opts.Containers && err != nil {
 		return nil, fmt.Errorf("the Docker Engine is not installed: %w", err)
 	}
 	record, err := ReadRecord(opts.Root)
 	if err != nil {
 		return nil, err
+	}
+	if record.Installed() && record.Containers != opts.Containers {
+		return nil, errors.New("this host has an installation of the other kind, under systemd or in containers: two would share its keys and its history")
 	}
 	p := &Plan{opts: opts, record: record, first: !record.Installed()}
 	p.record.Settings = opts.Settings
@@ -139,9 +142,13 @@ func New(opts Options) (*Plan, error) {
 	if err := distinct(p.record.Operators); err != nil {
 		return nil, err
 	}
-	for _, part := range []func() error{
+	parts := []func() error{
 		p.checkPackage, p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.firewall, p.recorded, p.members, p.start,
-	} {
+	}
+	if opts.Containers {
+		parts = []func() error{p.containers, p.keys, p.configs, p.certificates, p.recorded, p.members}
+	}
+	for _, part := range parts {
 		if err := part(); err != nil {
 			return nil, err
 		}
@@ -165,7 +172,7 @@ func distinct(users []string) error {
 // Apply does what is missing, in order, and tells report of each step before the next one. It ends at the first failure; what
 // was done by then stays, and another run goes on from there.
 func (p *Plan) Apply(ctx context.Context, report func(Step)) error {
-	if _, err := os.Stat("/run/systemd/system"); p.live() && err != nil {
+	if _, err := os.Stat("/run/systemd/system"); p.live() && !p.opts.Containers && err != nil {
 		return errors.New("systemd does not run this host (sd_booted(3)): lay it out elsewhere with --root")
 	}
 	for _, s := range p.Steps {
@@ -226,6 +233,9 @@ func (p *Plan) Aside() []string { return slices.Clone(p.aside) }
 
 // First reports whether nothing was installed when the plan was made.
 func (p *Plan) First() bool { return p.first }
+
+// Containers reports whether the processes run in containers, which others start.
+func (p *Plan) Containers() bool { return p.opts.Containers }
 
 // Address is the host and port at which agents connect.
 func (p *Plan) Address() string { return p.values().loopback(0) }

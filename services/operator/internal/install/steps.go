@@ -148,7 +148,8 @@ func (p *Plan) membership(name string) error {
 	return nil
 }
 
-func (p *Plan) folders() error {
+// ownFolders are those of /etc/durward.
+func (p *Plan) ownFolders() {
 	// Whoever is neither a process nor an operator reads nothing here, public or not.
 	p.folder(etc, owner{group: Group}, 0o750)
 	p.folder(trustDir, owner{}, 0o755)
@@ -168,6 +169,10 @@ func (p *Plan) folders() error {
 	for _, name := range p.record.Operators {
 		p.folder(tlsDir+"/notifiers/"+installdir.OperatorName(name), owner{}, 0o755)
 	}
+}
+
+func (p *Plan) folders() error {
+	p.ownFolders()
 	if err := p.managed("files/systemd/tmpfiles.conf", "/etc/tmpfiles.d/durward.conf"); err != nil {
 		return err
 	}

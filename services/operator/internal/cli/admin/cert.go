@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -67,6 +68,7 @@ func (a *app) certStatus() error {
 func (a *app) renewCommand() *cobra.Command {
 	var all bool
 	var root string
+	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "renew",
 		Short: "Issue new certificates of this host's installation that are due",
@@ -75,25 +77,44 @@ process and operator whose own ends within 8 hours. durward-renew.service runs i
 processes start; running processes take new certificates up within a second.`,
 		Example:           "  sudo durward renew\n  sudo durward renew --all",
 		PersistentPreRunE: a.plain,
-		RunE: func(*cobra.Command, []string) error {
-			renewals, err := install.Renew(root, a.Now(), all)
-			shown := a.Show(map[string]any{"certificates": renewals}, func() {
-				n := 0
-				for _, r := range renewals {
-					if r.Renewed {
-						n++
-						a.Out.Printf("%s %s, until %s\n", a.Out.Green("✓"), clean.Visible(r.Name), r.NotAfter.Format("2006-01-02 15:04 MST"))
-					}
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for {
+				err := a.renew(root, all)
+				if every <= 0 {
+					return err
 				}
-				a.Out.Printf("%d of %d certificates are new.\n", n, len(renewals))
-			})
-			if err != nil {
-				return cli.Failed("The authority is root's: sudo durward renew", "%s", clean.Block(err.Error(), 2000))
+				if err != nil {
+					a.Explain(err)
+				}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(every):
+				}
 			}
-			return shown
 		},
 	}
+	cmd.Flags().DurationVar(&every, "every", 0, "stay, and look again after this time: where no timer does (deploy/compose)")
 	cmd.Flags().BoolVar(&all, "all", false, "renew what is not due as well")
 	cmd.Flags().StringVar(&root, "root", "/", "`folder` below which it was installed")
 	return cmd
+}
+
+// renew renews once, and says what is new.
+func (a *app) renew(root string, all bool) error {
+	renewals, err := install.Renew(root, a.Now(), all)
+	shown := a.Show(map[string]any{"certificates": renewals}, func() {
+		n := 0
+		for _, r := range renewals {
+			if r.Renewed {
+				n++
+				a.Out.Printf("%s %s, until %s\n", a.Out.Green("✓"), clean.Visible(r.Name), r.NotAfter.Format("2006-01-02 15:04 MST"))
+			}
+		}
+		a.Out.Printf("%d of %d certificates are new.\n", n, len(renewals))
+	})
+	if err != nil {
+		return cli.Failed("The authority is root's: sudo durward renew", "%s", clean.Block(err.Error(), 2000))
+	}
+	return shown
 }

@@ -85,6 +85,7 @@ installation that had laid them out before goes over to it, and keeps its keys, 
 	flags.BoolVar(&opts.settings.Relay, "relay", false, "add auditrelay, which dials the witnesses and collectors in its file: durward-auditrelay.service")
 	flags.BoolVar(&opts.settings.Egress, "egress", false, "add egress, which reaches other hosts for agents: durward-egress.service")
 	flags.BoolVar(&opts.settings.Witness, "witness", false, "add auditwitness, which cosigns the log on this host, and the relay to it: durward-auditwitness.service")
+	flags.BoolVar(&opts.settings.Containers, "containers", false, "for processes in containers: what the service setup of deploy/compose runs")
 	flags.BoolVar(&opts.settings.Firewall, "firewall", false, "have nftables refuse what comes to Durward's ports from elsewhere, in a table of its own: durward-firewall.service")
 	return cmd
 }
@@ -100,7 +101,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	if err != nil {
 		return err
 	}
-	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First() {
+	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First() && !plan.Containers() {
 		l, err := net.Listen("tcp", plan.Address()) //nolint:noctx // of loopback: it does not wait
 		if err != nil {
 			return cli.Failed("Nothing was changed. End that program (durward down, where Durward is tried there), or choose another port: --port 8430",
@@ -133,7 +134,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 	if err := a.Show(map[string]any{"steps": done, "effects": plan.Effects()}, func() {}); err != nil {
 		return err
 	}
-	if filepath.Clean(opts.root) != "/" {
+	if filepath.Clean(opts.root) != "/" || plan.Containers() {
 		return nil
 	}
 	return a.awaitInstalled(ctx, plan, opts.startingPatience)
@@ -166,6 +167,7 @@ func (a *app) planInstall(opts installOptions) (*install.Plan, error) {
 			"relay":              func() { settings.Relay = opts.settings.Relay },
 			"firewall":           func() { settings.Firewall = opts.settings.Firewall },
 			"egress":             func() { settings.Egress = opts.settings.Egress },
+			"containers":         func() { settings.Containers = opts.settings.Containers },
 			"witness": func() {
 				settings.Witness, settings.Relay = opts.settings.Witness, settings.Relay || opts.settings.Relay
 			},

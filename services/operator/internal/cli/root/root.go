@@ -205,7 +205,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 		"session": a.CompleteSessions, "tool": cli.CompleteTools, "service": a.CompleteServices, "depends-on": a.CompleteServices, "mode": a.CompleteModes, "model": a.CompleteModels,
 		"tier": cli.OneOf("READ", "WRITE", "DESTRUCTIVE"), "kind": cli.OneOf(cli.EnumWords(auditv1.Kind_name, "KIND_")...), "status": cli.OneOf(cli.EnumWords(auditv1.Status_name, "STATUS_")...), "writer": cli.OneOf(cli.Roles()...), "channel": cli.OneOf("cli", "desktop-ui", "api", "messaging"),
 		"run-as": cli.CompleteAccounts, "executor-user": cli.CompleteAccounts, "operator": cli.CompleteAccounts,
-		"since": cli.OneOf("1h", "24h", "168h"), "for": cli.OneOf("15m", "1h", "2h", "8h"), "until": cli.OneOf("24h", "168h", "720h"),
+		"since": cli.OneOf("1h", "24h", "168h"), "every": cli.OneOf("1h"), "for": cli.OneOf("15m", "1h", "2h", "8h"), "until": cli.OneOf("24h", "168h", "720h"),
 		"min-interval": cli.OneOf("10s", "30s", "1m"), "older-than": cli.OneOf("30d", "90d", "365d"),
 	}
 	// What a person makes up, or copies: a name that is new, words, a number.
