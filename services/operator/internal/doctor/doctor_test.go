@@ -137,6 +137,16 @@ func TestExamineEgress(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "certificates", Bad},
+		{"without its folder of certificates", func(t *testing.T, c *Config) {
+			if err := os.RemoveAll(c.Home.TLS("egress", "")); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { // what doctor says to do mends it
+				if _, err := c.Home.RenewCertificates("alice", time.Now(), false); err != nil || level(t, certificates(t.Context(), *c), "certificates").Level != Good {
+					t.Errorf("renewed: %v", err)
+				}
+			})
+		}, "certificates", Bad},
 		{"without its program", func(_ *testing.T, c *Config) {
 			version := c.Version
 			c.Version = func(ctx context.Context, path string) (string, error) {

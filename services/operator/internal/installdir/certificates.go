@@ -34,13 +34,18 @@ type Certificate struct {
 // the processes have users of their own (durward install), the operator's is the only one.
 func (h Home) Certificates() []Certificate {
 	roles, operators := append(Roles(), "operator"), h.TLS("operator", pki.FileCertificate)
-	if cfg, err := h.Load(); err == nil && cfg.TLS.Certificate != operators {
+	added := Added(h.path("tls"))
+	cfg, err := h.Load()
+	if err == nil && cfg.Egress != nil && !slices.Contains(added, roleEgress) {
+		added = append(added, roleEgress) // its folder is gone whole
+	}
+	if err == nil && cfg.TLS.Certificate != operators {
 		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
 	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none {
 		roles = append(roles, notifier)
 	}
 	if len(roles) > 1 {
-		roles = slices.Concat(roles[:len(roles)-1], Added(h.path("tls")), roles[len(roles)-1:])
+		roles = slices.Concat(roles[:len(roles)-1], added, roles[len(roles)-1:])
 	}
 	var out []Certificate
 	for _, role := range roles {
@@ -104,9 +109,6 @@ func (h Home) certify(role, operator string) (identity.ID, error) {
 	if err != nil {
 		return identity.ID{}, err
 	}
-	if err := os.MkdirAll(h.TLS(role, ""), 0o700); err != nil {
-		return identity.ID{}, fmt.Errorf("certificate of %s: %w", role, err)
-	}
 	return id, h.issue(ca, role, id)
 }
 
@@ -115,7 +117,10 @@ func (h Home) issue(ca *pki.CA, role string, id identity.ID) error {
 	if err != nil {
 		return err
 	}
-	if err := pki.WriteLeaf(h.path("tls", role), certificate, key); err != nil {
+	if err = os.MkdirAll(h.TLS(role, ""), 0o700); err == nil {
+		err = pki.WriteLeaf(h.path("tls", role), certificate, key)
+	}
+	if err != nil {
 		return fmt.Errorf("certificate of %s: %w", role, err)
 	}
 	return nil
