@@ -100,7 +100,8 @@ func intentRequired() bool { return true }
 // confirmRequired reports whether what was checked when a call arrived is checked again when its effect begins.
 func confirmRequired() bool { return true }
 
-// checkRequired reports whether the vault is asked again about a call that waited and that no human approved as it is.
+// checkRequired reports whether the vault is asked again about a call that waited and that no human approved as it is, and about an
+// internal program's permit.
 func checkRequired() bool { return true }
 
 // ungranted is the context of a handler that runs without a grant; there is none.

@@ -88,6 +88,9 @@ func (a *Authority) admitRead(ctx context.Context, c *call) error {
 		if _, err := a.admitByPermit(c, rawPermit); err != nil {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, err)
 		}
+		if f := a.stillPermitted(ctx, c); f != nil {
+			return a.refuseWith(ctx, c, f)
+		}
 		return nil
 	case permitRequired():
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a read without permit or grant"))
@@ -123,6 +126,29 @@ func (a *Authority) admitByPermit(c *call, raw []byte) (*callv1.Permit, error) {
 	c.who = who{principal: p.GetPrincipal(), session: p.GetSession(), channel: p.GetChannel(), dangerous: p.GetDangerousUntil().AsTime().After(now)}
 	c.signedPermit = known.signed
 	return p, nil
+}
+
+// stillPermitted puts the permit of an internal program to the vault, which alone knows at once that its entry was taken away. No gateway
+// lets go of such a permit, so that it would be good for its minute. Without an answer it does not hold.
+func (a *Authority) stillPermitted(ctx context.Context, c *call) *fault.Error {
+	if c.caller.Role() != optionsv1.Role_ROLE_TOOL || !checkRequired() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
+	defer cancel()
+	_, err := a.cfg.Vault.CheckPermit(ctx, &vaultv1.CheckPermitRequest{Permit: c.signedPermit, Tool: c.tool.Name})
+	if err == nil {
+		return nil
+	}
+	cause := fmt.Errorf("the vault does not hold the permit to stand: %w", err)
+	switch {
+	case fault.Is(err, callv1.Code_CODE_EXPIRED):
+		return fault.New(callv1.Code_CODE_EXPIRED, sayPermit, fault.WithRetry(0), fault.WithCause(cause))
+	case fault.Is(err, callv1.Code_CODE_DENIED):
+		return newFault(callv1.Code_CODE_DENIED, cause)
+	default:
+		return newFault(callv1.Code_CODE_UNAVAILABLE, cause)
+	}
 }
 
 // admitted is a verified permit, as it came and as it reads.

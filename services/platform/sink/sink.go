@@ -76,6 +76,7 @@ type Redeemer interface {
 	Redeem(ctx context.Context, in *vaultv1.RedeemRequest, opts ...grpc.CallOption) (*vaultv1.RedeemResponse, error)
 	Settle(ctx context.Context, in *vaultv1.SettleRequest, opts ...grpc.CallOption) (*vaultv1.SettleResponse, error)
 	CheckGrant(ctx context.Context, in *vaultv1.CheckGrantRequest, opts ...grpc.CallOption) (*vaultv1.CheckGrantResponse, error)
+	CheckPermit(ctx context.Context, in *vaultv1.CheckPermitRequest, opts ...grpc.CallOption) (*vaultv1.CheckPermitResponse, error)
 }
 
 // NewRedeemer returns the vault at the other end of a connection.

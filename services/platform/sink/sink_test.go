@@ -128,6 +128,9 @@ type willing struct{ settle error }
 func (willing) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
 	return &vaultv1.RedeemResponse{}, nil
 }
+func (willing) CheckPermit(context.Context, *vaultv1.CheckPermitRequest, ...grpc.CallOption) (*vaultv1.CheckPermitResponse, error) {
+	return &vaultv1.CheckPermitResponse{}, nil
+}
 func (willing) CheckGrant(context.Context, *vaultv1.CheckGrantRequest, ...grpc.CallOption) (*vaultv1.CheckGrantResponse, error) {
 	return &vaultv1.CheckGrantResponse{}, nil
 }

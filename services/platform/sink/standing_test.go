@@ -54,6 +54,7 @@ func (e *entries) set(entry string) {
 
 // clerk is a Redeemer that notes what it is told.
 type clerk struct {
+	willing
 	mu      sync.Mutex
 	settled map[string]bool
 	// checked counts how often it was asked whether a grant stands, and answer is what it says to that.
@@ -68,8 +69,11 @@ func (c *clerk) CheckGrant(context.Context, *vaultv1.CheckGrantRequest, ...grpc.
 	return &vaultv1.CheckGrantResponse{}, c.answer
 }
 
-func (c *clerk) Redeem(context.Context, *vaultv1.RedeemRequest, ...grpc.CallOption) (*vaultv1.RedeemResponse, error) {
-	return &vaultv1.RedeemResponse{}, nil
+func (c *clerk) CheckPermit(context.Context, *vaultv1.CheckPermitRequest, ...grpc.CallOption) (*vaultv1.CheckPermitResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checked++
+	return &vaultv1.CheckPermitResponse{}, c.answer
 }
 
 func (c *clerk) Settle(_ context.Context, r *vaultv1.SettleRequest, _ ...grpc.CallOption) (*vaultv1.SettleResponse, error) {

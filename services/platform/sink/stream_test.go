@@ -359,3 +359,65 @@ func TestStreamsAreCounted(t *testing.T) {
 		t.Errorf("%v, %d in all, when all have left", s.open, s.all)
 	}
 }
+
+// The permit of an internal program is put to the vault at each read, and again while its stream is quiet; a gateway's is not.
+func TestProgramsPermitIsAskedAbout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		program := s.kit.ID(optionsv1.Role_ROLE_TOOL, "reporter")
+		own := streamContext(t, s.kit, streamPermit(t, s.kit, func(p *callv1.Permit) { p.Principal = "reporter" }))
+		theirs := streamContext(t, s.kit, streamPermit(t, s.kit, func(*callv1.Permit) {}))
+		list := &grpc.UnaryServerInfo{FullMethod: executorv1.ToolService_ListServices_FullMethodName}
+		read := func(ctx context.Context) error {
+			_, err := s.Unary(plain{})(ctx, &executorv1.ListServicesRequest{}, list, func(context.Context, any) (any, error) {
+				return &executorv1.ListServicesResponse{}, nil
+			})
+			return err
+		}
+		watch := func(ctx context.Context) chan error {
+			ended := make(chan error, 1)
+			go func() { ended <- s.Stream()(nil, &wire{ctx: ctx}, watchInfo, watching(func() {})) }()
+			synctest.Wait()
+			return ended
+		}
+		own = rpc.WithCaller(own, program)
+		if err := read(own); err != nil || s.clerk.checked != 1 {
+			t.Errorf("%v, asked %d times", err, s.clerk.checked)
+		}
+		if err := read(theirs); err != nil || s.clerk.checked != 1 {
+			t.Errorf("a gateway's: %v, asked %d times", err, s.clerk.checked)
+		}
+		answer := func(with error) {
+			s.clerk.mu.Lock()
+			defer s.clerk.mu.Unlock()
+			s.clerk.answer = with
+		}
+		gateways := watch(theirs)
+		for refusal, code := range map[error]callv1.Code{
+			fault.New(callv1.Code_CODE_DENIED, "gone"):      callv1.Code_CODE_DENIED,
+			fault.New(callv1.Code_CODE_EXPIRED, "over"):     callv1.Code_CODE_EXPIRED,
+			fault.New(callv1.Code_CODE_INTERNAL, "strange"): callv1.Code_CODE_UNAVAILABLE,
+			errors.New("nobody answers"):                    callv1.Code_CODE_UNAVAILABLE,
+		} {
+			answer(nil)
+			open := watch(own)
+			answer(refusal)
+			began := time.Now()
+			for what, err := range map[string]error{"a stream": <-open, "a read": read(own), "another stream": <-watch(own)} {
+				if !fault.Is(err, code) {
+					t.Errorf("%v: %s: %v", refusal, what, err)
+				}
+			}
+			if took := time.Since(began); took > permitInterval {
+				t.Errorf("%v: the stream went on for %s", refusal, took)
+			}
+			if err := read(theirs); err != nil {
+				t.Errorf("%v: a gateway's: %v", refusal, err)
+			}
+		}
+		time.Sleep(2 * time.Minute) // its minute
+		if err := <-gateways; !fault.Is(err, callv1.Code_CODE_EXPIRED) {
+			t.Errorf("a gateway's stream: %v", err)
+		}
+	})
+}

@@ -280,7 +280,7 @@ func TestNoRPCWritesTheRules(t *testing.T) {
 							v.must(v.redeem(g))
 						}
 						// The grant is the executor's: nobody else may use it.
-						err := v.invokeFilled(ctx, role, service, method, opened.GetSessionId(), id, g)
+						err := v.invokeFilled(ctx, role, service, method, opened, id, g)
 						// No credential is stored: what asks for one gets none, whoever it is. The session is no internal program's.
 						if mine := role != egress && role != internal && method.Name() != "ReleaseCredentials" && method.Name() != "Resolve"; (err == nil) != mine {
 							t.Errorf("%s by %v, with every field filled: %v", method.FullName(), role, err)
@@ -304,7 +304,9 @@ func TestNoRPCWritesTheRules(t *testing.T) {
 }
 
 // invokeFilled calls an RPC with something in every field that takes it, and with a grant and its operation where it asks for them.
-func (v *vault) invokeFilled(ctx context.Context, role optionsv1.Role, service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor, handle, id string, g *callv1.SignedGrant) error {
+func (v *vault) invokeFilled(ctx context.Context, role optionsv1.Role, service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor,
+	opened *vaultv1.OpenSessionResponse, id string, g *callv1.SignedGrant) error {
+	handle := opened.GetSessionId()
 	valid := map[protoreflect.Name]proto.Message{
 		"Authorise":          request(handle, "start_service", "other"),
 		"WaitOperation":      &vaultv1.WaitOperationRequest{OperationId: &id},
@@ -312,6 +314,7 @@ func (v *vault) invokeFilled(ctx context.Context, role optionsv1.Role, service p
 		"Redeem":             &vaultv1.RedeemRequest{Grant: g},
 		"Settle":             &vaultv1.SettleRequest{OperationId: id},
 		"CheckGrant":         &vaultv1.CheckGrantRequest{Grant: g},
+		"CheckPermit":        &vaultv1.CheckPermitRequest{Permit: permitFor(executor, opened.GetPermits()), Tool: "list_services"},
 		"Deliver":            &vaultv1.DeliverRequest{Grant: g},
 		"Resolve":            &vaultv1.ResolveRequest{Grant: g, Capabilities: []*vaultv1.Capability{{Pointer: "/service_id", Token: []byte("guess")}}},
 		"ReleaseCredentials": &vaultv1.ReleaseCredentialsRequest{Grant: g, Service: "other", Names: []string{"hf"}},

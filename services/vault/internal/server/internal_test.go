@@ -23,9 +23,12 @@ func (v *vault) addTool(name, may string) {
 	v.t.Helper()
 	b, err := os.ReadFile(v.clients)
 	v.must(err)
-	entry := fmt.Sprintf("  - id: %s\n    identity: %s\n    may: [%s]\n    channel: api\n    tier_ceiling: WRITE\n", name, v.ID(internal, name), may)
-	v.must(os.WriteFile(v.clients, append(b, entry...), 0o600))
+	v.must(os.WriteFile(v.clients, append(b, v.toolEntry(name, may)...), 0o600))
 	v.must(v.server.Clients.Reload())
+}
+
+func (v *vault) toolEntry(name, may string) string {
+	return fmt.Sprintf("  - id: %s\n    identity: %s\n    may: [%s]\n    channel: api\n    tier_ceiling: WRITE\n", name, v.ID(internal, name), may)
 }
 
 // internalProgram is a session of one, and its connection.
@@ -50,6 +53,7 @@ func TestInternalProgram(t *testing.T) {
 	v := newVault(t)
 	v.addTool("reporter", "list_services, start_service")
 	v.addTool("idler", "")
+	v.addTool("removed", "gpu_status, list_services")
 	own, idler, agent := v.openTool("reporter"), v.openTool("idler"), v.open(bearer)
 	if !own.GetKeyBound() || own.GetPrincipal() != "reporter" || own.GetChannel() != callv1.Channel_CHANNEL_API {
 		t.Errorf("opened %v", own.OpenSessionResponse)
@@ -164,6 +168,37 @@ func TestInternalProgram(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+	})
+
+	t.Run("its permit at a sink", func(t *testing.T) {
+		check := func(role optionsv1.Role, p internalProgram, tool string) error {
+			_, err := vaultv1.NewCheckServiceClient(v.as(role, "local")).CheckPermit(t.Context(), &vaultv1.CheckPermitRequest{
+				Permit: permitFor(executor, p.GetPermits()), Tool: tool,
+			})
+			return err
+		}
+		removed := v.openTool("removed")
+		v.must(check(executor, removed, "list_services"))
+		v.must(check(executor, own, "list_services"))
+		for name, err := range map[string]error{
+			"at another sink":            check(egress, own, "list_services"),
+			"for what it does not name":  check(executor, own, "service_info"),
+			"for what its entry has not": check(executor, idler, "list_services"),
+		} {
+			if !fault.Is(err, callv1.Code_CODE_DENIED) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		v.rewrite("may: [gpu_status, list_services]", "may: [gpu_status]")
+		if err := check(executor, removed, "list_services"); !fault.Is(err, callv1.Code_CODE_DENIED) {
+			t.Errorf("what was taken from its entry: %v", err)
+		}
+		v.must(check(executor, removed, "gpu_status"))
+		v.rewrite(v.toolEntry("removed", "gpu_status"), "")
+		if err := check(executor, removed, "gpu_status"); !fault.Is(err, callv1.Code_CODE_DENIED) {
+			t.Errorf("without an entry: %v", err)
+		}
+		v.must(check(executor, own, "list_services"))
 	})
 
 	t.Run("taken away", func(t *testing.T) {

@@ -105,6 +105,95 @@ func (*CheckGrantResponse) Descriptor() ([]byte, []int) {
 	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{1}
 }
 
+type CheckPermitRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Permit *v1.SignedPermit       `protobuf:"bytes,1,opt,name=permit,proto3" json:"permit,omitempty"`
+	// A tool that the permit names.
+	Tool          string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckPermitRequest) Reset() {
+	*x = CheckPermitRequest{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckPermitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckPermitRequest) ProtoMessage() {}
+
+func (x *CheckPermitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckPermitRequest.ProtoReflect.Descriptor instead.
+func (*CheckPermitRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CheckPermitRequest) GetPermit() *v1.SignedPermit {
+	if x != nil {
+		return x.Permit
+	}
+	return nil
+}
+
+func (x *CheckPermitRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+type CheckPermitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckPermitResponse) Reset() {
+	*x = CheckPermitResponse{}
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckPermitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckPermitResponse) ProtoMessage() {}
+
+func (x *CheckPermitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckPermitResponse.ProtoReflect.Descriptor instead.
+func (*CheckPermitResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
+}
+
 type TokeniseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Under:
@@ -119,7 +208,7 @@ type TokeniseRequest struct {
 
 func (x *TokeniseRequest) Reset() {
 	*x = TokeniseRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -131,7 +220,7 @@ func (x *TokeniseRequest) String() string {
 func (*TokeniseRequest) ProtoMessage() {}
 
 func (x *TokeniseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[2]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -144,7 +233,7 @@ func (x *TokeniseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokeniseRequest.ProtoReflect.Descriptor instead.
 func (*TokeniseRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{2}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TokeniseRequest) GetUnder() isTokeniseRequest_Under {
@@ -207,7 +296,7 @@ type TokeniseResponse struct {
 
 func (x *TokeniseResponse) Reset() {
 	*x = TokeniseResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +308,7 @@ func (x *TokeniseResponse) String() string {
 func (*TokeniseResponse) ProtoMessage() {}
 
 func (x *TokeniseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[3]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +321,7 @@ func (x *TokeniseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokeniseResponse.ProtoReflect.Descriptor instead.
 func (*TokeniseResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{3}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokeniseResponse) GetTexts() []string {
@@ -258,7 +347,7 @@ type DeliverRequest struct {
 
 func (x *DeliverRequest) Reset() {
 	*x = DeliverRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -270,7 +359,7 @@ func (x *DeliverRequest) String() string {
 func (*DeliverRequest) ProtoMessage() {}
 
 func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[4]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -283,7 +372,7 @@ func (x *DeliverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverRequest.ProtoReflect.Descriptor instead.
 func (*DeliverRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{4}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DeliverRequest) GetGrant() *v1.SignedGrant {
@@ -303,7 +392,7 @@ type DeliverResponse struct {
 
 func (x *DeliverResponse) Reset() {
 	*x = DeliverResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -315,7 +404,7 @@ func (x *DeliverResponse) String() string {
 func (*DeliverResponse) ProtoMessage() {}
 
 func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[5]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -328,7 +417,7 @@ func (x *DeliverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliverResponse.ProtoReflect.Descriptor instead.
 func (*DeliverResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{5}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeliverResponse) GetCapabilities() []*Capability {
@@ -350,7 +439,7 @@ type Capability struct {
 
 func (x *Capability) Reset() {
 	*x = Capability{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +451,7 @@ func (x *Capability) String() string {
 func (*Capability) ProtoMessage() {}
 
 func (x *Capability) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[6]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +464,7 @@ func (x *Capability) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Capability.ProtoReflect.Descriptor instead.
 func (*Capability) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{6}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Capability) GetPointer() string {
@@ -402,7 +491,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +503,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[7]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +516,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{7}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResolveRequest) GetGrant() *v1.SignedGrant {
@@ -454,7 +543,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +555,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[8]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +568,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{8}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ResolveResponse) GetValues() []*Disclosed {
@@ -504,7 +593,7 @@ type Disclosed struct {
 
 func (x *Disclosed) Reset() {
 	*x = Disclosed{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +605,7 @@ func (x *Disclosed) String() string {
 func (*Disclosed) ProtoMessage() {}
 
 func (x *Disclosed) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[9]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +618,7 @@ func (x *Disclosed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Disclosed.ProtoReflect.Descriptor instead.
 func (*Disclosed) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{9}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Disclosed) GetPointer() string {
@@ -576,7 +665,7 @@ type RedeemRequest struct {
 
 func (x *RedeemRequest) Reset() {
 	*x = RedeemRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +677,7 @@ func (x *RedeemRequest) String() string {
 func (*RedeemRequest) ProtoMessage() {}
 
 func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[10]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +690,7 @@ func (x *RedeemRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemRequest.ProtoReflect.Descriptor instead.
 func (*RedeemRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{10}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RedeemRequest) GetGrant() *v1.SignedGrant {
@@ -622,7 +711,7 @@ type RedeemResponse struct {
 
 func (x *RedeemResponse) Reset() {
 	*x = RedeemResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +723,7 @@ func (x *RedeemResponse) String() string {
 func (*RedeemResponse) ProtoMessage() {}
 
 func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[11]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +736,7 @@ func (x *RedeemResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedeemResponse.ProtoReflect.Descriptor instead.
 func (*RedeemResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{11}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RedeemResponse) GetRedeemedAt() *timestamppb.Timestamp {
@@ -676,7 +765,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +777,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[12]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +790,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{12}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SettleRequest) GetOperationId() string {
@@ -733,7 +822,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +834,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_redeem_proto_msgTypes[13]
+	mi := &file_durward_vault_v1_redeem_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +847,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{13}
+	return file_durward_vault_v1_redeem_proto_rawDescGZIP(), []int{15}
 }
 
 var File_durward_vault_v1_redeem_proto protoreflect.FileDescriptor
@@ -768,7 +857,11 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\x1ddurward/vault/v1/redeem.proto\x12\x10durward.vault.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"O\n" +
 	"\x11CheckGrantRequest\x12:\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\"\x14\n" +
-	"\x12CheckGrantResponse\"\xbf\x01\n" +
+	"\x12CheckGrantResponse\"r\n" +
+	"\x12CheckPermitRequest\x12=\n" +
+	"\x06permit\x18\x01 \x01(\v2\x1d.durward.call.v1.SignedPermitB\x06\xbaH\x03\xc8\x01\x01R\x06permit\x12\x1d\n" +
+	"\x04tool\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x04tool\"\x15\n" +
+	"\x13CheckPermitResponse\"\xbf\x01\n" +
 	"\x0fTokeniseRequest\x124\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantH\x00R\x05grant\x127\n" +
 	"\x06permit\x18\x02 \x01(\v2\x1d.durward.call.v1.SignedPermitH\x00R\x06permit\x12-\n" +
@@ -811,10 +904,11 @@ const file_durward_vault_v1_redeem_proto_rawDesc = "" +
 	"\x0eSettleResponse2\xb9\x01\n" +
 	"\rRedeemService\x12S\n" +
 	"\x06Redeem\x12\x1f.durward.vault.v1.RedeemRequest\x1a .durward.vault.v1.RedeemResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12S\n" +
-	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x042o\n" +
+	"\x06Settle\x12\x1f.durward.vault.v1.SettleRequest\x1a .durward.vault.v1.SettleResponse\"\x06\xaa\xbb\x18\x02\x03\x042\xd3\x01\n" +
 	"\fCheckService\x12_\n" +
 	"\n" +
-	"CheckGrant\x12#.durward.vault.v1.CheckGrantRequest\x1a$.durward.vault.v1.CheckGrantResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
+	"CheckGrant\x12#.durward.vault.v1.CheckGrantRequest\x1a$.durward.vault.v1.CheckGrantResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12b\n" +
+	"\vCheckPermit\x12$.durward.vault.v1.CheckPermitRequest\x1a%.durward.vault.v1.CheckPermitResponse\"\x06\xaa\xbb\x18\x02\x03\x042l\n" +
 	"\x0fTokeniseService\x12Y\n" +
 	"\bTokenise\x12!.durward.vault.v1.TokeniseRequest\x1a\".durward.vault.v1.TokeniseResponse\"\x06\xaa\xbb\x18\x02\x03\x042\xc3\x01\n" +
 	"\x11DisclosureService\x12V\n" +
@@ -833,54 +927,59 @@ func file_durward_vault_v1_redeem_proto_rawDescGZIP() []byte {
 	return file_durward_vault_v1_redeem_proto_rawDescData
 }
 
-var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_durward_vault_v1_redeem_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_durward_vault_v1_redeem_proto_goTypes = []any{
 	(*CheckGrantRequest)(nil),     // 0: durward.vault.v1.CheckGrantRequest
 	(*CheckGrantResponse)(nil),    // 1: durward.vault.v1.CheckGrantResponse
-	(*TokeniseRequest)(nil),       // 2: durward.vault.v1.TokeniseRequest
-	(*TokeniseResponse)(nil),      // 3: durward.vault.v1.TokeniseResponse
-	(*DeliverRequest)(nil),        // 4: durward.vault.v1.DeliverRequest
-	(*DeliverResponse)(nil),       // 5: durward.vault.v1.DeliverResponse
-	(*Capability)(nil),            // 6: durward.vault.v1.Capability
-	(*ResolveRequest)(nil),        // 7: durward.vault.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 8: durward.vault.v1.ResolveResponse
-	(*Disclosed)(nil),             // 9: durward.vault.v1.Disclosed
-	(*RedeemRequest)(nil),         // 10: durward.vault.v1.RedeemRequest
-	(*RedeemResponse)(nil),        // 11: durward.vault.v1.RedeemResponse
-	(*SettleRequest)(nil),         // 12: durward.vault.v1.SettleRequest
-	(*SettleResponse)(nil),        // 13: durward.vault.v1.SettleResponse
-	(*v1.SignedGrant)(nil),        // 14: durward.call.v1.SignedGrant
-	(*v1.SignedPermit)(nil),       // 15: durward.call.v1.SignedPermit
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*CheckPermitRequest)(nil),    // 2: durward.vault.v1.CheckPermitRequest
+	(*CheckPermitResponse)(nil),   // 3: durward.vault.v1.CheckPermitResponse
+	(*TokeniseRequest)(nil),       // 4: durward.vault.v1.TokeniseRequest
+	(*TokeniseResponse)(nil),      // 5: durward.vault.v1.TokeniseResponse
+	(*DeliverRequest)(nil),        // 6: durward.vault.v1.DeliverRequest
+	(*DeliverResponse)(nil),       // 7: durward.vault.v1.DeliverResponse
+	(*Capability)(nil),            // 8: durward.vault.v1.Capability
+	(*ResolveRequest)(nil),        // 9: durward.vault.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 10: durward.vault.v1.ResolveResponse
+	(*Disclosed)(nil),             // 11: durward.vault.v1.Disclosed
+	(*RedeemRequest)(nil),         // 12: durward.vault.v1.RedeemRequest
+	(*RedeemResponse)(nil),        // 13: durward.vault.v1.RedeemResponse
+	(*SettleRequest)(nil),         // 14: durward.vault.v1.SettleRequest
+	(*SettleResponse)(nil),        // 15: durward.vault.v1.SettleResponse
+	(*v1.SignedGrant)(nil),        // 16: durward.call.v1.SignedGrant
+	(*v1.SignedPermit)(nil),       // 17: durward.call.v1.SignedPermit
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_durward_vault_v1_redeem_proto_depIdxs = []int32{
-	14, // 0: durward.vault.v1.CheckGrantRequest.grant:type_name -> durward.call.v1.SignedGrant
-	14, // 1: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
-	15, // 2: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
-	14, // 3: durward.vault.v1.DeliverRequest.grant:type_name -> durward.call.v1.SignedGrant
-	6,  // 4: durward.vault.v1.DeliverResponse.capabilities:type_name -> durward.vault.v1.Capability
-	14, // 5: durward.vault.v1.ResolveRequest.grant:type_name -> durward.call.v1.SignedGrant
-	6,  // 6: durward.vault.v1.ResolveRequest.capabilities:type_name -> durward.vault.v1.Capability
-	9,  // 7: durward.vault.v1.ResolveResponse.values:type_name -> durward.vault.v1.Disclosed
-	14, // 8: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
-	16, // 9: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
-	10, // 10: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
-	12, // 11: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
-	0,  // 12: durward.vault.v1.CheckService.CheckGrant:input_type -> durward.vault.v1.CheckGrantRequest
-	2,  // 13: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
-	4,  // 14: durward.vault.v1.DisclosureService.Deliver:input_type -> durward.vault.v1.DeliverRequest
-	7,  // 15: durward.vault.v1.DisclosureService.Resolve:input_type -> durward.vault.v1.ResolveRequest
-	11, // 16: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
-	13, // 17: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
-	1,  // 18: durward.vault.v1.CheckService.CheckGrant:output_type -> durward.vault.v1.CheckGrantResponse
-	3,  // 19: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
-	5,  // 20: durward.vault.v1.DisclosureService.Deliver:output_type -> durward.vault.v1.DeliverResponse
-	8,  // 21: durward.vault.v1.DisclosureService.Resolve:output_type -> durward.vault.v1.ResolveResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	16, // 0: durward.vault.v1.CheckGrantRequest.grant:type_name -> durward.call.v1.SignedGrant
+	17, // 1: durward.vault.v1.CheckPermitRequest.permit:type_name -> durward.call.v1.SignedPermit
+	16, // 2: durward.vault.v1.TokeniseRequest.grant:type_name -> durward.call.v1.SignedGrant
+	17, // 3: durward.vault.v1.TokeniseRequest.permit:type_name -> durward.call.v1.SignedPermit
+	16, // 4: durward.vault.v1.DeliverRequest.grant:type_name -> durward.call.v1.SignedGrant
+	8,  // 5: durward.vault.v1.DeliverResponse.capabilities:type_name -> durward.vault.v1.Capability
+	16, // 6: durward.vault.v1.ResolveRequest.grant:type_name -> durward.call.v1.SignedGrant
+	8,  // 7: durward.vault.v1.ResolveRequest.capabilities:type_name -> durward.vault.v1.Capability
+	11, // 8: durward.vault.v1.ResolveResponse.values:type_name -> durward.vault.v1.Disclosed
+	16, // 9: durward.vault.v1.RedeemRequest.grant:type_name -> durward.call.v1.SignedGrant
+	18, // 10: durward.vault.v1.RedeemResponse.redeemed_at:type_name -> google.protobuf.Timestamp
+	12, // 11: durward.vault.v1.RedeemService.Redeem:input_type -> durward.vault.v1.RedeemRequest
+	14, // 12: durward.vault.v1.RedeemService.Settle:input_type -> durward.vault.v1.SettleRequest
+	0,  // 13: durward.vault.v1.CheckService.CheckGrant:input_type -> durward.vault.v1.CheckGrantRequest
+	2,  // 14: durward.vault.v1.CheckService.CheckPermit:input_type -> durward.vault.v1.CheckPermitRequest
+	4,  // 15: durward.vault.v1.TokeniseService.Tokenise:input_type -> durward.vault.v1.TokeniseRequest
+	6,  // 16: durward.vault.v1.DisclosureService.Deliver:input_type -> durward.vault.v1.DeliverRequest
+	9,  // 17: durward.vault.v1.DisclosureService.Resolve:input_type -> durward.vault.v1.ResolveRequest
+	13, // 18: durward.vault.v1.RedeemService.Redeem:output_type -> durward.vault.v1.RedeemResponse
+	15, // 19: durward.vault.v1.RedeemService.Settle:output_type -> durward.vault.v1.SettleResponse
+	1,  // 20: durward.vault.v1.CheckService.CheckGrant:output_type -> durward.vault.v1.CheckGrantResponse
+	3,  // 21: durward.vault.v1.CheckService.CheckPermit:output_type -> durward.vault.v1.CheckPermitResponse
+	5,  // 22: durward.vault.v1.TokeniseService.Tokenise:output_type -> durward.vault.v1.TokeniseResponse
+	7,  // 23: durward.vault.v1.DisclosureService.Deliver:output_type -> durward.vault.v1.DeliverResponse
+	10, // 24: durward.vault.v1.DisclosureService.Resolve:output_type -> durward.vault.v1.ResolveResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_redeem_proto_init() }
@@ -888,7 +987,7 @@ func file_durward_vault_v1_redeem_proto_init() {
 	if File_durward_vault_v1_redeem_proto != nil {
 		return
 	}
-	file_durward_vault_v1_redeem_proto_msgTypes[2].OneofWrappers = []any{
+	file_durward_vault_v1_redeem_proto_msgTypes[4].OneofWrappers = []any{
 		(*TokeniseRequest_Grant)(nil),
 		(*TokeniseRequest_Permit)(nil),
 	}
@@ -898,7 +997,7 @@ func file_durward_vault_v1_redeem_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_redeem_proto_rawDesc), len(file_durward_vault_v1_redeem_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

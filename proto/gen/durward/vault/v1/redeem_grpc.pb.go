@@ -169,18 +169,22 @@ var RedeemService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	CheckService_CheckGrant_FullMethodName = "/durward.vault.v1.CheckService/CheckGrant"
+	CheckService_CheckGrant_FullMethodName  = "/durward.vault.v1.CheckService/CheckGrant"
+	CheckService_CheckPermit_FullMethodName = "/durward.vault.v1.CheckService/CheckPermit"
 )
 
 // CheckServiceClient is the client API for CheckService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CheckService is for sinks that let a redeemed call wait for its turn.
+// CheckService is for sinks: whether what was issued still stands.
 type CheckServiceClient interface {
 	// CheckGrant succeeds while what a redeemed grant rests on still stands: the session, the client, and the scope or dangerous mode
 	// that it was issued under. Otherwise CODE_EXPIRED. It spends nothing.
 	CheckGrant(ctx context.Context, in *CheckGrantRequest, opts ...grpc.CallOption) (*CheckGrantResponse, error)
+	// CheckPermit succeeds while a permit's session is open, and its client is let in and may call the tool by the rules as they are now.
+	// Otherwise CODE_EXPIRED or CODE_DENIED. Sinks ask at each read of an internal program, whose permit no gateway lets go of.
+	CheckPermit(ctx context.Context, in *CheckPermitRequest, opts ...grpc.CallOption) (*CheckPermitResponse, error)
 }
 
 type checkServiceClient struct {
@@ -201,15 +205,28 @@ func (c *checkServiceClient) CheckGrant(ctx context.Context, in *CheckGrantReque
 	return out, nil
 }
 
+func (c *checkServiceClient) CheckPermit(ctx context.Context, in *CheckPermitRequest, opts ...grpc.CallOption) (*CheckPermitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckPermitResponse)
+	err := c.cc.Invoke(ctx, CheckService_CheckPermit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CheckServiceServer is the server API for CheckService service.
 // All implementations must embed UnimplementedCheckServiceServer
 // for forward compatibility.
 //
-// CheckService is for sinks that let a redeemed call wait for its turn.
+// CheckService is for sinks: whether what was issued still stands.
 type CheckServiceServer interface {
 	// CheckGrant succeeds while what a redeemed grant rests on still stands: the session, the client, and the scope or dangerous mode
 	// that it was issued under. Otherwise CODE_EXPIRED. It spends nothing.
 	CheckGrant(context.Context, *CheckGrantRequest) (*CheckGrantResponse, error)
+	// CheckPermit succeeds while a permit's session is open, and its client is let in and may call the tool by the rules as they are now.
+	// Otherwise CODE_EXPIRED or CODE_DENIED. Sinks ask at each read of an internal program, whose permit no gateway lets go of.
+	CheckPermit(context.Context, *CheckPermitRequest) (*CheckPermitResponse, error)
 	mustEmbedUnimplementedCheckServiceServer()
 }
 
@@ -222,6 +239,9 @@ type UnimplementedCheckServiceServer struct{}
 
 func (UnimplementedCheckServiceServer) CheckGrant(context.Context, *CheckGrantRequest) (*CheckGrantResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckGrant not implemented")
+}
+func (UnimplementedCheckServiceServer) CheckPermit(context.Context, *CheckPermitRequest) (*CheckPermitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckPermit not implemented")
 }
 func (UnimplementedCheckServiceServer) mustEmbedUnimplementedCheckServiceServer() {}
 func (UnimplementedCheckServiceServer) testEmbeddedByValue()                      {}
@@ -262,6 +282,24 @@ func _CheckService_CheckGrant_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _CheckService_CheckPermit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckPermitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CheckServiceServer).CheckPermit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CheckService_CheckPermit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CheckServiceServer).CheckPermit(ctx, req.(*CheckPermitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // CheckService_ServiceDesc is the grpc.ServiceDesc for CheckService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -272,6 +310,10 @@ var CheckService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckGrant",
 			Handler:    _CheckService_CheckGrant_Handler,
+		},
+		{
+			MethodName: "CheckPermit",
+			Handler:    _CheckService_CheckPermit_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
