@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -223,13 +224,37 @@ func TestMatrix(t *testing.T) {
 		for _, role := range roles {
 			for _, server := range []string{harness.Vault, harness.Executor, harness.Audit} {
 				conn := h.DialWith(issue(t, ca, h.Identity(role), 0), server)
-				for _, name := range []string{"/durward.vault.v1.Nothing/Do", "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
+				for _, name := range []string{"/durward.vault.v1.Nothing/Do", "/grpc.health.v1.Health/Check", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"} {
 					ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 					if err := conn.Invoke(ctx, name, &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.PermissionDenied {
 						t.Errorf("%s at %s as %s: %v, want PermissionDenied", name, server, role, err)
 					}
 					cancel()
 				}
+			}
+		}
+	})
+
+	t.Run("reflection", func(t *testing.T) {
+		t.Parallel()
+		for _, role := range roles {
+			for _, server := range []string{harness.Vault, harness.Executor, harness.Egress, harness.Audit} {
+				conn := h.DialWith(issue(t, ca, h.Identity(role), 0), server)
+				stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				// A refusal may come before it; then receiving says why.
+				_ = stream.Send(&reflection.ServerReflectionRequest{MessageRequest: &reflection.ServerReflectionRequest_ListServices{}})
+				switch list, err := stream.Recv(); {
+				case h.Identity(role).Role() != optionsv1.Role_ROLE_OPERATOR:
+					if status.Code(err) != codes.PermissionDenied {
+						t.Errorf("%s as %s: %v, want PermissionDenied", server, role, err)
+					}
+				case err != nil || !strings.Contains(list.String(), "durward."+server+".v1."):
+					t.Errorf("%s: %v, %v", server, list, err)
+				}
+				_ = conn.Close()
 			}
 		}
 	})

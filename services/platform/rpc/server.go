@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -104,11 +105,15 @@ func NewServer(cfg ServerConfig) *Server {
 		limit = DefaultMessageBytes
 	}
 	recovered := recovery.WithRecoveryHandlerContext(s.panicked)
+	var streams []grpc.StreamServerInterceptor
+	for _, own := range cfg.Stream {
+		streams = append(streams, besidesReflection(own))
+	}
 	opts := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(s.unary, recovery.UnaryServerInterceptor(recovered), s.admitUnary, validating.UnaryServerInterceptor(s.rules)),
 		grpc.ChainUnaryInterceptor(cfg.Unary...),
 		grpc.ChainStreamInterceptor(s.stream, recovery.StreamServerInterceptor(recovered), s.admitStream, validating.StreamServerInterceptor(s.rules)),
-		grpc.ChainStreamInterceptor(cfg.Stream...),
+		grpc.ChainStreamInterceptor(streams...),
 		// Without it a method that does not exist would skip the chain, and whoever asks would learn that.
 		grpc.StatsHandler(unseen{s}),
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return denied(errors.New("no such method")) }),
@@ -131,6 +136,7 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 	s.grpc = grpc.NewServer(opts...)
 	s.ServiceRegistrar = s.grpc
+	reflection.RegisterV1(s.grpc)
 	return s
 }
 
@@ -198,6 +204,9 @@ func (s *Server) check() error {
 			callers := callersOf(descriptor)
 			if len(callers) == 0 {
 				callers = known(s.cfg.Foreign[full])
+			}
+			if full == reflectionMethod {
+				callers = []optionsv1.Role{optionsv1.Role_ROLE_OPERATOR}
 			}
 			if len(callers) == 0 {
 				open = append(open, full)

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -983,6 +984,45 @@ func TestForeign(t *testing.T) {
 	}
 	if err := call(gateway); !fault.Is(err, callv1.Code_CODE_DENIED) {
 		t.Errorf("the gateway gets %v", err)
+	}
+}
+
+// An operator, and nobody else, may ask a server what it serves; a service's own interceptors have no part in that.
+func TestReflection(t *testing.T) {
+	kit := platformtest.New(t)
+	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) { executorv1.RegisterToolServiceServer(r, &tools{}) }, func(c *rpc.ServerConfig) {
+		c.Stream = append(c.Stream, func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
+			return errors.New("not without a permit")
+		})
+	})
+	for value := range optionsv1.Role_name {
+		role := optionsv1.Role(value)
+		if identity.RoleName(role) == "" {
+			continue
+		}
+		stream, err := reflectionpb.NewServerReflectionClient(kit.Dial(t, kit.ID(role, "main"), addr, kit.ID(executor, "local"))).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(r *reflectionpb.ServerReflectionRequest) (*reflectionpb.ServerReflectionResponse, error) {
+			if err := stream.Send(r); err != nil && !errors.Is(err, io.EOF) {
+				return nil, err
+			}
+			return stream.Recv()
+		}
+		list, err := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+		if role != operator {
+			if !fault.Is(err, callv1.Code_CODE_DENIED) {
+				t.Errorf("%s: %v, %v", role, list, err)
+			}
+			continue
+		}
+		file, err2 := ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: "durward.executor.v1.ToolService",
+		}})
+		if err != nil || err2 != nil || !strings.Contains(list.String(), "durward.executor.v1.ToolService") || len(file.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
+			t.Errorf("%v, %v; %v, %v", list, err, file, err2)
+		}
 	}
 }
 
