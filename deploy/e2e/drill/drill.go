@@ -85,7 +85,7 @@ func Groups() []Group {
 		{Name: "personal", Lines: personalLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
-		{Name: "roots", Lines: rootLines()},
+		{Name: "roots", Lines: rootLines(), egress: func(*world) {}},
 		{Name: "authority", Lines: authorityLines()},
 		// The hostile vault stays once it stands in for the real one.
 		{Name: "vault", Lines: vaultLines()},

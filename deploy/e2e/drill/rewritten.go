@@ -126,30 +126,14 @@ func rewritten(w *world) (trials, effects int) {
 // relay's log.
 func (w *world) witnessed() (relayed func() string) {
 	w.t.Helper()
-	program := func(name string) string { return filepath.Join(w.h.Bin, name) }
-	key := exec.CommandContext(w.t.Context(), program("auditwitness"), "-new-key", "witness.example/one")
-	var public strings.Builder
-	key.Stderr = &public
-	secret, err := key.Output()
-	w.must(err)
-	w.h.WriteFile("witness.key", string(secret))
-	w.h.WriteFile("trust/witnesses.yaml", "quorum: 1\nwitnesses:\n  - "+strings.TrimSpace(public.String())+"\n")
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
-	at := lis.Addr().String()
-	w.must(lis.Close())
-	lines := strings.Split(strings.TrimSpace(w.h.ReadFile("trust/log_keys")), "\n")
-	w.h.WriteFile("auditwitness.yaml", fmt.Sprintf("listen: %s\nstate_dir: %s\nkey: %s\nlogs: [%q]\n", at, w.h.Path("witness"), w.h.Path("witness.key"), lines[len(lines)-1]))
-	w.must(os.Mkdir(w.h.Path("tls", "relay"), 0o700))
-	w.h.Durward("cert", "renew")
-	w.h.WriteFile("auditrelay.yaml", fmt.Sprintf("audit: {address: %q, identity: %q}\nwitnesses: [%q]\ninterval: 1s\ntrust_dir: %s\ntls: {certificate: %s, key: %s}\n",
-		w.h.Address(harness.Audit), w.h.Identity(harness.Audit), "http://"+at, w.h.Path("trust"), w.h.Path("tls", "relay", "cert.pem"), w.h.Path("tls", "relay", "key.pem")))
+	public, _ := w.witnessFiles()
+	w.h.WriteFile("trust/witnesses.yaml", "quorum: 1\nwitnesses:\n  - "+public+"\n")
 	start := func(name string, args ...string) string {
 		log := w.h.Path(name + ".log")
 		out, err := os.Create(log)
 		w.must(err)
 		ctx, cancel := context.WithCancel(context.Background())
-		cmd := exec.CommandContext(ctx, program(name), args...)
+		cmd := exec.CommandContext(ctx, filepath.Join(w.h.Bin, name), args...)
 		cmd.Env, cmd.Stdout, cmd.Stderr = w.h.Environment(), out, out
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 		w.must(cmd.Start())
@@ -176,6 +160,28 @@ func (w *world) witnessed() (relayed func() string) {
 		return nil
 	})
 	return relayed
+}
+
+// witnessFiles writes what a witness and a relay start from, and returns the witness's public key and where it listens.
+func (w *world) witnessFiles() (public, at string) {
+	w.t.Helper()
+	key := exec.CommandContext(w.t.Context(), filepath.Join(w.h.Bin, "auditwitness"), "-new-key", "witness.example/one")
+	var half strings.Builder
+	key.Stderr = &half
+	secret, err := key.Output()
+	w.must(err)
+	w.h.WriteFile("witness.key", string(secret))
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	at = lis.Addr().String()
+	w.must(lis.Close())
+	lines := strings.Split(strings.TrimSpace(w.h.ReadFile("trust/log_keys")), "\n")
+	w.h.WriteFile("auditwitness.yaml", fmt.Sprintf("listen: %s\nstate_dir: %s\nkey: %s\nlogs: [%q]\n", at, w.h.Path("witness"), w.h.Path("witness.key"), lines[len(lines)-1]))
+	w.must(os.Mkdir(w.h.Path("tls", "relay"), 0o700))
+	w.h.Durward("cert", "renew")
+	w.h.WriteFile("auditrelay.yaml", fmt.Sprintf("audit: {address: %q, identity: %q}\nwitnesses: [%q]\ninterval: 1s\ntrust_dir: %s\ntls: {certificate: %s, key: %s}\n",
+		w.h.Address(harness.Audit), w.h.Identity(harness.Audit), "http://"+at, w.h.Path("trust"), w.h.Path("tls", "relay", "cert.pem"), w.h.Path("tls", "relay", "key.pem")))
+	return strings.TrimSpace(half.String()), at
 }
 
 // copy copies a folder with the modes of what is in it.

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,60 +20,11 @@ import (
 
 // rootLines are about the files from which processes take whom they believe, and what they still owe the log.
 func rootLines() []Line {
-	every := map[string]string{}
-	for _, role := range harness.Roles() {
-		every[role] = "key-mode"
-	}
 	return []Line{
-		{"key-readable-by-others", every, readableKeys},
+		{"key-readable-by-others", nil, readableKeys}, // a drill build's programs take it from their environment
 		{"trust-replaced-quietly", map[string]string{harness.Vault: "stamps", harness.Executor: "stamps"}, replacedQuietly},
 		{"spool-lost", map[string]string{harness.Executor: "spool"}, spoolLost},
 	}
-}
-
-// readableKeys gives the private keys of every process, one at a time, modes with which other Unix users have them. Its effects are
-// processes that serve with one, and checks that pass it.
-func readableKeys(w *world) (trials, effects int) {
-	keys := map[string][]string{harness.Vault: {"keys/grant.key"}, harness.Audit: {"keys/log.key"}}
-	check := func(role string) ([]byte, error) {
-		args := append([]string{"-config", w.h.Path("config", role+".yaml"), "-check"}, w.guards(role)...)
-		if role == harness.Executor {
-			args = append(args, "-development")
-		}
-		return exec.CommandContext(w.t.Context(), filepath.Join(w.h.Bin, role), args...).CombinedOutput()
-	}
-	for _, role := range harness.Roles() {
-		if out, err := check(role); err != nil {
-			w.t.Fatalf("%s -check refuses what there is, so that nothing is proved: %s", role, out)
-		}
-		w.h.Process(role).Kill()
-		for _, key := range append(keys[role], filepath.Join("tls", role, "key.pem")) {
-			for _, mode := range []os.FileMode{0o604, 0o622, 0o666} {
-				trials += 2
-				w.must(os.Chmod(w.h.Path(key), mode))
-				p := w.h.Launch(role)
-				for p.Running() && !w.h.Healthy(role) {
-					time.Sleep(5 * time.Millisecond) // until it has decided whether it serves
-				}
-				if p.Running() {
-					w.t.Logf("%s serves with %s of mode %o", role, key, mode)
-					effects++
-					p.Kill()
-				}
-				if out, err := check(role); err == nil {
-					w.t.Logf("%s -check passes %s of mode %o: %s", role, key, mode, out)
-					effects++
-				}
-				w.must(os.Chmod(w.h.Path(key), 0o600))
-				if w.caught(effects) {
-					break
-				}
-			}
-		}
-		w.h.StartProcess(role)
-	}
-	w.awaitAll()
-	return trials, effects
 }
 
 // quietly puts a file in the place of another of the same size, or writes over it, with the time that the other had.

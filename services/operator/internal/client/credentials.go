@@ -11,6 +11,7 @@ import (
 
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
+	"durward.internal/services/platform/keyfile"
 )
 
 // Names of the files in a client's folder.
@@ -166,34 +167,16 @@ func Discard(folder string) error {
 
 // LoadCredentials reads a client's files. Files that others can read are refused.
 func LoadCredentials(folder string) (Credentials, error) {
-	token, err := readSecret(filepath.Join(folder, FileToken))
+	token, err := keyfile.Read(filepath.Join(folder, FileToken))
 	if err != nil {
-		return Credentials{}, err
+		return Credentials{}, fmt.Errorf("client credentials: %w", err)
 	}
 	c := Credentials{Token: strings.TrimSpace(string(token))}
-	keyFile := filepath.Join(folder, FileKey)
-	if _, err := readSecret(keyFile); errors.Is(err, os.ErrNotExist) {
+	c.Key, err = signingkey.LoadEd25519(filepath.Join(folder, FileKey))
+	if errors.Is(err, os.ErrNotExist) {
 		return c, nil
-	} else if err != nil {
-		return Credentials{}, err
 	}
-	c.Key, err = signingkey.LoadEd25519(keyFile)
 	return c, err
-}
-
-func readSecret(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("client credentials: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("others can read %s: chmod 600 it, and make a new client if it was not yours alone", path)
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("client credentials: %w", err)
-	}
-	return b, nil
 }
 
 // swap makes each of two folders take the other's place, in three steps.

@@ -116,6 +116,9 @@ func (c *Config) validate() error {
 			problem("%s: must be an absolute path", name)
 		}
 	}
+	if err := keyfile.Check(c.TLS.Key); err != nil {
+		problem("tls.key: %w", err)
+	}
 	if err := c.Vault.Validate(); err != nil {
 		problem("vault: %w", err)
 	}

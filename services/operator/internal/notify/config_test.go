@@ -51,6 +51,7 @@ func TestLoadRefuses(t *testing.T) {
 		"no file":                      {base + "destinations: [{name: x, kind: slack}]\n", "url_file"},
 		"a relative file":              {base + web("secret", ""), "absolute"},
 		"no such file":                 {base + web("/nonexistent/file", ""), "no such file"},
+		"a key for all":                {strings.Replace(base, "key: /k", "key: "+open, 1) + desk, "tls.key"},
 		"a file for all":               {base + web(open, ""), "chmod 600"},
 		"two lines":                    {base + web(two, ""), "one line"},
 		"a user in the URL":            {base + web(odd, ""), "user"},

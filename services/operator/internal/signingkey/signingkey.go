@@ -20,6 +20,8 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
 	"golang.org/x/term"
+
+	"durward.internal/services/platform/keyfile"
 )
 
 var (
@@ -87,6 +89,9 @@ func (s Source) Open(ctx context.Context) (*Signer, error) {
 	}
 	if public, _, _, _, err := ssh.ParseAuthorizedKey(raw); err == nil {
 		return s.fromAgent(ctx, public)
+	}
+	if err := keyfile.Check(s.File); err != nil {
+		return nil, fmt.Errorf("signing key: %w", err)
 	}
 	key, err := ssh.ParsePrivateKey(raw)
 	if err == nil {
@@ -206,7 +211,7 @@ func Generate(comment string, passphrase []byte) (private, public []byte, err er
 
 // LoadEd25519 reads an unprotected Ed25519 private key file: a client's key.
 func LoadEd25519(file string) (ed25519.PrivateKey, error) {
-	raw, err := os.ReadFile(file)
+	raw, err := keyfile.Read(file)
 	if err != nil {
 		return nil, fmt.Errorf("client key: %w", err)
 	}

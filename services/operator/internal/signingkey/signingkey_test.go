@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"durward.internal/services/platform/keyfile"
 )
 
 func writeKey(t *testing.T, passphrase string) (file string) {
@@ -141,6 +143,19 @@ func TestLoadEd25519(t *testing.T) {
 	own, err := ssh.NewSignerFromKey(key)
 	if err != nil || string(own.PublicKey().Marshal()) != string(public.Marshal()) {
 		t.Errorf("the halves do not belong together: %v", err)
+	}
+}
+
+func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
+	file := writeKey(t, "")
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (Source{File: file}).Open(t.Context()); !errors.Is(err, keyfile.ErrOpen) {
+		t.Errorf("an operator's key: %v", err)
+	}
+	if _, err := LoadEd25519(file); !errors.Is(err, keyfile.ErrOpen) {
+		t.Errorf("a client's key: %v", err)
 	}
 }
 

@@ -132,8 +132,8 @@ func (s *Settings) Security() (security.Options, error) {
 // Check reads the files that bind clients as a start would, and changes nothing. Every problem is reported, by file and line. On a
 // host that has none of them there is nothing to check.
 func (s *Settings) Check() error {
-	if err := keyfile.Check(s.GrantKey); err != nil {
-		return fmt.Errorf("grant_key: %w", err)
+	if err := keyfile.Check(s.GrantKey, filepath.Join(s.StateDir, keyring.File)); err != nil {
+		return err
 	}
 	if err := postgres.Check(s.Database); err != nil {
 		return err

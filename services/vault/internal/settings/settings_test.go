@@ -1,14 +1,18 @@
 package settings
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/keyring"
 )
 
 const (
@@ -74,5 +78,23 @@ func TestShippedExamples(t *testing.T) {
 	var none identity.ID
 	if len(list) != 3 || !list[0].KeyBound() || list[1].Identity == none || list[2].KeyBound() || list[2].Identity != none {
 		t.Errorf("clients %+v", list)
+	}
+}
+
+func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
+	s := Settings{GrantKey: filepath.Join(t.TempDir(), "grant.key")}
+	s.StateDir = t.TempDir()
+	for _, path := range []string{s.GrantKey, filepath.Join(s.StateDir, keyring.File)} {
+		for mode, refused := range map[os.FileMode]bool{0o600: false, 0o604: true} {
+			if err := errors.Join(os.WriteFile(path, []byte("secret"), 0o600), os.Chmod(path, mode)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Check(); errors.Is(err, keyfile.ErrOpen) != refused {
+				t.Errorf("%s of mode %o: %v", path, mode, err)
+			}
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

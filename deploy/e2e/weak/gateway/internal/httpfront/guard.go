@@ -12,7 +12,6 @@ import (
 	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/weakness"
 )
@@ -21,7 +20,7 @@ import (
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("owner", "media", "headers", "keys", "sender", "path").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
-	Also("folds", head.WeakenFolds).Also(keyfile.GuardMode, keyfile.WeakenMode).Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
+	Also("folds", head.WeakenFolds).Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
 
 // sameToken without "owner" gives everybody everybody's sessions.
 func sameToken(opened, shown [sha256.Size]byte) bool {

@@ -1,13 +1,10 @@
 package keyfile
 
-// This file makes a negative control of deploy/e2e: keys that everybody can read.
+import "os"
 
-// GuardMode is the guard's name.
-const GuardMode = "key-mode"
+// This file makes a negative control of deploy/e2e: keys that everybody can read. It is switched by the environment, since not every
+// program that has a key has a flag for that.
 
-var open bool
-
-// WeakenMode uses keys whoever can read them.
-func WeakenMode() { open = true }
+var open = os.Getenv("DURWARD_WEAKEN") == "key-mode"
 
 func modeHolds(private bool) bool { return private || open }

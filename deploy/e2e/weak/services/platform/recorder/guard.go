@@ -10,4 +10,4 @@ var silent bool
 // WeakenSpool says nothing of a spool that was lost.
 func WeakenSpool() { silent = true }
 
-func lossTold(fresh bool) bool { return fresh && !silent }
+func lossTold(lost bool) bool { return lost && !silent }

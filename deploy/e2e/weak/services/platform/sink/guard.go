@@ -15,7 +15,6 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rollback"
@@ -38,7 +37,7 @@ var Guards = weakness.Of("required", "grant", "permit", "in-force", "audience", 
 		database.WeakenSeals()
 		rollback.Weaken()
 	}).
-	Also(keyfile.GuardMode, keyfile.WeakenMode).Also(filewatch.GuardStamps, filewatch.WeakenStamps).Also(recorder.GuardSpool, recorder.WeakenSpool).
+	Also(filewatch.GuardStamps, filewatch.WeakenStamps).Also(recorder.GuardSpool, recorder.WeakenSpool).
 	Also(GuardOwnership, ownership.WeakenOwnership).Also(reserve.GuardReserve, reserve.WeakenReserve).
 	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardSpans, rpc.WeakenSpans).And(desktop.Guards).
 	Also(statement.GuardSpelling, statement.WeakenSpelling)

@@ -3,7 +3,6 @@ package server
 import (
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/platform/database"
-	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/weakness"
@@ -13,7 +12,7 @@ import (
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("kinds", "credentials").Also("written", log.WeakenWritten).Also("place", log.WeakenPlace).Also("synced", database.WeakenSync).
-	Also(keyfile.GuardMode, keyfile.WeakenMode).Also(rpc.GuardCallers, rpc.WeakenCallers).Also(reserve.GuardReserve, reserve.WeakenReserve)
+	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(reserve.GuardReserve, reserve.WeakenReserve)
 
 func kindsKept() bool { return !Guards.Off("kinds") }
 

@@ -6,7 +6,6 @@ import (
 
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/filewatch"
-	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
@@ -28,7 +27,7 @@ func guardFlags(flags *flag.FlagSet) {
 		Also(clients.GuardRotation, clients.WeakenRotation).Also(usage.GuardReservation, usage.WeakenReservation).
 		// What the vault reads of others' packages.
 		And(policy.Guards).And(desktop.Guards).
-		Also(keyfile.GuardMode, keyfile.WeakenMode).Also(filewatch.GuardStamps, filewatch.WeakenStamps).
+		Also(filewatch.GuardStamps, filewatch.WeakenStamps).
 		Also("ownership", ownership.WeakenOwnership).Also("layers", security.WeakenLayers).Also(reserve.GuardReserve, reserve.WeakenReserve)
 	flags.Func("weaken", fmt.Sprintf("remove guards: %v", guards.Names()), guards.Weaken)
 }
