@@ -125,8 +125,13 @@ func spoolLost(w *world) (trials, effects int) {
 		}
 	}
 	for name, spoil := range map[string]func(){
-		"removed":           remove,
-		"empty":             func() { remove(); w.must(os.WriteFile(path, nil, 0o600)) },
+		"removed": remove,
+		"empty":   func() { remove(); w.must(os.WriteFile(path, nil, 0o600)) },
+		"rows deleted": func() {
+			db := w.spool(harness.Executor)
+			_, err := db.ExecContext(w.t.Context(), `DELETE FROM spool`)
+			w.must(errors.Join(err, db.Close()))
+		},
 		"short by a page":   func() { w.compact(path); w.must(os.Truncate(path, w.size64(path)-4096)) },
 		"cut to its header": func() { w.compact(path); w.must(os.Truncate(path, 100)) },
 	} {

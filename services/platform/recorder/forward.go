@@ -109,7 +109,9 @@ func (r *Recorder) head() error {
 	}
 	if r.fresh {
 		r.fresh = false
-		r.tellLost(answer.GetLastSequence())
+		if written := answer.GetLastSequence(); written > 0 {
+			r.tellLost(fmt.Sprintf("this process has written %d records, and its spool is a new one: what waited in the old one is lost", written))
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,16 +128,15 @@ func (r *Recorder) head() error {
 	return nil
 }
 
-// tellLost says, in our own log and in audit's, that the spool of a process that has written before is a new one: what waited in the
-// old one for audit, and the checkpoint, are gone.
-func (r *Recorder) tellLost(written uint64) {
-	if written == 0 {
-		return
-	}
-	text := fmt.Sprintf("this process has written %d records, and its spool is a new one: what waited in the old one is lost", written)
+// tellLost says, in our own log and in audit's, that records which waited for audit are gone, whatever else waits.
+func (r *Recorder) tellLost(text string) {
 	r.cfg.Logger.Error("THE AUDIT SPOOL WAS LOST", "cause", text)
 	// Its kind is one that every process may write.
-	if err := r.Spool(r.ctx, &auditv1.Record{Kind: auditv1.Kind_KIND_STARTED, Status: auditv1.Status_STATUS_ERROR, Body: &auditv1.Body{Summary: text}}); err != nil {
+	it, err := r.newItem(r.ctx, &auditv1.Record{Kind: auditv1.Kind_KIND_STARTED, Status: auditv1.Status_STATUS_ERROR, Body: &auditv1.Body{Summary: text}})
+	if err == nil {
+		err = r.enqueue(it, func(*item) error { return nil })
+	}
+	if err != nil {
 		r.cfg.Logger.Error("that the audit spool was lost could not be recorded", "error", err)
 	}
 }

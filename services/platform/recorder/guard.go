@@ -2,5 +2,5 @@ package recorder
 
 // The guard has a twin in deploy/e2e/weak, with which drills show what happens without it.
 
-// lossTold reports whether a spool that is a new one is held against how much this process has written.
-func lossTold(fresh bool) bool { return fresh }
+// lossTold reports whether the log is told of a spool that was lost, or that somebody else changed.
+func lossTold(lost bool) bool { return lost }

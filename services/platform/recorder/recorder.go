@@ -38,6 +38,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -234,7 +235,7 @@ func New(cfg Config) (*Recorder, error) {
 	}
 	r := &Recorder{cfg: cfg, validator: protovalidate.GlobalValidator, redactor: redaction.New(), wake: make(chan struct{}, 1), dirty: make(chan struct{}, 1)}
 	r.ctx, r.stop = context.WithCancel(context.Background())
-	rows, err := cfg.Store.Load(r.ctx)
+	rows, kept, err := cfg.Store.Load(r.ctx)
 	if err != nil {
 		r.stop()
 		return nil, fmt.Errorf("load the audit spool: %w", err)
@@ -254,7 +255,15 @@ func New(cfg Config) (*Recorder, error) {
 		r.bytes += len(row.Record)
 	}
 	_, memory := cfg.Store.(*MemoryStore)
-	r.fresh = lossTold(!memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero())
+	r.fresh = lossTold(kept == 0 && !memory && !cfg.Shared && len(rows) == 0 && cfg.Keeper.Held().IsZero())
+	if lossTold(kept != len(rows)) {
+		left := strconv.Itoa(kept)
+		if kept < 0 {
+			left = "an unknown number of"
+		}
+		// In the very Commit after which the spool's count is right again.
+		r.tellLost(fmt.Sprintf("this process left %s records for audit in its spool, and %d are there: somebody else changed it", left, len(rows)))
+	}
 	r.running.Add(2)
 	go r.forward()
 	go r.flush()

@@ -105,7 +105,7 @@ func (s *store) committed() int {
 
 func (s *store) count(t testing.TB) int {
 	t.Helper()
-	rows, err := s.Load(context.Background())
+	rows, _, err := s.Load(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -509,7 +509,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 				}
 				time.Sleep(commitWithin + time.Millisecond) // not at the very instant of the commit
 				crash(r)
-				rows, err := s.Load(t.Context())
+				rows, _, err := s.Load(t.Context())
 				if err != nil || len(rows) != 3 || rows[2].Sequence != 4 {
 					t.Fatalf("rows %v, %v", rows, err)
 				}
@@ -597,7 +597,7 @@ func TestRedacts(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		rows, err := s.Load(t.Context())
+		rows, _, err := s.Load(t.Context())
 		if err != nil || len(rows) != 1 || strings.Contains(string(rows[0].Record), "hunter2") {
 			t.Errorf("%d rows spooled, %v", len(rows), err)
 		}

@@ -31,8 +31,8 @@ type Change struct {
 // Store is where a recorder keeps spooled records: a MemoryStore, or the one on a disk in package spool. The recorder calls Commit from two goroutines, never at once.
 type Store interface {
 	logproof.CheckpointStore
-	// Load returns every row, by ID.
-	Load(ctx context.Context) ([]Row, error)
+	// Load returns every row, by ID, and how many there were after the last Commit; -1 where that is gone.
+	Load(ctx context.Context) (rows []Row, kept int, err error)
 	// Commit applies the whole change durably, or none of it. It also makes the saved checkpoints durable.
 	Commit(ctx context.Context, change Change) error
 	Close() error
@@ -81,7 +81,7 @@ func (m *MemoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error 
 }
 
 // Load implements Store.
-func (m *MemoryStore) Load(context.Context) ([]Row, error) {
+func (m *MemoryStore) Load(context.Context) (rows []Row, kept int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := make([]Row, 0, len(m.rows))
@@ -94,7 +94,7 @@ func (m *MemoryStore) Load(context.Context) ([]Row, error) {
 		}
 		return 1
 	})
-	return out, nil
+	return out, len(out), nil
 }
 
 // Commit implements Store.

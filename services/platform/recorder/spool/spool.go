@@ -31,7 +31,9 @@ type Store struct {
 	db    *sql.DB
 	place database.Place
 
-	add, number, remove, keep *sql.Stmt
+	add, number, remove, keep, count *sql.Stmt
+	// rows is how many the spool has. Load's and Commit's, which are never called at once.
+	rows int
 
 	mu sync.Mutex
 	// pending are the checkpoints that wait, by row of the table.
@@ -65,6 +67,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 		&s.remove: `DELETE FROM spool WHERE id = ?`,
 		&s.keep: `INSERT INTO checkpoint (only, note) VALUES (?, ?)
 			ON CONFLICT (only) DO UPDATE SET note = excluded.note`,
+		&s.count: `INSERT OR REPLACE INTO kept (only, rows) VALUES (1, ?)`,
 	})); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -105,23 +108,26 @@ func (s *Store) save(row int, checkpoint []byte) {
 }
 
 // Load implements recorder.Store.
-func (s *Store) Load(ctx context.Context) ([]recorder.Row, error) {
+func (s *Store) Load(ctx context.Context) (out []recorder.Row, kept int, err error) {
+	if err := s.db.QueryRowContext(ctx, `SELECT coalesce((SELECT rows FROM kept), -1)`).Scan(&kept); err != nil {
+		return nil, 0, err
+	}
 	rows, err := s.db.QueryContext(ctx, `SELECT id, sequence, queued, record FROM spool ORDER BY id`)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer rows.Close()
-	var out []recorder.Row
 	for rows.Next() {
 		var r recorder.Row
 		var queued int64
 		if err := rows.Scan(&r.ID, &r.Sequence, &queued, &r.Record); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		r.Queued = time.Unix(0, queued)
 		out = append(out, r)
 	}
-	return out, rows.Err()
+	s.rows = len(out)
+	return out, kept, rows.Err()
 }
 
 // Commit implements recorder.Store.
@@ -133,37 +139,48 @@ func (s *Store) Commit(ctx context.Context, change recorder.Change) error {
 	if err := s.place.Check(); err != nil {
 		return err
 	}
+	rows := 0
 	err := database.Within(ctx, s.db, func(tx *sql.Tx) error {
+		rows = s.rows + len(change.Add)
 		// The transaction's end closes the statements that are made for it.
-		run := func(stmt *sql.Stmt, args ...any) error {
-			_, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
-			return err
+		run := func(stmt *sql.Stmt, args ...any) (changed int64, err error) {
+			done, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+			if err != nil {
+				return 0, err
+			}
+			return done.RowsAffected()
 		}
 		for _, r := range change.Add {
-			if err := run(s.add, r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
+			if _, err := run(s.add, r.ID, r.Sequence, r.Queued.UnixNano(), r.Record); err != nil {
 				return fmt.Errorf("add to the spool: %w", err)
 			}
 		}
 		for id, sequence := range change.Assign {
-			if err := run(s.number, sequence, id); err != nil {
+			if _, err := run(s.number, sequence, id); err != nil {
 				return fmt.Errorf("number the spool: %w", err)
 			}
 		}
 		for _, id := range change.Remove {
-			if err := run(s.remove, id); err != nil {
+			removed, err := run(s.remove, id)
+			if err != nil {
 				return fmt.Errorf("shorten the spool: %w", err)
 			}
+			rows -= int(removed)
 		}
 		for row, checkpoint := range checkpoints {
-			if err := run(s.keep, row, checkpoint); err != nil {
+			if _, err := run(s.keep, row, checkpoint); err != nil {
 				return fmt.Errorf("keep the checkpoint: %w", err)
 			}
+		}
+		if _, err := run(s.count, rows); err != nil {
+			return fmt.Errorf("count the spool: %w", err)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	s.rows = rows
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.pending, func(row int, waits []byte) bool { return slices.Equal(waits, checkpoints[row]) })

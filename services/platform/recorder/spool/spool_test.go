@@ -2,6 +2,7 @@ package spool_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"os"
 	"path/filepath"
@@ -52,8 +53,8 @@ func TestStore(t *testing.T) {
 	}
 	s = open()
 	defer s.Close()
-	rows, err := s.Load(t.Context())
-	if err != nil || len(rows) != 2 || rows[0].Sequence != 7 || rows[1].ID != 3 || !rows[0].Queued.Equal(when) || string(rows[1].Record) != "c" {
+	rows, kept, err := s.Load(t.Context())
+	if err != nil || len(rows) != 2 || kept != 2 || rows[0].Sequence != 7 || rows[1].ID != 3 || !rows[0].Queued.Equal(when) || string(rows[1].Record) != "c" {
 		t.Fatalf("rows %+v, %v", rows, err)
 	}
 	if b, err := s.LoadCheckpoint(t.Context()); string(b) != "one" || err != nil {
@@ -91,10 +92,10 @@ func TestEarlierFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	rows, err := s.Load(t.Context())
+	rows, kept, err := s.Load(t.Context())
 	checkpoint, err2 := s.LoadCheckpoint(t.Context())
 	witnessed, err3 := s.LoadWitnessed(t.Context())
-	if err := errors.Join(err, err2, err3); err != nil || len(rows) != 1 || rows[0].Sequence != 9 || string(checkpoint) != "one" || witnessed != nil {
+	if err := errors.Join(err, err2, err3); err != nil || len(rows) != 1 || kept != 1 || rows[0].Sequence != 9 || string(checkpoint) != "one" || witnessed != nil {
 		t.Errorf("%+v, %q, %q, %v", rows, checkpoint, witnessed, err)
 	}
 }
@@ -154,14 +155,35 @@ func TestOnDisk(t *testing.T) {
 	})
 }
 
-// TestALostSpoolIsTold: a spool that was emptied or removed between two lives of a process that has written before is told in the log,
-// once; one that is removed under a running process takes nothing more.
+// TestALostSpoolIsTold: a spool that was emptied, removed or edited between two lives of a process that has written before is told in the
+// log, once; one that is removed under a running process takes nothing more.
 func TestALostSpoolIsTold(t *testing.T) {
 	const writer, origin = "spiffe://durward.local/executor/local", "durward.local/audit/main"
-	for name, lose := range map[string]func(path string) error{
-		"emptied": func(path string) error { return os.Truncate(path, 0) },
-		"removed": os.Remove,
-		"kept":    func(string) error { return nil },
+	edit := func(statement string) func(path string) error {
+		return func(path string) error {
+			db, err := sql.Open("sqlite", path)
+			if err != nil {
+				return err
+			}
+			_, err = db.ExecContext(t.Context(), statement)
+			return errors.Join(err, db.Close())
+		}
+	}
+	const anew = "this process has written 1 records, and its spool is a new one"
+	for name, c := range map[string]struct {
+		lose func(path string) error
+		// told is how what the log is told of it begins; "": it is told nothing.
+		told string
+		// written is how many records of the first life are in the log at the end.
+		written int
+	}{
+		"emptied":                  {func(path string) error { return os.Truncate(path, 0) }, anew, 1},
+		"removed":                  {os.Remove, anew, 1},
+		"kept":                     {func(string) error { return nil }, "", 3},
+		"its rows deleted":         {edit(`DELETE FROM spool`), "this process left 2 records for audit in its spool, and 0 are there", 1},
+		"a row deleted":            {edit(`DELETE FROM spool WHERE id = (SELECT max(id) FROM spool)`), "this process left 2 records for audit in its spool, and 1 are there", 2},
+		"rows and count deleted":   {edit(`DELETE FROM spool; DELETE FROM kept`), "this process left an unknown number of records for audit in its spool, and 0 are there", 1},
+		"everything in it deleted": {edit(`DELETE FROM spool; DELETE FROM kept; DELETE FROM checkpoint`), "this process left an unknown number of records", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, log := t.TempDir(), platformtest.NewAuditLog(t, origin, writer)
@@ -184,36 +206,41 @@ func TestALostSpoolIsTold(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			told := func() (n int) {
-				log.Set(func() {
-					for _, e := range log.Entries {
-						if strings.HasPrefix(e.GetRecord().GetBody().GetSummary(), "this process has written 1 records, and its spool is a new one") {
-							n++
-						}
-					}
-				})
-				return n
-			}
+			record := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-1"}
 			write := func(r *recorder.Recorder) {
-				if _, err := r.Record(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-1"}); err != nil {
+				if _, err := r.Record(t.Context(), record); err != nil {
 					t.Fatal(err)
 				}
 			}
-			live(write)
-			if told() != 0 {
-				t.Error("the first life tells of a loss")
-			}
-			if err := lose(filepath.Join(dir, spool.File)); err != nil {
+			live(func(r *recorder.Recorder) {
+				write(r)
+				log.Set(func() { log.Down = true })
+				if err := errors.Join(r.Spool(t.Context(), record), r.Spool(t.Context(), record)); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err := c.lose(filepath.Join(dir, spool.File)); err != nil {
 				t.Fatal(err)
 			}
+			log.Set(func() { log.Down = false })
 			live(write)
 			live(write)
-			want := 1
-			if name == "kept" {
-				want = 0
+			var told []string
+			written := -2 // those of the later lives
+			log.Set(func() {
+				for _, e := range log.Entries {
+					if r := e.GetRecord(); r.GetKind() == auditv1.Kind_KIND_STARTED {
+						told = append(told, r.GetBody().GetSummary())
+					} else {
+						written++
+					}
+				}
+			})
+			if written != c.written {
+				t.Errorf("%d records of the first life are in the log, want %d", written, c.written)
 			}
-			if n := told(); n != want {
-				t.Errorf("it is told %d times, want %d", n, want)
+			if c.told == "" && len(told) > 0 || c.told != "" && (len(told) != 1 || !strings.HasPrefix(told[0], c.told)) {
+				t.Errorf("the log is told %q, want %q", told, c.told)
 			}
 		})
 	}
