@@ -9,7 +9,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
@@ -27,17 +26,11 @@ func TestRulesOnAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	state, err := store.Open(t.Context(), dir, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	state, err := store.New(t.Context(), db, store.WithReserve(kept))
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer state.Close()
 	c := Config{Store: state, Journal: journal.New(heard{}, time.Now, platformtest.Logger()), Now: time.Now, Logger: platformtest.Logger()}
 	l, err := New(t.Context(), c)
 	if err != nil {

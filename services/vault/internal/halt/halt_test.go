@@ -1,32 +1,23 @@
 package halt
 
 import (
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/vault/internal/store"
 )
 
 func open(t *testing.T) (*Switch, *store.Store) {
 	t.Helper()
-	dir := t.TempDir()
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	s, err := store.Open(t.Context(), t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	s, err := store.New(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = s.Close() })
 	return again(t, s), s
 }
 
@@ -116,19 +107,8 @@ func TestNothingRunsAcrossAHalt(t *testing.T) {
 
 // A disk that refuses does not keep a halt from being in force.
 func TestHaltIsInForceThoughTheDiskRefuses(t *testing.T) {
-	dir := t.TempDir()
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := store.New(t.Context(), db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sw := again(t, s)
-	if err := db.Close(); err != nil {
+	sw, s := open(t)
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if epoch, err := sw.Halt(t.Context(), "alice", "", time.Now()); err == nil || epoch != sw.Now().Epoch || epoch != 2 {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
-	"database/sql"
 	"errors"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -21,7 +19,6 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/logproof"
@@ -105,7 +102,6 @@ type world struct {
 	t        testing.TB
 	mu       sync.Mutex
 	now      time.Time
-	db       *sql.DB
 	store    *store.Store
 	audit    *recorder
 	halt     *halt.Switch
@@ -141,7 +137,7 @@ func newWorld(t testing.TB) *world {
 		w.clients[id] = c
 	}
 	w.start()
-	t.Cleanup(func() { _ = w.db.Close() })
+	t.Cleanup(func() { _ = w.store.Close() })
 	return w
 }
 
@@ -150,14 +146,10 @@ func (w *world) start() {
 	w.t.Helper()
 	ctx := context.Background()
 	var err error
-	if w.db != nil {
-		w.must(w.db.Close())
+	if w.store != nil {
+		w.must(w.store.Close())
 	}
-	w.db, err = database.Open(ctx, database.Config{
-		Path: filepath.Join(w.Dir, "vault.db"), StateDir: w.Dir, Migrations: store.Migrations(), Service: "the vault",
-	})
-	w.must(err)
-	w.store, err = store.New(ctx, w.db)
+	w.store, err = store.Open(ctx, w.Dir, nil)
 	w.must(err)
 	w.halt, err = halt.New(ctx, w.store)
 	w.must(err)

@@ -4,26 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/reserve"
 )
-
-// Option changes a store that New makes.
-type Option func(*options)
-
-type options struct {
-	kept  *reserve.Reserve
-	seals *database.Seals
-}
-
-// WithReserve makes the store give up the reserve, when the disk is full, for what stops things: a halt, a refusal, an end of
-// standing authority, what is in force of the rules, and calls of tools that take load off the host. Everything else is then refused
-// with reserve.Refused.
-func WithReserve(kept *reserve.Reserve) Option { return func(o *options) { o.kept = kept } }
-
-// WithSeals makes the store refuse rows that do not bear their seals. Sealed are the tables that have them.
-func WithSeals(seals *database.Seals) Option { return func(o *options) { o.seals = seals } }
 
 // Damage names rows that do not bear their seals; everything is halted before Accept takes them as they are.
 func (s *Store) Damage() []string { return s.engine.damage() }
@@ -33,7 +16,7 @@ func (s *Store) Accept(ctx context.Context) error {
 	return s.keeping(always, func() error { return s.engine.accept(ctx) })
 }
 
-// State is what all of it is now; nothing without seals.
+// State is what all of it is now.
 func (s *Store) State(ctx context.Context) (recorder.State, error) { return s.engine.state(ctx) }
 
 // distrust halts a switch that does not bear its seal, or is not there: its epoch says nothing.

@@ -8,7 +8,6 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
@@ -26,17 +25,11 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	s, err := store.Open(t.Context(), dir, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	s, err := store.New(t.Context(), db, store.WithReserve(kept))
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer s.Close()
 	at, made := time.Now(), 0
 	operation := func(tool string) *store.Operation {
 		made++

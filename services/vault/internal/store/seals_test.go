@@ -10,19 +10,14 @@ import (
 
 // An operation that changed on the disk while the vault runs is not served.
 func TestARowWithoutItsSealIsNotRead(t *testing.T) {
-	dir := t.TempDir()
-	db, seals, err := database.OpenSealed(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: Migrations(), Service: "the vault",
-	}, Sealed()...)
+	s, err := Open(t.Context(), t.TempDir(), nil)
 	must(t, err)
-	defer db.Close()
-	s, err := New(t.Context(), db, WithSeals(seals))
-	must(t, err)
+	defer s.Close()
 	must(t, s.Insert(t.Context(), full("one")))
 	if _, err := s.Operation(t.Context(), "one"); err != nil {
 		t.Error(err)
 	}
-	_, err = db.ExecContext(t.Context(), `DROP TRIGGER temp.seal_operations_update; UPDATE operations SET principal = 'other'`)
+	_, err = s.engine.(*sqlite).db.ExecContext(t.Context(), `DROP TRIGGER temp.seal_operations_update; UPDATE operations SET principal = 'other'`)
 	must(t, err)
 	if _, err := s.Operation(t.Context(), "one"); !errors.Is(err, database.ErrDamaged) {
 		t.Errorf("it is served: %v", err)
@@ -61,14 +56,12 @@ func TestASwitchThatBearsItsSealStays(t *testing.T) {
 // TestWhatCannotBeReadOrWrittenIsNotDone: a spend whose operation cannot be moved is none, and a spend key that cannot be read is not one
 // that was never redeemed.
 func TestWhatCannotBeReadOrWrittenIsNotDone(t *testing.T) {
-	ctx, dir := t.Context(), t.TempDir()
-	db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: Migrations(), Service: "the vault"})
-	must(t, err)
-	s, err := New(ctx, db)
+	ctx := t.Context()
+	s, err := Open(ctx, t.TempDir(), nil)
 	must(t, err)
 	must(t, s.Insert(ctx, full("one")))
 	must(t, s.Approve(ctx, full("one"), nil))
-	_, err = db.ExecContext(ctx, `CREATE TRIGGER broken BEFORE UPDATE ON operations BEGIN SELECT RAISE(ABORT, 'broken'); END`)
+	_, err = s.engine.(*sqlite).db.ExecContext(ctx, `CREATE TRIGGER broken BEFORE UPDATE ON operations BEGIN SELECT RAISE(ABORT, 'broken'); END`)
 	must(t, err)
 	if err := s.Spend(ctx, Spend{OperationID: "one", Use: 1}); err == nil || errors.Is(err, ErrState) {
 		t.Errorf("the operation stays approved: %v", err)
@@ -76,7 +69,7 @@ func TestWhatCannotBeReadOrWrittenIsNotDone(t *testing.T) {
 	if _, err := s.Spent(ctx, "one", 1); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the spend key: %v", err)
 	}
-	must(t, db.Close())
+	must(t, s.Close())
 	if _, err := s.Spent(ctx, "one", 1); err == nil || errors.Is(err, ErrNotFound) {
 		t.Errorf("a spend key that cannot be read: %v", err)
 	}

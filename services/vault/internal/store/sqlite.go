@@ -30,8 +30,8 @@ func Migrations() fs.FS {
 	return sub
 }
 
-// Sealed returns the tables that carry authority, for database.OpenSealed.
-func Sealed() []string {
+// sealedTables returns the tables that carry authority.
+func sealedTables() []string {
 	var out []string
 	for _, t := range tables {
 		if t.sealed {
@@ -44,49 +44,32 @@ func Sealed() []string {
 // sqlite is the engine of one process with a file.
 type sqlite struct {
 	db    *sql.DB
-	seals *database.Seals // nil: rows have none
+	seals *database.Seals
 	// prepared are the statements of an operation's life, by their texts. It does not change.
 	prepared map[string]*sql.Stmt
-	// own: the database is the engine's to close.
-	own bool
 }
 
 // Open opens or makes the database in the state folder, out of the reserve where the disk is full: a vault that could not start could
-// not halt, refuse or take back either.
+// not halt, refuse or take back either. When the disk is full the store gives the reserve up for what stops things: a halt, a refusal, an
+// end of standing authority, what is in force of the rules, and calls of tools that take load off the host. Everything else is then refused
+// with reserve.Refused.
 func Open(ctx context.Context, stateDir string, kept *reserve.Reserve) (*Store, error) {
 	var db *sql.DB
 	var seals *database.Seals
 	if err := kept.Write(true, func() (err error) {
 		db, seals, err = database.OpenSealed(ctx, database.Config{
 			Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: Migrations(), Service: "the vault",
-		}, Sealed()...)
+		}, sealedTables()...)
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	s, err := begin(ctx, &sqlite{db: db, seals: seals, own: true}, kept)
-	if err != nil {
+	e := &sqlite{db: db, seals: seals}
+	s := &Store{engine: e, kept: kept}
+	if err := errors.Join(s.distrust(ctx), e.prepare(ctx)); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
-}
-
-// New takes a database whose schema is Migrations'. The caller closes it.
-func New(ctx context.Context, db *sql.DB, opts ...Option) (*Store, error) {
-	var o options
-	for _, opt := range opts {
-		opt(&o)
-	}
-	return begin(ctx, &sqlite{db: db, seals: o.seals}, o.kept)
-}
-
-// begin is a Store on an engine that is ready.
-func begin(ctx context.Context, e *sqlite, kept *reserve.Reserve) (*Store, error) {
-	s := &Store{engine: e, kept: kept}
-	if err := s.distrust(ctx); err != nil {
-		return nil, err
-	}
-	return s, e.prepare(ctx)
 }
 
 // prepare has SQLite parse once what every operation runs from its request to its end.
@@ -105,12 +88,7 @@ func (e *sqlite) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (e *sqlite) close() error {
-	if e.own {
-		return e.db.Close()
-	}
-	return nil
-}
+func (e *sqlite) close() error { return e.db.Close() }
 
 // hold and lasts: no other process leads, since each has its state folder to itself.
 func (e *sqlite) hold(ctx context.Context) error { <-ctx.Done(); return nil }
@@ -118,19 +96,11 @@ func (e *sqlite) lasts() bool                    { return true }
 
 func (e *sqlite) probe(ctx context.Context) error { return database.Probe(ctx, e.db) }
 
-func (e *sqlite) damage() []string {
-	if e.seals == nil {
-		return nil
-	}
-	return e.seals.Damage()
-}
+func (e *sqlite) damage() []string { return e.seals.Damage() }
 
 func (e *sqlite) accept(ctx context.Context) error { return e.seals.Accept(ctx) }
 
 func (e *sqlite) state(ctx context.Context) (recorder.State, error) {
-	if e.seals == nil {
-		return recorder.State{}, nil
-	}
 	state, err := e.seals.State(ctx)
 	return recorder.State(state), err
 }

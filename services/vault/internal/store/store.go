@@ -132,7 +132,7 @@ type Store struct {
 	kept   *reserve.Reserve // nil: there is none
 }
 
-// Close closes the database, where the store opened it.
+// Close closes the database.
 func (s *Store) Close() error { return s.engine.close() }
 
 // Hold keeps this process's lead until it is lost (ErrFollows: what the process keeps in memory may be old) or ctx ends.

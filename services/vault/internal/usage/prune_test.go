@@ -9,7 +9,7 @@ import (
 
 // A call that joins another is committed and given back. Whatever is pruned in between, the books stay right and open.
 func TestPruneBetweenCommitAndRelease(t *testing.T) {
-	db := open(t, t.TempDir())
+	db := open(t, t.TempDir(), nil)
 	b := New(db, time.Now)
 	kept := place(t, b, alice)
 	commit(t, kept)
@@ -44,7 +44,7 @@ func TestPruneBetweenCommitAndRelease(t *testing.T) {
 
 // A call that was kept is given back by nobody.
 func TestKeptStaysCounted(t *testing.T) {
-	b := New(open(t, t.TempDir()), time.Now)
+	b := New(open(t, t.TempDir(), nil), time.Now)
 	r := place(t, b, alice)
 	commit(t, r)
 	r.Keep()
@@ -61,7 +61,7 @@ func TestKeptStaysCounted(t *testing.T) {
 // A clock that is set back over midnight finds what was counted that day.
 func TestClockSetBack(t *testing.T) {
 	now := time.Date(2026, 3, 1, 0, 5, 0, 0, time.Local)
-	b := New(open(t, t.TempDir()), func() time.Time { return now })
+	b := New(open(t, t.TempDir(), nil), func() time.Time { return now })
 	now = now.Add(-10 * time.Minute) // the last day of February
 	for range 2 {
 		r := place(t, b, alice)

@@ -8,7 +8,6 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
-	"durward.internal/services/vault/internal/store"
 )
 
 // TestABudgetStopsNoStop: on a disk that is really full a call that is counted is refused in the disk's own words, unless it takes
@@ -22,7 +21,7 @@ func TestABudgetStopsNoStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := open(t, dir, store.WithReserve(kept))
+	db := open(t, dir, kept)
 	b := New(db, time.Now)
 	start, stop := Who{Client: "alice", Session: "s-1", Tool: "start_service"}, Who{Client: "alice", Session: "s-1", Tool: "stop_service"}
 	commit(t, place(t, b, start))

@@ -2,7 +2,6 @@ package usage
 
 import (
 	"context"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,23 +9,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/vault/internal/store"
 )
 
-func open(t *testing.T, dir string, kept ...store.Option) *store.Store {
+func open(t *testing.T, dir string, kept *reserve.Reserve) *store.Store {
 	t.Helper()
-	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, "vault.db"), StateDir: dir, Migrations: store.Migrations(), Service: "the vault",
-	})
+	s, err := store.Open(t.Context(), dir, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
-	s, err := store.New(t.Context(), db, kept...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
@@ -51,7 +44,7 @@ func commit(t *testing.T, r *Reservation) {
 // A hundred calls at once at a budget of ten: ten go.
 func TestParallelCallsDoNotOvershoot(t *testing.T) {
 	dir := t.TempDir()
-	db := open(t, dir)
+	db := open(t, dir, nil)
 	b := New(db, time.Now)
 	var let atomic.Int32
 	var wg sync.WaitGroup
@@ -88,7 +81,7 @@ func TestParallelCallsDoNotOvershoot(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	now := time.Date(2026, 1, 31, 23, 0, 0, 0, time.Local)
-	db := open(t, t.TempDir())
+	db := open(t, t.TempDir(), nil)
 	b := New(db, func() time.Time { return now })
 	want := func(who Who, c Counts) {
 		t.Helper()
