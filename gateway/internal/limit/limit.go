@@ -8,6 +8,7 @@
 package limit
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -184,10 +185,5 @@ func (e *entry) fresh(now time.Time) bool {
 	if e.taken != [slots]int{} {
 		return false
 	}
-	for _, bucket := range e.buckets {
-		if bucket != nil && bucket.TokensAt(now) < float64(bucket.Burst()) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(e.buckets[:], func(b *rate.Limiter) bool { return b != nil && b.TokensAt(now) < float64(b.Burst()) })
 }

@@ -85,14 +85,18 @@ func Load(path string, opts Options) (*Catalog, error) {
 	if err := opts.Foreign.Refuse(path); err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
 	}
-	files, err := read(path)
+	files, err := Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
 	}
 	return ParseFiles(files, opts)
 }
 
-func read(path string) ([]File, error) {
+// ErrEmpty is Read's for a folder.
+var ErrEmpty = errors.New("no .yaml file is in this folder")
+
+// Read reads a catalog's files and checks nothing.
+func Read(path string) ([]File, error) {
 	names, err := list(path)
 	if err != nil {
 		return nil, err
@@ -130,7 +134,7 @@ func list(path string) ([]string, error) {
 	}
 	switch {
 	case len(names) == 0:
-		return nil, fmt.Errorf("%s: no .yaml file is in this folder", path)
+		return nil, fmt.Errorf("%s: %w", path, ErrEmpty)
 	case len(names) > maxFiles:
 		return nil, fmt.Errorf("%s: more than %d files", path, maxFiles)
 	}

@@ -9,7 +9,7 @@ import (
 // Ports returns the ports of the services in a catalogue, a file or a folder, as it is there now. It judges nothing else: those of entries
 // that are wrong or disabled are among them. An error says that they are not known.
 func Ports(path string) (map[uint16]bool, error) {
-	files, err := read(path)
+	files, err := Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("catalogue: %w", err)
 	}

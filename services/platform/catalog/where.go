@@ -25,7 +25,7 @@ type Written struct {
 // Find finds a service's entry in the catalog at path, which need not be good. ok is false where it is in none of its files, or
 // they cannot be read.
 func Find(path, id string) (w Written, ok bool) {
-	files, err := read(path)
+	files, err := Read(path)
 	if err != nil {
 		return Written{}, false
 	}

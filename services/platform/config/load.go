@@ -1,12 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -45,6 +47,16 @@ func Load(path string, into any) error {
 		return err
 	}
 	return Parse(path, data, into)
+}
+
+// Blank reports whether a file holds comments and nothing else, which is no YAML document and to some readers no mistake.
+func Blank(data []byte) bool {
+	for line := range bytes.Lines(data) {
+		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
+			return false
+		}
+	}
+	return true
 }
 
 // Parse is Load for what has been read already; name stands in errors for the path.
@@ -243,12 +255,8 @@ func unknownKey(t *token.Token, key, path string, fields map[string]reflect.Type
 	if path != "" {
 		where = " in " + clean.Line(path, 200)
 	}
-	var known []string
-	for name := range fields {
-		known = append(known, name)
-	}
 	hint := ""
-	if near := Suggest(key, known); len(near) > 0 {
+	if near := Suggest(key, slices.Collect(maps.Keys(fields))); len(near) > 0 {
 		hint = fmt.Sprintf(`; did you mean %q?`, near[0])
 	}
 	return at(t, "unknown key %s%s%s", show(key), where, hint)

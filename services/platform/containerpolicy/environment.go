@@ -88,12 +88,7 @@ func lasting(folder string) bool {
 func harmless(key, value string) bool {
 	switch {
 	case key == "NVIDIA_DRIVER_CAPABILITIES":
-		for name := range strings.SplitSeq(value, ",") {
-			if !slices.Contains([]string{"compute", "utility", "video"}, name) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(strings.Split(value, ","), func(name string) bool { return !slices.Contains([]string{"compute", "utility", "video"}, name) })
 	case strings.HasPrefix(key, "NVIDIA_REQUIRE_"), strings.HasSuffix(key, "_VERSION"):
 		return true
 	}

@@ -8,6 +8,7 @@ package desktop
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,14 +77,7 @@ type session struct {
 func New(now func() time.Time) *Gate { return &Gate{now: now, sessions: map[string]*session{}} }
 
 // Controls reports whether the tool is one for controlling a desktop.
-func Controls(tool contract.Tool) bool {
-	for _, tag := range tool.Tags {
-		if isDesktop(tag) {
-			return true
-		}
-	}
-	return false
-}
+func Controls(tool contract.Tool) bool { return slices.ContainsFunc(tool.Tags, isDesktop) }
 
 func isDesktop(tag string) bool { return tag == "desktop" || strings.HasPrefix(tag, "desktop:") }
 

@@ -2,6 +2,7 @@ package enginecmd
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -124,14 +125,7 @@ func unwrapEnv(args []string, environment *map[string]string) (rest []string, go
 }
 
 // has reports whether a word is among those of a list with spaces.
-func has(words, word string) bool {
-	for one := range strings.FieldsSeq(words) {
-		if one == word {
-			return true
-		}
-	}
-	return false
-}
+func has(words, word string) bool { return slices.Contains(strings.Fields(words), word) }
 
 // Env takes env away from the front of an argument vector, and what it sets. One that does not begin with it is returned as it is.
 func Env(argv []string) (inner []string, environment map[string]string, ok bool) {

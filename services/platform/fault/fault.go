@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,7 +93,7 @@ func (e *Error) LogValue() slog.Value {
 	}
 	var inner *Error
 	switch {
-	case e.Cause == nil, fromPeer(e.Cause):
+	case e.Cause == nil, FromPeer(e.Cause):
 	case errors.As(e.Cause, &inner):
 		attrs = append(attrs, slog.Any("cause", inner))
 	default:
@@ -101,14 +102,10 @@ func (e *Error) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// fromPeer reports whether a cause is a status that carries another process's fault: its text is that process's sentence.
-func fromPeer(cause error) bool {
-	for _, detail := range status.Convert(cause).Details() {
-		if _, ok := detail.(*callv1.Fault); ok {
-			return true
-		}
-	}
-	return false
+// FromPeer reports whether an error is a status that carries another process's fault, as against the transport having failed: its text
+// is that process's sentence.
+func FromPeer(err error) bool {
+	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool { _, ok := detail.(*callv1.Fault); return ok })
 }
 
 // Is reports whether err is, or wraps, a fault with that code.

@@ -119,12 +119,7 @@ func (r *rule) fits(t *subject) bool {
 
 // Counted reports whether some rule about the tool may look at how often the client called it: whether calls are to be counted.
 func (s *Set) Counted(client, tool string) bool {
-	for _, r := range s.rules {
-		if r.uses&usesCalls != 0 && r.aboutTool(tool) && r.mayMean(client) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.rules, func(r *rule) bool { return r.uses&usesCalls != 0 && r.aboutTool(tool) && r.mayMean(client) })
 }
 
 // aboutTool reports whether the rule's scope takes in an action of the tool.

@@ -177,7 +177,7 @@ func (c *client) convert(ctx context.Context, method string, err error) error {
 		return nil
 	}
 	f := fault.From(err)
-	if f.Code == callv1.Code_CODE_UNAVAILABLE && !saysItself(err) && !errors.Is(err, errRevoked) && !errors.Is(ctx.Err(), context.Canceled) {
+	if f.Code == callv1.Code_CODE_UNAVAILABLE && !fault.FromPeer(err) && !errors.Is(err, errRevoked) && !errors.Is(ctx.Err(), context.Canceled) {
 		// Whoever reads it wants to know which process.
 		problem := " cannot be reached"
 		if status.Code(err) == codes.DeadlineExceeded {
@@ -189,16 +189,6 @@ func (c *client) convert(ctx context.Context, method string, err error) error {
 		c.cfg.Logger.DebugContext(ctx, "call to peer failed", "method", method, "server", c.cfg.Server, "fault", f)
 	}
 	return f
-}
-
-// saysItself reports whether the peer sent a fault, as against the transport having failed.
-func saysItself(err error) bool {
-	for _, detail := range status.Convert(err).Details() {
-		if _, ok := detail.(*callv1.Fault); ok {
-			return true
-		}
-	}
-	return false
 }
 
 type clientStream struct {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
 )
@@ -108,7 +109,7 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 			if layer == LayerUser {
 				source.User = userOf(name)
 			}
-			if !blank(data) {
+			if !config.Blank(data) {
 				s.sources = append(s.sources, source)
 			}
 		}

@@ -1,7 +1,6 @@
 package security
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -52,7 +51,7 @@ type given struct {
 
 // parseSettings reads a security.yaml; name stands in errors.
 func parseSettings(name string, data []byte) ([]given, error) {
-	if blank(data) {
+	if config.Blank(data) {
 		return nil, nil
 	}
 	var shape settingsFile
@@ -70,16 +69,6 @@ func parseProject(name string, data []byte) (settings []given, tools bool, err e
 	}
 	settings, err = collect(name, data, "settings.")
 	return settings, shape.Tools != nil, err
-}
-
-// blank reports whether a file holds comments and nothing else, which is no YAML document and here no mistake.
-func blank(data []byte) bool {
-	for _, line := range bytes.Split(data, []byte("\n")) {
-		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
-			return false
-		}
-	}
-	return true
 }
 
 // collect finds the settings of a file that has the right shape, below a prefix.

@@ -35,7 +35,7 @@ type projectsFile struct {
 
 // ParseProjects reads a projects.yaml; name stands in errors.
 func ParseProjects(name string, data []byte) ([]Project, error) {
-	if blank(data) {
+	if config.Blank(data) {
 		return nil, nil
 	}
 	var doc projectsFile

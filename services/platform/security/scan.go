@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -74,12 +75,7 @@ func (o *Options) list() listing {
 		l.problems["/"] = fmt.Sprintf("there are more than %d files", maxFiles)
 		l.files = nil
 	}
-	names := make([]string, 0, len(o.Also))
-	for name := range o.Also {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(o.Also)) {
 		l.add(found{name, LayerSystem, o.Also[name], maxAlso})
 	}
 	return l

@@ -48,12 +48,7 @@ func NewLogger(w io.Writer, service, level string) (*slog.Logger, error) {
 // Secret reports whether a key (of a log attribute or an environment variable) names something that is masked.
 func Secret(key string) bool {
 	key = strings.ToLower(key)
-	for _, word := range []string{"token", "key", "secret", "password", "credential"} {
-		if strings.Contains(key, word) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"token", "key", "secret", "password", "credential"}, func(word string) bool { return strings.Contains(key, word) })
 }
 
 // personal are keys of names that people chose for themselves and their programs. Logs name sessions and requests; who

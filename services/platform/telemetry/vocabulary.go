@@ -57,12 +57,8 @@ func (v *vocabulary) tool(s string) bool {
 }
 
 func tier(s string) bool {
-	for _, t := range []optionsv1.Tier{optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE, optionsv1.Tier_TIER_DESTRUCTIVE} {
-		if contract.TierName(t) == s {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]optionsv1.Tier{optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE, optionsv1.Tier_TIER_DESTRUCTIVE},
+		func(t optionsv1.Tier) bool { return contract.TierName(t) == s })
 }
 
 func status(s string) bool {

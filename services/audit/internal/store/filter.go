@@ -3,6 +3,7 @@ package store
 import (
 	"hash/fnv"
 	"io"
+	"slices"
 )
 
 // A filter says which terms a block may hold: a Bloom filter of twelve bits for each.
@@ -78,12 +79,9 @@ func mayHold(filter []byte, terms []uint64) bool {
 	if len(filter) == 0 {
 		return true // one that was damaged hides nothing
 	}
-	for _, t := range terms {
-		if !probe(t, len(filter), func(at int, bit byte) bool { return filter[at]&bit != 0 }) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(terms, func(t uint64) bool {
+		return !probe(t, len(filter), func(at int, bit byte) bool { return filter[at]&bit != 0 })
+	})
 }
 
 // probe calls f with each bit of a term in a filter of so many bytes, until it returns false.

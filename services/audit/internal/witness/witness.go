@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/mod/sumdb/note"
@@ -143,12 +144,7 @@ func (w *Witness) Add(ctx context.Context, old uint64, proof []tlog.Hash, signed
 }
 
 func (w *Witness) knows(origin string) bool {
-	for _, key := range w.cfg.Logs {
-		if key.Name() == origin {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.cfg.Logs, func(key note.Verifier) bool { return key.Name() == origin })
 }
 
 // extends checks the proof. The caller holds mu.

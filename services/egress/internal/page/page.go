@@ -5,6 +5,7 @@ package page
 import (
 	"bytes"
 	"net/url"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -177,13 +178,8 @@ func (w *writer) block(a atom.Atom) {
 
 // invisible reports whether a style hides its element.
 func invisible(style string) bool {
-	style = strings.ToLower(strings.Join(strings.Fields(style), ""))
-	for _, way := range []string{"display:none", "visibility:hidden", "opacity:0;", "font-size:0"} {
-		if strings.Contains(style+";", way) {
-			return true
-		}
-	}
-	return false
+	style = strings.ToLower(strings.Join(strings.Fields(style), "")) + ";"
+	return slices.ContainsFunc([]string{"display:none", "visibility:hidden", "opacity:0;", "font-size:0"}, func(way string) bool { return strings.Contains(style, way) })
 }
 
 // parentheses end a link in Markdown.

@@ -3,6 +3,7 @@ package memreq
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -236,9 +237,7 @@ func byIndex(s *catalog.Service, inOrder []uint32) map[uint32]uint32 {
 
 func larger(a, b map[uint32]uint32) map[uint32]uint32 {
 	out := make(map[uint32]uint32, len(a))
-	for index, mib := range a {
-		out[index] = mib
-	}
+	maps.Copy(out, a)
 	for index, mib := range b {
 		out[index] = max(out[index], mib)
 	}

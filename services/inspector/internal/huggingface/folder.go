@@ -115,12 +115,7 @@ func (f Folder) names() ([]string, error) {
 }
 
 func sorted(names map[string]bool) []string {
-	out := make([]string, 0, len(names))
-	for name := range names {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(names))
 }
 
 // whole reads a file of at most so many bytes.

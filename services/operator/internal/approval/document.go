@@ -107,10 +107,8 @@ func (s Document) destructive() bool {
 	if s.Statement.Tier == contract.TierName(optionsv1.Tier_TIER_DESTRUCTIVE) {
 		return true
 	}
-	for _, t := range s.Statement.Tools {
-		if tool, ok := contract.Lookup(t.Name); ok && tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Statement.Tools, func(t statement.Tool) bool {
+		tool, ok := contract.Lookup(t.Name)
+		return ok && tool.Tier == optionsv1.Tier_TIER_DESTRUCTIVE
+	})
 }

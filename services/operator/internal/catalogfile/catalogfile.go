@@ -39,34 +39,13 @@ func AsList(v any) []any {
 	return items
 }
 
-// Read reads a catalog's files as the executor lists them.
+// Read reads a catalog's files as the executor lists them; none of a folder that has none yet.
 func Read(path string) ([]catalog.File, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
+	files, err := catalog.Read(path)
+	if errors.Is(err, catalog.ErrEmpty) {
+		return nil, nil
 	}
-	names := []string{path}
-	if info.IsDir() {
-		entries, err := os.ReadDir(path)
-		if err != nil {
-			return nil, err
-		}
-		names = nil
-		for _, e := range entries {
-			if filepath.Ext(e.Name()) == ".yaml" && !strings.HasPrefix(e.Name(), ".") {
-				names = append(names, filepath.Join(path, e.Name()))
-			}
-		}
-	}
-	files := make([]catalog.File, len(names))
-	for i, name := range names {
-		data, err := ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		files[i] = catalog.File{Name: name, Data: data}
-	}
-	return files, nil
+	return files, err
 }
 
 // NameError is why a file that was named cannot get the entry.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -46,12 +47,7 @@ func (v *Steps) Take(said *executorv1.WatchProgressResponse, now time.Time) bool
 
 // sorted returns the steps in their order.
 func (v *Steps) sorted() []*step {
-	out := make([]*step, 0, len(v.ByNumber))
-	for _, s := range v.ByNumber {
-		out = append(out, s)
-	}
-	slices.SortFunc(out, func(a, b *step) int { return int(a.said.GetStep()) - int(b.said.GetStep()) })
-	return out
+	return slices.SortedFunc(maps.Values(v.ByNumber), func(a, b *step) int { return int(a.said.GetStep()) - int(b.said.GetStep()) })
 }
 
 // Lines lays the steps out for a terminal.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 
 	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/platform/config"
 )
 
 func isScalar(v any) bool {
@@ -19,7 +21,7 @@ func isScalar(v any) bool {
 // content is what a file says.
 func content(raw []byte) (map[string]any, error) {
 	out := map[string]any{}
-	if blank(raw) {
+	if config.Blank(raw) {
 		return out, nil
 	}
 	if err := yaml.Unmarshal(raw, &out); err != nil {
@@ -29,15 +31,6 @@ func content(raw []byte) (map[string]any, error) {
 		out = map[string]any{}
 	}
 	return out, nil
-}
-
-func blank(raw []byte) bool {
-	for _, line := range split(raw) {
-		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
-			return false
-		}
-	}
-	return true
 }
 
 func put(m map[string]any, path []string, value any) error {

@@ -3,6 +3,7 @@
 package cause
 
 import (
+	"slices"
 	"strings"
 
 	"durward.internal/services/executor/internal/driver"
@@ -107,10 +108,5 @@ func fromLine(line string) string {
 }
 
 func containsAny(line string, texts []string) bool {
-	for _, text := range texts {
-		if strings.Contains(line, text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(line, text) })
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -337,12 +338,10 @@ func (a *app) elsewhere() string {
 }
 
 func onPath(folder, path string) bool {
-	for _, entry := range filepath.SplitList(path) {
-		if real, err := filepath.EvalSymlinks(entry); err == nil && real == folder {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(filepath.SplitList(path), func(entry string) bool {
+		real, err := filepath.EvalSymlinks(entry)
+		return err == nil && real == folder
+	})
 }
 
 // gpuLine says what GPUs there are and where that is known from, by the executor's own words.

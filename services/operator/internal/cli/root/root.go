@@ -262,10 +262,5 @@ func completeRest(a *cli.App, root *cobra.Command) {
 
 // takesArguments reports whether a command takes any argument at all.
 func takesArguments(cmd *cobra.Command) bool {
-	for _, args := range [][]string{{"x"}, {"x", "y"}, {"x", "y", "z"}} {
-		if cmd.Args != nil && cmd.Args(cmd, args) == nil {
-			return true
-		}
-	}
-	return false
+	return cmd.Args != nil && slices.ContainsFunc([][]string{{"x"}, {"x", "y"}, {"x", "y", "z"}}, func(args []string) bool { return cmd.Args(cmd, args) == nil })
 }
