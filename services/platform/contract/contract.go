@@ -6,6 +6,7 @@ package contract
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -107,24 +108,32 @@ var packages = map[protoreflect.FullName]optionsv1.Role{
 // catalog is derived once from the compiled descriptors, which never change.
 var catalog = sync.OnceValue(func() []Tool {
 	var tools []Tool
-	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
-		sink, ok := packages[file.Package()]
-		if !ok {
-			return true
+	for m, sink := range methods(protoregistry.GlobalFiles) {
+		if option := toolOption(m); option != nil {
+			tools = append(tools, newTool(m, option, sink))
 		}
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				if option := toolOption(methods.Get(j)); option != nil {
-					tools = append(tools, newTool(methods.Get(j), option, sink))
-				}
-			}
-		}
-		return true
-	})
+	}
 	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
 	return tools
 })
+
+// methods are the RPCs of those packages, each with its process's role.
+func methods(files *protoregistry.Files) iter.Seq2[protoreflect.MethodDescriptor, optionsv1.Role] {
+	return func(yield func(protoreflect.MethodDescriptor, optionsv1.Role) bool) {
+		files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+			role, ok := packages[file.Package()]
+			for i := 0; ok && i < file.Services().Len(); i++ {
+				of := file.Services().Get(i).Methods()
+				for j := range of.Len() {
+					if !yield(of.Get(j), role) {
+						return false
+					}
+				}
+			}
+			return true
+		})
+	}
+}
 
 // Tools returns every tool of the compiled contract, sorted by name. The slice is the caller's.
 func Tools() []Tool { return slices.Clone(catalog()) }
@@ -149,12 +158,11 @@ func Referred(ref *callv1.ToolRef) (Tool, bool) {
 
 // ByMethod finds a tool by its gRPC name.
 func ByMethod(fullMethod string) (Tool, bool) {
-	for _, t := range catalog() {
-		if t.FullMethod == fullMethod {
-			return t, true
-		}
+	i := slices.IndexFunc(catalog(), func(t Tool) bool { return t.FullMethod == fullMethod })
+	if i < 0 {
+		return Tool{}, false
 	}
-	return Tool{}, false
+	return catalog()[i], true
 }
 
 // PermitOf finds the tool whose permit an RPC takes: the tool itself, or the one that the RPC names.
@@ -189,21 +197,12 @@ func permitName(m protoreflect.MethodDescriptor) string {
 // OperatorStreams returns the streams of a sink that operators alone may call and that name no permit, by gRPC name.
 func OperatorStreams(sink optionsv1.Role) map[string]bool {
 	out := map[string]bool{}
-	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
-		if role, ok := packages[file.Package()]; !ok || role != sink {
-			return true
+	for m, role := range methods(protoregistry.GlobalFiles) {
+		stream := Permitted{Method: m}.Stream()
+		if role == sink && stream && permitName(m) == "" && slices.Equal(callers(m), []optionsv1.Role{optionsv1.Role_ROLE_OPERATOR}) {
+			out[fullMethod(m)] = true
 		}
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				p := Permitted{Method: methods.Get(j)}
-				if p.Stream() && permitName(p.Method) == "" && slices.Equal(callers(p.Method), []optionsv1.Role{optionsv1.Role_ROLE_OPERATOR}) {
-					out[fullMethod(p.Method)] = true
-				}
-			}
-		}
-		return true
-	})
+	}
 	return out
 }
 

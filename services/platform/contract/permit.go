@@ -30,27 +30,18 @@ func UnderPermit(sink optionsv1.Role) (map[string]Permitted, error) {
 func underPermits(files *protoregistry.Files, sink optionsv1.Role) (map[string]Permitted, error) {
 	out := map[string]Permitted{}
 	var open []string
-	files.RangeFiles(func(file protoreflect.FileDescriptor) bool {
-		if role, ok := packages[file.Package()]; !ok || role != sink {
-			return true
+	for m, role := range methods(files) {
+		p := Permitted{Method: m}
+		if role != sink || permitName(m) == "" && (!p.Stream() || sessions(m) || !slices.ContainsFunc(callers(m), permitted)) {
+			continue
 		}
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				p := Permitted{Method: methods.Get(j)}
-				if permitName(p.Method) == "" && (!p.Stream() || sessions(p.Method) || !slices.ContainsFunc(callers(p.Method), permitted)) {
-					continue
-				}
-				var ok bool
-				if p.Tool, ok = underPermit(p.Method); ok {
-					out[fullMethod(p.Method)] = p
-				} else {
-					open = append(open, fullMethod(p.Method))
-				}
-			}
+		var ok bool
+		if p.Tool, ok = underPermit(m); ok {
+			out[fullMethod(m)] = p
+		} else {
+			open = append(open, fullMethod(m))
 		}
-		return true
-	})
+	}
 	if len(open) > 0 {
 		slices.Sort(open)
 		return nil, fmt.Errorf("contract: RPCs under no permit: %s", strings.Join(open, ", "))
