@@ -151,6 +151,3 @@ func (a *Authority) judgeDesktop(ctx context.Context, c *call) error {
 	}
 	return nil
 }
-
-// KillDesktop ends desktop control in a session for good, in all of them if the session is "". A halt does so too.
-func (a *Authority) KillDesktop(session string) { a.desktop.Kill(session) }

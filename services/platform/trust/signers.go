@@ -24,7 +24,6 @@ type Signer struct {
 	Namespaces []string
 	// ValidAfter and ValidBefore are zero when the line does not limit them.
 	ValidAfter, ValidBefore time.Time
-	Comment                 string
 }
 
 // AllowedSigners is a parsed allowed_signers file. It is immutable.
@@ -69,7 +68,7 @@ func parseSigner(line string) (Signer, error) {
 	if !ok || strings.ContainsAny(operator, `*?!,"`) {
 		return Signer{}, errors.New("must begin with one literal operator name")
 	}
-	key, comment, options, _, err := ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(rest)))
+	key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(rest)))
 	if err != nil {
 		return Signer{}, errors.New("holds no readable public key")
 	}
@@ -79,7 +78,7 @@ func parseSigner(line string) (Signer, error) {
 	if err := strong(key); err != nil {
 		return Signer{}, err
 	}
-	s := Signer{Operator: operator, Key: key, Comment: comment}
+	s := Signer{Operator: operator, Key: key}
 	var seen []string
 	for _, option := range options {
 		name, quoted, _ := strings.Cut(option, "=")

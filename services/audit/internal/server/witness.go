@@ -24,10 +24,7 @@ func (s witnessService) GetCheckpoint(context.Context, *auditv1.GetCheckpointReq
 
 func (s witnessService) GetConsistency(ctx context.Context, req *auditv1.GetConsistencyRequest) (*auditv1.GetConsistencyResponse, error) {
 	proof, err := s.cfg.Log.Consistency(ctx, req.GetOldSize(), req.GetNewSize())
-	if err != nil {
-		return nil, err
-	}
-	return &auditv1.GetConsistencyResponse{Consistency: proof}, nil
+	return &auditv1.GetConsistencyResponse{Consistency: proof}, err
 }
 
 func (s witnessService) AddCosignatures(ctx context.Context, req *auditv1.AddCosignaturesRequest) (*auditv1.AddCosignaturesResponse, error) {

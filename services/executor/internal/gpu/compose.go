@@ -50,7 +50,7 @@ func (m *Monitor) compose(known *catalog.Catalog, raw reading) Host {
 
 // place gives every GPU its index, and notes what they are. What services make of them is missing yet.
 func (m *Monitor) place(known *catalog.Catalog, raw reading) Host {
-	h := Host{Source: SourceNone, At: raw.at}
+	h := Host{Source: SourceNone}
 	measured := m.measures(known)
 	if measured {
 		h.Source = m.cfg.Source.Name()

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"durward.internal/services/platform/catalog"
 )
@@ -41,8 +40,6 @@ type Source interface {
 // Host is one reading of every GPU of the host. Reading never fails: what could not be read says so.
 type Host struct {
 	Source string
-	// At is when the measurement began.
-	At time.Time
 	// Problem is why there are no GPUs at all, "" where that is as it should be: one of the sentences below.
 	Problem string
 	GPUs    []Device

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
@@ -129,7 +128,7 @@ func TestSimulated(t *testing.T) {
 					Claims:    []Share{{"both", 3, 3}, {"greedy", 120, 200}},
 				},
 			}}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Host{}, "At")); diff != "" {
+			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if got := m.Last(); got.GPUs[0].Used != 13 || got.GPUs[0].ServiceMiB("both") != 3 || got.GPUs[0].Outstanding() != 0 {

@@ -349,7 +349,7 @@ func (h *host) Last() gpu.Host {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looks++
-	return gpu.Host{Source: gpu.SourceNVML, At: time.Now(), GPUs: h.devices()}
+	return gpu.Host{Source: gpu.SourceNVML, GPUs: h.devices()}
 }
 
 func (h *host) devices() []gpu.Device {

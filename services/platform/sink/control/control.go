@@ -52,27 +52,18 @@ func New(cfg Config) *Sink { return &Sink{Config: cfg, started: time.Now()} }
 // Halt stops every further effect, durably.
 func (s *Sink) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
 	epoch, err := s.Authority.Halt(ctx, r.GetReason(), r.GetEpoch())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.HaltResponse{Epoch: epoch}, nil
+	return &executorv1.HaltResponse{Epoch: epoch}, err
 }
 
 // EndStanding makes standing statements void here.
 func (s *Sink) EndStanding(ctx context.Context, r *executorv1.EndStandingRequest) (*executorv1.EndStandingResponse, error) {
-	if err := s.Authority.EndStanding(ctx, r.GetStatements()); err != nil {
-		return nil, err
-	}
-	return &executorv1.EndStandingResponse{}, nil
+	return &executorv1.EndStandingResponse{}, s.Authority.EndStanding(ctx, r.GetStatements())
 }
 
 // Resume ends a halt, on a human's statement.
 func (s *Sink) Resume(ctx context.Context, r *executorv1.ResumeRequest) (*executorv1.ResumeResponse, error) {
 	epoch, err := s.Authority.Resume(ctx, r.GetStatement())
-	if err != nil {
-		return nil, err
-	}
-	return &executorv1.ResumeResponse{Epoch: epoch}, nil
+	return &executorv1.ResumeResponse{Epoch: epoch}, err
 }
 
 // Preview reads which call is to be previewed, strictly, and begins the answer.

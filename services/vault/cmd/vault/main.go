@@ -251,7 +251,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Operators: operators, Digest: state.Digest,
+		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Digest: state.Digest,
 		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})

@@ -290,17 +290,6 @@ func (r *Registry) Keys() []ed25519.PublicKey {
 	return out
 }
 
-// IDs returns the names of the clients that are let in, in the file's order.
-func (r *Registry) IDs() []string {
-	var out []string
-	for _, c := range *r.current.Load() {
-		if !c.Revoked {
-			out = append(out, c.ID)
-		}
-	}
-	return out
-}
-
 // LetIn reports whether there is a client of that id that is let in.
 func (r *Registry) LetIn(id string) bool {
 	_, ok := r.Lookup(id)

@@ -62,19 +62,13 @@ func (s *approvalService) ApproveOperation(ctx context.Context, req *vaultv1.App
 		return nil, err
 	}
 	op, err := s.Queue.Approve(ctx, req.GetOperationId(), req.GetStatement(), caller(ctx).String())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.ApproveOperationResponse{Operation: op}, nil
+	return &vaultv1.ApproveOperationResponse{Operation: op}, err
 }
 
 // DenyOperation ends an operation with the operator's words.
 func (s *approvalService) DenyOperation(ctx context.Context, req *vaultv1.DenyOperationRequest) (*vaultv1.DenyOperationResponse, error) {
 	op, err := s.Queue.Deny(ctx, req.GetOperationId(), clean.Line(req.GetReason(), 500), caller(ctx).String())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.DenyOperationResponse{Operation: op}, nil
+	return &vaultv1.DenyOperationResponse{Operation: op}, err
 }
 
 // ClaimOperation returns the grant of an approved operation when no agent waits for it.
@@ -87,10 +81,7 @@ func (s *approvalService) ClaimOperation(ctx context.Context, req *vaultv1.Claim
 		return nil, err
 	}
 	signed, err := s.Queue.Issue(ctx, op)
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.ClaimOperationResponse{Grant: signed, Operation: operation.Proto(op, waiters)}, nil
+	return &vaultv1.ClaimOperationResponse{Grant: signed, Operation: operation.Proto(op, waiters)}, err
 }
 
 // refusedByNow refuses an operation that the rules deny by now, and names the rule: who asks is an operator.
@@ -137,10 +128,7 @@ func (s *approvalService) GrantCommand(ctx context.Context, req *vaultv1.GrantCo
 		return nil, err
 	}
 	signed, err := s.Queue.Issue(ctx, op)
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.GrantCommandResponse{Grant: signed, OperationId: op.ID}, nil
+	return &vaultv1.GrantCommandResponse{Grant: signed, OperationId: op.ID}, err
 }
 
 func (s *approvalService) refuseCommand(ctx context.Context, cause error) error {

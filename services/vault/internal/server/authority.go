@@ -401,16 +401,10 @@ type redeemService struct {
 // Redeem spends a grant's key for the sink on the connection.
 func (s *redeemService) Redeem(ctx context.Context, req *vaultv1.RedeemRequest) (*vaultv1.RedeemResponse, error) {
 	at, err := s.Queue.Redeem(ctx, req.GetGrant(), caller(ctx).String())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.RedeemResponse{RedeemedAt: timestamppb.New(at), Epoch: s.Halt.Now().Epoch}, nil
+	return &vaultv1.RedeemResponse{RedeemedAt: timestamppb.New(at), Epoch: s.Halt.Now().Epoch}, err
 }
 
 // Settle says how a redeemed operation ended.
 func (s *redeemService) Settle(ctx context.Context, req *vaultv1.SettleRequest) (*vaultv1.SettleResponse, error) {
-	if err := s.Queue.Settle(ctx, req.GetOperationId(), req.GetUse(), req.GetOk(), caller(ctx).String()); err != nil {
-		return nil, err
-	}
-	return &vaultv1.SettleResponse{}, nil
+	return &vaultv1.SettleResponse{}, s.Queue.Settle(ctx, req.GetOperationId(), req.GetUse(), req.GetOk(), caller(ctx).String())
 }

@@ -88,10 +88,7 @@ func (s *policyService) AnnounceChange(ctx context.Context, req *vaultv1.Announc
 		refusal := fault.New(callv1.Code_CODE_DENIED, "the statement does not announce a change to this vault", fault.WithCause(err))
 		return nil, s.refused(ctx, "announcement-refused", "", nil, refusal)
 	}
-	if err := s.Changes.Announce(ctx, req.GetStatement(), v, caller(ctx).String()); err != nil {
-		return nil, err
-	}
-	return &vaultv1.AnnounceChangeResponse{}, nil
+	return &vaultv1.AnnounceChangeResponse{}, s.Changes.Announce(ctx, req.GetStatement(), v, caller(ctx).String())
 }
 
 // announcement verifies a statement of kind "config" that is for this vault, or for the whole trust domain, in this epoch.

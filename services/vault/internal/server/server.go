@@ -29,7 +29,6 @@ import (
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/telemetry"
-	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/capability"
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
@@ -87,8 +86,7 @@ type Config struct {
 	Safe  *safe.Safe
 	Audit Audit
 	// History is what the log knows of this vault; nil: its state is compared with nothing.
-	History   rollback.History
-	Operators func() *trust.AllowedSigners
+	History rollback.History
 	// Digest stands in the log for what it does not name (CH-1), as database.Seals's does.
 	Digest func(purpose string, values ...string) string
 	// Deep is the deep check; nil: none.

@@ -73,10 +73,7 @@ func (s *standingService) ProposeDangerous(ctx context.Context, req *vaultv1.Pro
 // ConfirmDangerous puts a proposal into force.
 func (s *standingService) ConfirmDangerous(ctx context.Context, req *vaultv1.ConfirmDangerousRequest) (*vaultv1.ConfirmDangerousResponse, error) {
 	granted, err := s.Standing.ConfirmDangerous(ctx, req.GetStatement(), caller(ctx).String())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.ConfirmDangerousResponse{Standing: granted}, nil
+	return &vaultv1.ConfirmDangerousResponse{Standing: granted}, err
 }
 
 // ListStanding shows what is in force, and who is muted.
@@ -88,10 +85,7 @@ func (s *standingService) ListStanding(context.Context, *vaultv1.ListStandingReq
 // RevokeStanding ends it at once, and what was approved by it and did not begin.
 func (s *standingService) RevokeStanding(ctx context.Context, req *vaultv1.RevokeStandingRequest) (*vaultv1.RevokeStandingResponse, error) {
 	ended, err := s.Standing.Revoke(ctx, req.GetStandingId(), req.GetSession(), clean.Line(req.GetReason(), 500), caller(ctx).String())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.RevokeStandingResponse{Ended: ended}, nil
+	return &vaultv1.RevokeStandingResponse{Ended: ended}, err
 }
 
 // MutePrincipal refuses what a client asks a human for, for a while, and denies what of it waits.
@@ -103,10 +97,7 @@ func (s *standingService) MutePrincipal(ctx context.Context, req *vaultv1.MutePr
 	}
 	reason = cmp.Or(reason, "the operator does not want to be asked for a while")
 	denied, err := s.Queue.DenyAll(ctx, req.GetPrincipal(), reason, by)
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.MutePrincipalResponse{Mute: mute, Denied: count(denied)}, nil
+	return &vaultv1.MutePrincipalResponse{Mute: mute, Denied: count(denied)}, err
 }
 
 // ListSessions shows the sessions that are open, of clients that are let in.

@@ -47,10 +47,7 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the texts are too long together")
 	}
 	result, err := s.replaced(ctx, who, token.OriginSink, req.GetTexts())
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, nil
+	return &vaultv1.TokeniseResponse{Texts: result.Texts, Replaced: count(result.Replaced)}, err
 }
 
 // Tokenize shows an agent a text of its own with references in the place of its values. The record holds it in that form.

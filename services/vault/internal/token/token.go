@@ -116,8 +116,6 @@ type Result struct {
 	Replaced, Redacted int
 	// New counts the values that are held since, by type; a secret's is its kind.
 	New map[string]int
-	// Lookalikes counts what only looked like a reference of this session.
-	Lookalikes int
 	// Unkept counts the places of personal data that is not held, so that its reference brings nothing back, and Secrets those of
 	// credentials of which that is so.
 	Unkept, Secrets int
@@ -137,11 +135,9 @@ func (v *Values) Arguments(ctx context.Context, session string, texts []string) 
 // tokenise replaces each value in the texts; rest makes what is no reference of the session harmless.
 func (v *Values) tokenise(ctx context.Context, session string, origin Origin, texts []string, rest func(string) string) (Result, error) {
 	h := v.holding(ctx, session)
-	found, lookalikes := make([][]piece, len(texts)), 0
+	found := make([][]piece, len(texts))
 	for i, text := range texts {
-		var n int
-		found[i], n = h.pieces(text, rest)
-		lookalikes += n
+		found[i] = h.pieces(text, rest)
 		for j := range found[i] {
 			p := &found[i][j]
 			if p.issued {
@@ -159,7 +155,7 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := &writing{v: v, h: h, origin: origin, Result: Result{Texts: make([]string, len(texts)), New: map[string]int{}, Lookalikes: lookalikes}}
+	w := &writing{v: v, h: h, origin: origin, Result: Result{Texts: make([]string, len(texts)), New: map[string]int{}}}
 	defer func() { v.persist(ctx, session, h, w.fresh) }() // also what an early end leaves held
 	// All are known before the first is looked for: a value that one text names may stand bare, or in part, in an earlier one.
 	var local index
@@ -353,11 +349,11 @@ type piece struct {
 	views  []view
 }
 
-// pieces cuts a text at the references that are this session's own: they stay as they are. Others are counted, and are in rest's hands.
-func (h *holding) pieces(text string, rest func(string) string) (out []piece, lookalikes int) {
+// pieces cuts a text at the references that are this session's own: they stay as they are. Others are in rest's hands.
+func (h *holding) pieces(text string, rest func(string) string) (out []piece) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	found, lookalikes := reference.Scan(text, func(r reference.Reference) bool {
+	found, _ := reference.Scan(text, func(r reference.Reference) bool {
 		held := h.byID[r.ID]
 		return held != nil && held.Class == r.Class && held.Type == r.Type
 	})
@@ -366,7 +362,7 @@ func (h *holding) pieces(text string, rest func(string) string) (out []piece, lo
 		out = append(out, piece{text: rest(text[at:f.From])}, piece{text: text[f.From:f.To], issued: true})
 		at = f.To
 	}
-	return append(out, piece{text: rest(text[at:])}), lookalikes
+	return append(out, piece{text: rest(text[at:])})
 }
 
 var (
