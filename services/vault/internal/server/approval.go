@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/store"
@@ -87,7 +88,7 @@ func (s *approvalService) ClaimOperation(ctx context.Context, req *vaultv1.Claim
 // refusedByNow refuses an operation that the rules deny by now, and names the rule: who asks is an operator.
 func (s *Server) refusedByNow(ctx context.Context, op *store.Operation) error {
 	rule, allowed := s.stillAllowed(op)
-	if allowed || rule == ruleGone { // the queue has a sentence for who is gone
+	if allowed || rule == decision.Gone { // the queue has a sentence for who is gone
 		return nil
 	}
 	r := journal.Operation(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, op)

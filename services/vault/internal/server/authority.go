@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/clients"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
@@ -70,7 +71,7 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 		return nil, err
 	}
 	j := s.judge(opened, client)
-	policyDigest := j.state.Policies.Digest()
+	policyDigest := j.State.Policies.Digest()
 	op := store.Operation{
 		ID: grant.NewID(), Principal: client.ID, Session: opened.Ref, Channel: client.Channel, ClientName: opened.ClientName,
 		KeyBound: opened.Client.KeyBound(), ToolName: req.GetTool().GetName(), ToolSource: req.GetTool().GetSource(),
@@ -80,14 +81,14 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	}
 	tool, sink, ok := s.tool(req.GetTool())
 	if !ok {
-		return s.deny(ctx, &op, ruleUnknownTool)
+		return s.deny(ctx, &op, decision.UnknownTool)
 	}
 	op.Tier, op.Audience = tool.Tier, sink.String()
 	arguments, err := decode(tool, req.GetArguments())
 	if err != nil {
-		if v, certain := j.always(tool); certain && v == policy.Deny {
+		if v, certain := j.Always(tool); certain && v == policy.Deny {
 			// What is denied whatever its arguments does not exist, and has no arguments to be wrong (ACL-3).
-			return s.deny(ctx, &op, ruleName(j.decide(tool, []byte("{}"), usage.Counts{}).Rule))
+			return s.deny(ctx, &op, decision.RuleName(j.Decide(tool, []byte("{}"), usage.Counts{}).Rule))
 		}
 		return nil, err
 	}
@@ -152,22 +153,22 @@ type asked struct {
 	discloses bool
 	opened    *session.Session
 	client    *clients.Client
-	judge     judge
+	judge     decision.Judge
 }
 
 // decide judges a call and lets it go the way that follows: it is denied, it has its grant, or it waits for a human. A call that a
 // limit is about takes its place first, and keeps it if something new comes of the call.
 func (s *authorityService) decide(ctx context.Context, a *asked) (*vaultv1.AuthoriseResponse, error) {
 	var place *usage.Reservation
-	if a.judge.counted(a.tool) {
+	if a.judge.Counted(a.tool) {
 		var err error
 		place, err = s.Usage.Reserve(ctx, usage.Who{Client: a.client.ID, Session: a.opened.Ref, Tool: policy.ActionName(a.tool)})
 		if err != nil {
 			return nil, err
 		}
 	}
-	d := a.judge.decide(a.tool, a.op.Arguments, place.Counts())
-	a.op.Rule, a.op.PolicyTier = ruleName(d.Rule), policyTier(d, a.tool)
+	d := a.judge.Decide(a.tool, a.op.Arguments, place.Counts())
+	a.op.Rule, a.op.PolicyTier = decision.RuleName(d.Rule), decision.PolicyTier(d, a.tool)
 	var resp *vaultv1.AuthoriseResponse
 	var fresh bool
 	var err error
@@ -192,21 +193,21 @@ func (s *authorityService) decide(ctx context.Context, a *asked) (*vaultv1.Autho
 
 // follow does what a decision says. fresh reports whether it came to something that was not there before.
 func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decision, place *usage.Reservation) (_ *vaultv1.AuthoriseResponse, fresh bool, _ error) {
-	way, standing := verdict(d), true
+	way, standing := decision.Verdict(d), true
 	if way == policy.Deny {
 		if d.RetryAfter > 0 {
 			return nil, false, limited(a, d)
 		}
 		resp, err := s.deny(ctx, &a.op, a.op.Rule)
 		if err == nil {
-			resp.Reason = a.judge.told(a.tool, d)
+			resp.Reason = a.judge.Told(a.tool, d)
 		}
 		return resp, false, err
 	}
 	if desktop.Controls(a.tool) {
-		confirmation, err := s.Desktop.Judge(a.opened.Ref, a.tool, a.client.Channel, a.judge.values.DesktopAllowed)
+		confirmation, err := s.Desktop.Judge(a.opened.Ref, a.tool, a.client.Channel, a.judge.Values.DesktopAllowed)
 		if fault.Is(err, callv1.Code_CODE_DENIED) {
-			resp, err := s.deny(ctx, &a.op, ruleDesktop)
+			resp, err := s.deny(ctx, &a.op, decision.DesktopGate)
 			return resp, false, err
 		}
 		if err != nil {
@@ -231,7 +232,7 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 			return s.run(ctx, r, h, true, giveBack)
 		}
 		// What ran because of a mode that has just ended asks.
-		if unattended(a.opened) && !a.judge.call.Dangerous {
+		if unattended(a.opened) && !a.judge.Call.Dangerous {
 			return s.run(ctx, r, nil, false, nil)
 		}
 	}
@@ -266,8 +267,8 @@ func limited(a *asked, d policy.Decision) error {
 
 func (a *asked) request() operation.Request {
 	return operation.Request{
-		Operation: a.op, Arguments: a.arguments, PendingLimit: a.client.Pending, Rule: a.op.Rule, Wait: seconds(a.judge.values.WaitS),
-		InDangerous: a.judge.call.Dangerous,
+		Operation: a.op, Arguments: a.arguments, PendingLimit: a.client.Pending, Rule: a.op.Rule, Wait: seconds(a.judge.Values.WaitS),
+		InDangerous: a.judge.Call.Dangerous,
 	}
 }
 

@@ -25,6 +25,6 @@ func BenchmarkDecide(b *testing.B) {
 	tool, _ := contract.Lookup("start_service")
 	b.ReportAllocs()
 	for b.Loop() {
-		v.judgeClient(client).decide(tool, []byte(`{"service_id":"a"}`), usage.Counts{})
+		v.judgeClient(client).Decide(tool, []byte(`{"service_id":"a"}`), usage.Counts{})
 	}
 }

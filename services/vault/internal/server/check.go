@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/issuer"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
@@ -69,7 +70,7 @@ func (s *Server) stillPermits(ctx context.Context, p *callv1.Permit, name string
 	if err != nil {
 		return err
 	}
-	if tool, ok := contract.Lookup(name); !ok || !s.judge(opened, client).permitted(tool, false) {
+	if tool, ok := contract.Lookup(name); !ok || !s.judge(opened, client).Permitted(tool, false) {
 		return denied("the rules do not let it run any more")
 	}
 	return nil
@@ -100,9 +101,9 @@ func (s *Server) stands(ctx context.Context, g *callv1.Grant) error {
 func (s *Server) stillRuns(op *store.Operation) bool {
 	d, ok := s.again(op)
 	if ok && op.Authority == store.ByUnattended {
-		return verdict(d) == policy.Run
+		return decision.Verdict(d) == policy.Run
 	}
-	return ok && (verdict(d) != policy.Deny || d.RetryAfter > 0)
+	return ok && (decision.Verdict(d) != policy.Deny || d.RetryAfter > 0)
 }
 
 func ended(cause string) error {

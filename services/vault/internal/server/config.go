@@ -55,7 +55,7 @@ func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityC
 
 // lower brings a session's ceiling down until it ends. It is recorded before it counts.
 func (s *toolService) lower(ctx context.Context, opened *session.Session, client *clients.Client, to optionsv1.Tier, outcome *callv1.Outcome) error {
-	present := s.judge(opened, client).call.Ceiling
+	present := s.judge(opened, client).Call.Ceiling
 	switch {
 	case to > present:
 		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the ceiling is "+contract.TierName(present)+" and can only be lowered here",
@@ -82,18 +82,18 @@ func (s *toolService) lower(ctx context.Context, opened *session.Session, client
 func (s *Server) bindings(opened *session.Session, client *clients.Client) *vaultv1.SecurityConfigResponse {
 	j := s.judge(opened, client)
 	resp := &vaultv1.SecurityConfigResponse{
-		TierCeiling: j.call.Ceiling, Channel: statement.ChannelName(client.Channel), Boundary: boundary,
+		TierCeiling: j.Call.Ceiling, Channel: statement.ChannelName(client.Channel), Boundary: boundary,
 	}
 	for _, tool := range contract.Tools() {
 		rule := &vaultv1.ToolRule{Tool: tool.Name, Decision: "depends"}
-		rule.Tier = j.decide(tool, []byte("{}"), usage.Counts{}).Tier
-		if verdict, certain := j.always(tool); certain {
+		rule.Tier = j.Decide(tool, []byte("{}"), usage.Counts{}).Tier
+		if verdict, certain := j.Always(tool); certain {
 			rule.Decision = verdict.String()
 		}
 		resp.Tools = append(resp.Tools, rule)
 	}
-	for _, e := range j.state.Settings(client.ID, client.User) {
-		resp.Settings = append(resp.Settings, sessionSetting(e, j.call.Ceiling))
+	for _, e := range j.State.Settings(client.ID, client.User) {
+		resp.Settings = append(resp.Settings, sessionSetting(e, j.Call.Ceiling))
 	}
 	for _, one := range s.Standing.Of(opened.Ref) {
 		if until, ok := s.Standing.Dangerous(opened.Ref); ok && one.GetKind() == string(statement.KindDangerous) {

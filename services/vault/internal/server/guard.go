@@ -4,9 +4,7 @@ import (
 	"context"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/session"
@@ -21,14 +19,8 @@ func (s *Server) valueOf(ctx context.Context, session string, ref reference.ID) 
 // unattended reports whether what a human's file lets run unasked may run so: for a client that signs what it asks for.
 func unattended(opened *session.Session) bool { return opened.Client.KeyBound() }
 
-// verdict is what policy said.
-func verdict(d policy.Decision) policy.Verdict { return d.Verdict }
-
 // hasAgent reports whether the client may say that it is that agent.
 func hasAgent(c *clients.Client, name string) bool { return c.HasAgent(name) }
-
-// mayCall reports whether an internal program's entry names the tool.
-func mayCall(c *clients.Client, tool contract.Tool) bool { return c.MayCall(tool) }
 
 // calledBy reports whether a client's sessions may be used on the caller's connection: those of an internal program by itself alone, all
 // others by the gateway, which relays their credentials.

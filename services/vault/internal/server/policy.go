@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/usage"
 )
 
@@ -57,7 +58,7 @@ func (s *policyService) ExplainCall(ctx context.Context, req *vaultv1.ExplainCal
 	tool, ok := contract.Lookup(req.GetTool())
 	if !ok {
 		return &vaultv1.ExplainCallResponse{
-			Decision: policy.Deny.String(), Rule: &vaultv1.PolicyRule{Rule: ruleUnknownTool, Layer: string(policy.BuiltIn), Forbids: true},
+			Decision: policy.Deny.String(), Rule: &vaultv1.PolicyRule{Rule: decision.UnknownTool, Layer: string(policy.BuiltIn), Forbids: true},
 			Reason: "there is no tool of that name here",
 		}, nil
 	}
@@ -70,13 +71,13 @@ func (s *policyService) ExplainCall(ctx context.Context, req *vaultv1.ExplainCal
 			fault.WithField("arguments"), fault.WithCause(err))
 	}
 	j := s.judgeClient(client)
-	j.call.Agent = req.GetAgent()
-	j.call.Dangerous = req.GetDangerous() && client.KeyBound() && !client.Messaging()
+	j.Call.Agent = req.GetAgent()
+	j.Call.Dangerous = req.GetDangerous() && client.KeyBound() && !client.Messaging()
 	counts, err := s.Usage.Look(ctx, usage.Who{Client: client.ID, Tool: policy.ActionName(tool)})
 	if err != nil {
 		return nil, err
 	}
-	d := j.decide(tool, arguments, counts)
+	d := j.Decide(tool, arguments, counts)
 	return &vaultv1.ExplainCallResponse{Decision: d.Verdict.String(), Rule: ruleProto(d.Rule), Tier: d.Tier, Reason: d.Reason}, nil
 }
 

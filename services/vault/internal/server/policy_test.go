@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
@@ -636,7 +637,7 @@ func TestDesktopTools(t *testing.T) {
 	v.clock.advance(time.Second)
 	resp, err = ask()
 	v.must(err)
-	if resp.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED || resp.GetRule() != ruleDesktop {
+	if resp.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED || resp.GetRule() != decision.DesktopGate {
 		t.Errorf("after the kill switch: %v", resp)
 	}
 }
@@ -647,11 +648,11 @@ func TestUnknownToolsNeverRun(t *testing.T) {
 	v.rule("policy/all.cedar", `permit (principal, action, resource);`)
 	client, _ := v.server.Clients.Lookup(bound)
 	j := v.server.judgeClient(client)
-	j.call.Dangerous = true
+	j.Call.Dangerous = true
 	for _, tier := range []optionsv1.Tier{optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE} {
 		tool, _ := contract.Lookup("start_service")
 		tool.Name, tool.Source, tool.Tier = "x", "mcp:y", tier
-		if d := j.decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Ask {
+		if d := j.Decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Ask {
 			t.Errorf("%s: %v by %v", tier, d.Verdict, d.Rule)
 		}
 	}
@@ -659,7 +660,7 @@ func TestUnknownToolsNeverRun(t *testing.T) {
 	j = v.server.judgeClient(client)
 	tool, _ := contract.Lookup("start_service")
 	tool.Name, tool.Source = "x", "mcp:y"
-	if d := j.decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Run {
+	if d := j.Decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Run {
 		t.Errorf("named by a human: %v by %v", d.Verdict, d.Rule)
 	}
 }

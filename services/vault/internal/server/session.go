@@ -117,7 +117,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		return nil, err
 	}
 	return &vaultv1.OpenSessionResponse{
-		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).call.Ceiling,
+		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).Call.Ceiling,
 		KeyBound: client.KeyBound(), Permits: permits, Tools: s.callable(s.judge(opened, client)), ExpiresAt: timestamppb.New(opened.ExpiresAt()),
 		IdleTimeoutS: uint32(opened.Idle.Seconds()),
 	}, nil
@@ -335,7 +335,7 @@ func (s *Server) permits(opened *session.Session, client *clients.Client) ([]*va
 	for _, sink := range append([]identity.ID{s.Self}, s.Sinks...) {
 		var names []string
 		for _, tool := range contract.Tools() { // sorted, as a permit must be
-			if tool.Sink == sink.Role() && j.permitted(tool, sink == s.Self) {
+			if tool.Sink == sink.Role() && j.Permitted(tool, sink == s.Self) {
 				names = append(names, tool.Name)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/credential"
+	"durward.internal/services/vault/internal/decision"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/server"
@@ -22,7 +23,7 @@ import (
 
 // guardFlags adds -weaken, for the negative controls of deploy/e2e.
 func guardFlags(flags *flag.FlagSet) {
-	guards := weakness.Of().And(operation.Guards).And(server.Guards).And(credential.Guards).
+	guards := weakness.Of().And(operation.Guards).And(server.Guards).And(decision.Guards).And(credential.Guards).
 		Also(changelog.GuardAnnouncement, changelog.WeakenAnnouncement).Also(halt.GuardHalted, halt.Weaken).
 		Also(clients.GuardRotation, clients.WeakenRotation).Also(usage.GuardReservation, usage.WeakenReservation).
 		// What the vault reads of others' packages.

@@ -5,10 +5,8 @@ import (
 	"crypto/rand"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/identity"
-	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/weakness"
@@ -20,7 +18,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the vault without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("unattended", "policy", "agent", "turns", "references", "may", "called-by").
+var Guards = weakness.Of("unattended", "agent", "turns", "references", "called-by").
 	Also(session.GuardOpening, session.WeakenOpening).Also("state", func() {
 	database.WeakenSeals()
 	rollback.Weaken()
@@ -43,19 +41,8 @@ func unattended(opened *session.Session) bool {
 	return opened.Client.KeyBound() || Guards.Off("unattended")
 }
 
-// verdict without "policy" lets run what policy denies.
-func verdict(d policy.Decision) policy.Verdict {
-	if Guards.Off("policy") && d.Verdict == policy.Deny {
-		return policy.Ask
-	}
-	return d.Verdict
-}
-
 // hasAgent without "agent" believes any name.
 func hasAgent(c *clients.Client, name string) bool { return Guards.Off("agent") || c.HasAgent(name) }
-
-// mayCall without "may" lets an internal program call every tool.
-func mayCall(c *clients.Client, tool contract.Tool) bool { return Guards.Off("may") || c.MayCall(tool) }
 
 // calledBy without "called-by" takes a session's handle from whoever has it.
 func calledBy(c *clients.Client, caller identity.ID) bool {

@@ -1,0 +1,13 @@
+package decision
+
+import (
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
+	"durward.internal/services/vault/internal/clients"
+)
+
+// Verdict is what policy said.
+func Verdict(d policy.Decision) policy.Verdict { return d.Verdict }
+
+// mayCall reports whether an internal program's entry names the tool.
+func mayCall(c *clients.Client, tool contract.Tool) bool { return c.MayCall(tool) }
