@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -113,39 +114,41 @@ type notes struct {
 
 type notesKey struct{}
 
+// noted is where the handler with this context leaves its notes; outside a tool's handler nobody reads them.
+func noted(ctx context.Context) *notes {
+	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
+		return n
+	}
+	return &notes{}
+}
+
 // Summarise sets the one line that says how the call went, from CATALOGUE text alone. Outside a tool's handler it does
 // nothing.
 func Summarise(ctx context.Context, line string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		n.summary = clean.Line(line, 500)
-	}
+	noted(ctx).summary = clean.Line(line, 500)
 }
 
 // Warn adds a warning to the reply, from CATALOGUE text alone.
 func Warn(ctx context.Context, line string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		n.warnings = append(n.warnings, clean.Line(line, 500))
-	}
+	n := noted(ctx)
+	n.warnings = append(n.warnings, clean.Line(line, 500))
 }
 
 // Override says that an argument named …_override changed a human's setting for this call: the reply says so, with a warning, and
 // the record. Both words come from our own text or from a number. Outside a tool's handler it does nothing.
 func Override(ctx context.Context, setting, value string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		line := clean.Line(setting+"="+value, 200)
-		n.overrides = append(n.overrides, line)
-		Warn(ctx, line+" for this call alone, by the argument "+setting+"_override; no setting was changed")
-	}
+	n, line := noted(ctx), clean.Line(setting+"="+value, 200)
+	n.overrides = append(n.overrides, line)
+	Warn(ctx, line+" for this call alone, by the argument "+setting+"_override; no setting was changed")
 }
 
 // Detail adds a word to the record of how the call ended, which no agent reads. Outside a tool's handler it does nothing.
 func Detail(ctx context.Context, name, value string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		if n.details == nil {
-			n.details = map[string]string{}
-		}
-		n.details[name] = clean.Line(value, 500)
+	n := noted(ctx)
+	if n.details == nil {
+		n.details = map[string]string{}
 	}
+	n.details[name] = clean.Line(value, 500)
 }
 
 // note adds to the record of how a call ended what its handler said of it, and what it overrode.
@@ -159,55 +162,41 @@ func (n *notes) note(record *auditv1.Record) {
 // Fail says that the change was done and did not go well, and that the response tells how: it is recorded as an error, and the
 // caller gets both. line is what went wrong, from CATALOGUE text alone.
 func Fail(ctx context.Context, line string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		n.summary, n.failed = clean.Line(line, 500), true
-	}
+	n := noted(ctx)
+	n.summary, n.failed = clean.Line(line, 500), true
 }
 
 // Around tells what the text from outside in the response is a window on: that text, with some of what comes before and after. A
 // secret of which the window shows a part can be told by that alone. It is looked through with the response, and never leaves.
 func Around(ctx context.Context, text string) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		n.around = text
-	}
+	noted(ctx).around = text
 }
 
 // Cut says how the response is made as short as it is to be. That is done when text from outside in it was looked through: half of a value
 // looks like none. Outside a tool's handler it does nothing.
 func Cut[M proto.Message](ctx context.Context, cut func(M)) {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		n.cut = func(response proto.Message) {
-			if own, ok := response.(M); ok {
-				cut(own)
-			}
+	noted(ctx).cut = func(response proto.Message) {
+		if own, ok := response.(M); ok {
+			cut(own)
 		}
 	}
 }
 
 // Operation returns the id of the operation that a changing tool's call carries out, and "" elsewhere.
 func Operation(ctx context.Context) string {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		return n.operation
-	}
-	return ""
+	return noted(ctx).operation
 }
 
 // Grant returns the grant that a changing tool's call runs by, as the vault signed it, and nil elsewhere: what the vault does for the
 // call it does by that.
 func Grant(ctx context.Context) *callv1.SignedGrant {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		return n.signed
-	}
-	return nil
+	return noted(ctx).signed
 }
 
 // Subject returns the digest of the subject that a changing tool's call was approved for, and nil elsewhere or where the grant
 // names none: a handler that starts something compares what it is about to start with it.
 func Subject(ctx context.Context) []byte {
-	if n, ok := ctx.Value(notesKey{}).(*notes); ok {
-		return approvedSubject(n.subject)
-	}
-	return nil
+	return approvedSubject(noted(ctx).subject)
 }
 
 // header returns the one value of a binary metadata key; none is nil, and more than one is an error.
@@ -234,42 +223,28 @@ func parse(raw []byte, into proto.Message) error {
 	return nil
 }
 
-// Sentences that callers see: one for each code.
+// Sentences that callers see.
 const (
-	sayConflict    = "what the call acts on is not what was approved; ask again"
-	sayUnavailable = "the vault cannot be reached, so nothing was done"
 	sayAudit       = "nothing can be recorded, so nothing was done; an operator must bring the audit log back"
 	sayUnwitnessed = "no quorum of witnesses has cosigned the audit log lately, so nothing was done; only what takes load off the host goes on"
-	sayHalted      = "an operator halted all changes; nothing was done"
 	sayCutOff      = "an operator halted all changes while this was under way, and its connection was closed; look at the state before you ask again"
-	sayExpired     = "the approval has expired; ask again"
-	saySpent       = "the approval was used before, and nothing was done now; ask again"
 	sayUntokenised = "the vault cannot look through the answer for secrets now; ask again"
 	sayUnknown     = "the process was interrupted while it did this; look at the state before you ask again"
 )
 
-func say(code callv1.Code) string {
-	switch code {
-	case callv1.Code_CODE_CONFLICT:
-		return sayConflict
-	case callv1.Code_CODE_UNAVAILABLE:
-		return sayUnavailable
-	case callv1.Code_CODE_AUDIT_UNAVAILABLE:
-		return sayAudit
-	case callv1.Code_CODE_HALTED:
-		return sayHalted
-	case callv1.Code_CODE_EXPIRED:
-		return sayExpired
-	case callv1.Code_CODE_ALREADY_SPENT:
-		return saySpent
-	case callv1.Code_CODE_UNKNOWN_OUTCOME:
-		return sayUnknown
-	case callv1.Code_CODE_DENIED:
-		return fault.NotAllowed
-	default:
-		return fault.Internal
-	}
+// sentences are one for each code; fault.Internal is for the others.
+var sentences = map[callv1.Code]string{
+	callv1.Code_CODE_CONFLICT:          "what the call acts on is not what was approved; ask again",
+	callv1.Code_CODE_UNAVAILABLE:       "the vault cannot be reached, so nothing was done",
+	callv1.Code_CODE_AUDIT_UNAVAILABLE: sayAudit,
+	callv1.Code_CODE_HALTED:            "an operator halted all changes; nothing was done",
+	callv1.Code_CODE_EXPIRED:           "the approval has expired; ask again",
+	callv1.Code_CODE_ALREADY_SPENT:     "the approval was used before, and nothing was done now; ask again",
+	callv1.Code_CODE_UNKNOWN_OUTCOME:   sayUnknown,
+	callv1.Code_CODE_DENIED:            fault.NotAllowed,
 }
+
+func say(code callv1.Code) string { return cmp.Or(sentences[code], fault.Internal) }
 
 // newFault is what callers see of a code, with the true cause for our own log.
 func newFault(code callv1.Code, cause error) *fault.Error {

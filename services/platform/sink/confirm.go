@@ -45,8 +45,8 @@ var errUnconfirmed = errors.New("the tool's handler never confirmed its change")
 // CODE_DENIED, CODE_UNAVAILABLE. A handler that answers well and never confirmed is a fault in the program, and its answer is withheld. In a
 // context that is not a changing tool's, it refuses.
 func Confirm(ctx context.Context, begin func()) error {
-	n, ok := ctx.Value(notesKey{}).(*notes)
-	if !ok || n.confirm == nil {
+	n := noted(ctx)
+	if n.confirm == nil {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a change outside a tool that may change anything")))
 	}
 	return n.confirm(ctx, begin)
@@ -151,8 +151,8 @@ func (a *Authority) stillApproved(ctx context.Context, c *call) *refusal {
 // checks that nothing is halted meanwhile, nor was for a moment, and runs begin, which must not wait for other processes. In a
 // change that nothing confirmed, or a context that is no changing tool's, it refuses.
 func Continue(ctx context.Context, begin func()) error {
-	n, ok := ctx.Value(notesKey{}).(*notes)
-	if !ok || n.proceed == nil || !n.begun {
+	n := noted(ctx)
+	if n.proceed == nil || !n.begun {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a step of a change that was never confirmed")))
 	}
 	return n.proceed(begin)

@@ -80,7 +80,7 @@ func (a *Authority) look(ctx context.Context, c *call, request proto.Message, ha
 	if _, err := a.recordNow(ctx, record); err != nil && intentRequired() {
 		return nil, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
-	halted := fault.New(callv1.Code_CODE_HALTED, sayHalted)
+	halted := fault.New(callv1.Code_CODE_HALTED, say(callv1.Code_CODE_HALTED))
 	if haltHolds(a.Control().Halted) {
 		return nil, halted
 	}
