@@ -16,6 +16,8 @@ gpu: ## the suite for a host with a real NVIDIA card; says so where there is non
 	@scripts/gpu.sh
 real-packages: ## Debian's package in a systemd of its own: twice the same bytes, installed, upgraded, tried from outside, purged
 	@scripts/real-packages.sh
+real-compose: ## images and deploy/compose on a Docker Engine of its own: set up, first approval, killed, replaced, started twice, down and up
+	@scripts/real-compose.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
 	@scripts/conformance.sh
 race: ## the unit tests under the race detector (needs a C compiler)
@@ -56,7 +58,9 @@ build: ## binaries into bin/
 	@scripts/build.sh
 packages: ## Debian's package into bin/packages (SIGNING_KEY=FILE signs its digests)
 	@scripts/packages.sh
+images: ## container images of each process, FROM scratch, into bin/images/durward.tar; asks no daemon and pulls nothing
+	@scripts/images.sh
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real real-packages gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate descriptors hooks build packages clean golden-diff golden-accept
+.PHONY: help run test real real-packages real-compose gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate descriptors hooks build packages images clean golden-diff golden-accept

@@ -2,11 +2,11 @@
 # The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
 # and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
 # official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, NVML over a driver
-# library of ours, the production layout under its units, Debian's package, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
-# Arguments name parts (clients systemd docker process gpu layout packages terminal postgres syslog); all but packages unless given.
+# library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
+# Arguments name parts (clients systemd docker process gpu layout packages compose terminal postgres syslog); all unless given, but packages and compose, which take minutes each, with DURWARD_FULL alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- clients systemd docker process gpu layout terminal postgres syslog
+[ $# -gt 0 ] || set -- clients systemd docker process gpu layout terminal postgres syslog ${DURWARD_FULL:+packages compose}
 for part; do
   started=$SECONDS
   case $part in
@@ -16,8 +16,8 @@ for part; do
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
-    systemd | docker | process | gpu | layout | packages | terminal | postgres | syslog) "scripts/real-$part.sh" ;;
-    *) echo "make real knows clients, systemd, docker, process, gpu, layout, packages, terminal, postgres and syslog, not $part" >&2; exit 2 ;;
+    systemd | docker | process | gpu | layout | packages | compose | terminal | postgres | syslog) "scripts/real-$part.sh" ;;
+    *) echo "make real knows clients, systemd, docker, process, gpu, layout, packages, compose, terminal, postgres and syslog, not $part" >&2; exit 2 ;;
   esac
   echo "real: $part took $((SECONDS - started)) s"
 done

@@ -28,3 +28,9 @@ func (p *Plan) containers() error {
 	}
 	return nil
 }
+
+// InContainers reports whether the processes of this host's installation run in containers, to a user who may read that.
+func InContainers() bool {
+	record, err := ReadRecord("/")
+	return err == nil && record.Containers
+}

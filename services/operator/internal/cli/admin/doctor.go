@@ -82,7 +82,7 @@ Exit code 1 when anything is ✗.`,
 // examinedUnits is what durward install laid out, where the command's home is a side of it.
 func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 	record, err := install.ReadRecord("/")
-	if err != nil || !record.Installed() || !a.installed() {
+	if err != nil || !record.Installed() || record.Containers || !a.installed() {
 		return nil
 	}
 	in := &doctor.Installed{Packaged: install.Packaged("/"), Reinstall: install.Reinstall}

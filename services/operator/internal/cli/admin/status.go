@@ -252,6 +252,8 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 		a.Out.Printf("durward up runs as process %d, %s\n", running.PID, a.Out.Yellow("DEVELOPMENT"))
 	case isRunning:
 		a.Out.Printf("durward up runs as process %d\n", running.PID)
+	case a.installed() && install.InContainers():
+		a.Out.Printf("the processes run in containers\n")
 	case a.installed():
 		a.Out.Printf("systemd runs the processes: durward.target\n")
 	default:
