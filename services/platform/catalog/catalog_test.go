@@ -599,7 +599,7 @@ func FuzzParse(f *testing.F) {
 			if err := canonical.Check(subject); err != nil {
 				t.Fatalf("subject of %q: %v", s.ID, err)
 			}
-			if !idPattern.MatchString(s.ID) || s.Name == "" || strings.ContainsAny(s.Name, "\x1b\n\x07") {
+			if !idPattern().MatchString(s.ID) || s.Name == "" || strings.ContainsAny(s.Name, "\x1b\n\x07") {
 				t.Errorf("id %q, name %q", s.ID, s.Name)
 			}
 			if s.Driver == DriverProcess && (len(s.Argv) == 0 || !filepath.IsAbs(s.Argv[0]) || s.RunAs == "") {

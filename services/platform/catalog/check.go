@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of a catalog.
@@ -28,10 +28,10 @@ const (
 
 var (
 	// SEC-V1.
-	idPattern    = regexp.MustCompile(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
-	modelPattern = regexp.MustCompile(`\A[a-zA-Z0-9][a-zA-Z0-9_\-./]{0,127}\z`)
+	idPattern    = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
+	modelPattern = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-./]{0,127}\z`)
 	// As the driver writes them, of a whole GPU or of a slice of one.
-	uuidPattern = regexp.MustCompile(`\A(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
+	uuidPattern = pattern.New(`\A(GPU|MIG)-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
 )
 
 // document is one file.
@@ -91,7 +91,7 @@ func (c *checker) entry(kind, id string, p *problem) bool {
 	if p == nil || !c.opts.Lenient {
 		return c.found(p)
 	}
-	if !modelPattern.MatchString(id) {
+	if !modelPattern().MatchString(id) {
 		id = ""
 	}
 	if id != "" && c.off[kind+" "+id] {
@@ -171,7 +171,7 @@ func (c *checker) gpu(at spot, g GPU) *problem {
 		return wrong(at, "a simulated GPU needs a name")
 	case !g.Simulated && g.MemoryMiB != 0:
 		return wrong(at.in(".memory_mib"), "a real GPU's memory is measured, not declared; one that is made up says simulated: true")
-	case g.UUID != "" && !uuidPattern.MatchString(g.UUID):
+	case g.UUID != "" && !uuidPattern().MatchString(g.UUID):
 		return wrong(at.in(".uuid"), "a uuid is as nvidia-smi -L shows it: GPU-… or MIG-…, in small letters")
 	case g.UUID != "" && slices.ContainsFunc(c.out.GPUs, func(o GPU) bool { return o.UUID == g.UUID }):
 		return wrong(at.in(".uuid"), "the GPU with this uuid is defined twice")
@@ -196,7 +196,7 @@ func (c *checker) models(d *document) {
 
 func (c *checker) model(at spot, m *Model) *problem {
 	switch {
-	case !modelPattern.MatchString(m.ID) || hasDotDot(m.ID):
+	case !modelPattern().MatchString(m.ID) || hasDotDot(m.ID):
 		return wrong(at.in(".id"), "a model id is up to 128 letters, digits, _ - . / and holds no .. segment")
 	case slices.ContainsFunc(c.out.Models, func(o Model) bool { return o.ID == m.ID }):
 		return wrong(at.in(".id"), "model %q is defined twice", m.ID)
@@ -344,7 +344,7 @@ func (c *checker) modes(d *document) {
 func (c *checker) mode(at spot, m *Mode) *problem {
 	_, taken := c.modeAt[m.ID]
 	switch {
-	case !idPattern.MatchString(m.ID):
+	case !idPattern().MatchString(m.ID):
 		return wrong(at.in(".id"), "a mode id is up to 64 letters, digits, _ and -, and begins with a letter or digit")
 	case taken:
 		return wrong(at.in(".id"), "mode %q is defined twice", m.ID)

@@ -5,12 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 )
 
 const (
@@ -21,23 +21,23 @@ const (
 
 var (
 	// ENV-1: what an entry may name. The loader's own variables would run other code in the approved program.
-	environmentPattern = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
-	loaderPattern      = regexp.MustCompile(`\ALD_(PRELOAD|AUDIT|DEBUG|PROFILE)`)
+	environmentPattern = pattern.New(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
+	loaderPattern      = pattern.New(`\ALD_(PRELOAD|AUDIT|DEBUG|PROFILE)`)
 	// CRD-1: an entry is shown to approvers and recorded, so a secret has no place in it.
-	secretPattern = regexp.MustCompile(`(?i)(\A|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)\z`)
-	userPattern   = regexp.MustCompile(`\A[a-z_][a-z0-9_\-]{0,31}\z`)
+	secretPattern = pattern.New(`(?i)(\A|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY)\z`)
+	userPattern   = pattern.New(`\A[a-z_][a-z0-9_\-]{0,31}\z`)
 	// SEC-D1, and that it is a service which systemd can start: not a template without its instance, no leading dash.
-	unitPattern = regexp.MustCompile(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
+	unitPattern = pattern.New(`\A[a-zA-Z0-9_][a-zA-Z0-9_:.\-]*(@[a-zA-Z0-9_:.\-]+)?\.service\z`)
 	// The grammar of image references without its oddities: an optional registry with port, a path, and then a digest or a tag.
-	imagePattern = regexp.MustCompile(`\A([a-z0-9]+([.\-][a-z0-9]+)*(:[0-9]{1,5})?/)?[a-z0-9]+([._\-/][a-z0-9]+|__[a-z0-9]+)*` +
+	imagePattern = pattern.New(`\A([a-z0-9]+([.\-][a-z0-9]+)*(:[0-9]{1,5})?/)?[a-z0-9]+([._\-/][a-z0-9]+|__[a-z0-9]+)*` +
 		`(:[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127})?(@sha256:[0-9a-f]{64})?\z`)
-	digestPattern        = regexp.MustCompile(`@sha256:[0-9a-f]{64}\z`)
-	containerUserPattern = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
+	digestPattern        = pattern.New(`@sha256:[0-9a-f]{64}\z`)
+	containerUserPattern = pattern.New(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
 )
 
 // IsUnit reports whether a name is one of a systemd service that can be started (SEC-D1): no leading dash, no template without its
 // instance.
-func IsUnit(name string) bool { return len(name) <= maxUnit && unitPattern.MatchString(name) }
+func IsUnit(name string) bool { return len(name) <= maxUnit && unitPattern().MatchString(name) }
 
 // shells may not be a service's program: an entry is an argument vector, and a shell would make a language of it.
 var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "busybox"}
@@ -112,13 +112,13 @@ func (c *checker) container(at spot, in *service, out *Service) *problem {
 	at = at.in(".container")
 	k := *in.Container
 	switch {
-	case len(k.Image) > 255 || !imagePattern.MatchString(k.Image):
+	case len(k.Image) > 255 || !imagePattern().MatchString(k.Image):
 		return wrong(at.in(".image"), "image is a reference such as registry.example/vllm@sha256:…")
-	case !k.AllowTag && !digestPattern.MatchString(k.Image):
+	case !k.AllowTag && !digestPattern().MatchString(k.Image):
 		return wrong(at.in(".image"), "an image is named by its digest, NAME@sha256:…; a tag can change, and needs allow_tag: true")
 	case k.User == "" && !k.Adopt:
 		return wrong(at, "a container needs user, as numbers and not 0: UID or UID:GID")
-	case k.User != "" && !containerUserPattern.MatchString(k.User):
+	case k.User != "" && !containerUserPattern().MatchString(k.User):
 		return wrong(at.in(".user"), "user is UID or UID:GID in numbers, and not 0")
 	case k.Port > 65535:
 		return wrong(at.in(".port"), "a port is 1 to 65535")
@@ -255,7 +255,7 @@ func environment(at spot, env map[string]string) *problem {
 		return wrong(at, "more than %d variables", maxEnvironment)
 	}
 	for _, key := range sortedKeys(env) {
-		if !environmentPattern.MatchString(key) {
+		if !environmentPattern().MatchString(key) {
 			return environmentKey(at, key)
 		}
 		here := at.in(".%s", key)
@@ -271,11 +271,11 @@ func environment(at spot, env map[string]string) *problem {
 
 func environmentKey(at spot, key string) *problem {
 	switch {
-	case !environmentPattern.MatchString(key):
+	case !environmentPattern().MatchString(key):
 		return wrong(at, "an environment key is letters, digits and _, at most 64")
-	case loaderPattern.MatchString(key):
+	case loaderPattern().MatchString(key):
 		return wrong(at, "%s would change which code the program runs", key)
-	case secretPattern.MatchString(key):
+	case secretPattern().MatchString(key):
 		return wrong(at, "%s looks like a secret: an entry is shown to approvers and recorded; let the program read it from a file", key)
 	}
 	return nil
@@ -296,7 +296,7 @@ func (c *checker) runAs(at spot, name string) *problem {
 	if strings.HasPrefix(name, ownUsers) {
 		return wrong(at, "run_as may not be one of Durward's own users: the service could read what that process reads")
 	}
-	if !userPattern.MatchString(name) {
+	if !userPattern().MatchString(name) {
 		return wrong(at, "run_as is the name of a user")
 	}
 	u, err := c.opts.Users(name)

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of an entry.
@@ -30,10 +31,10 @@ const (
 )
 
 var (
-	pathPattern = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
+	pathPattern = pattern.New(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 	// What stands for the type of an answer: "application/json".
-	contentTypePattern = regexp.MustCompile(`\A[a-z]{1,32}/[a-z0-9.+\-]{1,64}\z`)
-	credentialPattern  = regexp.MustCompile(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
+	contentTypePattern = pattern.New(`\A[a-z]{1,32}/[a-z0-9.+\-]{1,64}\z`)
+	credentialPattern  = pattern.New(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
 )
 
 // service is an entry as it stands in the file.
@@ -75,7 +76,7 @@ type service struct {
 
 // service resolves one entry.
 func (c *checker) service(at spot, in *service) (*Service, *problem) {
-	if !idPattern.MatchString(in.ID) {
+	if !idPattern().MatchString(in.ID) {
 		return nil, wrong(at.in(".id"), "a service id is up to 64 letters, digits, _ and -, and begins with a letter or digit")
 	}
 	out := &Service{
@@ -165,7 +166,7 @@ func health(at spot, in *service, out *Service) *problem {
 		h.ContentType = given.ContentType
 	}
 	switch {
-	case !pathPattern.MatchString(h.Path) || hasDotDot(h.Path):
+	case !pathPattern().MatchString(h.Path) || hasDotDot(h.Path):
 		return wrong(at.in(".path"), "a health path begins with / and holds letters, digits, . _ ~ - and /, without .. segments")
 	case h.TimeoutS > 30:
 		return wrong(at.in(".timeout_s"), "health.timeout_s must be 1 to 30")
@@ -175,7 +176,7 @@ func health(at spot, in *service, out *Service) *problem {
 		return wrong(at.in(".unhealthy_after"), "health.unhealthy_after must be 1 to 100")
 	case h.HealthyAfter > 100:
 		return wrong(at.in(".healthy_after"), "health.healthy_after must be 1 to 100")
-	case h.ContentType != "" && h.ContentType != AnyContentType && !contentTypePattern.MatchString(h.ContentType):
+	case h.ContentType != "" && h.ContentType != AnyContentType && !contentTypePattern().MatchString(h.ContentType):
 		return wrong(at.in(".content_type"), "health.content_type is a media type without parameters, in small letters, or */*")
 	}
 	out.Health = &h
@@ -200,7 +201,7 @@ func baseURL(at spot, in *service, out *Service) *problem {
 	if u.Port() != port {
 		return wrong(at, "base_url must name the service's own port %s", port)
 	}
-	if u.Path != "" && (!pathPattern.MatchString(u.Path) || hasDotDot(u.Path)) {
+	if u.Path != "" && (!pathPattern().MatchString(u.Path) || hasDotDot(u.Path)) {
 		return wrong(at, "base_url's path holds letters, digits, . _ ~ - and /, without .. segments")
 	}
 	return nil
@@ -311,7 +312,7 @@ func credentials(at spot, in *service, out *Service) *problem {
 	for i, name := range in.Credentials {
 		here := at.in(".credentials[%d]", i)
 		switch {
-		case !credentialPattern.MatchString(name):
+		case !credentialPattern().MatchString(name):
 			return wrong(here, "a credential's name is up to 64 small letters, digits, _ - and .; its value is never written here")
 		case slices.Contains(out.Credentials, name):
 			return wrong(here, "credential %q is named twice", name)
@@ -393,7 +394,7 @@ func scalar(v any) (string, bool) {
 
 // safeKey keeps a strange key from being taken for a YAML path.
 func safeKey(key string) string {
-	if environmentPattern.MatchString(key) {
+	if environmentPattern().MatchString(key) {
 		return key
 	}
 	return "?"

@@ -330,4 +330,4 @@ const roots = `(?:etc|tmp|home|root|usr|var|proc|sys|dev|opt|mnt|run|srv|bin|sbi
 var shownPath = oneOf(pathShapes...)
 
 // ShowsPath reports whether a text shows a path of a file system, by the shapes that Leaks goes by.
-func ShowsPath(s string) bool { return shownPath.MatchString(s) }
+func ShowsPath(s string) bool { return shownPath().MatchString(s) }

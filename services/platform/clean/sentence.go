@@ -3,6 +3,8 @@ package clean
 import (
 	"regexp"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // Internal is the sentence that stands for every error text that cannot be shown.
@@ -40,9 +42,9 @@ func shown(s string, limit int) (string, bool) {
 // and ours; ordinary text speaks of such things all the time. It errs on the side of saying yes.
 func Leaks(s string) bool {
 	if !strings.ContainsAny(s, signs) {
-		return worded.MatchString(s)
+		return worded().MatchString(s)
 	}
-	return shaped.MatchString(s) || worded.MatchString(s)
+	return shaped().MatchString(s) || worded().MatchString(s)
 }
 
 // signs are the characters of which shaped needs one.
@@ -73,6 +75,6 @@ var worded = oneOf(
 )
 
 // oneOf matches what one of the patterns does.
-func oneOf(patterns ...string) *regexp.Regexp {
-	return regexp.MustCompile(`(?:` + strings.Join(patterns, `)|(?:`) + `)`)
+func oneOf(patterns ...string) func() *regexp.Regexp {
+	return pattern.New(`(?:` + strings.Join(patterns, `)|(?:`) + `)`)
 }

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // maxSocketPath is what sockaddr_un holds, less the final NUL.
@@ -16,9 +17,9 @@ const maxSocketPath = 107
 const unixPrefix = "unix:"
 
 var (
-	socketPath = regexp.MustCompile(`^/[A-Za-z0-9/._-]*$`)
+	socketPath = pattern.New(`^/[A-Za-z0-9/._-]*$`)
 	// unixName is what useradd(8) and groupadd(8) let pass, or a number.
-	unixName = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_.-]{0,31}|[0-9]{1,10})$`)
+	unixName = pattern.New(`^([a-zA-Z_][a-zA-Z0-9_.-]{0,31}|[0-9]{1,10})$`)
 )
 
 // Unix is an address of the form unix:PATH[,user=NAME]…[,group=NAME]…, in the manner of D-Bus addresses. Whoever listens
@@ -42,7 +43,7 @@ func ParseUnix(addr string) (Unix, error) {
 	parts := strings.Split(rest, ",")
 	u := Unix{Path: parts[0]}
 	switch {
-	case !socketPath.MatchString(u.Path) || filepath.Clean(u.Path) != u.Path || u.Path == "/":
+	case !socketPath().MatchString(u.Path) || filepath.Clean(u.Path) != u.Path || u.Path == "/":
 		return Unix{}, errors.New("must be unix: with an absolute path of letters, digits, / . _ and -, without . and .. and doubled slashes")
 	case len(u.Path) > maxSocketPath:
 		return Unix{}, fmt.Errorf("has a path of more than %d bytes, which the kernel does not take", maxSocketPath)
@@ -53,7 +54,7 @@ func ParseUnix(addr string) (Unix, error) {
 		switch {
 		case list == nil:
 			return Unix{}, errors.New("takes user=NAME and group=NAME after the path, and nothing else")
-		case !unixName.MatchString(name):
+		case !unixName().MatchString(name):
 			return Unix{}, fmt.Errorf("has a %s that is no name", key)
 		case slices.Contains(*list, name):
 			return Unix{}, fmt.Errorf("names a %s twice", key)

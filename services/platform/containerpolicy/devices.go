@@ -1,19 +1,20 @@
 package containerpolicy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // CDIPrefix names NVIDIA's GPUs in the Container Device Interface.
 const CDIPrefix = "nvidia.com/gpu="
 
 // gpuUUID is how a GPU, or a part of one, is named for good; an index would be another GPU's after a reboot.
-var gpuUUID = regexp.MustCompile(`\A(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z`)
+var gpuUUID = pattern.New(`\A(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\z`)
 
 // IsUUID reports whether s names one GPU for good.
-func IsUUID(s string) bool { return gpuUUID.MatchString(s) }
+func IsUUID(s string) bool { return gpuUUID().MatchString(s) }
 
 // deviceRequest is how GPUs are asked for.
 type deviceRequest struct {

@@ -2,9 +2,10 @@ package containerpolicy
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // VisibleDevices is the variable by which an image asks NVIDIA's runtime for GPUs by itself; NoDevices is its value for none.
@@ -13,7 +14,7 @@ const (
 	NoDevices      = "void"
 )
 
-var keyPattern = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
+var keyPattern = pattern.New(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
 
 // keys are what any container may be given: ENV-1's, and what the model servers that we know read to find their files and to
 // say how much they do. None of them names code to load.
@@ -44,7 +45,7 @@ func environment(k *check) string {
 	for _, pair := range k.Config.Env {
 		key, value, ok := strings.Cut(pair, "=")
 		switch {
-		case !ok || !keyPattern.MatchString(key) || strings.ContainsRune(value, 0):
+		case !ok || !keyPattern().MatchString(key) || strings.ContainsRune(value, 0):
 			return safe(key) + " is not KEY=VALUE"
 		case seen[key]:
 			return key + " is set twice"

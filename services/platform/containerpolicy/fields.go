@@ -2,12 +2,13 @@ package containerpolicy
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of what an adopted container may be given where the entry says nothing.
@@ -19,12 +20,12 @@ const (
 )
 
 var (
-	userPattern = regexp.MustCompile(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
-	hostname    = regexp.MustCompile(`\A[a-zA-Z0-9]([a-zA-Z0-9.\-]{0,62})?\z`)
-	imageName   = regexp.MustCompile(`\A(sha256:[0-9a-f]{64}|[a-z0-9][a-zA-Z0-9._:/\-]{0,254}(@sha256:[0-9a-f]{64})?)\z`)
-	cpuSet      = regexp.MustCompile(`\A[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*\z`)
-	logSize     = regexp.MustCompile(`\A([1-9][0-9]{0,9})([bkmg]?)\z`)
-	stopSignal  = regexp.MustCompile(`\A(|SIGTERM|SIGINT|SIGQUIT|SIGHUP|15|2|3|1)\z`)
+	userPattern = pattern.New(`\A[1-9][0-9]{0,8}(:[0-9]{1,9})?\z`)
+	hostname    = pattern.New(`\A[a-zA-Z0-9]([a-zA-Z0-9.\-]{0,62})?\z`)
+	imageName   = pattern.New(`\A(sha256:[0-9a-f]{64}|[a-z0-9][a-zA-Z0-9._:/\-]{0,254}(@sha256:[0-9a-f]{64})?)\z`)
+	cpuSet      = pattern.New(`\A[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*\z`)
+	logSize     = pattern.New(`\A([1-9][0-9]{0,9})([bkmg]?)\z`)
+	stopSignal  = pattern.New(`\A(|SIGTERM|SIGINT|SIGQUIT|SIGHUP|15|2|3|1)\z`)
 )
 
 // container is a container in Docker's JSON, as far as it is judged. What a structure does not name is in its Others. A name
@@ -98,13 +99,15 @@ var (
 
 var configRules = map[string]rule{
 	"Hostname": func(k *check) string {
-		return unless(k.Config.Hostname == "" || hostname.MatchString(k.Config.Hostname), "is not a plain name")
+		return unless(k.Config.Hostname == "" || hostname().MatchString(k.Config.Hostname), "is not a plain name")
 	},
-	"User":  user,
-	"Image": func(k *check) string { return unless(imageName.MatchString(k.Config.Image), "is not an image's name") },
-	"Env":   environment,
+	"User": user,
+	"Image": func(k *check) string {
+		return unless(imageName().MatchString(k.Config.Image), "is not an image's name")
+	},
+	"Env": environment,
 	"StopSignal": func(k *check) string {
-		return unless(stopSignal.MatchString(k.Config.StopSignal), "is not one that asks a program to end")
+		return unless(stopSignal().MatchString(k.Config.StopSignal), "is not one that asks a program to end")
 	},
 	"Tty":       func(k *check) string { return unless(!k.Config.Tty, "a service has no terminal") },
 	"OpenStdin": func(k *check) string { return unless(!k.Config.OpenStdin, "a service has no input") },
@@ -168,7 +171,7 @@ var hostRules = map[string]rule{
 	"CpuPeriod":         func(k *check) string { return unless(k.Host.CpuPeriod >= 0, "is negative") },
 	"CpuQuota":          func(k *check) string { return unless(k.Host.CpuQuota >= 0, "must not lift the limit") },
 	"CpusetCpus": func(k *check) string {
-		return unless(k.Host.CpusetCpus == "" || cpuSet.MatchString(k.Host.CpusetCpus), "is not a set of processors")
+		return unless(k.Host.CpusetCpus == "" || cpuSet().MatchString(k.Host.CpusetCpus), "is not a set of processors")
 	},
 	"PidsLimit": func(k *check) string {
 		if k.Host.PidsLimit == nil {
@@ -248,7 +251,7 @@ func memorySwap(k *check) string {
 }
 
 // IsUser reports whether a container may run as the user: UID or UID:GID in numbers, and not 0.
-func IsUser(user string) bool { return userPattern.MatchString(user) }
+func IsUser(user string) bool { return userPattern().MatchString(user) }
 
 func user(k *check) string {
 	switch {
@@ -296,7 +299,7 @@ func logConfig(k *check) string {
 			return "option " + safe(key) + " has no rule"
 		}
 	}
-	size := logSize.FindStringSubmatch(strings.ToLower(c.Config["max-size"]))
+	size := logSize().FindStringSubmatch(strings.ToLower(c.Config["max-size"]))
 	if size == nil {
 		return "max-size must be set"
 	}

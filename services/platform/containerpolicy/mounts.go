@@ -2,16 +2,17 @@ package containerpolicy
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // insideRefused are folders of a container that nothing may be laid over: what is masked there would come to light.
 var insideRefused = []string{"/proc", "/sys", "/dev"}
 
-var tmpfsOption = regexp.MustCompile(
+var tmpfsOption = pattern.New(
 	`\A(rw|ro|nosuid|nodev|noexec|exec|noatime|size=[0-9]{1,13}[kmgKMG]?|mode=0?[0-7]{3,4}|uid=[0-9]{1,9}|gid=[0-9]{1,9})\z`)
 
 // mount is one in the newer form. The options of kinds that are not mounted are looked at for being there.
@@ -106,7 +107,7 @@ func tmpfs(k *check) string {
 			return wrong
 		}
 		for option := range strings.SplitSeq(options, ",") {
-			if option != "" && !tmpfsOption.MatchString(option) {
+			if option != "" && !tmpfsOption().MatchString(option) {
 				return safe(option) + " has no rule"
 			}
 		}

@@ -2,14 +2,15 @@ package containerpolicy
 
 import (
 	"encoding/json"
-	"regexp"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 var (
-	profileName  = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._/\-]{0,127}\z`)
-	selinuxLevel = regexp.MustCompile(`\A[A-Za-z0-9:.,\-]{1,128}\z`)
+	profileName  = pattern.New(`\A[A-Za-z0-9][A-Za-z0-9._/\-]{0,127}\z`)
+	selinuxLevel = pattern.New(`\A[A-Za-z0-9:.,\-]{1,128}\z`)
 	// The SELinux types of Pod Security's baseline: each is a container's, none is the host's.
 	selinuxTypes = []string{"container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
 	// What Pod Security calls safe: namespaced, bounded, and of no use against the host.
@@ -45,12 +46,12 @@ func securityOptions(k *check) string {
 		good := false
 		switch name {
 		case "apparmor":
-			good = profileName.MatchString(value) && value != "unconfined"
+			good = profileName().MatchString(value) && value != "unconfined"
 		case "seccomp":
 			good = value == "builtin" || confines(value)
 		case "label":
 			kind, what, _ := strings.Cut(value, ":")
-			good = kind == "type" && slices.Contains(selinuxTypes, what) || kind == "level" && selinuxLevel.MatchString(what)
+			good = kind == "type" && slices.Contains(selinuxTypes, what) || kind == "level" && selinuxLevel().MatchString(what)
 		}
 		if !good {
 			return safe(option) + " would loosen the container"

@@ -1,24 +1,24 @@
 package contract
 
 import (
-	"regexp"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/pattern"
 )
 
 // reference is the one message of another package that arguments may hold.
 var reference = (&callv1.CredentialReference{}).ProtoReflect().Descriptor().FullName()
 
-var credentialName = regexp.MustCompile(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
+var credentialName = pattern.New(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
 
 // IsReference reports whether a JSON object is a reference to a credential, {"$credential":"github"}, and returns its name.
 func IsReference(object map[string]any) (string, bool) {
 	name, ok := object["$credential"].(string)
-	return name, ok && len(object) == 1 && credentialName.MatchString(name)
+	return name, ok && len(object) == 1 && credentialName().MatchString(name)
 }
 
 // References returns the names of the credentials that a decoded call refers to, in order and each once.

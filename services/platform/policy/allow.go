@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of what Allow writes.
@@ -34,11 +35,11 @@ const (
 // ends in a newline and can be appended to a policy file; whatever the input, it is one rule and about nothing else. It ends at
 // until; the zero time: never.
 func Allow(client string, tool contract.Tool, arguments map[string][]string, note string, until time.Time) (id, text string, err error) {
-	if !clientPattern.MatchString(client) {
+	if !clientPattern().MatchString(client) {
 		return "", "", fmt.Errorf("%q is no client's id", clean.Line(client, 80))
 	}
 	name := ActionName(tool)
-	if _, native := contract.Lookup(name); !native && !foreignTool.MatchString(name) {
+	if _, native := contract.Lookup(name); !native && !foreignTool().MatchString(name) {
 		return "", "", fmt.Errorf("there is no tool %s%s", clean.Line(name, 80), meant(name))
 	}
 	if slices.ContainsFunc(tool.Tags, func(t string) bool { return t == "desktop" || strings.HasPrefix(t, "desktop:") }) {
@@ -65,7 +66,7 @@ func Allow(client string, tool contract.Tool, arguments map[string][]string, not
 	}
 	digest := canonical.Digest(unnamed(p))
 	id = fmt.Sprintf("allow/%s/%s/%s", client, name, hex.EncodeToString(digest[:4]))
-	if !idPattern.MatchString(id) {
+	if !idPattern().MatchString(id) {
 		id = fmt.Sprintf("allow/%s/%s", client, hex.EncodeToString(digest[:8]))
 	}
 	text = layOut(p, client, name, id, note, means)
@@ -73,7 +74,7 @@ func Allow(client string, tool contract.Tool, arguments map[string][]string, not
 }
 
 // integer is a whole number as Cedar writes it.
-var integer = regexp.MustCompile(`^(0|-?[1-9][0-9]{0,15})$`)
+var integer = pattern.New(`^(0|-?[1-9][0-9]{0,15})$`)
 
 // pinned is the condition that an argument has one of the values.
 func pinned(tool contract.Tool, argument string, values []string) (ast.Node, string, error) {
@@ -115,7 +116,7 @@ func literal(property map[string]any, value string) (ast.Node, error) {
 	switch property["type"] {
 	case "integer":
 		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || !integer.MatchString(value) {
+		if err != nil || !integer().MatchString(value) {
 			return ast.Node{}, fmt.Errorf("%q is no whole number", clean.Line(value, 64))
 		}
 		return ast.Long(n), nil

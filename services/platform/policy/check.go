@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/pattern"
 )
 
 // maxAlike bounds how many of a rule's problems are told: a mistake in a rule about every tool is one for each tool.
@@ -89,7 +90,7 @@ func (c *compiler) schema() *resolved.Schema {
 	var actions map[types.EntityUID]resolved.Action
 	for _, r := range c.rules {
 		for _, a := range scopeActions(r.ast()) {
-			if name := toolOf(a); foreignTool.MatchString(name) {
+			if name := toolOf(a); foreignTool().MatchString(name) {
 				if actions == nil {
 					actions = maps.Clone(base.Actions)
 				}
@@ -104,7 +105,7 @@ func (c *compiler) schema() *resolved.Schema {
 }
 
 func foreign(p *ast.Policy) bool {
-	return slices.ContainsFunc(scopeActions(p), func(a types.EntityUID) bool { return foreignTool.MatchString(toolOf(a)) })
+	return slices.ContainsFunc(scopeActions(p), func(a types.EntityUID) bool { return foreignTool().MatchString(toolOf(a)) })
 }
 
 // typed turns the validator's errors into problems.
@@ -144,14 +145,14 @@ func flatten(err error) []error {
 }
 
 var (
-	notFound = regexp.MustCompile("^attribute `([^`]*)` (?:in context for|on entity type) (.*) not found")
-	unsafe   = regexp.MustCompile("^unable to guarantee safety of access to optional attribute `([^`]*)`")
+	notFound = pattern.New("^attribute `([^`]*)` (?:in context for|on entity type) (.*) not found")
+	unsafe   = pattern.New("^unable to guarantee safety of access to optional attribute `([^`]*)`")
 )
 
 // plain says the validator's message to somebody who does not know its terms.
 func plain(r *rule, text string) string {
 	text = clean.Line(text, 300)
-	if m := notFound.FindStringSubmatch(text); m != nil {
+	if m := notFound().FindStringSubmatch(text); m != nil {
 		if name := strings.TrimPrefix(m[1], "arguments."); asksFor(r, name) {
 			return fmt.Sprintf(`%s is no argument of %s; write "context.arguments has %s &&" before it`, name, toolWord(m[2]), name)
 		}
@@ -160,7 +161,7 @@ func plain(r *rule, text string) string {
 		}
 		return fmt.Sprintf("the context of %s has no %s", toolWord(m[2]), m[1])
 	}
-	if m := unsafe.FindStringSubmatch(text); m != nil {
+	if m := unsafe().FindStringSubmatch(text); m != nil {
 		name := strings.TrimPrefix(m[1], "arguments.")
 		return fmt.Sprintf(`a call need not have the argument %s; write "context.arguments has %s &&" before it`, name, name)
 	}
@@ -180,11 +181,11 @@ func keyed(r *rule, key string) string {
 	return ""
 }
 
-var cedarWord = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_]*\z`)
+var cedarWord = pattern.New(`\A[A-Za-z_][A-Za-z0-9_]*\z`)
 
 // cedarKey writes a record's key as rules do: qwen, "qwen3-32b".
 func cedarKey(key string) string {
-	if cedarWord.MatchString(key) {
+	if cedarWord().MatchString(key) {
 		return key
 	}
 	return strconv.Quote(key)
@@ -393,9 +394,9 @@ func words[T ~string](list []T) string {
 }
 
 var (
-	agentPattern    = regexp.MustCompile(`^([a-z0-9][a-z0-9_-]{0,63})/[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
-	channelPattern  = regexp.MustCompile(`^(cli|desktop_ui|api|messaging|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
-	resourcePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_\-./]{0,127}$`)
+	agentPattern    = pattern.New(`^([a-z0-9][a-z0-9_-]{0,63})/[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+	channelPattern  = pattern.New(`^(cli|desktop_ui|api|messaging|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
+	resourcePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_\-./]{0,127}$`)
 )
 
 // strangers warns of things that a rule names and that are not there, or that nothing could be called.
@@ -431,21 +432,21 @@ func stranger(uid types.EntityUID, known Known) string {
 	id, shown := string(uid.ID), clean.Line(uid.String(), 160)
 	switch uid.Type {
 	case clientType:
-		return absent(id, shown, clientPattern, known.Clients, "client")
+		return absent(id, shown, clientPattern(), known.Clients, "client")
 	case agentType:
-		m := agentPattern.FindStringSubmatch(id)
+		m := agentPattern().FindStringSubmatch(id)
 		if m == nil {
 			return shown + ` is no agent: agents are written Agent::"CLIENT/NAME"`
 		}
-		return absent(m[1], shown, clientPattern, known.Clients, "client")
+		return absent(m[1], shown, clientPattern(), known.Clients, "client")
 	case userType:
 		return absent(id, shown, nil, known.Users, "user")
 	case channelType:
-		if !channelPattern.MatchString(id) {
+		if !channelPattern().MatchString(id) {
 			return shown + " is no channel; there are cli, desktop_ui, api, messaging and messaging:NAME"
 		}
 	default:
-		if slices.Contains(resourceKinds(), uid.Type) && !resourcePattern.MatchString(id) {
+		if slices.Contains(resourceKinds(), uid.Type) && !resourcePattern().MatchString(id) {
 			return shown + " is nothing's id"
 		}
 	}

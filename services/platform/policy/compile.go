@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // DefaultName is the name under which the built-in rules stand in rules and problems.
@@ -145,7 +145,7 @@ func (c *compiler) cedar(s Source) {
 }
 
 // idPattern keeps ids fit for records and command lines.
-var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,127}$`)
+var idPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,127}$`)
 
 // generated begins the ids of what a tools.yaml says.
 const generated = "tools/"
@@ -163,7 +163,7 @@ func (c *compiler) policy(s Source, n int, p *ast.Policy) {
 		case "id":
 			r.ID = string(a.Value)
 			switch {
-			case !idPattern.MatchString(r.ID):
+			case !idPattern().MatchString(r.ID):
 				c.wrong(s, r.Line, r.column, "@id is at most 128 letters, digits and _.:/@+-")
 				return
 			case strings.HasPrefix(r.ID, generated), s.Layer != BuiltIn && (c.ids[key(BuiltIn, "", r.ID)] != nil || r.ID == NoRule || r.ID == Unreadable):
@@ -195,23 +195,23 @@ func (c *compiler) add(s Source, r *rule) {
 }
 
 // position is how the engine's parser says where something is.
-var position = regexp.MustCompile(`<input>:([0-9]+):([0-9]+)`)
+var position = pattern.New(`<input>:([0-9]+):([0-9]+)`)
 
 // syntax turns the parser's error into a place and a sentence.
 func syntax(err error) (line, column int, text string) {
 	text = strings.TrimPrefix(err.Error(), "parser error: ")
-	if m := position.FindStringSubmatch(text); m != nil {
+	if m := position().FindStringSubmatch(text); m != nil {
 		line, _ = strconv.Atoi(m[1])
 		column, _ = strconv.Atoi(m[2])
 		text = strings.TrimPrefix(strings.Replace(text, m[0], "", 1), "parse error at ")
 	}
-	if m := expected.FindStringSubmatch(text); m != nil {
+	if m := expected().FindStringSubmatch(text); m != nil {
 		text = fmt.Sprintf("%s stands where %s is expected", m[1], m[2])
 	}
 	return line, column, "cannot be read: " + clean.Line(strings.Trim(text, ": "), 200)
 }
 
-var expected = regexp.MustCompile(`exact got (.*) want (.*)$`)
+var expected = pattern.New(`exact got (.*) want (.*)$`)
 
 func (c *compiler) set(sources []Source) *Set {
 	slices.SortStableFunc(c.rules, byPlace)

@@ -3,7 +3,6 @@ package policy
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/pattern"
 )
 
 // toolsFile is what a tools.yaml holds. Every key of a tool is optional; a tool without any is known, and nothing more.
@@ -60,9 +60,9 @@ const (
 )
 
 var (
-	clientPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	clientPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 	// foreignTool is SOURCE:NAME, where a source is "mcp:SERVER" or "skill:NAME".
-	foreignTool = regexp.MustCompile(`^(mcp|skill):[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}:[a-zA-Z0-9][a-zA-Z0-9_./-]{0,127}$`)
+	foreignTool = pattern.New(`^(mcp|skill):[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}:[a-zA-Z0-9][a-zA-Z0-9_./-]{0,127}$`)
 )
 
 // tierOf is what a tools.yaml says of a tool for the clients that it binds.
@@ -162,7 +162,7 @@ type entry struct {
 
 func (e *entry) compile() {
 	native, isNative := contract.Lookup(e.name)
-	if !isNative && !foreignTool.MatchString(e.name) {
+	if !isNative && !foreignTool().MatchString(e.name) {
 		e.problem(nil, "there is no tool %s%s", clean.Line(e.name, 80), meant(e.name))
 		return
 	}
@@ -292,7 +292,7 @@ func (e *entry) optIn() {
 	}
 	forbid := ast.Forbid().ActionEq(e.action(groupCall))
 	for _, client := range e.OptIn {
-		if !clientPattern.MatchString(client) {
+		if !clientPattern().MatchString(client) {
 			e.problem(at("opt_in"), "%s is no client's id", clean.Line(client, 80))
 			return
 		}

@@ -12,11 +12,11 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/pattern"
 )
 
 // Engines of a database.
@@ -49,7 +49,7 @@ type Settings struct {
 func (s Settings) Shared() bool { return s.Engine == Postgres }
 
 // roleName is what needs no quotes, and the hyphen that names of Unix users have.
-var roleName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,62}$`)
+var roleName = pattern.New(`^[a-z_][a-z0-9_-]{0,62}$`)
 
 // Validate checks the block.
 func (s Settings) Validate() error {
@@ -64,7 +64,7 @@ func (s Settings) Validate() error {
 		return errors.New("database.engine: must be sqlite or postgres")
 	}
 	var problems []error
-	if !roleName.MatchString(s.Name) || !roleName.MatchString(s.User) {
+	if !roleName().MatchString(s.Name) || !roleName().MatchString(s.User) {
 		problems = append(problems, errors.New("database: name and user are required, in small letters, digits, _ and -"))
 	}
 	if s.PasswordFile != "" && (!filepath.IsAbs(s.PasswordFile) || filepath.Clean(s.PasswordFile) != s.PasswordFile) {

@@ -126,7 +126,7 @@ func harmless(name, value string) bool {
 	case "", "true", "false", "null", "none", "yes", "no", "on", "off":
 		return true
 	}
-	if at := mark.FindStringIndex(value); at != nil && at[0] == 0 && at[1] == len(value) {
+	if at := mark().FindStringIndex(value); at != nil && at[0] == 0 && at[1] == len(value) {
 		return true
 	}
 	return countName(name) && len(value) <= 12 && strings.Trim(value, "0123456789") == ""

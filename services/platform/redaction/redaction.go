@@ -18,7 +18,6 @@ import (
 	"encoding/hex"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -29,6 +28,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
 
@@ -49,7 +49,7 @@ func New() *Redactor {
 const Refused = "[redacted:refused]"
 
 var (
-	mark = regexp.MustCompile(`\[redacted:(?:sensitive|refused|(?:[a-z0-9]+:[0-9]+(?:-[0-9]+|\+):)?[0-9a-f]{16})\]`)
+	mark = pattern.New(`\[redacted:(?:sensitive|refused|(?:[a-z0-9]+:[0-9]+(?:-[0-9]+|\+):)?[0-9a-f]{16})\]`)
 )
 
 // Record returns a record without credentials, and the names of the fields that were redacted: the record itself where there was none.
@@ -236,7 +236,7 @@ func spans(s string) []secret.Span {
 	}
 	masked := s
 	if strings.Contains(s, "[redacted:") {
-		masked = mark.ReplaceAllStringFunc(s, func(m string) string { return strings.Repeat("*", len(m)) })
+		masked = mark().ReplaceAllStringFunc(s, func(m string) string { return strings.Repeat("*", len(m)) })
 	}
 	found, err := secret.Find(context.Background(), masked)
 	if err != nil {

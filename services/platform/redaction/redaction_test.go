@@ -182,7 +182,7 @@ func TestMarks(t *testing.T) {
 		if got != one.mark(value) || got == two.mark(value) {
 			t.Errorf("marks of %s: %s, again %s, another process's %s", value, got, one.mark(value), two.mark(value))
 		}
-		if mark.FindString(got) != got {
+		if mark().FindString(got) != got {
 			t.Errorf("%s is not known for a mark", got)
 		}
 	}

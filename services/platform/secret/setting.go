@@ -1,9 +1,10 @@
 package secret
 
 import (
-	"regexp"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 const (
@@ -27,20 +28,20 @@ var keyOf = []string{
 
 var (
 	// notSecret are names that end like a secret's and are a model's or a program's vocabulary.
-	notSecret = regexp.MustCompile(`(?i)(?:(?:^|[_.-])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|stop|end|begin|start|special|next|first|last|prompt|output|` +
+	notSecret = pattern.New(`(?i)(?:(?:^|[_.-])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|stop|end|begin|start|special|next|first|last|prompt|output|` +
 		`input|per|max|min|num|add|new|n|think|tool|fim|total|generated|cached|batched)[_ .-]*tokens?|` +
 		`(?:first|second|forward|backward|single|one|two|multi|prefill|decode)[_.-]pass)$`)
 	// none is what settings are set to that hold no secret.
-	none = regexp.MustCompile(`(?i)^(?:none|null|nil|true|false|yes|no|unset|empty|undefined|required|optional|missing|invalid|redacted|hidden|enabled|disabled|` +
+	none = pattern.New(`(?i)^(?:none|null|nil|true|false|yes|no|unset|empty|undefined|required|optional|missing|invalid|redacted|hidden|enabled|disabled|` +
 		`set|not|is|was|has|str|string|int|bool|bytes|object|\*+|x+|\.+|-+|_+|\$\{?\w+\}?|%\w+%|<[^>]*>?)$`)
 	// quantity is how many tokens, or how long one took.
-	quantity = regexp.MustCompile(`(?i)^[+-]?(?:[0-9][.,]?){1,6}(?:%|x|[kmgt]i?b?|b|/s|[nuµm]?s|min|h|tok(?:en)?s?(?:/s)?|t/s)?$`)
-	count    = regexp.MustCompile(`^[0-9]{1,12}$`)
+	quantity = pattern.New(`(?i)^[+-]?(?:[0-9][.,]?){1,6}(?:%|x|[kmgt]i?b?|b|/s|[nuµm]?s|min|h|tok(?:en)?s?(?:/s)?|t/s)?$`)
+	count    = pattern.New(`^[0-9]{1,12}$`)
 )
 
 // nothing reports whether a value holds no secret.
 func nothing(value string) bool {
-	return len(value) < minValue || len(value) <= 128 && none.MatchString(value)
+	return len(value) < minValue || len(value) <= 128 && none().MatchString(value)
 }
 
 // settingName returns the name that a text begins with, or "".
@@ -75,7 +76,7 @@ func setting(text, lower string, from, to int) (Span, bool) {
 		return Span{}, false
 	}
 	at, how := separator(text, lower, to, word, strings.HasPrefix(name, "--"))
-	if how == notSet || notSecret.MatchString(name) {
+	if how == notSet || notSecret().MatchString(name) {
 		return Span{}, false
 	}
 	s, alone := settingValue(text, at)
@@ -83,7 +84,7 @@ func setting(text, lower string, from, to int) (Span, bool) {
 	ok := !nothing(value)
 	switch {
 	case word != "token" && word != "key":
-	case quantity.MatchString(clip(value)), plural && count.MatchString(clip(value)):
+	case quantity().MatchString(clip(value)), plural && count().MatchString(clip(value)):
 		ok = false
 	case plural: // "special tokens: …"
 		ok = ok && hasDigit(value)
@@ -92,7 +93,7 @@ func setting(text, lower string, from, to int) (Span, bool) {
 	case saidIs:
 		ok = ok && odd(value)
 	case saidBare:
-		ok = ok && hasDigit(value) && !quantity.MatchString(clip(value))
+		ok = ok && hasDigit(value) && !quantity().MatchString(clip(value))
 	case nextLine:
 		ok = ok && alone
 	}

@@ -3,26 +3,26 @@ package secret
 import (
 	"context"
 	"encoding/base64"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 var (
 	// Shapes that well-known issuers give to keys, and what a URL says of its user.
-	secretShape = regexp.MustCompile(`(\A|[^A-Za-z0-9])(sk-[A-Za-z0-9_\-]{6,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_\-]{16,}|` +
+	secretShape = pattern.New(`(\A|[^A-Za-z0-9])(sk-[A-Za-z0-9_\-]{6,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|glpat-[A-Za-z0-9_\-]{16,}|` +
 		`xox[abposr]-[A-Za-z0-9\-]{8,}|AKIA[0-9A-Z]{12,}|AIza[A-Za-z0-9_\-]{20,}|nvapi-[A-Za-z0-9_\-]{16,}|eyJ[A-Za-z0-9_\-]{10,}\.[A-Za-z0-9_\-]+)|` +
 		`-----BEGIN|[a-zA-Z][a-zA-Z0-9+.\-]*://[^/\s@]+@|(?i:\bbearer\s+\S{8,})`)
-	optionName = regexp.MustCompile(`\A--[a-z]+(?:[_-][a-z]+)*(?:=|\z)`)
+	optionName = pattern.New(`\A--[a-z]+(?:[_-][a-z]+)*(?:=|\z)`)
 	// What a signed address ends with.
-	query = regexp.MustCompile(`(://[^\s?]*\?)([^\s"']+)`)
-	basic = regexp.MustCompile(`(?i:\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})`)
+	query = pattern.New(`(://[^\s?]*\?)([^\s"']+)`)
+	basic = pattern.New(`(?i:\bbasic\s+)([A-Za-z0-9+/]{6,}={0,2})`)
 	// A run of letters and digits without a word's shape.
-	longRun = regexp.MustCompile(`[A-Za-z0-9+]{24,}`)
+	longRun = pattern.New(`[A-Za-z0-9+]{24,}`)
 )
 
 // maxLooked bounds what is looked at: an entry's longest text has half of it.
@@ -133,23 +133,23 @@ func secretWord(w, before, after string) bool {
 // that no word looks like. It errs on the side of saying yes; of a text longer than 8 kB, which no entry takes, it always says so.
 func Suspect(value string) bool {
 	// An option's own name may begin as a key does: --hf_overrides.
-	if name := optionName.FindString(value); name != "" && !Name(strings.Trim(name, "-=")) {
+	if name := optionName().FindString(value); name != "" && !Name(strings.Trim(name, "-=")) {
 		value = value[len(name):]
 	}
-	if len(value) > maxLooked || secretShape.MatchString(value) {
+	if len(value) > maxLooked || secretShape().MatchString(value) {
 		return true
 	}
-	for _, m := range query.FindAllStringSubmatch(value, 64) {
+	for _, m := range query().FindAllStringSubmatch(value, 64) {
 		if !plainQuery(m[2]) {
 			return true
 		}
 	}
-	for _, m := range basic.FindAllStringSubmatch(value, 64) {
+	for _, m := range basic().FindAllStringSubmatch(value, 64) {
 		if text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(m[1], "=")); err == nil && strings.Contains(string(text), ":") {
 			return true
 		}
 	}
-	for _, run := range longRun.FindAllString(value, 64) {
+	for _, run := range longRun().FindAllString(value, 64) {
 		if random(run) && !digest(value, run) {
 			return true
 		}
@@ -224,15 +224,15 @@ func plainValue(value string) bool {
 // Redact takes out of a remark what looks like a secret. A remark is a sentence, in which a colon stands behind any word.
 func Redact(text string) string {
 	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
-	text = secretShape.ReplaceAllString(text, "…")
+	text = secretShape().ReplaceAllString(text, "…")
 	shapes := scan{text: text, noSettings: true}
 	if err := shapes.run(context.Background()); err == nil {
 		for _, s := range slices.Backward(Merge(shapes.spans)) {
 			text = text[:s.From] + "…" + text[s.To:]
 		}
 	}
-	text = query.ReplaceAllStringFunc(text, func(found string) string {
-		m := query.FindStringSubmatch(found)
+	text = query().ReplaceAllStringFunc(text, func(found string) string {
+		m := query().FindStringSubmatch(found)
 		if plainQuery(m[2]) {
 			return found
 		}
@@ -253,7 +253,7 @@ func Redact(text string) string {
 		i = last - 1
 	}
 	text = out.String() + text[last:]
-	return longRun.ReplaceAllStringFunc(text, func(run string) string {
+	return longRun().ReplaceAllStringFunc(text, func(run string) string {
 		if random(run) && !digest(text, run) {
 			return "…"
 		}

@@ -53,7 +53,7 @@ func ParseProjects(name string, data []byte) ([]Project, error) {
 		switch {
 		case !filepath.IsAbs(p.Path):
 			return nil, bad("path must be absolute")
-		case !digestPattern.MatchString(p.SHA256):
+		case !digestPattern().MatchString(p.SHA256):
 			return nil, bad("sha256 must be 64 lower-case hex digits")
 		case seen[p.Path]:
 			return nil, bad("the path stands here twice")

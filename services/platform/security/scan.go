@@ -6,13 +6,13 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -36,15 +36,15 @@ const (
 )
 
 var (
-	userPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	cedarPattern  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}\.cedar$`)
-	copyPattern   = regexp.MustCompile(`^[0-9a-f]{64}\.yaml$`)
-	digestPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	userPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	cedarPattern  = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}\.cedar$`)
+	copyPattern   = pattern.New(`^[0-9a-f]{64}\.yaml$`)
+	digestPattern = pattern.New(`^[0-9a-f]{64}$`)
 )
 
 // CheckUser reports why a name cannot be a user's.
 func CheckUser(name string) error {
-	if !userPattern.MatchString(name) {
+	if !userPattern().MatchString(name) {
 		return errors.New("a user's name is a-z, 0-9, _ and -, at most 64, beginning with a letter or digit")
 	}
 	return nil
@@ -116,7 +116,7 @@ func (o *Options) listRoot(l *listing) {
 			o.listUsers(l)
 		case FolderProjects:
 			o.folder(l, n, func(e fs.DirEntry) {
-				if !copyPattern.MatchString(e.Name()) {
+				if !copyPattern().MatchString(e.Name()) {
 					l.stray(n, e, nil)
 					return
 				}
@@ -130,7 +130,7 @@ func (o *Options) listRoot(l *listing) {
 
 func (o *Options) listPolicy(l *listing, name, layer string) {
 	o.folder(l, name, func(e fs.DirEntry) {
-		if !cedarPattern.MatchString(e.Name()) {
+		if !cedarPattern().MatchString(e.Name()) {
 			l.stray(name, e, nil)
 			return
 		}

@@ -9,12 +9,12 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/pattern"
 )
 
 // What a statement of kind credential does.
@@ -77,23 +77,23 @@ type CredentialGrants struct {
 }
 
 var (
-	credentialName     = regexp.MustCompile(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
-	credentialVariable = regexp.MustCompile(`\A[A-Z_][A-Z0-9_]{0,63}\z`)
-	credentialHeader   = regexp.MustCompile(`\A[A-Z][a-z0-9]*(-[A-Z0-9][a-z0-9]*){0,7}\z`)
-	credentialScheme   = regexp.MustCompile(`\A[A-Za-z][A-Za-z0-9\-]{0,31}\z`)
-	credentialAgent    = regexp.MustCompile(`\A[a-z0-9][a-z0-9_\-]{0,63}(/[a-z0-9][a-z0-9_\-]{0,63})?\z`)
-	credentialHost     = regexp.MustCompile(`\A[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?\z`)
-	credentialService  = regexp.MustCompile(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
+	credentialName     = pattern.New(`\A[a-z0-9][a-z0-9_.\-]{0,63}\z`)
+	credentialVariable = pattern.New(`\A[A-Z_][A-Z0-9_]{0,63}\z`)
+	credentialHeader   = pattern.New(`\A[A-Z][a-z0-9]*(-[A-Z0-9][a-z0-9]*){0,7}\z`)
+	credentialScheme   = pattern.New(`\A[A-Za-z][A-Za-z0-9\-]{0,31}\z`)
+	credentialAgent    = pattern.New(`\A[a-z0-9][a-z0-9_\-]{0,63}(/[a-z0-9][a-z0-9_\-]{0,63})?\z`)
+	credentialHost     = pattern.New(`\A[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?\z`)
+	credentialService  = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
 	// reserved are variables that change which program runs, or how, before it runs.
-	reserved = regexp.MustCompile(`\A(LD_[A-Z_]*|PATH|HOME|USER|LANG|TERM|TZ|SHELL|IFS|ENV|BASH_ENV|GCONV_PATH|GLIBC_TUNABLES|PYTHON(PATH|HOME|STARTUP)|PERL5(OPT|LIB)|RUBYOPT|NODE_OPTIONS|JAVA_TOOL_OPTIONS|CUDA_[A-Z_]*)\z`)
+	reserved = pattern.New(`\A(LD_[A-Z_]*|PATH|HOME|USER|LANG|TERM|TZ|SHELL|IFS|ENV|BASH_ENV|GCONV_PATH|GLIBC_TUNABLES|PYTHON(PATH|HOME|STARTUP)|PERL5(OPT|LIB)|RUBYOPT|NODE_OPTIONS|JAVA_TOOL_OPTIONS|CUDA_[A-Z_]*)\z`)
 )
 
 // CredentialName reports whether a credential may be called so.
-func CredentialName(name string) bool { return credentialName.MatchString(name) }
+func CredentialName(name string) bool { return credentialName().MatchString(name) }
 
 // CredentialVariable reports whether a credential may be put into that variable, or its path.
 func CredentialVariable(name string) bool {
-	return credentialVariable.MatchString(name) && !reserved.MatchString(name)
+	return credentialVariable().MatchString(name) && !reserved().MatchString(name)
 }
 
 // Commitment is what stands in a statement for a value: HMAC-SHA256 under a key that is made for it, over the credential's name, the
@@ -150,9 +150,9 @@ func (g *CredentialGrants) check(bad func(string) error) error {
 		items []string
 		fits  func(string) bool
 	}{
-		{"services", g.Services, credentialService.MatchString},
+		{"services", g.Services, credentialService().MatchString},
 		{"origins", g.Origins, func(s string) bool { origin, err := Origin(s); return err == nil && origin == s }},
-		{"agents", g.Agents, credentialAgent.MatchString},
+		{"agents", g.Agents, credentialAgent().MatchString},
 	} {
 		if len(list.items) > maxServices || !slices.IsSorted(list.items) || len(slices.Compact(slices.Clone(list.items))) != len(list.items) ||
 			slices.ContainsFunc(list.items, func(s string) bool { return !list.fits(s) }) {
@@ -171,9 +171,9 @@ func (g *CredentialGrants) check(bad func(string) error) error {
 		return bad("grant to services has no header")
 	case toOrigins && (g.Unattended || len(g.Agents) == 0):
 		return bad("grant to origins names its agents, and is never unattended")
-	case toOrigins && (!credentialHeader.MatchString(g.Header) || slices.Contains(hopHeaders, g.Header)):
+	case toOrigins && (!credentialHeader().MatchString(g.Header) || slices.Contains(hopHeaders, g.Header)):
 		return bad("header is none that holds a credential, such as Authorization")
-	case g.Scheme != "" && !credentialScheme.MatchString(g.Scheme):
+	case g.Scheme != "" && !credentialScheme().MatchString(g.Scheme):
 		return bad("scheme is none")
 	}
 	return nil
@@ -194,7 +194,7 @@ func Origin(raw string) (string, error) {
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback):
 		return "", errors.New("it is not https")
 	}
-	if err != nil && !credentialHost.MatchString(host) {
+	if err != nil && !credentialHost().MatchString(host) {
 		return "", errors.New("its host is not a name in ASCII, nor an address")
 	}
 	if port == map[string]string{"https": "443", "http": "80"}[u.Scheme] {

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -26,7 +26,7 @@ type vocabulary struct {
 }
 
 // requestID is the form of the ids that we make; another one would be somebody's text.
-var requestID = regexp.MustCompile(`^r-[a-z2-7]{26}$`)
+var requestID = pattern.New(`^r-[a-z2-7]{26}$`)
 
 // answers are the statuses of a tool's answer.
 var answers = []string{span.OK, "pending_approval", "running", "denied", "error"}
@@ -39,7 +39,7 @@ func newVocabulary(methods []string) *vocabulary {
 		span.Tier:      tier,
 		span.Era:       func(s string) bool { return s == "stateful" || s == "stateless" },
 		span.Status:    status,
-		span.RequestID: requestID.MatchString,
+		span.RequestID: requestID().MatchString,
 		span.Peer:      role,
 		span.MCPMethod: v.method,
 		span.GenAITool: v.tool,

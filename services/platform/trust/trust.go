@@ -24,7 +24,6 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -35,9 +34,9 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
-
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/security/ownership"
 )
 
@@ -261,7 +260,7 @@ func Read(dir string) (*Snapshot, error) {
 	return s, nil
 }
 
-var instancePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
+var instancePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$`)
 
 // isIdentity reports whether s is an identity in the one spelling that package identity (which imports this one) has for
 // it. An entry in any other spelling would revoke nobody.
@@ -272,7 +271,7 @@ func isIdentity(s string) bool {
 	}
 	role, instance, ok := strings.Cut(strings.TrimPrefix(id.Path(), "/"), "/")
 	known := optionsv1.Role_value["ROLE_"+strings.ToUpper(role)] != int32(optionsv1.Role_ROLE_UNSPECIFIED)
-	return ok && known && role == strings.ToLower(role) && instancePattern.MatchString(instance)
+	return ok && known && role == strings.ToLower(role) && instancePattern().MatchString(instance)
 }
 
 func readFile(dir, name string) ([]byte, error) {

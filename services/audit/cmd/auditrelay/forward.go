@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -22,6 +21,7 @@ import (
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/process"
 )
 
@@ -50,7 +50,7 @@ type forwarding struct {
 	CloseUnsaid bool `yaml:"dangerous_close_unsaid"`
 }
 
-var destinationName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
+var destinationName = pattern.New(`^[a-z][a-z0-9-]{0,31}$`)
 
 // checkForward checks the destinations.
 func (s *settings) checkForward() error {
@@ -75,7 +75,7 @@ func (s *settings) checkForward() error {
 }
 
 func (d forwarding) validate() error {
-	if !destinationName.MatchString(d.Name) {
+	if !destinationName().MatchString(d.Name) {
 		return errors.New("name: must be 1 to 32 lower case letters, digits and dashes, a letter first")
 	}
 	if (d.Syslog == "") == (d.OTLP == "") {

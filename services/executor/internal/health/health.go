@@ -14,13 +14,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/pattern"
 )
 
 // maxBody is how much of an answer is read.
@@ -39,7 +39,7 @@ var (
 )
 
 // pathPattern is the catalog's own (SEC-H2). It is checked here again, where the request is made.
-var pathPattern = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
+var pathPattern = pattern.New(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
 // Checker checks services. It is safe for concurrent use and holds no connections.
 type Checker struct{ client *http.Client }
@@ -74,7 +74,7 @@ func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // Check returns nil if GET http://127.0.0.1:PORT/PATH is answered with 2xx within the entry's timeout. mark stands for what
 // the service answered, well or not, and is "" where it did not: a loading service whose answers differ is getting on.
 func (c *Checker) Check(ctx context.Context, port uint32, h *catalog.Health) (mark string, err error) {
-	if !pathPattern.MatchString(h.Path) || strings.Contains("/"+h.Path+"/", "/../") {
+	if !pathPattern().MatchString(h.Path) || strings.Contains("/"+h.Path+"/", "/../") {
 		return "", ErrPath
 	}
 	timeout := time.Duration(h.TimeoutS) * time.Second

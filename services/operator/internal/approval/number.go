@@ -3,13 +3,13 @@ package approval
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"durward.internal/services/platform/opnumber"
+	"durward.internal/services/platform/pattern"
 )
 
-var idPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var idPattern = pattern.New(`^[0-9a-f]{32}$`)
 
 // ErrNoSuchNumber means that no known operation has the number.
 var ErrNoSuchNumber = errors.New("no such operation")
@@ -25,7 +25,7 @@ func (e *AmbiguousError) Error() string {
 }
 
 // IsOperationID reports whether s is a whole operation id, as agents and records carry it.
-func IsOperationID(s string) bool { return idPattern.MatchString(s) }
+func IsOperationID(s string) bool { return idPattern().MatchString(s) }
 
 // Numbers gives each operation its short number: 4 characters, and as many more as keep it apart from the others given.
 func Numbers(operationIDs []string) map[string]string {

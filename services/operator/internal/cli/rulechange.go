@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/statement"
 )
 
@@ -221,7 +221,7 @@ func reader(name string) string {
 }
 
 // placeLine is the line of a difference that says where the next group stands.
-var placeLine = regexp.MustCompile(`^ @ [0-9]+$`)
+var placeLine = pattern.New(`^ @ [0-9]+$`)
 
 // ShowPlan prints the difference, made visible.
 func (a *App) ShowPlan(p *signedchange.Plan) {
@@ -241,7 +241,7 @@ func (a *App) ShowPlan(p *signedchange.Plan) {
 			text = out.Green(text)
 		case line[0] == '-':
 			text = out.Red(text)
-		case placeLine.MatchString(line):
+		case placeLine().MatchString(line):
 			text = out.Dim(text)
 		}
 		out.Printf("  %s\n", text)

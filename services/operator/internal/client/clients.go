@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/credential"
+	"durward.internal/services/platform/pattern"
 )
 
 // Client is one entry of clients.yaml. deploy/config/clients.yaml says what each field means.
@@ -64,9 +64,9 @@ type document struct {
 
 var (
 	// The vault's rule.
-	namePattern  = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	agentPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
-	channels     = regexp.MustCompile(`^(cli|desktop_ui|api|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
+	namePattern  = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	agentPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+	channels     = pattern.New(`^(cli|desktop_ui|api|messaging:[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63})$`)
 )
 
 var (
@@ -84,14 +84,14 @@ var (
 
 // CheckName reports why name cannot be a client's.
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !namePattern().MatchString(name) {
 		return ErrName
 	}
 	return nil
 }
 
 // ValidAgent reports whether a client may call one of its agents so.
-func ValidAgent(name string) bool { return agentPattern.MatchString(name) }
+func ValidAgent(name string) bool { return agentPattern().MatchString(name) }
 
 // NewToken makes a bearer token of 256 random bits and the digest that clients.yaml holds.
 func NewToken() (token, digest string) {
@@ -152,17 +152,17 @@ func Add(raw []byte, c Client) ([]byte, error) {
 	if err := CheckName(c.ID); err != nil {
 		return nil, err
 	}
-	if !channels.MatchString(c.Channel) {
+	if !channels().MatchString(c.Channel) {
 		return nil, errors.New("channel must be cli, desktop_ui, api or messaging:NAME")
 	}
 	if !slices.Contains([]string{"READ", "WRITE", "DESTRUCTIVE"}, c.TierCeiling) {
 		return nil, errors.New("tier must be READ, WRITE or DESTRUCTIVE")
 	}
-	if c.User != "" && !namePattern.MatchString(c.User) {
+	if c.User != "" && !namePattern().MatchString(c.User) {
 		return nil, errors.New("a user is a-z, 0-9, _ and -, at most 64, beginning with a letter or digit")
 	}
 	for i, agent := range c.Agents {
-		if !agentPattern.MatchString(agent) {
+		if !agentPattern().MatchString(agent) {
 			return nil, errors.New("an agent is letters, digits, dots, dashes and underscores, at most 64, beginning with a letter or digit")
 		}
 		if slices.Contains(c.Agents[:i], agent) {

@@ -12,7 +12,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"durward.internal/services/platform/pattern"
 )
 
 var (
@@ -400,13 +401,13 @@ func element(list ast.Node, number string) ast.Node {
 
 // plain is a text that means itself in YAML, in block and in flow style, unless it is one of reserved.
 var (
-	plain    = regexp.MustCompile(`^(-{0,2}[A-Za-z/]|/)[A-Za-z0-9_./\-]*$`)
+	plain    = pattern.New(`^(-{0,2}[A-Za-z/]|/)[A-Za-z0-9_./\-]*$`)
 	reserved = []string{"y", "n", "yes", "no", "on", "off", "null", "true", "false"} // which one reader or another takes for something else
 )
 
 // Text writes a text as a YAML scalar that is read as that text, whatever is in it.
 func Text(s string) string {
-	if plain.MatchString(s) && !slices.Contains(reserved, strings.ToLower(s)) {
+	if plain().MatchString(s) && !slices.Contains(reserved, strings.ToLower(s)) {
 		return s
 	}
 	var b strings.Builder

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/statement"
 )
 
@@ -109,7 +109,7 @@ func (t table) row(cells []string) error {
 }
 
 // formula is where a spreadsheet would begin one: at a cell's beginning, and behind what another country's spreadsheet ends a cell with.
-var formula = regexp.MustCompile(`(^|[;,|\t])(\s*["']*\s*)([=+\-@＝＋－＠])`)
+var formula = pattern.New(`(^|[;,|\t])(\s*["']*\s*)([=+\-@＝＋－＠])`)
 
 // maxCell is less than a spreadsheet's cell may hold.
 const maxCell = 32_000
@@ -117,7 +117,7 @@ const maxCell = 32_000
 // Cell is a text as a cell of a CSV file that no spreadsheet takes for a formula, on one line and always in quotes. An apostrophe goes
 // before each sign that could begin one.
 func Cell(text string) string {
-	text = formula.ReplaceAllString(clean.Line(text, maxCell), "$1'$2$3")
+	text = formula().ReplaceAllString(clean.Line(text, maxCell), "$1'$2$3")
 	return `"` + strings.ReplaceAll(text, `"`, `""`) + `"`
 }
 

@@ -3,7 +3,6 @@ package importer
 import (
 	"errors"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
 
@@ -150,7 +150,7 @@ func (x *box) refused() string {
 		switch d = x.text(boundedyaml.Plain(d)); {
 		case strings.HasPrefix(d, "/dev/kfd"), strings.HasPrefix(d, "/dev/dri"):
 			return "it reaches a GPU by " + clean.Line(clean.Visible(d), 64) + ", as ROCm does: a service gets NVIDIA's GPUs alone"
-		case !cdiName.MatchString(d) && !strings.HasPrefix(d, "/dev/nvidia"):
+		case !cdiName().MatchString(d) && !strings.HasPrefix(d, "/dev/nvidia"):
 			return "the device " + clean.Line(clean.Visible(d), 64) + " is refused: a container gets GPUs and no other devices"
 		}
 	}
@@ -365,13 +365,13 @@ func (x *box) user() string {
 	return x.given.ContainerUser
 }
 
-var healthURL = regexp.MustCompile(`https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?(/[A-Za-z0-9._~/\-]{0,127})`)
+var healthURL = pattern.New(`https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?(/[A-Za-z0-9._~/\-]{0,127})`)
 
 // rest reads health and times, and says what became of the other keys.
 func (x *box) rest() {
 	s, v := x.s, x.v
 	if check := v.Get("healthcheck"); check.IsSet() {
-		if m := healthURL.FindStringSubmatch(strings.Join(check.Get("test").Strings(), " ")); m != nil {
+		if m := healthURL().FindStringSubmatch(strings.Join(check.Get("test").Strings(), " ")); m != nil {
 			s.health = m[1]
 		} else if !check.Get("disable").Is() {
 			s.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")

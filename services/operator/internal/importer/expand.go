@@ -3,12 +3,12 @@ package importer
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
 
@@ -25,12 +25,12 @@ func placeholder(name string) string {
 // unnamed stands for what is no variable: ${}, ${1}, one in another.
 var unnamed = placeholder("${…}")
 
-var placeholders = regexp.MustCompile(string(opening) + `([^` + string(opening) + string(closing) + `]*)` + string(closing))
+var placeholders = pattern.New(string(opening) + `([^` + string(opening) + string(closing) + `]*)` + string(closing))
 
 // missing are the variables without a value in a text.
 func missing(text string) []string {
 	var out []string
-	for _, m := range placeholders.FindAllStringSubmatch(text, 16) {
+	for _, m := range placeholders().FindAllStringSubmatch(text, 16) {
 		if name := clean.Line(m[1], 64); !slices.Contains(out, name) {
 			out = append(out, name)
 		}
@@ -39,13 +39,13 @@ func missing(text string) []string {
 }
 
 // settable is what a human can give a value by --set.
-var settable = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_.\-]*\z`)
+var settable = pattern.New(`\A[A-Za-z_][A-Za-z0-9_.\-]*\z`)
 
 // want tells which variables texts lack that a human can give a value.
 func (b *builder) want(texts ...string) {
 	for _, text := range texts {
 		for _, name := range missing(text) {
-			if settable.MatchString(name) && !secret.Name(name) {
+			if settable().MatchString(name) && !secret.Name(name) {
 				b.Want(name)
 			}
 		}
@@ -57,7 +57,7 @@ func unusable(texts ...string) string {
 	for _, text := range texts {
 		if names := missing(text); len(names) > 0 {
 			for _, name := range names {
-				if settable.MatchString(name) && !secret.Name(name) {
+				if settable().MatchString(name) && !secret.Name(name) {
 					return fmt.Sprintf("names %s, and no variable of the environment is read (--set %s=… gives a value)", strings.Join(names, ", "), name)
 				}
 			}
@@ -73,7 +73,7 @@ func unusable(texts ...string) string {
 }
 
 // variable is how shells and Compose files name one, at the front of a text: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar.
-var variable = regexp.MustCompile(`\A\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(:?[-?+][^{}$]*)?\})`)
+var variable = pattern.New(`\A\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(:?[-?+][^{}$]*)?\})`)
 
 // expand puts in what a human gave for variables, and defaults that stand in the text; a placeholder for what is left. The
 // environment is never read, and what is put in is not looked at again.
@@ -89,7 +89,7 @@ func expand(text string, given map[string]string) string {
 		}
 		out.WriteString(text[:i])
 		text = text[i:]
-		found := variable.FindString(text)
+		found := variable().FindString(text)
 		if found == "" {
 			out.WriteString(unnamed)
 			text = text[1:]

@@ -331,7 +331,7 @@ func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
 	if file != "" {
 		fields = append(fields, yaml.MapItem{Key: "file", Value: filepath.Clean(file)})
 	}
-	if repository.MatchString(id) {
+	if repository().MatchString(id) {
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + id})
 	}
 	return g.Model(id, fields, s.notes[0])

@@ -1,21 +1,21 @@
 package importer
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
-
-	"github.com/goccy/go-yaml"
 )
 
-var cdiName = regexp.MustCompile(`\Anvidia\.com/gpu=([A-Za-z0-9\-]{1,64})\z`)
+var cdiName = pattern.New(`\Anvidia\.com/gpu=([A-Za-z0-9\-]{1,64})\z`)
 
 // isGPU reports whether a device that a service reserves is a GPU of NVIDIA's.
 func isGPU(d *boundedyaml.Value) bool {
@@ -24,7 +24,7 @@ func isGPU(d *boundedyaml.Value) bool {
 	}
 	switch d.Get("driver").Str() {
 	case "cdi":
-		return slices.ContainsFunc(d.Get("device_ids").Strings(), cdiName.MatchString)
+		return slices.ContainsFunc(d.Get("device_ids").Strings(), cdiName().MatchString)
 	case "", "nvidia":
 		return slices.ContainsFunc(d.Get("capabilities").Strings(), func(one string) bool { return one == "gpu" || one == "nvidia" || one == "compute" })
 	}
@@ -83,7 +83,7 @@ func (x *box) ask() {
 		}
 	}
 	for _, d := range devices(x.v) {
-		if d = x.text(boundedyaml.Plain(d)); cdiName.MatchString(d) {
+		if d = x.text(boundedyaml.Plain(d)); cdiName().MatchString(d) {
 			x.gpus = append(x.gpus, x.named(d)...)
 		}
 	}
@@ -101,7 +101,7 @@ func (x *box) ask() {
 
 // named reads one GPU's index, UUID or CDI name.
 func (x *box) named(id string) []uint32 {
-	if m := cdiName.FindStringSubmatch(id); m != nil {
+	if m := cdiName().FindStringSubmatch(id); m != nil {
 		x.cdi = true
 		id = m[1]
 	}

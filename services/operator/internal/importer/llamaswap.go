@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/importer/shellwords"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
 
@@ -233,9 +233,9 @@ var modelQuiet = strings.Fields("cmd cmdStop proxy checkEndpoint ttl unloadTimeo
 	"useModelName unlisted metadata capabilities sendLoadingState timeouts compat")
 
 // windows is a path with a drive.
-var windows = regexp.MustCompile(`(^|[\s"'=])([A-Z]:[\\/]|[a-z]:\\)`)
+var windows = pattern.New(`(^|[\s"'=])([A-Z]:[\\/]|[a-z]:\\)`)
 
-var checkPath = regexp.MustCompile(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
+var checkPath = pattern.New(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
 func (l *swap) model(key string, v *boundedyaml.Value) {
 	if !l.service(key, v) {
@@ -277,7 +277,7 @@ func (l *swap) service(key string, v *boundedyaml.Value) bool {
 		l.LeaveOut(s.what, "%s", err.Error())
 		return false
 	}
-	if windows.MatchString(command) {
+	if windows().MatchString(command) {
 		l.LeaveOut(s.what, "it names paths of Windows: a service runs on Linux; write the paths that its program and model have there")
 		return false
 	}
@@ -365,7 +365,7 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 		switch {
 		case path == "none":
 			s.note("checkEndpoint is none; a service that has a port is asked for its health, at /health unless health.path says otherwise.")
-		case checkPath.MatchString(path):
+		case checkPath().MatchString(path):
 			s.health = path
 		default:
 			s.note("checkEndpoint is no plain path and was left out.")

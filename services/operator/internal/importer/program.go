@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
 
@@ -68,7 +68,7 @@ func (s *program) note(format string, args ...any) {
 }
 
 // assignment is what a shell takes for a variable where it stands before a program's name.
-var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
+var assignment = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
 // program puts a service that runs a program of the host, or a container where the program is `docker run`.
 func (b *builder) program(id string, s *program) bool {
@@ -76,7 +76,7 @@ func (b *builder) program(id string, s *program) bool {
 		b.LeaveOut(s.what, format, args...)
 		return false
 	}
-	if len(s.argv) > 0 && assignment.MatchString(s.argv[0]) {
+	if len(s.argv) > 0 && assignment().MatchString(s.argv[0]) {
 		s.argv = append([]string{"env"}, s.argv...)
 	}
 	argv, set, ok := enginecmd.Env(s.argv)
@@ -235,12 +235,12 @@ func appendEnvironment(fields proposal.Fields, environment map[string]string) pr
 
 var (
 	// known are variables of engines and of the libraries that they compute with, and where programs are found.
-	knownKey = regexp.MustCompile(`\A((LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL|CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
+	knownKey = pattern.New(`\A((LLAMA_ARG|VLLM|OLLAMA|SGLANG|SGL|CUDA|NVIDIA|GGML|HIP|ROCR|HSA|NCCL|OMP|MKL|OPENBLAS|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|XLA)_[A-Z0-9_]{1,48}|PATH)\z`)
 	// loader are variables that make programs run other code.
-	loader = regexp.MustCompile(`\A(LD_|DYLD_|PYTHON(PATH|HOME|STARTUP)|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV)`)
+	loader = pattern.New(`\A(LD_|DYLD_|PYTHON(PATH|HOME|STARTUP)|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV)`)
 	// setting is what a setting's value looks like, and hardly a secret's: a number or a list of them, a short word, a path, a model or a
 	// file by its name, a server by its address.
-	setting = regexp.MustCompile(`\A([+-]?[0-9][0-9.,:]{0,31}[A-Za-z%]{0,3}|[A-Za-z_\-]{1,12}|[a-z]{1,4}[0-9]{1,2}(_[0-9A-Za-z]{1,3})?|/[A-Za-z0-9._+/\-]{1,255}|` +
+	setting = pattern.New(`\A([+-]?[0-9][0-9.,:]{0,31}[A-Za-z%]{0,3}|[A-Za-z_\-]{1,12}|[a-z]{1,4}[0-9]{1,2}(_[0-9A-Za-z]{1,3})?|/[A-Za-z0-9._+/\-]{1,255}|` +
 		`[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}|[A-Za-z0-9][A-Za-z0-9._\-]{0,120}\.(gguf|json|ya?ml|toml|ini|conf|txt|bin|safetensors|jinja|py|sh)|` +
 		`https?://[A-Za-z0-9.\-]{1,100}(:[0-9]{1,5})?/?)\z`)
 )
@@ -257,9 +257,9 @@ func (b *builder) environment(s *program, container string) (map[string]string, 
 			s.note("The variable %s has no value in the file; the environment is not read.", name)
 		case secret.Name(p.Key) || secret.Suspect(p.Value):
 			b.secretNamed(s, name)
-		case loader.MatchString(p.Key) && container != "":
+		case loader().MatchString(p.Key) && container != "":
 			s.note("The variable %s was left out: it would change which code the program runs.", name)
-		case !plain && !knownKey.MatchString(p.Key) && !loader.MatchString(p.Key) && p.Value != "" && len(missing(p.Value)) == 0 && !setting.MatchString(p.Value):
+		case !plain && !knownKey().MatchString(p.Key) && !loader().MatchString(p.Key) && p.Value != "" && len(missing(p.Value)) == 0 && !setting().MatchString(p.Value):
 			s.note("The variable %s was left out, since its value could be a secret: write it under environment where it is none.", name)
 		case len(missing(p.Value)) > 0:
 			s.note("%s was left out: it %s.", name, unusable(p.Value))
@@ -288,14 +288,14 @@ func (b *builder) secretNamed(s *program, name string) {
 // split splits a command line.
 func split(command string) ([]string, error) {
 	words, err := shellwords.Split(command)
-	if err != nil && strings.Contains(command, "{{") || slices.ContainsFunc(words, unfilled.MatchString) {
+	if err != nil && strings.Contains(command, "{{") || slices.ContainsFunc(words, unfilled().MatchString) {
 		err = boundedyaml.ErrTemplate
 	}
 	return words, err
 }
 
 // unfilled is a word, or the beginning or end of one, that a tool would have filled in.
-var unfilled = regexp.MustCompile(`^(\{\{|\}\}|\{\{[^ ]*\}\})$`)
+var unfilled = pattern.New(`^(\{\{|\}\}|\{\{[^ ]*\}\})$`)
 
 // anyOf is a list that is laid out over lines where it is long.
 func anyOf(words []string) []any {
@@ -306,10 +306,10 @@ func anyOf(words []string) []any {
 	return out
 }
 
-var notCredential = regexp.MustCompile(`[^a-z0-9_.\-]+`)
+var notCredential = pattern.New(`[^a-z0-9_.\-]+`)
 
 func credentialName(key string) string {
-	name := strings.Trim(notCredential.ReplaceAllString(strings.ToLower(key), "_"), "_.-")
+	name := strings.Trim(notCredential().ReplaceAllString(strings.ToLower(key), "_"), "_.-")
 	return name[:min(len(name), 64)]
 }
 
@@ -378,7 +378,7 @@ func setOption(argv []string, names, value string) []string {
 	return append(argv, strings.Fields(names)[0], value)
 }
 
-var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}(:[A-Za-z0-9_.\-]{1,32})?\z`)
+var repository = pattern.New(`\A[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.\-]{0,95}(:[A-Za-z0-9_.\-]{1,32})?\z`)
 
 // model puts the model that an engine was told to serve and returns its id; "" where nothing is known of it.
 func (b *builder) model(s *program, engine enginecmd.Command, known bool) string {
@@ -403,7 +403,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		if id == "" {
 			id = strings.TrimSuffix(filepath.Base(file), ".gguf")
 		}
-	case repository.MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
+	case repository().MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + engine.Model})
 		if id == "" {
 			id = engine.Model

@@ -2,7 +2,6 @@ package importer
 
 import (
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 type mount struct {
@@ -150,11 +150,11 @@ func (x *box) limits(fields proposal.Fields) proposal.Fields {
 	return append(fields, yaml.MapItem{Key: "limits", Value: out})
 }
 
-var sizePattern = regexp.MustCompile(`\A([0-9]{1,15}(?:\.[0-9]{1,3})?)\s*([kmgtKMGT]?)(?:[iI]?[bB])?\z`)
+var sizePattern = pattern.New(`\A([0-9]{1,15}(?:\.[0-9]{1,3})?)\s*([kmgtKMGT]?)(?:[iI]?[bB])?\z`)
 
 // mebibytes reads Docker's sizes: "8g", "16gb", "512m", bytes. What is less than one MiB is one.
 func mebibytes(text string) (uint32, bool) {
-	m := sizePattern.FindStringSubmatch(text)
+	m := sizePattern().FindStringSubmatch(text)
 	if m == nil {
 		return 0, false
 	}

@@ -130,7 +130,7 @@ func (c *Config) readShared(path string) error {
 
 func (c Config) validate() error {
 	var problems []error
-	if !operatorPattern.MatchString(c.Operator) {
+	if !operatorPattern().MatchString(c.Operator) {
 		problems = append(problems, errors.New("operator: use a-z, 0-9, _ and -, at most 32"))
 	}
 	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "tls.certificate": c.TLS.Certificate,

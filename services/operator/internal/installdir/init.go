@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"text/template"
@@ -26,6 +25,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -49,7 +49,7 @@ const grantKeyLife = 2 * 365 * 24 * time.Hour
 // instances are the last parts of the processes' identities.
 var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main", roleRelay: "main", roleEgress: "local"}
 
-var operatorPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+var operatorPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 
 // Options say how a new home is made.
 type Options struct {
@@ -142,7 +142,7 @@ func Busy(base int) string {
 // Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
 // call makes nothing.
 func (h Home) Init(opts Options) (made []string, err error) {
-	if !operatorPattern.MatchString(opts.Operator) {
+	if !operatorPattern().MatchString(opts.Operator) {
 		return nil, fmt.Errorf("operator name %q: use a-z, 0-9, _ and -, at most 32, beginning with a letter or digit", opts.Operator)
 	}
 	opts.BasePort = cmp.Or(opts.BasePort, DefaultBasePort)
@@ -379,22 +379,22 @@ func (m *maker) configs() error {
 // demoOffset is the first port of the example's services, from the base port.
 const demoOffset = 20
 
-var demoPort = regexp.MustCompile(`\b745([0-2])\b`)
+var demoPort = pattern.New(`\b745([0-2])\b`)
 
 // exampleCatalog is the example with its services' ports above the installation's.
 func exampleCatalog(base int) ([]byte, error) {
 	example, err := templates.ReadFile("templates/catalogue.yaml")
-	return demoPort.ReplaceAllFunc(example, func(port []byte) []byte {
+	return demoPort().ReplaceAllFunc(example, func(port []byte) []byte {
 		return strconv.AppendInt(nil, int64(base+demoOffset)+int64(port[3]-'0'), 10)
 	}), err
 }
 
-var firstPort = regexp.MustCompile(`-port, "([0-9]{1,5})"`)
+var firstPort = pattern.New(`-port, "([0-9]{1,5})"`)
 
 // IsExampleCatalog reports whether the catalog is still the example that Init wrote.
 func (h Home) IsExampleCatalog() bool {
 	actual, err := os.ReadFile(h.Config("catalogue"))
-	port := firstPort.FindSubmatch(actual)
+	port := firstPort().FindSubmatch(actual)
 	if err != nil || port == nil {
 		return false
 	}

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/pattern"
 )
 
 // Config is config/notify.yaml; deploy/config/notify.yaml documents every field.
@@ -85,7 +85,7 @@ const (
 
 var (
 	kinds       = []string{KindCommand, KindDesktop, KindDiscord, KindMattermost, KindNtfy, KindSlack}
-	namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+	namePattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 )
 
 // Bounds of a configuration.
@@ -179,7 +179,7 @@ func (d Destination) check() error {
 		wrong bool
 		why   string
 	}{
-		{!namePattern.MatchString(d.Name), "name: use a-z, 0-9, _ and -, at most 32"},
+		{!namePattern().MatchString(d.Name), "name: use a-z, 0-9, _ and -, at most 32"},
 		{!slices.Contains(kinds, d.Kind), "kind: one of " + strings.Join(kinds, ", ")},
 		{web && !filepath.IsAbs(d.URLFile), "url_file: the absolute path of a file with the URL"},
 		{!web && (d.URLFile != "" || d.Local != ""), "url_file and local: not for this kind"},

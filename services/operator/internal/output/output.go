@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // Printer writes results to Out and remarks to Err. It is not safe for concurrent use.
@@ -61,9 +62,9 @@ func (p *Printer) Bold(s string) string   { return p.paint("1", s) }
 func (p *Printer) Dim(s string) string    { return p.paint("2", s) }
 
 // width counts the characters of s that are seen; the printer's own colours are not.
-func width(s string) int { return utf8.RuneCountInString(colour.ReplaceAllString(s, "")) }
+func width(s string) int { return utf8.RuneCountInString(colour().ReplaceAllString(s, "")) }
 
-var colour = regexp.MustCompile("\x1b\\[[0-9]*m")
+var colour = pattern.New("\x1b\\[[0-9]*m")
 
 // Pad fills s up to n characters.
 func Pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-width(s))) }

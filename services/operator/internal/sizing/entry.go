@@ -2,7 +2,6 @@ package sizing
 
 import (
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -11,20 +10,21 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/pattern"
 )
 
 // Named is what a path says of a model's name.
 type Named struct{ ID, Source string }
 
 var (
-	splitPart = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\z`)
+	splitPart = pattern.New(`-[0-9]{5}-of-[0-9]{5}\z`)
 	// Hugging Face's cache: models--OWNER--NAME/snapshots/REVISION.
-	hubCache = regexp.MustCompile(`/models--([A-Za-z0-9][A-Za-z0-9._\-]*?)--([A-Za-z0-9][A-Za-z0-9._\-]*)/snapshots/[0-9a-f]{40}(/|\z)`)
+	hubCache = pattern.New(`/models--([A-Za-z0-9][A-Za-z0-9._\-]*?)--([A-Za-z0-9][A-Za-z0-9._\-]*)/snapshots/[0-9a-f]{40}(/|\z)`)
 )
 
 // NameOf is the name that a path gives a model, and where it came from.
 func NameOf(file string) Named {
-	if m := hubCache.FindStringSubmatch(file); m != nil {
+	if m := hubCache().FindStringSubmatch(file); m != nil {
 		name := m[1] + "/" + m[2]
 		if strings.HasSuffix(file, ".gguf") {
 			return Named{ggufName(file), "hf:" + name}
@@ -38,7 +38,7 @@ func NameOf(file string) Named {
 }
 
 func ggufName(file string) string {
-	return splitPart.ReplaceAllString(strings.TrimSuffix(filepath.Base(file), ".gguf"), "")
+	return splitPart().ReplaceAllString(strings.TrimSuffix(filepath.Base(file), ".gguf"), "")
 }
 
 // Model is a model's entry.

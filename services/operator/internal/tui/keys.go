@@ -126,7 +126,7 @@ func (m *Model) decide(name string) tea.Cmd {
 	case "d":
 		m.mode, m.editor = modeDeny, newEditor("")
 	case "m":
-		if !principalPattern.MatchString(op.GetPrincipal()) {
+		if !principalPattern().MatchString(op.GetPrincipal()) {
 			m.note, m.bad = "That is no client's name.", true
 			return nil
 		}

@@ -3,7 +3,6 @@ package tui
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,13 +11,14 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // KeptLines is how many lines of a log are kept.
 const KeptLines = 500
 
 // servicePattern is what a service's id is; what is called otherwise is shown and not acted on.
-var servicePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
+var servicePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
 
 // serviceTools are the tools behind the keys of a service.
 var serviceTools = map[string]string{"s": "start_service", "x": "stop_service", "z": "sleep_service", "w": "wake_service"}
@@ -33,7 +33,7 @@ func (m *Model) serviceKey(name string) tea.Cmd {
 		m.moveService(1)
 		return nil
 	}
-	if !servicePattern.MatchString(m.service) {
+	if !servicePattern().MatchString(m.service) {
 		m.say("No service is chosen.")
 		return nil
 	}

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // Backend is what the screen needs of the operator's program. Each method may take as long as its context allows and is called
@@ -443,7 +443,7 @@ func (m *Model) say(text string) { m.note, m.bad = text, false }
 func (m *Model) fail(err error) { m.note, m.bad = clean.Line(err.Error(), 500), true }
 
 // principalPattern is how clients are called.
-var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+var principalPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 // Panic takes the key three times within panicWithin, or held as long: one slip of a finger stops no host.
 const (

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,17 +14,18 @@ import (
 
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/policy"
 )
 
 // ends finds the ends of rules and of the executor's entries, as they are written.
-var ends = regexp.MustCompile(`context\.time\.unix < ([0-9]{1,12})|until: "?([0-9TZ:-]{20})"?`)
+var ends = pattern.New(`context\.time\.unix < ([0-9]{1,12})|until: "?([0-9TZ:-]{20})"?`)
 
 // OtherEnds are the ids that the same rule would have with the ends that a text speaks of, and with none: a rule's id is made of
 // what it says, so that one with another end has another.
 func OtherEnds(raw []byte, client string, tool contract.Tool, arguments map[string][]string, id string) []string {
 	untils := []time.Time{{}}
-	for _, found := range ends.FindAllSubmatch(raw, -1) {
+	for _, found := range ends().FindAllSubmatch(raw, -1) {
 		if unix, err := strconv.ParseInt(string(found[1]), 10, 64); err == nil {
 			untils = append(untils, time.Unix(unix, 0))
 		} else if until, err := time.Parse(time.RFC3339, string(found[2])); err == nil {

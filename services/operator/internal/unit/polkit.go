@@ -39,7 +39,7 @@ var ErrNoUnits = errors.New("the catalogue has no service of the systemd driver"
 
 // Polkit returns a rule, for /etc/polkit-1/rules.d, that lets user start and stop the catalog's units and nothing else.
 func Polkit(c *catalog.Catalog, user string) ([]byte, error) {
-	if !userPattern.MatchString(user) || user == "root" {
+	if !userPattern().MatchString(user) || user == "root" {
 		return nil, errors.New("the rule needs the user that the executor runs as")
 	}
 	var units []string

@@ -13,13 +13,13 @@ import (
 	"maps"
 	"os/user"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/pattern"
 )
 
 // Prefix is how the names of rendered units begin; Durward's own units begin otherwise.
@@ -29,9 +29,9 @@ const Prefix = "durward-service-"
 const maxUnit = 1 << 20
 
 var (
-	idPattern   = regexp.MustCompile(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
-	userPattern = regexp.MustCompile(`\A[a-z_][a-z0-9_\-]{0,31}\z`)
-	keyPattern  = regexp.MustCompile(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
+	idPattern   = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
+	userPattern = pattern.New(`\A[a-z_][a-z0-9_\-]{0,31}\z`)
+	keyPattern  = pattern.New(`\A[A-Za-z_][A-Za-z0-9_]{0,63}\z`)
 )
 
 // Name is the name of the unit that is rendered for a service.
@@ -41,13 +41,13 @@ func Name(id string) string { return Prefix + id + ".service" }
 // what cannot be said in a unit, a program that is told to listen beyond this host, and the user root.
 func Render(s *catalog.Service) ([]byte, error) {
 	switch {
-	case !idPattern.MatchString(s.ID):
+	case !idPattern().MatchString(s.ID):
 		return nil, errors.New("the service has no good id")
 	case s.Driver != catalog.DriverProcess || len(s.Argv) == 0:
 		return nil, fmt.Errorf("%s is of the %s driver and has no argv: only a program of the process driver becomes a unit", s.ID, s.Driver)
 	case s.RunAs == "":
 		return nil, fmt.Errorf("%s has no run_as: a unit runs as a user of its own", s.ID)
-	case !userPattern.MatchString(s.RunAs) || reserved(s.RunAs):
+	case !userPattern().MatchString(s.RunAs) || reserved(s.RunAs):
 		return nil, fmt.Errorf("%s cannot run as that user: a unit needs a user of its own, neither root nor one of Durward's", s.ID)
 	}
 	if _, err := catalog.Loopback(s.Argv, s.Environment); err != nil {
@@ -115,7 +115,7 @@ func (w *writer) environment(s *catalog.Service) error {
 	}
 	maps.Copy(env, s.Environment)
 	for _, key := range slices.Sorted(maps.Keys(env)) {
-		if !keyPattern.MatchString(key) {
+		if !keyPattern().MatchString(key) {
 			return errors.New("an environment variable has no good name")
 		}
 		if hasControl(env[key], "\t\n") {

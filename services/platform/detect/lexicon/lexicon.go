@@ -61,14 +61,23 @@ var Words = sync.OnceValue(func() *Table {
 //go:embed lists.txt
 var lists string
 
+// sections are the lists' texts by their names.
+var sections = sync.OnceValue(func() map[string]string {
+	out := map[string]string{}
+	for section := range strings.SplitSeq("\n"+lists, "\n# ") {
+		head, text, _ := strings.Cut(section, "\n")
+		name, _, _ := strings.Cut(head, ": ")
+		out[name] = text
+	}
+	return out
+})
+
 // list is the text of a list, which is there.
 func list(name string) string {
-	_, text, ok := strings.Cut("\n"+lists, "\n# "+name+": ")
+	text, ok := sections()[name]
 	if !ok {
 		panic(fmt.Sprintf("lexicon: lists.txt holds no %s", name))
 	}
-	text, _, _ = strings.Cut(text, "\n# ")
-	_, text, _ = strings.Cut(text, "\n")
 	return text
 }
 

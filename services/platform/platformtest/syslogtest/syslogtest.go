@@ -18,12 +18,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"durward.internal/services/platform/pattern"
 )
 
 // Message is a message of RFC 5424.
@@ -35,12 +36,12 @@ type Message struct {
 	Parameters map[string]string
 }
 
-var header = regexp.MustCompile(`^<(\d{1,3})>1 (\S+) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) \[([!-Z^-~]{1,32}) `)
+var header = pattern.New(`^<(\d{1,3})>1 (\S+) ([!-~]{1,255}) ([!-~]{1,48}) ([!-~]{1,128}) ([!-~]{1,32}) \[([!-Z^-~]{1,32}) `)
 
 // Parse reads a message with exactly one element of structured data, and nothing that a receiver could take for the end of it.
 func Parse(raw string) (Message, error) {
 	m := Message{Raw: raw, Parameters: map[string]string{}}
-	head := header.FindStringSubmatch(raw)
+	head := header().FindStringSubmatch(raw)
 	if head == nil {
 		return m, fmt.Errorf("no header of RFC 5424: %.200q", raw)
 	}

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/desktop"
+	"durward.internal/services/platform/pattern"
 )
 
 // Entry is one entry of the list. A call must meet all of an entry, and one entry will do.
@@ -38,7 +38,7 @@ const (
 	maxValues  = 1000
 )
 
-var clientID = regexp.MustCompile(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
+var clientID = pattern.New(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
 
 // Parse reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments, until}. What is wrong is said
 // with the number of the entry, from 1. An entry that has ended is no mistake: it lets nothing run. Whether a sink has the tools is for
@@ -96,7 +96,7 @@ func parse(item any) (e Entry, err error) {
 }
 
 // moment is RFC 3339 to the second.
-var moment = regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2})\z`)
+var moment = pattern.New(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2})\z`)
 
 // parseUntil reads a moment. One before this age is refused: the earliest of them all would stand for no end.
 func parseUntil(value any) (time.Time, error) {
@@ -105,7 +105,7 @@ func parseUntil(value any) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("must be a time like 2026-01-31T18:00:00Z; leave it out for no end")
 	}
 	t, err := time.Parse(time.RFC3339, text)
-	if !moment.MatchString(text) || err != nil || t.Year() < 2000 {
+	if !moment().MatchString(text) || err != nil || t.Year() < 2000 {
 		return time.Time{}, fmt.Errorf("%q is no time like 2026-01-31T18:00:00Z", text)
 	}
 	return t.UTC(), nil
@@ -187,7 +187,7 @@ func (e Entry) fits(tool contract.Tool) error {
 		return fmt.Errorf("%q controls the desktop, which never runs without a human", e.Tool)
 	}
 	for _, c := range e.Clients {
-		if !clientID.MatchString(c) {
+		if !clientID().MatchString(c) {
 			return fmt.Errorf("clients: %q is not a client's id", c)
 		}
 	}

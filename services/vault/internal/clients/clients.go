@@ -14,7 +14,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -28,6 +27,7 @@ import (
 	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
 )
@@ -148,13 +148,13 @@ type document struct {
 
 // Go's $ without (?m) is the end of the text: a trailing newline does not pass.
 var (
-	idPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
-	toolPattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	idPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+	toolPattern = pattern.New(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
 // IsUser reports whether a name can be the user of a client.
-func IsUser(name string) bool { return idPattern.MatchString(name) }
+func IsUser(name string) bool { return idPattern().MatchString(name) }
 
 // Registry is the file as it was last good. It is safe for concurrent use.
 type Registry struct {
@@ -339,7 +339,7 @@ func (doc document) read() ([]*Client, error) {
 }
 
 func (e entry) client() (*Client, error) {
-	if !idPattern.MatchString(e.ID) {
+	if !idPattern().MatchString(e.ID) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
 	c := &Client{ID: e.ID, Revoked: e.Revoked, Sessions: e.Limits.Sessions, Pending: e.Limits.Pending, Agents: e.Agents, Credentials: e.Credentials, User: e.User, Remote: e.Remote}
@@ -377,7 +377,7 @@ func (e entry) client() (*Client, error) {
 		}
 	}
 	for _, agent := range c.Agents {
-		if !namePattern.MatchString(agent) {
+		if !namePattern().MatchString(agent) {
 			return nil, fmt.Errorf("%s: an agent's name is 1 to 64 letters, digits, _ . and -", e.ID)
 		}
 	}
@@ -445,7 +445,7 @@ func parseChannel(s string) (callv1.Channel, string, error) {
 	case "api":
 		return callv1.Channel_CHANNEL_API, "", nil
 	}
-	if name, ok := strings.CutPrefix(s, "messaging:"); ok && namePattern.MatchString(name) {
+	if name, ok := strings.CutPrefix(s, "messaging:"); ok && namePattern().MatchString(name) {
 		return callv1.Channel_CHANNEL_MESSAGING, name, nil
 	}
 	return 0, "", errors.New("channel must be cli, desktop_ui, api or messaging:NAME")

@@ -46,7 +46,7 @@ func (c *Client) addCredential(e entry) (err error) {
 		return errors.New("a client with an identity has no token_sha256, key or previous: its certificate is all that lets it in")
 	case e.Channel != "api":
 		return errors.New("a client with an identity has the channel api")
-	case slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern.MatchString(name) }):
+	case slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern().MatchString(name) }):
 		return errors.New("may: a tool's name is small letters, digits and _")
 	}
 	return nil

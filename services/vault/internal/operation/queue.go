@@ -27,7 +27,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -36,6 +35,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/consent"
 	"durward.internal/services/vault/internal/halt"
@@ -135,10 +135,10 @@ func newEntry(o store.Operation) *entry {
 	return &entry{op: o, changed: make(chan struct{}), askers: map[string]bool{o.Session: true}}
 }
 
-var idPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var idPattern = pattern.New(`^[0-9a-f]{32}$`)
 
 // IsID reports whether s can be an operation's id: 128 bits in hex.
-func IsID(s string) bool { return idPattern.MatchString(s) }
+func IsID(s string) bool { return idPattern().MatchString(s) }
 
 // New reads the live operations back: they survive a restart.
 func New(ctx context.Context, c Config) (*Queue, error) {

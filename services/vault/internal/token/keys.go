@@ -8,11 +8,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/pattern"
 )
 
 // Folder is the keys' folder in the vault's state.
@@ -34,10 +34,10 @@ type keys struct{ dir string }
 
 func (v *Values) keys() keys { return keys{v.cfg.Dir} }
 
-var sessionName = regexp.MustCompile(`^s-[a-z2-7]{26}$`)
+var sessionName = pattern.New(`^s-[a-z2-7]{26}$`)
 
 func (k keys) path(session string) (string, error) {
-	if !sessionName.MatchString(session) {
+	if !sessionName().MatchString(session) {
 		return "", fmt.Errorf("%q is no session's name: %w", session, fs.ErrNotExist)
 	}
 	return filepath.Join(k.dir, session+".key"), nil
@@ -120,7 +120,7 @@ func (k keys) list() ([]string, error) {
 	}
 	var out []string
 	for _, f := range files {
-		if name := f.Name(); len(name) > 4 && sessionName.MatchString(name[:len(name)-4]) {
+		if name := f.Name(); len(name) > 4 && sessionName().MatchString(name[:len(name)-4]) {
 			out = append(out, name[:len(name)-4])
 		}
 	}

@@ -16,13 +16,13 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"durward.internal/services/platform/detect"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/reference"
 	"durward.internal/services/platform/secret"
 	"durward.internal/services/vault/internal/store"
@@ -366,8 +366,8 @@ func (h *holding) pieces(text string, rest func(string) string) (out []piece) {
 }
 
 var (
-	forged = regexp.MustCompile(`(?i)\[(\[[ \t]*(?:secret|pii))[ \t]*:(\w*):?`)
-	bound  = regexp.MustCompile(`(?i)\$(pii_ref)`)
+	forged = pattern.New(`(?i)\[(\[[ \t]*(?:secret|pii))[ \t]*:(\w*):?`)
+	bound  = pattern.New(`(?i)\$(pii_ref)`)
 )
 
 // disarm makes what looks like a reference none: no program's own words refer to anything.
@@ -375,5 +375,5 @@ func disarm(text string) string {
 	if !strings.Contains(text, "[[") && !strings.Contains(text, "$") {
 		return text
 	}
-	return bound.ReplaceAllString(forged.ReplaceAllString(text, "[ $1 $2 "), "$$ $1")
+	return bound().ReplaceAllString(forged().ReplaceAllString(text, "[ $1 $2 "), "$$ $1")
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/pattern"
 )
 
 const (
@@ -43,7 +43,7 @@ type position struct {
 	skip      int
 }
 
-var cursorPattern = regexp.MustCompile(`\Ac=([0-9a-f]{12});t=([0-9]{1,12})\.([0-9]{9});n=([0-9]{1,9})\z`)
+var cursorPattern = pattern.New(`\Ac=([0-9a-f]{12});t=([0-9]{1,12})\.([0-9]{9});n=([0-9]{1,9})\z`)
 
 // cursor is the position's text.
 func (p position) cursor() string {
@@ -56,7 +56,7 @@ func (p position) cursor() string {
 
 // parseCursor reads what cursor wrote, and nothing else.
 func parseCursor(text string) (position, bool) {
-	m := cursorPattern.FindStringSubmatch(text)
+	m := cursorPattern().FindStringSubmatch(text)
 	if m == nil {
 		return position{}, false
 	}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/pattern"
 )
 
 const (
@@ -33,7 +33,7 @@ const (
 )
 
 // cursorPattern is a cursor as journald writes it, sd_journal_get_cursor(3).
-var cursorPattern = regexp.MustCompile(`\As=[0-9a-f]{32};i=[0-9a-f]{1,16};b=[0-9a-f]{32};` +
+var cursorPattern = pattern.New(`\As=[0-9a-f]{32};i=[0-9a-f]{1,16};b=[0-9a-f]{32};` +
 	`m=[0-9a-f]{1,16};t=[0-9a-f]{1,16};x=[0-9a-f]{1,16}\z`)
 
 // journal reads systemd's log with journalctl, its only reader in public: with a fixed argument vector, no environment, no shell.
@@ -62,7 +62,7 @@ func (j journal) page(ctx context.Context, unit, cursor string, n int) (driver.P
 		return driver.Page{Lines: lines[begin:], Before: lines[:begin], Cursor: orBeginning(places.at(len(places)))}, err
 	}
 	args := []string{match}
-	if cursorPattern.MatchString(cursor) {
+	if cursorPattern().MatchString(cursor) {
 		args = append(args, "--after-cursor="+cursor)
 	}
 	lines, last, err := j.read(ctx, n+1+driver.Around, args...)
@@ -114,7 +114,7 @@ func (c cursors) at(n int) string {
 
 // orBeginning is a cursor that can be given out.
 func orBeginning(cursor string) string {
-	if !cursorPattern.MatchString(cursor) {
+	if !cursorPattern().MatchString(cursor) {
 		return beginning
 	}
 	return cursor
@@ -173,7 +173,7 @@ func decode(r io.Reader, n int) ([]string, cursors, error) {
 		if err := json.Unmarshal(in.Bytes(), &e); err != nil {
 			return lines, places, fmt.Errorf("journalctl wrote what is no entry: %w", err)
 		}
-		if !cursorPattern.MatchString(e.Cursor) {
+		if !cursorPattern().MatchString(e.Cursor) {
 			return lines, places, errors.New("journalctl wrote an entry without its place")
 		}
 		lines, places = append(lines, message(e.Message)), append(places, e.Cursor)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/trust"
 )
 
@@ -54,7 +54,7 @@ func (a *app) changeFile(ctx context.Context, cfg installdir.Config, path, actio
 	return nil
 }
 
-var operatorName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,31}$`)
+var operatorName = pattern.New(`^[a-z0-9][a-z0-9_-]{0,31}$`)
 
 func (a *app) operatorCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -106,7 +106,7 @@ terminal or a key it is done all the same, and the record says that nobody signe
 }
 
 func (a *app) addOperator(ctx context.Context, cfg installdir.Config, name, file string, yes bool) error {
-	if !operatorName.MatchString(name) {
+	if !operatorName().MatchString(name) {
 		return cli.Usage("", "an operator's name is a-z, 0-9, _ and -, at most 32, beginning with a letter or digit")
 	}
 	key, err := signingkey.ReadPublic(file)
@@ -164,7 +164,7 @@ func (a *app) revokeOperator(ctx context.Context, cfg installdir.Config, name st
 	if installed && os.Geteuid() != 0 {
 		return cli.Denied("sudo durward operator revoke "+clean.Line(name, 64), "who may approve is root's to say")
 	}
-	known := installed && operatorName.MatchString(name) && install.Knows("/", name)
+	known := installed && operatorName().MatchString(name) && install.Knows("/", name)
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 		Action: "operator revoke " + clean.Line(name, 64), Yes: yes, Unsigned: true, Plans: func() ([]*signedchange.Plan, error) {
 			plans, err := rulefile.RemoveSigner(cfg, name, known) // known: never let in, or half revoked; the rest goes on

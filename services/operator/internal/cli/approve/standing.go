@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/statement"
 )
 
@@ -180,12 +180,12 @@ func shortStanding(id string) string {
 	return id[:min(len(id), shortStandingLength)]
 }
 
-var standingPattern = regexp.MustCompile(`^[0-9a-f]{8,32}$`)
+var standingPattern = pattern.New(`^[0-9a-f]{8,32}$`)
 
 // findStanding returns the whole id of what stands, by its beginning.
 func findStanding(ctx context.Context, s *cli.Session, name string) (string, error) {
 	name = strings.ToLower(name)
-	if !standingPattern.MatchString(name) {
+	if !standingPattern().MatchString(name) {
 		return "", cli.Usage("See: durward standing", "%q is not the beginning of a statement's id: 8 characters 0-9 and a-f", clean.Visible(name))
 	}
 	list, err := s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
@@ -222,7 +222,7 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 		}
 		if sessionName != "" {
 			// A session that ended has nothing that stands; its whole reference is taken as it is all the same.
-			if request.Session = sessionName; !sessionRef.MatchString(sessionName) {
+			if request.Session = sessionName; !sessionRef().MatchString(sessionName) {
 				found, err := s.FindSession(ctx, sessionName)
 				if err != nil {
 					return err
@@ -274,7 +274,7 @@ func (a *app) revokeStanding(ctx context.Context, id, sessionName, reason string
 	})
 }
 
-var sessionRef = regexp.MustCompile(`^s-[a-z2-7]{26}$`)
+var sessionRef = pattern.New(`^s-[a-z2-7]{26}$`)
 
 // completeStanding completes the ids of what stands.
 func (a *app) completeStanding(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -286,7 +286,7 @@ func (a *app) completeStanding(cmd *cobra.Command, args []string, _ string) ([]s
 	})
 }
 
-var principalPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+var principalPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 
 func (a *app) muteCommand() *cobra.Command {
 	var length time.Duration
@@ -308,7 +308,7 @@ later. What it may do without asking goes on.`,
 				return cli.Usage("", "--for is a second to 24 hours")
 			case len(reason) > 500:
 				return cli.Usage("", "--reason is at most 500 bytes")
-			case !principalPattern.MatchString(args[0]):
+			case !principalPattern().MatchString(args[0]):
 				return cli.Usage("See: durward client list", "%q is not a client's name", clean.Visible(args[0]))
 			}
 			if off {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 type connectOptions struct {
@@ -228,11 +228,11 @@ func (a *app) notEdited(o connectOptions, path string, err error) error {
 }
 
 // sshHost is a name that ssh takes for a host and for nothing else.
-var sshHost = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.@:-]{0,252}$`)
+var sshHost = pattern.New(`^[a-zA-Z0-9_][a-zA-Z0-9_.@:-]{0,252}$`)
 
 // connectOverSSH says what a program on another machine needs, and lets its client in.
 func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o connectOptions) error {
-	if !sshHost.MatchString(o.ssh) {
+	if !sshHost().MatchString(o.ssh) {
 		return cli.Usage("", "--ssh is the name by which the other machine reaches this one: [user@]host")
 	}
 	var public []byte

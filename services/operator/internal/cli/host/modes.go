@@ -3,7 +3,6 @@ package host
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 	"time"
 
@@ -14,10 +13,11 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // planPrefix is what --plan takes: the beginning of a plan's digest, long enough that nobody hits one by chance.
-var planPrefix = regexp.MustCompile(`^[0-9a-f]{8,64}$`)
+var planPrefix = pattern.New(`^[0-9a-f]{8,64}$`)
 
 func (a *app) modeCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -112,7 +112,7 @@ Switching to the current mode again starts what has died since.
 				// A script that took it from a simulation without a number would else switch without any plan.
 				return cli.Usage("Not every simulation has one: what takes a change of the catalogue, or names no mode, has none.", "--plan is empty")
 			}
-			if plan != "" && !planPrefix.MatchString(plan) {
+			if plan != "" && !planPrefix().MatchString(plan) {
 				return cli.Usage("It is what durward simulate prints: 8 to 64 characters 0-9 and a-f.",
 					"%q is not the beginning of a plan's digest", clean.Visible(plan))
 			}

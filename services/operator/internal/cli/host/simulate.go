@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // question is what `durward simulate` was told.
@@ -374,7 +374,7 @@ func (a *app) printAlternative(out *output.Printer, mode string, chosen *executo
 }
 
 // idPattern is what an id may be: what is put into a command line that a person may copy.
-var idPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
+var idPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
 
 // verbOf are the commands for a plan's steps.
 var verbOf = map[executorv1.PlanAction]string{
@@ -397,7 +397,7 @@ func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateMo
 	var commands []string
 	for _, step := range plan.GetSteps() {
 		verb, known := verbOf[step.GetAction()]
-		if !known || !idPattern.MatchString(step.GetServiceId()) {
+		if !known || !idPattern().MatchString(step.GetServiceId()) {
 			return ""
 		}
 		commands = append(commands, "durward "+verb+" "+step.GetServiceId())

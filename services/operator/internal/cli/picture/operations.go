@@ -3,7 +3,6 @@ package picture
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // WatchOperations follows what waits and what is carried out: the vault knows which operations there are, the executor their
@@ -202,11 +202,11 @@ func operationLine(op *vaultv1.Operation, state string) News {
 	}
 }
 
-var digestPattern = regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
+var digestPattern = pattern.New(`\b([0-9a-f]{12})[0-9a-f]{52}\b`)
 
 // briefArguments are a call's arguments with their digests cut short: nobody decides anything here.
 func briefArguments(op *vaultv1.Operation) string {
-	return digestPattern.ReplaceAllString(approval.Arguments(op.GetArguments()), "$1…")
+	return digestPattern().ReplaceAllString(approval.Arguments(op.GetArguments()), "$1…")
 }
 
 // StepChange notes a step of an operation.

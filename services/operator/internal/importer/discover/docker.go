@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 )
 
 // Docker asks a Docker Engine what its containers are.
@@ -69,7 +69,7 @@ const (
 	maxContainers = 1024
 )
 
-var containerID = regexp.MustCompile(`\A[0-9a-f]{12,64}\z`)
+var containerID = pattern.New(`\A[0-9a-f]{12,64}\z`)
 
 // daemon speaks to one.
 type daemon struct{ client *http.Client }
@@ -165,7 +165,7 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 	var out []Container
 	var passed []Passed
 	for _, entry := range list {
-		if !containerID.MatchString(entry.ID) {
+		if !containerID().MatchString(entry.ID) {
 			return nil, nil, errors.New("docker writes what is not understood")
 		}
 		var raw json.RawMessage
@@ -175,7 +175,7 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 			continue
 		}
 		var base image
-		if imageID.MatchString(seen.Image) {
+		if imageID().MatchString(seen.Image) {
 			// An image that was removed since is not there to be read, and the container then cannot be made anew.
 			_ = at.get(ctx, "/images/"+seen.Image+"/json", &base)
 		}
@@ -195,7 +195,7 @@ func (d Docker) Containers(ctx context.Context, rules containerpolicy.Rules) ([]
 	return out, passed, nil
 }
 
-var imageID = regexp.MustCompile(`\Asha256:[0-9a-f]{64}\z`)
+var imageID = pattern.New(`\Asha256:[0-9a-f]{64}\z`)
 
 func isMade(c inspection) bool {
 	labels := part[map[string]string](c.Config, "Labels")

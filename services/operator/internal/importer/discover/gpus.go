@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/csv"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/hostprogram"
+	"durward.internal/services/platform/pattern"
 )
 
 // GPU is one that nvidia-smi lists. Sizes are MiB.
@@ -27,7 +27,7 @@ type Holder struct {
 	MiB uint32
 }
 
-var uuidPattern = regexp.MustCompile(`\A(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z`)
+var uuidPattern = pattern.New(`\A(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z`)
 
 const smiFormat = "--format=csv,noheader,nounits"
 
@@ -52,7 +52,7 @@ func gpus(ctx context.Context, run Runner, smi string) ([]GPU, []Holder, error) 
 	var out []GPU
 	for _, row := range rows {
 		index, err := strconv.ParseUint(row[0], 10, 6)
-		if err != nil || !uuidPattern.MatchString(row[1]) {
+		if err != nil || !uuidPattern().MatchString(row[1]) {
 			return nil, nil, errSMI
 		}
 		out = append(out, GPU{Index: uint32(index), UUID: row[1], Name: clean.Line(row[2], 64), TotalMiB: number(row[3]), FreeMiB: number(row[4])})
@@ -66,7 +66,7 @@ func gpus(ctx context.Context, run Runner, smi string) ([]GPU, []Holder, error) 
 	var holders []Holder
 	for _, row := range rows {
 		pid, err := strconv.Atoi(row[1])
-		if err != nil || pid < 1 || !uuidPattern.MatchString(row[0]) {
+		if err != nil || pid < 1 || !uuidPattern().MatchString(row[0]) {
 			continue // "[Not Found]": the program ended meanwhile
 		}
 		holders = append(holders, Holder{UUID: row[0], PID: pid, MiB: number(row[2])})

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of one question to a server.
@@ -192,11 +192,11 @@ func (a *Answer) props(body []byte) bool {
 	return true
 }
 
-var versionPattern = regexp.MustCompile(`\A[0-9A-Za-z][0-9A-Za-z.+\-_]{0,63}\z`)
+var versionPattern = pattern.New(`\A[0-9A-Za-z][0-9A-Za-z.+\-_]{0,63}\z`)
 
 // versionOf is a version as it was given, or "" where it does not look like one.
 func versionOf(s string) string {
-	if versionPattern.MatchString(s) {
+	if versionPattern().MatchString(s) {
 		return s
 	}
 	return ""

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/pattern"
 )
 
 // startTimeoutS is what an engine is given to load its model; a minute, the catalog's default, is too short for most.
@@ -316,7 +316,7 @@ func (e *entry) half(gpus int) uint64 {
 func number32(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // repository is a model's name on a hub.
-var repository = regexp.MustCompile(`\A[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}\z`)
+var repository = pattern.New(`\A[A-Za-z0-9][A-Za-z0-9._\-]{0,95}/[A-Za-z0-9][A-Za-z0-9._\-]{0,95}\z`)
 
 // modelOf puts the model that it serves, if it is one, and reports whether it did.
 func (e *entry) modelOf(engine string) bool {
@@ -347,7 +347,7 @@ func (e *entry) modelOf(engine string) bool {
 		}
 	}
 	switch {
-	case repository.MatchString(s.Command.Model):
+	case repository().MatchString(s.Command.Model):
 		name = s.Command.Model
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + s.Command.Model})
 	case path != "":

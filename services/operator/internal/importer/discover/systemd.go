@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/hostprogram"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/procfs"
 )
 
@@ -47,7 +47,7 @@ const (
 )
 
 var (
-	objectPattern = regexp.MustCompile(`\A` + busPath + `/unit/[A-Za-z0-9_]{1,512}\z`)
+	objectPattern = pattern.New(`\A` + busPath + `/unit/[A-Za-z0-9_]{1,512}\z`)
 	errBus        = errors.New("busctl writes what is not understood")
 )
 
@@ -143,7 +143,7 @@ func (s Systemd) list(ctx context.Context, busctl string) ([]unit, error) {
 		load, _ := row[2].(string)
 		active, _ := row[3].(string)
 		path, _ := row[6].(string)
-		if load != "loaded" || !objectPattern.MatchString(path) || strings.HasPrefix(name, "systemd-") {
+		if load != "loaded" || !objectPattern().MatchString(path) || strings.HasPrefix(name, "systemd-") {
 			continue
 		}
 		out = append(out, unit{name, path, active == "active" || active == "reloading" || active == "activating"})
@@ -259,12 +259,12 @@ func (s *Server) hold(holders []Holder, pids []int) {
 }
 
 // variable is what systemd replaces in a command line.
-var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+var variable = pattern.New(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
 // expand fills in the variables whose values may be shown. open: others are left.
 func expand(argv []string, values map[string]string) (out []string, open bool) {
 	for _, a := range argv {
-		a = variable.ReplaceAllStringFunc(a, func(v string) string {
+		a = variable().ReplaceAllStringFunc(a, func(v string) string {
 			if value, ok := values[strings.Trim(v, "${}")]; ok {
 				return value
 			}

@@ -1,25 +1,26 @@
 package proposal
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
+
+	"durward.internal/services/platform/pattern"
 )
 
 var (
-	notID    = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
-	notModel = regexp.MustCompile(`[^a-zA-Z0-9_./]+`)
+	notID    = pattern.New(`[^a-zA-Z0-9_]+`)
+	notModel = pattern.New(`[^a-zA-Z0-9_./]+`)
 )
 
 // ID makes an id of somebody's name; "" where nothing is left of it.
 func ID(name string) string {
-	id := strings.TrimLeft(notID.ReplaceAllString(bounded(name), "-"), "-_")
+	id := strings.TrimLeft(notID().ReplaceAllString(bounded(name), "-"), "-_")
 	return strings.TrimRight(id[:min(len(id), maxID)], "-")
 }
 
 // ModelID makes a model's id of somebody's name, with slashes and dots.
 func ModelID(name string) string {
-	id := notModel.ReplaceAllString(bounded(name), "-")
+	id := notModel().ReplaceAllString(bounded(name), "-")
 	for strings.Contains(id, "..") {
 		id = strings.ReplaceAll(id, "..", ".")
 	}
