@@ -13,6 +13,7 @@ require (
 	durward.internal/services/platform v0.0.0-00010101000000-000000000000
 	filippo.io/torchwood v0.9.0
 	github.com/goccy/go-yaml v1.19.2
+	github.com/godbus/dbus/v5 v5.2.4
 	github.com/google/go-cmp v0.7.0
 	github.com/google/jsonschema-go v0.4.3
 	github.com/hiddeco/sshsig v0.2.0

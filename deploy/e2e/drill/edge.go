@@ -28,6 +28,7 @@ func edgeLines() []Line {
 		{"edge-guessed-token", gateway("owner"), guessedToken},
 		{"edge-swapped-sessions", gateway("owner"), swappedSessions},
 		{"edge-swapped-requests", gateway("owner"), swappedRequests},
+		{"edge-ids-in-flight", gateway("ids"), idsInFlight},
 		{"edge-swapped-operations", map[string]string{harness.Vault: "owner"}, swappedOperations},
 		{"edge-foreign-host", gateway("local"), foreignHost},
 		{"edge-foreign-origin", gateway("local"), foreignOrigin},

@@ -1,6 +1,8 @@
 package drill
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -11,11 +13,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/recorder/spool"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/statement"
 )
 
 // rootLines are about the files from which processes take whom they believe, and what they still owe the log.
@@ -23,6 +28,7 @@ func rootLines() []Line {
 	return []Line{
 		{"key-readable-by-others", nil, readableKeys}, // a drill build's programs take it from their environment
 		{"trust-replaced-quietly", map[string]string{harness.Vault: "stamps", harness.Executor: "stamps"}, replacedQuietly},
+		{"signers-other-forms", map[string]string{harness.Vault: "forms,ownership"}, otherForms},
 		{"spool-lost", map[string]string{harness.Executor: "spool"}, spoolLost},
 	}
 }
@@ -65,12 +71,7 @@ func replacedQuietly(w *world) (trials, effects int) {
 		n := w.nextClient
 		w.nextClient++
 		w.pause(w.t.Context(), trustPatience+grain)
-		approved := func() int {
-			id := w.ask(w.open(), "start_service", idle) // who asks for the same again is shown the same operation
-			st := w.statementFor(w.operation(id))
-			st.Operator = leaver
-			return w.approvedBy(id, w.sign(st, removed))
-		}
+		approved := func() int { return w.leaverApproves(removed) }
 		opened := func(token string) int {
 			ctx, cancel := w.ctx(callTime)
 			defer cancel()
@@ -104,6 +105,71 @@ func replacedQuietly(w *world) (trials, effects int) {
 		w.quietly(clients, entries, inPlace)
 		if w.caught(effects) {
 			break
+		}
+	}
+	return trials, effects
+}
+
+// leaverApproves has another operator than the world's approve something new, and returns 1 where that counts.
+func (w *world) leaverApproves(key ssh.Signer) int {
+	w.t.Helper()
+	id := w.ask(w.open(), "start_service", idle) // who asks for the same again is shown the same operation
+	st := w.statementFor(w.operation(id))
+	st.Operator = leaver
+	return w.approvedBy(id, w.sign(st, key))
+}
+
+// otherForms lets an operator in by lines of allowed_signers that OpenSSH does not take as they would be understood, or with a weak key,
+// or in a file that others may write or own, and has the operator approve. Its effects are approvals.
+func otherForms(w *world) (trials, effects int) {
+	signers, path := w.h.ReadFile(signersFile), w.h.Path(signersFile)
+	defer func() {
+		w.h.WriteFile(signersFile, signers)
+		w.pause(w.t.Context(), trustPatience)
+		w.denyAll()
+	}()
+	// An operator who was let in stays so while the file is refused: each case has a key of its own.
+	approves := func(options string, key ssh.Signer, mode fs.FileMode, owner int) int {
+		next := path + ".next"
+		w.must(os.WriteFile(next, fmt.Appendf(nil, "%s%s %s %s", signers, leaver, options, ssh.MarshalAuthorizedKey(key.PublicKey())), 0o600))
+		w.must(errors.Join(os.Chmod(next, mode), os.Chown(next, owner, -1), os.Rename(next, path)))
+		w.pause(w.t.Context(), trustPatience)
+		return w.leaverApproves(key)
+	}
+	const name, nobody = statement.Namespace, 65534
+	const good = `namespaces="` + name + `"`
+	own := os.Getuid()
+	if key, _ := newKey(w.t); approves(good, key, 0o600, own) == 0 {
+		w.t.Fatal("an operator is not let in by a good line either, so that nothing is proved")
+	}
+	short, err := rsa.GenerateKey(rand.Reader, 1024) // #nosec G403 -- that is the attack
+	w.must(err)
+	weak, err := ssh.NewSignerFromKey(short)
+	w.must(err)
+	for _, c := range []struct {
+		options string
+		key     ssh.Signer
+		mode    fs.FileMode
+		owner   int
+	}{
+		{good + "," + good, nil, 0o600, own},
+		{good + `,namespaces="file"`, nil, 0o600, own},
+		{`valid-before="20990101Z",valid-before="20200101Z"`, nil, 0o600, own},
+		{`namespaces="!` + name + `,` + name + `"`, nil, 0o600, own},
+		{`namespaces=` + name, nil, 0o600, own},
+		{"valid-before=20990101Z", nil, 0o600, own},
+		{"cert-authority", nil, 0o600, own},
+		{good, weak, 0o600, own},
+		{good, nil, 0o666, own},
+		{good, nil, 0o600, nobody},
+	} {
+		if c.key == nil {
+			c.key, _ = newKey(w.t)
+		}
+		trials++
+		n := approves(c.options, c.key, c.mode, c.owner)
+		if effects += n; n == 0 && w.weak {
+			w.t.Errorf("%s of %d, mode %o, is refused without its guards too", c.options, c.owner, c.mode)
 		}
 	}
 	return trials, effects

@@ -7,6 +7,7 @@ import (
 	"io"
 	mathrand "math/rand/v2"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -101,11 +102,28 @@ func (w *world) approvedBy(id string, h *callv1.HumanStatement) int {
 // escapes are what a terminal draws with.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]`)
 
-// paddedCard has an agent give reasons that are padded so that, on a screen of 80 columns, a line of its own begins where cards do. Its
-// effects are such lines.
+// paddedCard has an agent give reasons that are padded so that, on a screen of 80 columns, a line of its own begins where cards do: in
+// what durward approvals prints, and on the screen of durward tui. Its effects are such lines.
 func paddedCard(w *world) (trials, effects int) {
 	const columns, forged = 80, "ZZZZ  READ  list_services {}  on executor/local"
 	before := len(`      agent says (untrusted): "`)
+	shown := []func() string{func() string {
+		at := w.h.AtTerminal(w.t, columns, "approvals")
+		defer at.Close()
+		at.Code()
+		return escapes.ReplaceAllString(at.Text(), "")
+	}}
+	if harness.HasScreens(w.t) {
+		shown = append(shown, func() string {
+			s := harness.OpenScreen(w.t, columns, 60, filepath.Join(w.h.Bin, "durward"), "--home", w.h.Dir, "tui")
+			defer s.Close()
+			s.Sees("start_service")
+			s.Keys("Enter")
+			return s.Sees("agent says", "Arguments, whole")
+		})
+	} else {
+		w.note = "without durward tui: tmux is not installed"
+	}
 	for _, off := range []int{0, -1, 1} {
 		s := w.open()
 		ctx, cancel := w.ctx(callTime)
@@ -115,20 +133,20 @@ func paddedCard(w *world) (trials, effects int) {
 		})
 		cancel()
 		w.must(err)
-	}
-	at := w.h.AtTerminal(w.t, columns, "approvals")
-	defer at.Close()
-	at.Code()
-	text := escapes.ReplaceAllString(at.Text(), "")
-	if trials = strings.Count(text, "ZZZZ"); trials == 0 {
-		w.t.Fatalf("the reasons are not shown, so that nothing is proved:\n%s", text)
-	}
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "ZZZZ") {
-			effects++
+		for _, show := range shown {
+			text := show()
+			trials++
+			if !strings.Contains(text, "ZZZZ") {
+				w.t.Fatalf("the reason is not shown, so that nothing is proved:\n%s", text)
+			}
+			for line := range strings.Lines(text) {
+				if strings.HasPrefix(line, "ZZZZ") {
+					effects++
+				}
+			}
 		}
+		w.denyAll()
 	}
-	w.denyAll()
 	return trials, effects
 }
 

@@ -25,6 +25,7 @@ func stateLines() []Line {
 	}
 	return []Line{
 		{"state-edited-file", map[string]string{harness.Executor: "files"}, editedFile},
+		{"state-edited-unit", map[string]string{harness.Executor: "subject"}, editedUnit},
 		{"state-folders-of-others", both("ownership"), foldersOfOthers},
 		{"state-home-of-others", nil, homeOfOthers},
 		{"audit-withholds-bodies", nil, auditWithholds},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/grant"
 )
 
@@ -127,6 +128,39 @@ func swappedRequests(w *world) (trials, effects int) {
 			effects++
 		}
 		if w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// idsInFlight has a session ask under the id of a request that is under way. Its effects are answers other than the refusal, and
+// refusals of which the log has no record.
+func idsInFlight(w *world) (trials, effects int) {
+	for _, tool := range []string{"gpu_status", "service_info", "start_service", "stop_service"} {
+		session := w.h.ConnectRaw(w.agent().token) // of each client's refusals the first has a record of its own
+		before := w.operations()
+		var held sync.WaitGroup
+		held.Go(func() { w.raw(session.Call("start_service", string(arguments(idle)))) })
+		harness.Eventually(w.t, "the first call waits", func() error {
+			if w.operations() == before {
+				return errors.New("nothing is asked for yet")
+			}
+			return nil
+		})
+		trials++
+		a := w.raw(session.Call(tool, string(arguments(idle))))
+		held.Wait()
+		if status(a) != "error" || !strings.Contains(a.Body, "id is under way") || harness.Poll(func() error {
+			if len(w.h.Records(&auditv1.SearchRecordsRequest{RequestId: requestID(a), Kinds: []auditv1.Kind{auditv1.Kind_KIND_REFUSED}})) == 0 {
+				return errors.New("the log has no record of it")
+			}
+			return nil
+		}) != nil {
+			w.t.Logf("a second %s under the id of a call: %d %s", tool, a.HTTPStatus, a.Body)
+			effects++
+		}
+		if w.denyAll(); w.caught(effects) {
 			break
 		}
 	}

@@ -5,8 +5,6 @@ package real
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,75 +15,22 @@ import (
 	"durward.internal/deploy/e2e/harness"
 )
 
-// screen is a terminal of tmux, which is a program's screen as a person sees it.
+// screen is durward at a terminal.
 type screen struct {
-	t      *testing.T
-	socket string
-}
-
-// openScreen starts a program in a terminal of a size.
-func openScreen(t *testing.T, columns, rows int, program ...string) *screen {
-	t.Helper()
-	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("REQUIRE_TMUX") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip("tmux is not installed: scripts/real.sh terminal")
-	}
-	s := &screen{t, filepath.Join(t.TempDir(), "tmux")}
-	s.tmux(append([]string{"-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(columns), "-y", fmt.Sprint(rows)}, program...)...)
-	// The server ends by itself when its program has ended.
-	t.Cleanup(func() { _ = exec.Command("tmux", "-S", s.socket, "kill-server").Run() })
-	return s
-}
-
-func (s *screen) tmux(args ...string) string {
-	s.t.Helper()
-	cmd := exec.Command("tmux", append([]string{"-S", s.socket}, args...)...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Dir(s.socket), "TERM=xterm-256color", "LANG=C.UTF-8"}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		s.t.Fatalf("tmux %v: %v: %s", args, err, out)
-	}
-	return string(out)
-}
-
-// text is what stands on the screen.
-func (s *screen) text() string {
-	s.t.Helper()
-	return s.tmux("capture-pane", "-p")
-}
-
-func (s *screen) keys(keys ...string) {
-	s.t.Helper()
-	s.tmux(append([]string{"send-keys"}, keys...)...)
-}
-
-// sees waits until a text stands on the screen.
-func (s *screen) sees(texts ...string) string {
-	s.t.Helper()
-	var last string
-	for _, text := range texts {
-		harness.Eventually(s.t, fmt.Sprintf("%q is on the screen", text), func() error {
-			if last = s.text(); !strings.Contains(last, text) {
-				return fmt.Errorf("it is not:\n%s", last)
-			}
-			return nil
-		})
-	}
-	return last
+	*harness.Screen
+	t *testing.T
 }
 
 // signs reads the sheet to its end, and signs it.
 func (s *screen) signs() {
 	s.t.Helper()
-	s.sees("You sign: ")
-	s.keys("v")
-	s.sees("read to its end")
+	s.Sees("You sign: ")
+	s.Keys("v")
+	s.Sees("read to its end")
 	time.Sleep(500 * time.Millisecond) // what is on the screen for less than that is not signed
-	s.keys("G")
-	s.sees("sign it")
-	s.keys("y")
+	s.Keys("G")
+	s.Sees("sign it")
+	s.Keys("y")
 }
 
 // where says which lines of a longer text are on the screen.
@@ -100,6 +45,9 @@ func masked(text string) string { return changing.ReplaceAllString(text, "#") }
 // TestScreenInATerminal: a person works with durward tui in a real terminal: looks, approves, denies, resizes, loses the vault and
 // gets it back, and halts everything with one key. What an agent calls itself and says is text.
 func TestScreenInATerminal(t *testing.T) {
+	if !harness.HasScreens(t) {
+		t.Skip("tmux is not installed: scripts/real.sh terminal")
+	}
 	for _, size := range [][2]int{{80, 24}, {200, 60}} {
 		t.Run(fmt.Sprintf("%dx%d", size[0], size[1]), func(t *testing.T) {
 			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
@@ -110,21 +58,21 @@ func TestScreenInATerminal(t *testing.T) {
 			if asked.Status != "pending_approval" {
 				t.Fatalf("%s", asked.Raw)
 			}
-			s := openScreen(t, size[0], size[1], filepath.Join(h.Bin, "durward"), "--home", h.Dir, "tui")
-			first := s.sees("start_service", harness.DemoService, "GPU 0", "PANIC")
+			s := &screen{harness.OpenScreen(t, size[0], size[1], filepath.Join(h.Bin, "durward"), "--home", h.Dir, "tui"), t}
+			first := s.Sees("start_service", harness.DemoService, "GPU 0", "PANIC")
 			for _, part := range []string{"#", "start_service", "cursor", "── services", "GPU # "} {
 				if !strings.Contains(masked(first), part) {
 					t.Errorf("the screen does not hold %q:\n%s", part, masked(first))
 				}
 			}
 			s.onlyText(size)
-			s.keys("Enter")
-			whole := s.sees("agent says", "esc back", "untrusted", "lines 1 to")
+			s.Keys("Enter")
+			whole := s.Sees("agent says", "esc back", "untrusted", "lines 1 to")
 			for page := whole; strings.Contains(page, "more lines below"); whole += page { // longer than a small screen
-				s.keys("Space")
+				s.Keys("Space")
 				before := where.FindString(page)
 				harness.Eventually(t, "the next page", func() error {
-					if page = s.text(); where.FindString(page) == before {
+					if page = s.Text(); where.FindString(page) == before {
 						return fmt.Errorf("it is not:\n%s", page)
 					}
 					return nil
@@ -138,50 +86,50 @@ func TestScreenInATerminal(t *testing.T) {
 				t.Errorf("invisible characters are on the screen:\n%q", whole)
 			}
 			s.onlyText(size)
-			s.keys("Escape")
-			s.sees("── services") // a key that follows at once would be another one, with Alt
+			s.Keys("Escape")
+			s.Sees("── services") // a key that follows at once would be another one, with Alt
 
-			s.keys("a")
+			s.Keys("a")
 			s.signs()
-			s.sees("approved")
+			s.Sees("approved")
 			if e := agent.Call("wait_operation", asked.Next.Arguments); e.Status != "ok" || h.Starts(harness.DemoService) != 1 {
 				t.Errorf("after the approval: %s", e.Raw)
 			}
 			stop := agent.Call("stop_service", map[string]any{"service_id": harness.DemoService})
-			s.sees("stop_service")
-			s.keys("d")
-			s.keys("-l", "not while I work")
-			s.keys("Enter")
-			s.sees("denied")
+			s.Sees("stop_service")
+			s.Keys("d")
+			s.Keys("-l", "not while I work")
+			s.Keys("Enter")
+			s.Sees("denied")
 			if e := agent.Call("wait_operation", stop.Next.Arguments); e.Status != "denied" {
 				t.Errorf("after the denial: %s", e.Raw)
 			}
 
 			// Every size in between is drawn within itself.
 			for _, other := range [][2]int{{40, 12}, {132, 43}, size} {
-				s.tmux("resize-window", "-x", fmt.Sprint(other[0]), "-y", fmt.Sprint(other[1]))
-				s.sees("PANIC")
+				s.Tmux("resize-window", "-x", fmt.Sprint(other[0]), "-y", fmt.Sprint(other[1]))
+				s.Sees("PANIC")
 				s.onlyText(other)
 			}
 
 			h.Process(harness.Vault).Kill()
-			s.sees("vault: ")
+			s.Sees("vault: ")
 			s.onlyText(size)
 			h.StartProcess(harness.Vault)
 			harness.Eventually(t, "the screen has the vault back", func() error {
-				if text := s.text(); strings.Contains(text, "vault: ") {
+				if text := s.Text(); strings.Contains(text, "vault: ") {
 					return fmt.Errorf("it does not:\n%s", text)
 				}
 				return nil
 			})
-			s.keys("p", "p", "p")
-			s.sees("HALTED", "durward resume")
+			s.Keys("p", "p", "p")
+			s.Sees("HALTED", "durward resume")
 			if out := h.Run("", "start", harness.DemoService, "--yes"); out.Code != 4 {
 				t.Errorf("after the panic: exit code %d: %s", out.Code, out.Stderr)
 			}
-			s.keys("q")
+			s.Keys("q")
 			harness.Eventually(t, "the screen is left", func() error {
-				if exec.Command("tmux", "-S", s.socket, "has-session").Run() == nil {
+				if s.There() {
 					return errors.New("it is still there") // drawn no more: the server may end before it is asked for its screen
 				}
 				return nil
@@ -193,7 +141,7 @@ func TestScreenInATerminal(t *testing.T) {
 // onlyText: the screen is within its size, and holds nothing that is not to be seen.
 func (s *screen) onlyText(size [2]int) {
 	s.t.Helper()
-	text := s.text()
+	text := s.Text()
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if len(lines) > size[1] {
 		s.t.Errorf("%d lines on a screen of %d", len(lines), size[1])
@@ -208,7 +156,7 @@ func (s *screen) onlyText(size [2]int) {
 			}
 		}
 	}
-	if title := s.tmux("display-message", "-p", "#{pane_title}"); strings.Contains(title, "owned") {
+	if title := s.Tmux("display-message", "-p", "#{pane_title}"); strings.Contains(title, "owned") {
 		s.t.Errorf("an agent named the terminal %q", title)
 	}
 }

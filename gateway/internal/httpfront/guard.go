@@ -30,5 +30,8 @@ func headersRequired() bool { return true }
 // asSent is the message that is read: the bytes that were sent.
 func asSent(body []byte) []byte { return body }
 
+// onceRequired reports whether an id is refused that a request under way in the session has.
+func onceRequired() bool { return true }
+
 // senderRequired reports whether a request is served in the session of its own sender alone.
 func senderRequired() bool { return true }

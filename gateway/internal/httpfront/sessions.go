@@ -44,7 +44,7 @@ func (f *Front) stateful(w http.ResponseWriter, r *http.Request, call *Call, fra
 	}
 	if frame.ID != nil {
 		id := requestKey(frame.ID)
-		if !f.table.ask(e, id) {
+		if !f.table.ask(e, id) && onceRequired() {
 			no := &refused{rpc: rpcInvalidRequest, code: callv1.Code_CODE_INVALID_ARGUMENT, reason: "id in flight",
 				message: "A request with that id is under way in this session. Give each request an id of its own."}
 			no.settle(frame, http.StatusOK)

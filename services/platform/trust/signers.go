@@ -52,6 +52,9 @@ func ParseAllowedSigners(b []byte) (*AllowedSigners, error) {
 			continue
 		}
 		s, err := parseSigner(line)
+		if s.Key != nil {
+			err = formHolds(err)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
@@ -63,6 +66,7 @@ func ParseAllowedSigners(b []byte) (*AllowedSigners, error) {
 	return out, nil
 }
 
+// parseSigner returns with what speaks against a line what was read of it until then.
 func parseSigner(line string) (Signer, error) {
 	operator, rest, ok := strings.Cut(line, " ")
 	if !ok || strings.ContainsAny(operator, `*?!,"`) {
@@ -72,41 +76,41 @@ func parseSigner(line string) (Signer, error) {
 	if err != nil {
 		return Signer{}, errors.New("holds no readable public key")
 	}
+	s := Signer{Operator: operator, Key: key}
 	if _, isCert := key.(*ssh.Certificate); isCert {
-		return Signer{}, errors.New("holds a certificate; only plain keys are accepted")
+		return s, errors.New("holds a certificate; only plain keys are accepted")
 	}
 	if err := strong(key); err != nil {
-		return Signer{}, err
+		return s, err
 	}
-	s := Signer{Operator: operator, Key: key}
 	var seen []string
 	for _, option := range options {
 		name, quoted, _ := strings.Cut(option, "=")
 		name = strings.ToLower(name)
 		if slices.Contains(seen, name) {
-			return Signer{}, fmt.Errorf("has the option %q twice", name)
+			return s, fmt.Errorf("has the option %q twice", name)
 		}
 		seen = append(seen, name)
 		value, err := dequote(quoted)
 		if err != nil {
-			return Signer{}, fmt.Errorf("the value of the option %q %w", name, err)
+			return s, fmt.Errorf("the value of the option %q %w", name, err)
 		}
 		switch name {
 		case "namespaces":
 			s.Namespaces = strings.Split(value, ",")
 			if slices.ContainsFunc(s.Namespaces, func(n string) bool { return n == "" || strings.ContainsAny(n, "*?! \t") }) {
-				return Signer{}, errors.New("each of its namespaces must be a literal name: no pattern, none negated")
+				return s, errors.New("each of its namespaces must be a literal name: no pattern, none negated")
 			}
 		case "valid-after":
 			if s.ValidAfter, err = parseSSHTime(value); err != nil {
-				return Signer{}, err
+				return s, err
 			}
 		case "valid-before":
 			if s.ValidBefore, err = parseSSHTime(value); err != nil {
-				return Signer{}, err
+				return s, err
 			}
 		default:
-			return Signer{}, fmt.Errorf("has the option %q, which is not accepted here", name)
+			return s, fmt.Errorf("has the option %q, which is not accepted here", name)
 		}
 	}
 	return s, nil

@@ -19,7 +19,7 @@ import (
 // This file makes the negative controls of deploy/e2e: the edge without one of its guards.
 
 // Guards are those that a drill build may lack.
-var Guards = weakness.Of("owner", "media", "headers", "keys", "sender", "path").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
+var Guards = weakness.Of("owner", "media", "headers", "keys", "sender", "path", "ids").Also("local", telemetry.WeakenLocal).Also("slow", connlimit.WeakenTime).
 	Also("folds", head.WeakenFolds).Also("flood", refusal.WeakenRate).Also("remote", config.WeakenRemote)
 
 // sameToken without "owner" gives everybody everybody's sessions.
@@ -35,6 +35,8 @@ func isPath(u *url.URL) bool { return u.Path == Path && (u.RawPath == "" || Guar
 func mediaRequired() bool { return !Guards.Off("media") }
 
 func headersRequired() bool { return !Guards.Off("headers") }
+
+func onceRequired() bool { return !Guards.Off("ids") }
 
 // senderRequired without "sender" serves whoever a messaging client names in whatever session it names.
 func senderRequired() bool { return !Guards.Off("sender") }

@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/trust"
 	"durward.internal/services/platform/weakness"
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
@@ -28,7 +29,7 @@ func guardFlags(flags *flag.FlagSet) {
 		Also(clients.GuardRotation, clients.WeakenRotation).Also(usage.GuardReservation, usage.WeakenReservation).
 		// What the vault reads of others' packages.
 		And(policy.Guards).And(desktop.Guards).
-		Also(filewatch.GuardStamps, filewatch.WeakenStamps).
+		Also(trust.GuardForms, trust.WeakenForms).Also(filewatch.GuardStamps, filewatch.WeakenStamps).
 		Also("ownership", ownership.WeakenOwnership).Also("layers", security.WeakenLayers).Also(reserve.GuardReserve, reserve.WeakenReserve)
 	flags.Func("weaken", fmt.Sprintf("remove guards: %v", guards.Names()), guards.Weaken)
 }
