@@ -224,9 +224,7 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 		}
 	case auditv1.Kind_KIND_GRANTED:
 		first(&o.granted)
-		if o.audience == "" {
-			o.audience = body.GetDetails()["audience"]
-		}
+		o.audience = cmp.Or(o.audience, body.GetDetails()["audience"])
 	case auditv1.Kind_KIND_REDEEMED:
 		first(&o.redeemed)
 	case auditv1.Kind_KIND_DENIED:

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,9 +135,7 @@ func (d *delivery) setAside(record *auditv1.Record, cause error) (kept bool, err
 	record.Sequence = 0 // it never had one
 	f := fault.From(cause)
 	refusal := &Refusal{Action: clean.Line(record.GetBody().GetAction(), maxReason), Reason: clean.Line(f.Message, maxReason)}
-	if refusal.Action == "" {
-		refusal.Action = record.GetKind().String()
-	}
+	refusal.Action = cmp.Or(refusal.Action, record.GetKind().String())
 	if refusal.File, err = d.log.keepRefused(record, refusal.Reason, clean.Line(f.Field, maxReason)); err != nil {
 		return false, fmt.Errorf("audit refuses the record of %s for good (%s), and it cannot be set aside: %w", refusal.Action, refusal.Reason, err)
 	}

@@ -321,9 +321,7 @@ func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
 		s.note("model_path was left out: it is not an absolute path that can be shown.")
 		file = ""
 	}
-	if id == "" {
-		id = strings.TrimSuffix(filepath.Base(file), ".gguf")
-	}
+	id = cmp.Or(id, strings.TrimSuffix(filepath.Base(file), ".gguf"))
 	if secret.Suspect(id) || proposal.ModelID(id) == "" {
 		return ""
 	}

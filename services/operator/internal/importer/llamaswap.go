@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -396,9 +397,7 @@ func (l *swap) mode(name, description string, models []string, why string) {
 	var members []string
 	for _, key := range models {
 		id := l.origins[key]
-		if id == "" {
-			id = clean.Line(clean.Visible(key), 64)
-		}
+		id = cmp.Or(id, clean.Line(clean.Visible(key), 64))
 		if !slices.Contains(members, id) {
 			members = append(members, id)
 		}

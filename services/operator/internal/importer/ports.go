@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"slices"
@@ -74,9 +75,7 @@ func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uin
 	switch {
 	case chosen != nil:
 		inside = chosen.inside
-		if outside == 0 {
-			outside = chosen.outside
-		}
+		outside = cmp.Or(outside, chosen.outside)
 		if !local(chosen.host) {
 			s.note("It was published as %s; it is published on 127.0.0.1 alone.", clean.Visible(chosen.text))
 		}
@@ -88,9 +87,7 @@ func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uin
 	case outside == 0:
 		s.note("It publishes no port; the engine's own is published on 127.0.0.1.")
 	}
-	if outside == 0 {
-		outside = inside
-	}
+	outside = cmp.Or(outside, inside)
 	return outside, inside
 }
 

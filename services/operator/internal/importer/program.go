@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -34,9 +35,7 @@ type builder struct {
 }
 
 func newBuilder(p *proposal.Proposal, given Given) *builder {
-	if given.ContainerUser == "" {
-		given.ContainerUser = "1000:1000"
-	}
+	given.ContainerUser = cmp.Or(given.ContainerUser, "1000:1000")
 	return &builder{Proposal: p, given: given, ids: map[string]bool{}, origins: map[string]string{}}
 }
 
@@ -323,12 +322,7 @@ func (b *builder) listen(s *program, argv []string, environment map[string]strin
 		at = uint32(n)
 	}
 	port := s.port
-	if port == 0 {
-		port = at
-	}
-	if port == 0 {
-		port = listener.Default
-	}
+	port = cmp.Or(port, at, listener.Default)
 	if !told {
 		return port, argv
 	}
@@ -390,9 +384,7 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	}
 	var fields proposal.Fields
 	id, served := s.modelName, s.served
-	if served == "" {
-		served = engine.ServedName
-	}
+	served = cmp.Or(served, engine.ServedName)
 	if served == "" && (engine.Engine == enginecmd.VLLM || engine.Engine == enginecmd.SGLang) {
 		served = engine.Model // they answer to no other name
 	}
@@ -400,14 +392,10 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	case filepath.IsAbs(engine.Model) && proposal.Shown(engine.Model):
 		file := filepath.Clean(engine.Model)
 		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
-		if id == "" {
-			id = strings.TrimSuffix(filepath.Base(file), ".gguf")
-		}
+		id = cmp.Or(id, strings.TrimSuffix(filepath.Base(file), ".gguf"))
 	case repository().MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
 		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + engine.Model})
-		if id == "" {
-			id = engine.Model
-		}
+		id = cmp.Or(id, engine.Model)
 	default:
 		s.note("Its model is named by a path or an address that does not stand by itself; write models[].file for an estimate.")
 	}

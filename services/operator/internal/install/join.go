@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -71,9 +72,7 @@ func Join(settings Settings, opts JoinOptions) (key Key, err error) {
 		}
 	}
 	file := opts.SigningKey
-	if file == "" {
-		file = h.Key("operator_ed25519")
-	}
+	file = cmp.Or(file, h.Key("operator_ed25519"))
 	if !opts.Without {
 		if key.Public, err = signingKey(file, opts); err != nil {
 			return key, err

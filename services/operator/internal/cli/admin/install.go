@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -392,9 +393,7 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 	if !record.Installed() {
 		return cli.Failed("sudo durward install --apply", "Durward is not installed on this host")
 	}
-	if operator == "" {
-		operator = installdir.OperatorName(cli.UserName())
-	}
+	operator = cmp.Or(operator, installdir.OperatorName(cli.UserName()))
 	if signingKey != "" {
 		if signingKey, err = filepath.Abs(signingKey); err != nil {
 			return err

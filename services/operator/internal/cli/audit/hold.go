@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -159,9 +160,7 @@ func (a *app) holdListCommand() *cobra.Command {
 				}
 				a.Out.Table([]string{"RECORD", "SINCE", "BY", "KEEPS", "REASON"}, output.Each(list.GetHolds(), func(h *auditv1.Hold) []string {
 					st, who := a.signedBy(s, h.GetStatement(), h.GetSince().AsTime())
-					if who == "" {
-						who = a.Out.Red("NO OPERATOR SIGNED IT")
-					}
+					who = cmp.Or(who, a.Out.Red("NO OPERATOR SIGNED IT"))
 					keeps, reason := "", ""
 					if st != nil && st.Hold != nil {
 						keeps, reason = kept(st.Hold), clean.Line(st.Hold.Reason, 80)

@@ -274,9 +274,7 @@ func markdown(s statistics, now time.Time) string {
 	for _, e := range s.Notable {
 		r := e.GetRecord()
 		summary := r.GetBody().GetSummary()
-		if summary == "" {
-			summary = r.GetBody().GetReason()
-		}
+		summary = cmp.Or(summary, r.GetBody().GetReason())
 		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", e.GetIndex(), e.GetLoggedAt().AsTime().UTC().Format(time.RFC3339), history.StandsOut(e),
 			kindWord(e), plain(r.GetTool()), plain(r.GetBody().GetPrincipal()), plain(summary))
 	}

@@ -2,6 +2,7 @@ package credentials
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
@@ -298,9 +299,7 @@ such a value is in shells, unit files and histories, and nobody can say who has 
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			p.variable = args[0]
-			if p.name == "" {
-				p.name = strings.ReplaceAll(strings.ToLower(p.variable), "_", "-")
-			}
+			p.name = cmp.Or(p.name, strings.ReplaceAll(strings.ToLower(p.variable), "_", "-"))
 			value := []byte(a.Streams.Getenv(p.variable))
 			defer clear(value)
 			switch {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -137,9 +138,7 @@ func programLines(out *output.Printer, holders *executorv1.GpuHolders) []string 
 	var lines []string
 	for _, p := range holders.GetProcesses() {
 		who := clean.Line(p.GetServiceId(), 64)
-		if who == "" {
-			who = out.Red("foreign")
-		}
+		who = cmp.Or(who, out.Red("foreign"))
 		size := "size not known"
 		if p.GetMemoryMib() > 0 {
 			size = cli.Mebibytes(p.GetMemoryMib())

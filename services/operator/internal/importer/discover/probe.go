@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,9 +135,7 @@ func (p *Prober) Ask(ctx context.Context, port uint32) Answer {
 			a.Engine = enginecmd.VLLM
 		}
 	}
-	if a.Engine == "" {
-		a.Engine = owners[owner]
-	}
+	a.Engine = cmp.Or(a.Engine, owners[owner])
 	if status, _, err := p.get(ctx, port, "/health"); err == nil {
 		a.Healthy = status/100 == 2
 	}
