@@ -151,18 +151,32 @@ func (w *world) approve(id string) {
 
 // command carries out a human's own command.
 func (w *world) command(tool, service string) error {
-	preview, err := w.preview(tool, service)
+	st, err := w.commandStatement(tool, service)
 	if err != nil {
 		return err
 	}
-	st := w.newStatement(statement.KindCommand, tool, service, preview)
-	st.Principal, st.Session, st.Channel = statement.CommandPrincipal(w.h.Operator), "-", "cli"
 	signed := w.sign(st, w.signer)
 	if w.fake != nil {
 		g := w.grantOf(st, tool, service, signed)
 		_, err := w.execute(w.operatorExecutor, tool, service, rpc.MetadataGrant, marshal(w.vaultSigns(g)))
 		return err
 	}
+	return w.carryOut(signed, tool, service)
+}
+
+// commandStatement is a human's own command before it is signed.
+func (w *world) commandStatement(tool, service string) (*statement.Statement, error) {
+	preview, err := w.preview(tool, service)
+	if err != nil {
+		return nil, err
+	}
+	st := w.newStatement(statement.KindCommand, tool, service, preview)
+	st.Principal, st.Session, st.Channel = statement.CommandPrincipal(w.h.Operator), "-", "cli"
+	return st, nil
+}
+
+// carryOut carries a signed command out.
+func (w *world) carryOut(signed *callv1.HumanStatement, tool, service string) error {
 	ctx, cancel := w.ctx(callTime)
 	defer cancel()
 	out, err := vaultv1.NewApprovalServiceClient(w.operatorVault).GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed})

@@ -76,6 +76,7 @@ func Groups() []Group {
 		{Name: "ends", Lines: endLines()},
 		{Name: "agent", Lines: slices.Concat(agentLines(), sameUserLines())},
 		{Name: "crowd", Lines: crowdLines()},
+		{Name: "programs", Lines: programLines()},
 		{Name: "state", Lines: stateLines()},
 		{Name: "witnesses", Lines: rewrittenLines()},
 		{Name: "secrets", Lines: secretLines()},

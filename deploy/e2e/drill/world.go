@@ -94,7 +94,7 @@ func newWorld(t *testing.T, weak, full bool, egress func(w *world)) *world {
 	}
 	clients += fmt.Sprintf("  - {id: %s, token_sha256: %x, channel: \"messaging:drill\", tier_ceiling: READ}\n",
 		messenger, sha256.Sum256([]byte(messengerToken)))
-	w.h.WriteFile("config/clients.yaml", clients)
+	w.h.WriteFile("config/clients.yaml", clients+programEntries(w.h))
 	if egress != nil {
 		egress(w)
 	}
