@@ -90,7 +90,7 @@ func (s *Source) Rooted(chain []*x509.Certificate) error {
 // ServerTLS returns the configuration of a listener: TLS 1.3 alone, a client certificate required, its chain in the
 // current bundle, its identity one of ours, with a known role, in our trust domain, not revoked.
 func (s *Source) ServerTLS() *tls.Config {
-	cfg := tlsconfig.MTLSServerConfig(s, s, s.authorise(ID{}))
+	cfg := s.timely(tlsconfig.MTLSServerConfig(s, s, s.authorise(ID{})))
 	cfg.MinVersion = tls.VersionTLS13
 	// A resumed session skips VerifyPeerCertificate, and with it every check above.
 	cfg.SessionTicketsDisabled = true
@@ -99,10 +99,56 @@ func (s *Source) ServerTLS() *tls.Config {
 
 // ClientTLS returns the configuration of a connection to exactly that server.
 func (s *Source) ClientTLS(server ID) *tls.Config {
-	cfg := tlsconfig.MTLSClientConfig(s, s, s.authorise(server))
+	cfg := s.timely(tlsconfig.MTLSClientConfig(s, s, s.authorise(server)))
 	cfg.MinVersion = tls.VersionTLS13
 	cfg.SessionTicketsDisabled = true
 	return cfg
+}
+
+// ErrTime is why a certificate is refused that leads to a trusted root, and whose time alone is wrong: nobody renewed it, or a clock is
+// wrong, this host's or its own. No stranger's certificate is refused for that.
+var ErrTime = errors.New("the clock of one of the two is wrong, or the certificate was not renewed")
+
+// timely has a handshake tell wrong clocks from strangers.
+func (s *Source) timely(cfg *tls.Config) *tls.Config {
+	verify := cfg.VerifyPeerCertificate
+	cfg.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
+		err := verify(raw, chains)
+		if err == nil {
+			return nil
+		}
+		var chain []*x509.Certificate
+		for _, der := range raw {
+			certificate, parsing := x509.ParseCertificate(der)
+			if parsing != nil {
+				return err
+			}
+			chain = append(chain, certificate)
+		}
+		return s.told(chain, err)
+	}
+	return cfg
+}
+
+// told is why a chain was refused: with ErrTime where another time would have let it in.
+func (s *Source) told(chain []*x509.Certificate, refused error) error {
+	now := time.Now()
+	if len(chain) == 0 || !now.Before(chain[0].NotBefore) && !now.After(chain[0].NotAfter) {
+		return refused
+	}
+	id, err := x509svid.IDFromCert(chain[0])
+	if err != nil {
+		return refused
+	}
+	then := chain[0].NotBefore.Add(chain[0].NotAfter.Sub(chain[0].NotBefore) / 2)
+	bundle := x509bundle.FromX509Authorities(id.TrustDomain(), s.roots.Current().Bundle)
+	if _, _, err := x509svid.Verify(chain, bundle, x509svid.WithTime(then)); err != nil {
+		return refused
+	}
+	if now.Before(chain[0].NotBefore) {
+		return fmt.Errorf("the certificate of %s is of the future, by %s: %w", id, chain[0].NotBefore.Sub(now).Round(time.Second), ErrTime)
+	}
+	return fmt.Errorf("the certificate of %s ended %s ago: %w", id, now.Sub(chain[0].NotAfter).Round(time.Second), ErrTime)
 }
 
 // authorise admits the expected peer, or anyone of the trust domain if expected is zero.
@@ -152,7 +198,7 @@ func (s *Source) accept(certificate, key []byte) (*x509svid.SVID, error) {
 	bundle := x509bundle.FromX509Authorities(svid.ID.TrustDomain(), snapshot.Bundle)
 	switch _, _, err := x509svid.Verify(svid.Certificates, bundle); {
 	case err != nil:
-		return nil, fmt.Errorf("is not valid under the trust folder: %w", err)
+		return nil, fmt.Errorf("is not valid under the trust folder: %w", s.told(svid.Certificates, err))
 	case snapshot.Revoked(id.String()):
 		return nil, fmt.Errorf("the identity %s is revoked", id)
 	case !s.id.IsZero() && id != s.id:

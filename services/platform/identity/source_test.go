@@ -149,6 +149,97 @@ func TestHandshakeRefuses(t *testing.T) {
 	}
 }
 
+// A certificate that leads to a trusted root at the wrong time is told from a stranger's, which may have any time it likes.
+func TestWrongClocksAreNoStrangers(t *testing.T) {
+	kit, ours, theirs := platformtest.New(t), platformtest.NewCompany(t), platformtest.NewCompany(t)
+	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), ours.Root()...))
+	if err := kit.Trust.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	server, now := kit.Identity(vault, "main"), time.Now()
+	for name, c := range map[string]struct {
+		of          *platformtest.Company
+		from, until time.Time
+		says        string // "": nothing of clocks
+	}{
+		"ended":             {ours, now.Add(-2 * time.Hour), now.Add(-time.Hour), "gateway/main ended 1h"},
+		"of the future":     {ours, now.Add(time.Hour), now.Add(2 * time.Hour), "gateway/main is of the future, by "},
+		"a stranger's":      {theirs, now.Add(-time.Hour), now.Add(time.Hour), ""},
+		"a stranger's end":  {theirs, now.Add(-2 * time.Hour), now.Add(-time.Hour), ""},
+		"a stranger's time": {theirs, now.Add(time.Hour), now.Add(2 * time.Hour), ""},
+	} {
+		pair, err := tls.X509KeyPair(c.of.Issue("spiffe://durward.local/gateway/main", c.from, c.until))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, refused, _ := handshake(t, server.ServerTLS(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
+		if refused == nil || errors.Is(refused, identity.ErrTime) != (c.says != "") || !strings.Contains(refused.Error(), c.says) {
+			t.Errorf("%s: %v", name, refused)
+		}
+	}
+}
+
+// A company's authority, whose intermediate stands in the files, can issue what a process is; what it issues for somebody else or another time,
+// and what another issues, leaves the certificate in use.
+func TestFilesOfACompany(t *testing.T) {
+	kit, company, stranger := platformtest.New(t), platformtest.NewCompany(t), platformtest.NewCompany(t)
+	files := kit.Files(vault, "main")
+	source, err := identity.Open(files, kit.Trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), company.Root()...))
+	if err := kit.Trust.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	const self = "spiffe://durward.local/vault/main"
+	now := time.Now()
+	from, until := now.Add(-time.Hour), now.Add(90*24*time.Hour).Truncate(time.Second)
+	put := func(chain, key []byte) {
+		for path, content := range map[string][]byte{files.Key: key, files.Certificate: chain} {
+			if err := errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		source.Reload()
+	}
+	put(company.Issue(self, from, until))
+	if err := source.Err(); err != nil || !source.NotAfter().Equal(until) {
+		t.Fatalf("the company's certificate is not taken up: %v, %v", err, source.NotAfter())
+	}
+	chain, key := company.Issue(self, from, until.Add(time.Hour))
+	leaf := chain[:strings.Index(string(chain), "-----END CERTIFICATE-----\n")+len("-----END CERTIFICATE-----\n")]
+	strangers, strangersKey := stranger.Issue(self, from, until)
+	others, othersKey := company.Issue("spiffe://durward.local/gateway/main", from, until)
+	domains, domainsKey := company.Issue("spiffe://elsewhere.example/vault/main", from, until)
+	ended, endedKey := company.Issue(self, from.Add(-time.Hour), from)
+	future, futureKey := company.Issue(self, now.Add(time.Hour), until)
+	for name, c := range map[string]struct {
+		chain, key []byte
+		says       string
+	}{
+		"without its intermediate": {leaf, key, "not valid under the trust folder"},
+		"another company's":        {strangers, strangersKey, "not valid under the trust folder"},
+		"another process's":        {others, othersKey, "and this process is " + self},
+		"another trust domain's":   {domains, domainsKey, "and this process is " + self},
+		"ended":                    {ended, endedKey, "ended 1h"},
+		"of the future":            {future, futureKey, "of the future"},
+		"another's key":            {chain, othersKey, "match"},
+	} {
+		put(c.chain, c.key)
+		if err := source.Err(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !source.NotAfter().Equal(until) {
+			t.Errorf("%s: it is in use", name)
+		}
+	}
+	put(chain, key)
+	if err := source.Err(); err != nil || !source.NotAfter().Equal(until.Add(time.Hour)) {
+		t.Errorf("another of the company's: %v, %v", err, source.NotAfter())
+	}
+}
+
 func TestHandshake(t *testing.T) {
 	kit := platformtest.New(t)
 	serverTLS := kit.Identity(vault, "main").ServerTLS()
@@ -174,12 +265,13 @@ func TestHandshake(t *testing.T) {
 func TestUnknownRoleIsRefused(t *testing.T) {
 	// Our own authority signs, for an identity whose role this version does not know.
 	kit := platformtest.New(t)
-	cert, key := issueURI(t, "spiffe://durward.local/superuser/main")
-	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), cert.authority...))
+	company := platformtest.NewCompany(t)
+	chain, key := company.Issue("spiffe://durward.local/superuser/main", time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
+	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), company.Root()...))
 	if err := kit.Trust.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	pair, err := tls.X509KeyPair(cert.leaf, key)
+	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
 		t.Fatal(err)
 	}

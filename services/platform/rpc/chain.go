@@ -191,8 +191,8 @@ func (s *Server) enlist(stream *checkedStream) (leave func()) {
 	}
 }
 
-// askAgain ends the streams whose callers are let in no more, until ctx ends. A stream that sends and receives asks by itself;
-// one that is quiet would never.
+// askAgain ends the streams whose callers are let in no more, and connections without a root, until ctx ends. A stream that sends and
+// receives asks by itself; one that is quiet would never.
 func (s *Server) askAgain(ctx context.Context) {
 	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
@@ -207,6 +207,9 @@ func (s *Server) askAgain(ctx context.Context) {
 			_ = stream.ask() // it ends the stream
 		}
 		s.mu.Unlock()
+		for _, c := range s.unrooted() {
+			_ = c.raw.Close() // gRPC closes the rest
+		}
 	}
 }
 

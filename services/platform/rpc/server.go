@@ -59,6 +59,8 @@ const (
 	handshakeTime = 5 * time.Second
 	// askInterval is how soon a stream that says nothing ends after a change of trust was read.
 	askInterval = 500 * time.Millisecond
+	// unrootedTime is how long a connection stays whose root was taken away, so that its peer hears that it is refused.
+	unrootedTime = 2 * time.Second
 )
 
 // ServerConfig is what a server needs. Identity and Logger are required.
@@ -93,13 +95,14 @@ type Server struct {
 	draining context.Context
 	tools    toolCalls
 
-	mu   sync.Mutex
-	open map[*checkedStream]struct{}
+	mu    sync.Mutex
+	open  map[*checkedStream]struct{}
+	conns map[*peerConn]struct{}
 }
 
 // NewServer returns a server without services. Mistakes in cfg are reported by Serve.
 func NewServer(cfg ServerConfig) *Server {
-	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}, rules: &rules{}, open: map[*checkedStream]struct{}{}}
+	s := &Server{cfg: cfg, callers: map[string][]optionsv1.Role{}, changes: map[string]bool{}, rules: &rules{}, open: map[*checkedStream]struct{}{}, conns: map[*peerConn]struct{}{}}
 	limit := cfg.MaxMessageBytes
 	if limit <= 0 {
 		limit = DefaultMessageBytes

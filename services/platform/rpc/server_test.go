@@ -466,6 +466,63 @@ func TestStreamsEndWithTheirCallersTrust(t *testing.T) {
 	}
 }
 
+// A peer whose root is taken away and that has another certificate by then comes back with it: it is not refused for as long as its old
+// connection would last.
+func TestAnotherRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kit := platformtest.New(t, platformtest.InMemory())
+		second, err := pki.NewCA(kit.TrustDomain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		trusted := func(roots ...*pki.CA) {
+			var bundle []byte
+			for _, ca := range roots {
+				bundle = append(bundle, ca.CertificatePEM()...)
+			}
+			kit.WriteTrust(trust.FileCA, bundle)
+			if err := kit.Trust.Reload(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		trusted(kit.CA, second)
+		calls := 0
+		addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
+			executorv1.RegisterToolServiceServer(r, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
+				calls++
+				return &executorv1.ServiceInfoResponse{}, nil
+			}})
+		})
+		id := kit.ID(gateway, "main")
+		client := executorv1.NewToolServiceClient(kit.Dial(t, id, addr, kit.ID(executor, "local")))
+		call := func() error { _, err := client.ServiceInfo(t.Context(), serviceID("a")); return err }
+		if err := call(); err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []identity.ID{id, kit.ID(executor, "local")} {
+			certificate, key, err := second.Issue(to, 0)
+			if err == nil {
+				err = pki.WriteLeaf(filepath.Join(kit.Dir, "tls", identity.RoleName(to.Role()), to.Instance()), certificate, key)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second) // both read their files again
+		if err := call(); err != nil {
+			t.Errorf("while both roots are trusted: %v", err)
+		}
+		trusted(second)
+		if err := call(); !fault.Is(err, callv1.Code_CODE_DENIED) {
+			t.Errorf("on the old connection: %v", err)
+		}
+		time.Sleep(4 * time.Second)
+		if err := call(); err != nil || calls != 3 {
+			t.Errorf("with the new certificate: %v, %d calls", err, calls)
+		}
+	})
+}
+
 // talking asks the test's history to send once more when it is told to.
 const talking = 7
 

@@ -2,10 +2,12 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -80,9 +83,59 @@ type peers struct {
 func (p peers) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	out, info, err := p.TransportCredentials.ServerHandshake(conn)
 	if err != nil && !errors.Is(err, io.EOF) { // who says nothing asks for nothing
-		_ = p.server.refuse(context.Background(), &call{}, denied(errors.New("the peer did not prove who it is")))
+		cause := errors.New("the peer did not prove who it is")
+		if errors.Is(err, identity.ErrTime) { // its certificate is one of ours
+			cause = err
+		}
+		_ = p.server.refuse(context.Background(), &call{}, denied(cause))
+	}
+	if tls, ok := info.(credentials.TLSInfo); ok && err == nil {
+		out = p.server.connected(&peerConn{Conn: out, raw: conn, chain: tls.State.PeerCertificates, server: p.server})
 	}
 	return out, info, err
+}
+
+// peerConn is a connection, and what its peer proved itself with.
+type peerConn struct {
+	net.Conn
+	raw    net.Conn
+	chain  []*x509.Certificate
+	server *Server
+	// since is when it was found to have no root any more.
+	since time.Time
+}
+
+func (s *Server) connected(c *peerConn) net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+	return c
+}
+
+// Close implements net.Conn.
+func (c *peerConn) Close() error {
+	c.server.mu.Lock()
+	delete(c.server.conns, c)
+	c.server.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// unrooted are the connections whose calls have been refused for unrootedTime, since their root was taken away. Their peers may have
+// other certificates by now, with which they come back; else they would be refused for as long as the connection lasts.
+func (s *Server) unrooted() (out []*peerConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		switch now := time.Now(); {
+		case s.cfg.Identity.Rooted(c.chain) == nil:
+			c.since = time.Time{}
+		case c.since.IsZero():
+			c.since = now
+		case now.Sub(c.since) >= unrootedTime:
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 func (p peers) Clone() credentials.TransportCredentials {
