@@ -147,6 +147,31 @@ func (w *Writer) Finish(signer note.Signer) (List, error) {
 	return w.list, errors.Join(err, os.Remove(w.file.Name()), installdir.SyncFolder(filepath.Dir(w.path)))
 }
 
+// nameLayout is what a backup is called that is made in a folder.
+const nameLayout = "durward-20060102T150405Z.backup"
+
+// Name is what a backup is called that is made in a folder at that time.
+func Name(now time.Time) string { return now.UTC().Format(nameLayout) }
+
+// Keep removes the backups in a folder that have such names, but for the newest n, and returns the names of those that it removed.
+func Keep(folder string, n int) (removed []string, err error) {
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, err
+	}
+	files = slices.DeleteFunc(files, func(f os.DirEntry) bool {
+		_, err := time.Parse(nameLayout, f.Name())
+		return err != nil || !f.Type().IsRegular()
+	})
+	for _, f := range files[:max(len(files)-n, 0)] { // in the order of their names
+		if err := os.Remove(filepath.Join(folder, f.Name())); err != nil {
+			return removed, err
+		}
+		removed = append(removed, f.Name())
+	}
+	return removed, installdir.SyncFolder(folder)
+}
+
 // Abort removes what was written.
 func (w *Writer) Abort() { _ = errors.Join(w.file.Close(), os.Remove(w.file.Name())) }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,37 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if _, err := Open(path+"2", []note.Verifier{verifier}); err == nil || !strings.Contains(err.Error(), "not signed by a key") {
 		t.Errorf("somebody else's list: %v", err)
+	}
+}
+
+// What is no backup of such a name stays, whatever it is called.
+func TestKeep(t *testing.T) {
+	dir, at := t.TempDir(), time.Date(2026, 1, 31, 3, 0, 0, 0, time.UTC)
+	var ours []string
+	for n := range 4 {
+		ours = append(ours, Name(at.AddDate(0, 0, n)))
+	}
+	others := []string{"durward-20200101T030000Z.backup.age", "durward-2020-01-01", "durward-20209901T030000Z.backup", "notes"}
+	for _, name := range append(others, ours...) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder := Name(at.AddDate(-1, 0, 0))
+	if err := os.Mkdir(filepath.Join(dir, folder), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		n    int
+		want []string
+	}{{9, nil}, {2, ours[:2]}, {2, nil}, {1, ours[2:3]}} {
+		if removed, err := Keep(dir, c.n); err != nil || !slices.Equal(removed, c.want) {
+			t.Errorf("keep %d: %v, %v", c.n, removed, err)
+		}
+	}
+	for _, name := range append(others, folder, ours[3]) {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -71,6 +71,7 @@ func TestRealLayout(t *testing.T) {
 		{"a killed process", (*installed).killed},
 		{"the gateway's port", (*installed).gatewaysPort},
 		{"renewal", (*installed).renewal},
+		{"a backup by the timer's unit", (*installed).backup},
 		{"a machine that was off for days", (*installed).reboot},
 		{"egress", (*installed).egress},
 		{"a witness and the relay", (*installed).relayed},
@@ -756,6 +757,25 @@ func (h *installed) renewal() {
 	}
 	if out, code := h.as("alice", nil, "durward", "renew"); code == 0 {
 		h.Errorf("an operator renews without root: %s", out)
+	}
+}
+
+// backup runs the timer's unit: each process's state is copied by its own user, within what the unit leaves to root.
+func (h *installed) backup() {
+	recipient := h.root("durward", "backup", "--new-key", "/root/backup.key")
+	h.must(os.WriteFile("/etc/durward/backup-recipients", []byte(recipient), 0o600))
+	h.root("systemctl", "enable", "--now", "durward-backup.timer")
+	h.root("systemctl", "start", "durward-backup.service")
+	made, err := filepath.Glob("/var/lib/durward-backups/durward-*.backup")
+	h.must(err)
+	if len(made) != 1 {
+		h.Fatalf("backups: %v", made)
+	}
+	if info, err := os.Stat(made[0]); err != nil || info.Mode().Perm() != 0o600 || info.Size() < 10_000 {
+		h.Errorf("%s: %v, %v", made[0], info, err)
+	}
+	if left, _ := filepath.Glob("/var/lib/durward/*/backup.new"); len(left) > 0 {
+		h.Errorf("copies are left in the clear: %v", left)
 	}
 }
 

@@ -244,7 +244,8 @@ func services() (units []string) {
 }
 
 func (p *Plan) units() error {
-	for _, name := range append([]string{"durward.target", "durward-renew.service", "durward-renew.timer", gatewaySocket}, services()...) {
+	others := []string{"durward.target", "durward-renew.service", "durward-renew.timer", "durward-backup.service", "durward-backup.timer", gatewaySocket}
+	for _, name := range append(others, services()...) {
 		if err := p.managed("files/systemd/"+name, unitsDir+"/"+name); err != nil {
 			return err
 		}

@@ -26,8 +26,9 @@ const recipientsFile = "backup-recipients"
 func (a *app) backupCommand() *cobra.Command {
 	var to []string
 	var newKey string
+	var keep int
 	cmd := &cobra.Command{
-		Use:   "backup FILE",
+		Use:   "backup FILE|FOLDER",
 		Short: "Copy the state of all processes into one encrypted file, while they run",
 		Long: `Has each program that keeps state (audit, vault, executor, egress) copy its own, as its own user, encrypted to the
 age recipients that --to or the file ` + recipientsFile + ` beside the configuration names. This program sees none
@@ -39,9 +40,13 @@ each thing that one part knows, the parts behind it know too.
 Not in it: /etc/durward or the home's keys and rules, which only humans change; the keys of personal data, so that what was
 destroyed stays destroyed; records that had not reached the log; a state that PostgreSQL keeps.
 
-As root where Durward was installed, or from a timer; elsewhere as the user of the home. --new-key makes a key pair to
+FILE may be a folder: the file gets a name of its own in it, by the time, and --keep removes the oldest of those names
+when the new one is whole.
+
+As root where Durward was installed, or from durward-backup.timer; elsewhere as the user of the home. --new-key makes a key pair to
 encrypt to: keep its file away from this host, since who has it can read every backup that was encrypted to it.`,
-		Example:           "  durward backup --new-key backup.key\n  sudo durward backup /srv/backups/durward-$(date +%F) --to age1…",
+		Example: "  durward backup --new-key backup.key\n  sudo durward backup /srv/backups/durward-$(date +%F) --to age1…\n" +
+			"  sudo durward backup /srv/backups --keep 14",
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cli.CompleteFiles(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,10 +56,11 @@ encrypt to: keep its file away from this host, since who has it can read every b
 			case newKey != "" || len(args) == 0:
 				return cli.Usage("durward backup FILE", "name the file to write, or --new-key and nothing else")
 			}
-			return a.backup(cmd.Context(), args[0], to)
+			return a.backup(cmd.Context(), args[0], to, keep)
 		},
 	}
 	cmd.Flags().StringSliceVar(&to, "to", nil, "an age recipient (age1…) who can open it; repeatable")
+	cmd.Flags().IntVar(&keep, "keep", 0, "of the backups in a folder, keep the newest so many (default: all)")
 	cmd.Flags().StringVar(&newKey, "new-key", "", "write an age identity into this `file`, which must not exist, print its recipient, and make no backup")
 	cli.CompleteFlag(cmd, "new-key", cli.CompleteFiles())
 	return cmd
@@ -72,7 +78,15 @@ func (a *app) backupKey(path string) error {
 	return a.Show(map[string]string{"recipient": recipient, "identity_file": path}, func() { a.Out.Printf("%s\n", recipient) })
 }
 
-func (a *app) backup(ctx context.Context, path string, to []string) error {
+func (a *app) backup(ctx context.Context, path string, to []string, keep int) error {
+	info, err := os.Stat(path)
+	folder := err == nil && info.IsDir()
+	switch {
+	case folder:
+		path = filepath.Join(path, backupfile.Name(a.Now()))
+	case keep > 0:
+		return cli.Usage("Give a folder.", "--keep is for the backups in a folder, and %s is none", path)
+	}
 	programs, err := a.programs()
 	if err != nil {
 		return err
@@ -106,11 +120,24 @@ func (a *app) backup(ctx context.Context, path string, to []string) error {
 	if err != nil {
 		return cli.Failed("", "the backup was not made: %s", reason(err))
 	}
-	return a.Show(map[string]any{"file": path, "list": list}, func() {
+	var removed []string
+	if keep > 0 {
+		if removed, err = backupfile.Keep(filepath.Dir(path), keep); err != nil {
+			return cli.Failed("The new backup is whole.", "older backups were not removed: %s", reason(err))
+		}
+	}
+	made := map[string]any{"file": path, "list": list}
+	if len(removed) > 0 {
+		made["removed"] = removed
+	}
+	return a.Show(made, func() {
 		for _, p := range list.Parts {
 			a.Out.Printf("  %-9s %d bytes\n", p.Head.Service, p.Bytes)
 		}
 		a.Out.Printf("%s %s: %d records of the log, encrypted to %d recipients\n", a.Out.Green("✓"), path, list.Log().Size, strings.Count(recipients, ",")+1)
+		for _, name := range removed {
+			a.Out.Printf("  removed %s\n", name)
+		}
 	})
 }
 
