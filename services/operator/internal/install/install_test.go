@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/trust"
 )
 
@@ -627,6 +628,65 @@ func TestBan(t *testing.T) {
 		if back, err := install.Readmit(after, "spiffe://d/operator/a"); err != nil || string(back) != want {
 			t.Errorf("%s: back: %q, %v", test.name, back, err)
 		}
+	}
+}
+
+// TestAnAuthorityElsewhere: where a company's authority issues the certificates and the key of the built-in one is gone, nothing is issued here,
+// and what is missing, wrong or late is said.
+func TestAnAuthorityElsewhere(t *testing.T) {
+	m, company := newImage(t), platformtest.NewCompany(t)
+	m.apply(install.Settings{})
+	issued, err := install.Renew(m.root, m.now, false)
+	m.must(err)
+	const roots = "etc/durward/trust/ca.pem"
+	m.write(roots, m.read(roots)+string(company.Root()))
+	m.must(os.Remove(m.path("etc/durward/pki/ca.key")))
+	from, until := time.Now().Add(-time.Hour), time.Now().Add(90*24*time.Hour)
+	put := func(name, id string, from, until time.Time) {
+		chain, key := company.Issue(id, from, until)
+		dir := m.path("etc/durward/tls/" + name)
+		owner, err := pki.OwnerOf(filepath.Join(dir, pki.FileKey))
+		m.must(err)
+		m.must(pki.WriteLeafFor(dir, chain, key, owner))
+	}
+	for _, r := range issued {
+		put(r.Name, r.Identity, from, until)
+	}
+	list, err := install.Renew(m.root, m.now, true)
+	if err != nil || len(list) != len(issued) || slices.ContainsFunc(list, func(r install.Renewal) bool { return r.Renewed || r.NotAfter.Before(until.Add(-time.Minute)) }) {
+		t.Errorf("renew: %+v, %v", list, err)
+	}
+	if done := m.apply(install.Settings{}); len(done) != 0 {
+		t.Errorf("another installation does %+v", done)
+	}
+	if _, err := install.Renew(m.root, until.Add(-time.Hour), false); err == nil || !strings.Contains(err.Error(), "your authority has issued no other") {
+		t.Errorf("late: %v", err)
+	}
+	const vault = "spiffe://durward.local/vault/main"
+	for says, spoil := range map[string]func(){
+		"it is for spiffe://durward.local/audit/main": func() { put("vault", "spiffe://durward.local/audit/main", from, until) },
+		"ended 59m": func() { put("vault", vault, from.Add(-time.Hour), time.Now().Add(-time.Hour+30*time.Second)) },
+		"not valid under the trust folder": func() {
+			chain, key := platformtest.NewCompany(t).Issue(vault, from, until)
+			m.write("etc/durward/tls/vault/cert.pem", string(chain))
+			m.write("etc/durward/tls/vault/key.pem", string(key))
+		},
+	} {
+		spoil()
+		_, renewing := install.Renew(m.root, m.now, false)
+		all, err := install.Certificates(m.root)
+		m.must(err)
+		at := slices.IndexFunc(all, func(c installdir.Certificate) bool { return c.Role == "vault" })
+		if renewing == nil || !strings.Contains(renewing.Error(), says) || !strings.Contains(all[at].Problem, says) {
+			t.Errorf("%s: %v; %+v", says, renewing, all[at])
+		}
+		put("vault", vault, from, until)
+	}
+	m.must(os.RemoveAll(m.path("etc/durward/tls/vault")))
+	p, err := install.New(m.options(install.Settings{}))
+	m.must(err)
+	if err := p.Apply(t.Context(), func(install.Step) {}); err == nil || !strings.Contains(err.Error(), "have your authority issue "+vault) {
+		t.Errorf("without a certificate: %v", err)
 	}
 }
 

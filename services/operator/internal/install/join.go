@@ -173,16 +173,38 @@ type Renewal struct {
 }
 
 // Renew issues a new certificate and key for each of an installation that is due, or for all. The new files belong to whom
-// the old ones belonged; processes take them up by themselves. A certificate that cannot be renewed keeps no other from it.
+// the old ones belonged; processes take them up by themselves. A certificate that cannot be renewed keeps no other from it. Where an
+// authority elsewhere issues them, it judges what there is.
 func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 	if err := checkTree(root); err != nil {
 		return nil, err
 	}
-	record, err := ReadRecord(root)
+	names, err := issued(root)
 	if err != nil {
 		return nil, err
 	}
-	ca, err := pki.Load(filepath.Join(root, pkiDir))
+	var ca *pki.CA // nil: it is elsewhere
+	if !elsewhere(root) {
+		if ca, err = pki.Load(filepath.Join(root, pkiDir)); err != nil {
+			return nil, err
+		}
+	}
+	var out []Renewal
+	var problems []error
+	for _, name := range names {
+		r, err := renew(root, ca, name, now, all)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("certificate of %s: %w", name, err))
+			continue
+		}
+		out = append(out, r)
+	}
+	return out, errors.Join(problems...)
+}
+
+// issued names the folders below tls/ that have certificates, but for those of revoked operators.
+func issued(root string) ([]string, error) {
+	record, err := ReadRecord(root)
 	if err != nil {
 		return nil, err
 	}
@@ -198,23 +220,18 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 			}
 		}
 	}
-	var out []Renewal
-	var problems []error
-	for _, name := range names {
-		r, err := renew(ca, filepath.Join(root, tlsDir, name), name, now, all)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("certificate of %s: %w", name, err))
-			continue
-		}
-		out = append(out, r)
-	}
-	return out, errors.Join(problems...)
+	return names, nil
 }
 
-func renew(ca *pki.CA, dir, name string, now time.Time, all bool) (Renewal, error) {
+func renew(root string, ca *pki.CA, name string, now time.Time, all bool) (Renewal, error) {
+	dir := filepath.Join(root, tlsDir, name)
 	id, err := identityOf(name)
 	if err != nil {
 		return Renewal{}, err
+	}
+	if ca == nil {
+		leaf, err := delivered(root, dir, id)
+		return Renewal{Name: name, Identity: id.String(), NotAfter: leaf.NotAfter.UTC()}, cmp.Or(err, late(leaf, now))
 	}
 	owner, err := pki.OwnerOf(filepath.Join(dir, pki.FileKey))
 	if err != nil {

@@ -50,6 +50,9 @@ func (p *Plan) authority() error {
 	keyFile := pkiDir + "/" + pki.FileCAKey
 	info, err := os.Lstat(p.on(keyFile))
 	switch {
+	case elsewhere(p.opts.Root):
+		p.add(Step{Verb: Same, What: trustDir + "/" + trust.FileCA, Note: "certificates come from an authority that is not on this host"})
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		p.add(Step{Verb: Make, What: describe(keyFile, owner{}, 0o600), Note: "the certificate authority of " + identity.DefaultTrustDomain,
 			do: func(context.Context) (string, error) {
@@ -155,6 +158,9 @@ func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", keyInfo.Mode().Perm())
 	}
 	s.do = func(context.Context) (string, error) {
+		if elsewhere(p.opts.Root) {
+			return "", fmt.Errorf("have your authority issue %s into %s, %04o, with the key beside it", id, dir, mode)
+		}
 		ca, err := pki.Load(p.on(pkiDir))
 		if err != nil {
 			return "", err

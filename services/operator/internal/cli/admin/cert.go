@@ -3,6 +3,8 @@ package admin
 import (
 	"cmp"
 	"context"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +27,16 @@ func (a *app) certCommand() *cobra.Command {
 	status := &cobra.Command{
 		Use:   "status",
 		Short: "Who each certificate is for, and when it ends",
-		RunE:  a.Configured(func(context.Context, installdir.Config, []string) error { return a.certStatus() }),
+		Long: `Shows the certificates of this home. As root, where Durward was installed, it shows those of every process and operator,
+each as its process judges it: its chain, its identity, its key and its time.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if os.Geteuid() == 0 && !a.Home.Exists() {
+				if list, err := install.Certificates("/"); err == nil && slices.ContainsFunc(list, func(c installdir.Certificate) bool { return !c.NotAfter.IsZero() }) {
+					return a.certStatus(list)
+				}
+			}
+			return a.Configured(func(context.Context, installdir.Config, []string) error { return a.certStatus(a.Home.Certificates()) })(cmd, args)
+		},
 	}
 	renew := &cobra.Command{
 		Use:   "renew",
@@ -45,8 +56,7 @@ func (a *app) certCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) certStatus() error {
-	certificates := a.Home.Certificates()
+func (a *app) certStatus(certificates []installdir.Certificate) error {
 	now := a.Now()
 	bad := 0 // for people alone: a program reads each certificate's end
 	err := a.Show(map[string]any{"certificates": certificates}, func() {
@@ -54,7 +64,7 @@ func (a *app) certStatus() error {
 			left := approval.Duration(c.NotAfter.Sub(now))
 			if c.Problem != "" || now.After(c.NotAfter) {
 				bad++
-				left = a.Out.Red(cmp.Or(c.Problem, "expired "+approval.Duration(now.Sub(c.NotAfter))+" ago"))
+				left = a.Out.Red(cmp.Or(clean.Line(c.Problem, 200), "expired "+approval.Duration(now.Sub(c.NotAfter))+" ago"))
 			}
 			return []string{c.Role, c.Identity, left}
 		}))
@@ -74,7 +84,8 @@ func (a *app) renewCommand() *cobra.Command {
 		Short: "Issue new certificates of this host's installation that are due",
 		Long: `For a host on which Durward was installed (durward install): issues a new certificate and key to every
 process and operator whose own ends within 8 hours. durward-renew.service runs it as root, hourly and before the
-processes start; running processes take new certificates up within a second.`,
+processes start; running processes take new certificates up within a second. Where an authority elsewhere issues them it
+issues none, and fails for each that is wrong or late.`,
 		Example:           "  sudo durward renew\n  sudo durward renew --all",
 		PersistentPreRunE: a.plain,
 		RunE: func(cmd *cobra.Command, _ []string) error {

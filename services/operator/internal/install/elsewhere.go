@@ -1,0 +1,72 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/trust"
+)
+
+// elsewhere reports whether certificates come from an authority that is not on this host, a company's: its root is trusted, and the key of
+// the built-in one is not there. What it issues is put where the built-in one puts it; nothing here issues then.
+func elsewhere(root string) bool {
+	_, key := os.Lstat(filepath.Join(root, pkiDir, pki.FileCAKey))
+	_, roots := os.Lstat(filepath.Join(root, trustDir, trust.FileCA))
+	return errors.Is(key, fs.ErrNotExist) && roots == nil
+}
+
+// delivered judges the certificate and key in a folder as the process does that has them.
+func delivered(root, dir string, id identity.ID) (pki.Leaf, error) {
+	leaf, err := pki.ReadPair(dir)
+	if err != nil {
+		return leaf, err
+	}
+	roots, err := trust.Open(filepath.Join(root, trustDir))
+	if err != nil {
+		return leaf, err
+	}
+	defer roots.Close()
+	is, err := identity.Open(identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, roots)
+	if err == nil && is.ID() != id {
+		err = fmt.Errorf("it is for %s, not %s", is.ID(), id)
+	}
+	return leaf, err
+}
+
+// Certificates are those of an installation, each as the process that has it judges it now.
+func Certificates(root string) ([]installdir.Certificate, error) {
+	names, err := issued(root)
+	if err != nil {
+		return nil, err
+	}
+	var out []installdir.Certificate
+	for _, name := range names {
+		c := installdir.Certificate{Role: name}
+		id, err := identityOf(name)
+		if err == nil {
+			var leaf pki.Leaf
+			leaf, err = delivered(root, filepath.Join(root, tlsDir, name), id)
+			c.Identity, c.NotBefore, c.NotAfter = id.String(), leaf.NotBefore.UTC(), leaf.NotAfter.UTC()
+		}
+		if err != nil {
+			c.Problem = err.Error()
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// late returns why a certificate that nobody here renews needs another.
+func late(leaf pki.Leaf, now time.Time) error {
+	if !leaf.Due(now) {
+		return nil
+	}
+	return fmt.Errorf("it ends at %s, and your authority has issued no other", leaf.NotAfter.UTC().Format("2006-01-02 15:04 MST"))
+}
