@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -51,14 +52,16 @@ func newWeb(t *testing.T) *web {
 func (w *web) address() string { return strings.TrimPrefix(w.URL, "http://") }
 
 // TestAPageIsFetchedByItsDomain is the walk-through of egress: a page of an unknown domain waits for the human, who allows it once, then
-// always; what is blocked, special or on no list is reached by nobody, and a panic closes what is open.
+// always, for the clients of one user; what is blocked, special or on no list is reached by nobody, and a panic closes what is open.
 func TestAPageIsFetchedByItsDomain(t *testing.T) {
 	t.Parallel()
 	w := newWeb(t)
 	h := harness.New(t, harness.Options{Egress: true})
 	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: [\""+w.address()+"\"]\n", 1))
+	token := h.AddClient("agent")
+	h.WriteFile("config/clients.yaml", strings.Replace(h.ReadFile("config/clients.yaml"), "id: agent\n", "id: agent\n    user: alice\n", 1))
 	h.StartAll()
-	agent := h.Connect(h.AddClient("agent"))
+	agent := h.Connect(token)
 	page := map[string]any{"url": w.URL + "/guide", "reason": "to read the guide"}
 
 	e := agent.Ask("fetch_url", page)
@@ -78,7 +81,7 @@ func TestAPageIsFetchedByItsDomain(t *testing.T) {
 	}
 	h.Deny(e.OperationID, "not again")
 
-	h.Durward("egress", "allow", w.address(), "--client", "agent", "--yes")
+	h.Durward("egress", "allow", w.address(), "--user", "alice", "--yes")
 	harness.Eventually(t, "the list counts", func() error {
 		if e = agent.Ask("fetch_url", page); e.Status != "ok" {
 			if e.OperationID != "" {
@@ -89,6 +92,19 @@ func TestAPageIsFetchedByItsDomain(t *testing.T) {
 		return nil
 	})
 	asked := w.asked.Load()
+	if e := h.Connect(h.AddClient("other")).Ask("fetch_url", page); e.Status != "pending_approval" || w.asked.Load() != asked {
+		t.Errorf("a client of nobody: %s", e.Raw)
+	} else {
+		h.Deny(e.OperationID, "it is alice's")
+	}
+	if text := h.Durward("egress", "domains"); !regexp.MustCompile(regexp.QuoteMeta(w.address()) + ` +allowed +alice's +all +users/alice/domains\.yaml`).MatchString(text) {
+		t.Errorf("the list says %q", text)
+	}
+	for client, want := range map[string]string{"agent": "users/alice/domains.yaml allows it", "other": "it is on no list"} {
+		if text := h.Durward("egress", "test", w.URL, "--client", client); !strings.Contains(text, want) {
+			t.Errorf("test for %s says %q", client, text)
+		}
+	}
 	for path, rule := range map[string]string{"/away": "destination", "/picture": "content"} {
 		if e := agent.Ask("fetch_url", map[string]any{"url": w.URL + path}); e.Status != "error" || !strings.Contains(string(e.Raw), "rule: "+rule) {
 			t.Errorf("%s: %s", path, e.Raw)

@@ -3,6 +3,7 @@ package destination
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -16,7 +17,7 @@ import (
 // maxEntries bounds a list.
 const maxEntries = 20_000
 
-// File is the name of the list, in the folder of the security configuration.
+// File is the name of a layer's list, in the folder of the security configuration or a user's in it.
 const File = "domains.yaml"
 
 // Verdict is what a list says of a destination.
@@ -34,7 +35,12 @@ const (
 type Entry struct {
 	Domain          string
 	Clients, Agents []string
+	// Source is where it stands. One of a user's layer is for that user's clients alone.
+	Source
 }
+
+// Source is one file with a list: the security configuration's layer that it is of, its name in that folder, and whose it is.
+type Source struct{ Layer, File, User string }
 
 // List says which domains agents may reach. A blocked one stays blocked, whatever else allows it. The zero value knows none.
 type List struct {
@@ -42,11 +48,41 @@ type List struct {
 	allow, block index
 }
 
+// Party is who reaches for a destination: a client, its agent where one is named, and whose client it is.
+type Party struct{ Client, Agent, User string }
+
 // index finds entries by domain.
 type index map[string][]Entry
 
-// ParseList reads a domains.yaml; name stands in errors.
-func ParseList(name string, raw []byte) (*List, error) {
+// BuiltIn blocks the names by which clouds tell machines their credentials. To look them up tells whose cloud this is, and the addresses
+// behind them are never dialled. What else is looked up is for humans' files to say.
+func BuiltIn() *List {
+	names := []any{"metadata.google.internal", "metadata.goog", "metadata.azure.internal", "instance-data.ec2.internal"}
+	l := &List{}
+	l.Block, l.block, _ = entries(names, false, Source{Layer: "built-in"}) // a test reads them
+	return l
+}
+
+// Join is all the lists in one.
+func Join(lists ...*List) *List {
+	all := &List{allow: index{}, block: index{}}
+	for _, l := range lists {
+		all.Allow, all.Block = append(all.Allow, l.Allow...), append(all.Block, l.Block...)
+		all.allow.add(l.allow)
+		all.block.add(l.block)
+	}
+	return all
+}
+
+func (x index) add(more index) {
+	for _, domain := range slices.Sorted(maps.Keys(more)) {
+		x[domain] = append(x[domain], more[domain]...)
+	}
+}
+
+// ParseList reads a domains.yaml; its name stands in errors.
+func ParseList(from Source, raw []byte) (*List, error) {
+	name := from.File
 	var file struct {
 		Allow []any `yaml:"allow"`
 		Block []any `yaml:"block"`
@@ -62,10 +98,10 @@ func ParseList(name string, raw []byte) (*List, error) {
 	}
 	l := &List{}
 	var err error
-	if l.Allow, l.allow, err = entries(file.Allow, true); err != nil {
+	if l.Allow, l.allow, err = entries(file.Allow, true, from); err != nil {
 		return nil, fmt.Errorf("%s: allow: %w", name, err)
 	}
-	if l.Block, l.block, err = entries(file.Block, false); err != nil {
+	if l.Block, l.block, err = entries(file.Block, false, from); err != nil {
 		return nil, fmt.Errorf("%s: block: %w", name, err)
 	}
 	return l, nil
@@ -81,7 +117,7 @@ func blank(raw []byte) bool {
 	return true
 }
 
-func entries(raw []any, allow bool) ([]Entry, index, error) {
+func entries(raw []any, allow bool, from Source) ([]Entry, index, error) {
 	list, by := make([]Entry, 0, len(raw)), index{}
 	for i, item := range raw {
 		e, err := entry(item)
@@ -91,6 +127,7 @@ func entries(raw []any, allow bool) ([]Entry, index, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("entry %d: %w", i+1, err)
 		}
+		e.Source = from
 		list = append(list, e)
 		by[e.Domain] = append(by[e.Domain], e)
 	}
@@ -166,21 +203,22 @@ func CheckDomain(domain string, allow bool) error {
 	return nil
 }
 
-// Judge says what the list says of a destination, for a client and its agent, and the entry that says so.
-func (l *List) Judge(client, agent string, to Destination) (Verdict, string) {
-	if by, ok := l.block.find(client, agent, to); ok {
+// Judge says what the list says of a destination, for a party, and the entry that says so.
+func (l *List) Judge(of Party, to Destination) (Verdict, Entry) {
+	if by, ok := l.block.find(of, to); ok {
 		return Blocked, by
 	}
-	if by, ok := l.allow.find(client, agent, to); ok {
+	if by, ok := l.allow.find(of, to); ok {
 		return Allowed, by
 	}
-	return Unknown, ""
+	return Unknown, Entry{}
 }
 
 // find looks for an entry of the destination itself, then of what it is below.
-func (x index) find(client, agent string, to Destination) (string, bool) {
+func (x index) find(of Party, to Destination) (Entry, bool) {
 	named := func(e Entry) bool {
-		return (len(e.Clients) == 0 || slices.Contains(e.Clients, client)) && (len(e.Agents) == 0 || slices.Contains(e.Agents, agent))
+		return (len(e.Clients) == 0 || slices.Contains(e.Clients, of.Client)) && (len(e.Agents) == 0 || slices.Contains(e.Agents, of.Agent)) &&
+			(e.User == "" || e.User == of.User)
 	}
 	_, port, _ := strings.Cut(Destination{Host: "x", Port: to.Port}.String(), ":")
 	host := to.Host
@@ -189,12 +227,12 @@ func (x index) find(client, agent string, to Destination) (string, bool) {
 	}
 	for _, name := range append([]string{host}, above(to)...) {
 		for _, spelled := range []string{name, name + ":" + port} {
-			if slices.ContainsFunc(x[spelled], named) {
-				return spelled, true
+			if i := slices.IndexFunc(x[spelled], named); i >= 0 {
+				return x[spelled][i], true
 			}
 		}
 	}
-	return "", false
+	return Entry{}, false
 }
 
 // above are the wildcards that a name is below, the nearest first.

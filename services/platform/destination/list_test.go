@@ -34,14 +34,14 @@ func TestParseListRefuses(t *testing.T) {
 		"allow: [\"::1\"]":                 "brackets",
 		"allow: [\"0x7f.1\"]":              "unusual spelling",
 	} {
-		if _, err := ParseList("domains.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := ParseList(Source{File: "domains.yaml"}, []byte(text)); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", text, err, why)
 		}
 	}
 }
 
 func TestJudgeByList(t *testing.T) {
-	list, err := ParseList("domains.yaml", []byte(`
+	list, err := ParseList(Source{File: "domains.yaml"}, []byte(`
 allow:
   - example.org
   - "*.wide.example"
@@ -89,15 +89,64 @@ block:
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, by := list.Judge(c.client, c.agent, to); got != c.want || by != c.by {
-			t.Errorf("%s of %s/%s: %d by %q, want %d by %q", c.url, c.client, c.agent, got, by, c.want, c.by)
+		if got, by := list.Judge(Party{Client: c.client, Agent: c.agent}, to); got != c.want || by.Domain != c.by {
+			t.Errorf("%s of %s/%s: %d by %q, want %d by %q", c.url, c.client, c.agent, got, by.Domain, c.want, c.by)
 		}
 	}
-	if v, _ := (&List{}).Judge("c", "", Destination{Host: "example.org", Port: 443}); v != Unknown {
+	if v, _ := (&List{}).Judge(Party{Client: "c"}, Destination{Host: "example.org", Port: 443}); v != Unknown {
 		t.Error("a list without entries knows a domain")
 	}
-	if l, err := ParseList("domains.yaml", []byte("# nothing yet\n")); err != nil || len(l.Allow) != 0 {
+	if l, err := ParseList(Source{File: "domains.yaml"}, []byte("# nothing yet\n")); err != nil || len(l.Allow) != 0 {
 		t.Errorf("comments alone: %v, %v", l, err)
+	}
+}
+
+// TestLayersOfLists: each layer's entries count, a user's for that user's clients alone, what any of them blocks is blocked, and the
+// entry that decides says where it stands.
+func TestLayersOfLists(t *testing.T) {
+	var lists []*List
+	for _, layer := range []struct {
+		from Source
+		text string
+	}{
+		{Source{"system", File, ""}, "allow: [docs.example, shared.example, metadata.google.internal]\nblock: [bad.example]\n"},
+		{Source{"user", "users/alice/domains.yaml", "alice"}, "allow: [hers.example, bad.example, {domain: cursors.example, clients: [cursor]}]\nblock: [shared.example]\n"},
+		{Source{"user", "users/bob/domains.yaml", "bob"}, "allow: [hers.example]\n"},
+	} {
+		l, err := ParseList(layer.from, []byte(layer.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lists = append(lists, l)
+	}
+	list := Join(append(lists, BuiltIn())...)
+	for _, c := range []struct {
+		of   Party
+		host string
+		want Verdict
+		file string
+	}{
+		{Party{Client: "cursor", User: "alice"}, "docs.example", Allowed, File},
+		{Party{Client: "cursor", User: "alice"}, "hers.example", Allowed, "users/alice/domains.yaml"},
+		{Party{Client: "other", User: "bob"}, "hers.example", Allowed, "users/bob/domains.yaml"},
+		{Party{Client: "other"}, "hers.example", Unknown, ""},
+		{Party{Client: "cursor", User: "alice"}, "cursors.example", Allowed, "users/alice/domains.yaml"},
+		{Party{Client: "other", User: "alice"}, "cursors.example", Unknown, ""},
+		{Party{Client: "cursor", User: "bob"}, "cursors.example", Unknown, ""},
+		{Party{Client: "cursor", User: "alice"}, "bad.example", Blocked, File},
+		{Party{Client: "cursor", User: "alice"}, "shared.example", Blocked, "users/alice/domains.yaml"},
+		{Party{Client: "other", User: "bob"}, "shared.example", Allowed, File},
+		{Party{Client: "other"}, "metadata.google.internal", Blocked, ""},
+	} {
+		if got, by := list.Judge(c.of, Destination{Host: c.host, Port: 443}); got != c.want || by.File != c.file {
+			t.Errorf("%s for %+v: %d by %+v, want %d by %q", c.host, c.of, got, by, c.want, c.file)
+		}
+	}
+	if n := len(BuiltIn().Block); n == 0 || n != len(BuiltIn().block) || BuiltIn().Block[0].Layer != "built-in" {
+		t.Errorf("built in are %d", n)
+	}
+	if len(lists[0].Allow) != 3 || len(lists[0].allow) != 3 {
+		t.Error("to join lists changes one")
 	}
 }
 
@@ -107,10 +156,10 @@ func TestAListIsBounded(t *testing.T) {
 		entries := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("example.org, ", n), ", ") + "]\n" }
 		return "allow: " + entries(allow) + "block: " + entries(block)
 	}
-	if _, err := ParseList(File, []byte(list(1, maxEntries))); err == nil || !strings.Contains(err.Error(), "more than 20000 entries") {
+	if _, err := ParseList(Source{File: File}, []byte(list(1, maxEntries))); err == nil || !strings.Contains(err.Error(), "more than 20000 entries") {
 		t.Errorf("one too many: %v", err)
 	}
-	if _, err := ParseList(File, []byte(list(1, 1))); err != nil {
+	if _, err := ParseList(Source{File: File}, []byte(list(1, 1))); err != nil {
 		t.Error(err)
 	}
 }

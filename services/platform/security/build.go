@@ -77,7 +77,8 @@ func (p *proposal) union(adopted map[string][]byte) map[string]bool {
 
 // parse reads everything but the policies, and returns what is wrong by file.
 func (l *Live) parse(p *proposal) (*State, map[string]string) {
-	s := &State{Domains: &destination.List{}, users: map[string][]given{}}
+	s := &State{users: map[string][]given{}}
+	domains := []*destination.List{destination.BuiltIn()}
 	bad := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(p.data)) {
 		if _, also := l.opts.Also[name]; also {
@@ -88,12 +89,16 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 		case layer == LayerProject || base == FileProjects:
 			// Below, by what a human trusts.
 		case base == FileDomains:
-			list, err := destination.ParseList(name, data)
+			from := destination.Source{Layer: layer, File: name}
+			if layer == LayerUser {
+				from.User = userOf(name)
+			}
+			list, err := destination.ParseList(from, data)
 			if err != nil {
 				bad[name] = err.Error()
 				continue
 			}
-			s.Domains = list
+			domains = append(domains, list)
 		case base == FileSettings:
 			list, err := parseSettings(name, data)
 			switch {
@@ -114,6 +119,7 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 			}
 		}
 	}
+	s.Domains = destination.Join(domains...)
 	l.parseProjects(p, s, bad)
 	return s, bad
 }

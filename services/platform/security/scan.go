@@ -153,12 +153,12 @@ func (o *Options) listUsers(l *listing) {
 		}
 		o.folder(l, name, func(e fs.DirEntry) {
 			switch n := e.Name(); n {
-			case FileSettings, FileTools:
+			case FileSettings, FileTools, FileDomains:
 				l.add(found{name + "/" + n, LayerUser, filepath.Join(o.Dir, name, n), maxFile})
 			case FolderPolicy:
 				o.listPolicy(l, name+"/"+n, LayerUser)
 			default:
-				l.stray(name, e, []string{FileSettings, FileTools, FolderPolicy})
+				l.stray(name, e, []string{FileSettings, FileTools, FileDomains, FolderPolicy})
 			}
 		})
 	})

@@ -6,10 +6,11 @@
 // gateway's user owns it or may write it, is refused, and so is one that does not parse; what was last good stays in force,
 // loudly. Nothing that an agent, a client or a process says is an input.
 //
-//	security.yaml  tools.yaml  policy/*.cedar               the system's layer
-//	users/USER/{security.yaml,tools.yaml,policy/*.cedar}    a user's: it binds clients with that user in clients.yaml
-//	projects.yaml  projects/<sha256>.yaml                   projects that a human trusted, by copies of their files
-//	domains.yaml                                            where agents' tools may reach, which egress reads too
+//	security.yaml  tools.yaml  domains.yaml  policy/*.cedar              the system's layer
+//	users/USER/{security.yaml,tools.yaml,domains.yaml,policy/*.cedar}    a user's: it binds clients with that user in clients.yaml
+//	projects.yaml  projects/<sha256>.yaml                                projects that a human trusted, by copies of their files
+//
+// Egress reads the files called domains.yaml too, where agents' tools may reach.
 package security
 
 import (

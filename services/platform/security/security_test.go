@@ -14,6 +14,7 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 )
@@ -123,6 +124,8 @@ func TestLayers(t *testing.T) {
 		"security.yaml":                "approvals:\n  wait_s: 300\n  four_eyes: true\ntier_ceiling: WRITE\n",
 		"users/alice/security.yaml":    "# hers\napprovals: {wait_s: 600}\n",
 		"users/alice/policy/own.cedar": forbid,
+		"domains.yaml":                 "allow: [docs.example, {domain: mine.example, clients: [cursor]}]\n",
+		"users/alice/domains.yaml":     "block: [docs.example]\n",
 		"projects.yaml":                "projects:\n  - path: /p/durward.yaml\n    sha256: " + sum + "\n    clients: [cursor]\n",
 		"projects/" + sum + ".yaml":    project,
 	})
@@ -162,6 +165,22 @@ func TestLayers(t *testing.T) {
 	}
 	if v := l.Current().Values("cursor", "alice"); v.DesktopAllowed || v.WaitS != 120 {
 		t.Errorf("a project loosened: %+v", v)
+	}
+	for _, c := range []struct {
+		of         destination.Party
+		host, file string
+		want       destination.Verdict
+	}{
+		{destination.Party{Client: "cursor"}, "docs.example", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "cursor"}, "mine.example", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "claude-code"}, "mine.example", "", destination.Unknown},
+		{destination.Party{Client: "cursor", User: "alice"}, "docs.example", "users/alice/domains.yaml", destination.Blocked},
+		{destination.Party{Client: "cursor", User: "bob"}, "docs.example", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "cursor"}, "metadata.goog", "", destination.Blocked},
+	} {
+		if v, by := l.Current().Domains.Judge(c.of, destination.Destination{Host: c.host, Port: 443}); v != c.want || by.File != c.file {
+			t.Errorf("%s for %+v: %d by %+v", c.host, c.of, v, by)
+		}
 	}
 	layers := map[policy.Layer]bool{}
 	for _, r := range l.Current().Policies.Rules() {

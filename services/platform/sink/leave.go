@@ -17,6 +17,8 @@ import (
 type Party struct {
 	// Client is who asks, in Session, and Agent its agent, if one was named.
 	Client, Session, Agent string
+	// User is whose client it is, by the vault's list of them.
+	User string
 	// Approved: a human said yes to this very call, or to calls like it, and the statement was verified here.
 	Approved bool
 }
@@ -27,7 +29,7 @@ func For(ctx context.Context) Party {
 	if !ok {
 		return Party{}
 	}
-	return Party{Client: n.call.who.principal, Session: n.call.who.session, Agent: n.call.grant.GetAgent(), Approved: n.call.agreed != nil}
+	return Party{Client: n.call.who.principal, Session: n.call.who.session, Agent: n.call.grant.GetAgent(), User: n.call.grant.GetUser(), Approved: n.call.agreed != nil}
 }
 
 // leaving are the calls under way that send something to other hosts.

@@ -27,9 +27,9 @@ const (
 )
 
 // covered are fields of a grant that a statement does not speak of: the vault's signature over the whole grant is what keeps them
-// (package grant's test of mutations). Any other field, a new one too, has to be refused here. The agent is the vault's word alone
-// (SECURITY.md): which of one client's agents asks decides, at egress, between that client's own lists of domains.
-var covered = []protoreflect.Name{"agent", "version", "id", "policy_digest", "issued_at", "not_before", "expires_at", "statements", "request_id"}
+// (package grant's test of mutations). Any other field, a new one too, has to be refused here. Agent and user are the vault's word
+// alone (SECURITY.md): which of one client's agents asks, and whose client it is, decides at egress between lists of domains.
+var covered = []protoreflect.Name{"agent", "user", "version", "id", "policy_digest", "issued_at", "not_before", "expires_at", "statements", "request_id"}
 
 // unspoken are covered, and those that one kind alone leaves open.
 func unspoken(k Kind) []protoreflect.Name {

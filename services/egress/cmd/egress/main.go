@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -24,9 +23,9 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/egress/internal/domains"
 	"durward.internal/services/egress/internal/server"
 	"durward.internal/services/platform/backup/statecopy"
-	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
@@ -43,9 +42,6 @@ var version = release.Version()
 
 // drainTime is how long a call that was begun may take to end when the process is told to.
 const drainTime = 5 * time.Second
-
-// maxDomains bounds the list of domains, as the vault does.
-const maxDomains = 256 << 10
 
 func main() {
 	// Before anything is written: only this user may read it. Credentials pass through this memory: it is in no dump of a crash.
@@ -114,13 +110,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	list, err := wiring.OpenLive(wiring.LiveConfig[*destination.List]{
-		Name: destination.File, Path: cfg.Domains, Max: maxDomains, Optional: true, Foreign: cfg.Gateway, Log: l.Log, Logger: logger,
-		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
-		Tell: func(_, now *destination.List) string {
-			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
-		},
-	})
+	list, err := domains.Open(domains.Config{Path: cfg.Domains, Foreign: cfg.Gateway, Log: l.Log, Logger: logger})
 	if err != nil {
 		return err
 	}

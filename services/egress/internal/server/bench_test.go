@@ -25,7 +25,7 @@ func benched(b *testing.B, handler http.HandlerFunc) (server *httptest.Server, t
 	server = httptest.NewServer(handler)
 	b.Cleanup(server.Close)
 	at := strings.TrimPrefix(server.URL, "http://")
-	list, err := destination.ParseList("domains.yaml", fmt.Appendf(nil, "allow: [%q]\n", at))
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, fmt.Appendf(nil, "allow: [%q]\n", at))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,9 +82,9 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if tool.Tier != optionsv1.Tier_TIER_READ {
 		out.Plan = []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
 	}
-	switch verdict, by := c.cfg.Tools.domains().Judge("", "", to); verdict {
+	switch verdict, by := c.cfg.Tools.domains().Judge(destination.Party{}, to); verdict {
 	case destination.Blocked:
-		out.Plan = append(out.Plan, "it is refused all the same: the domain is blocked, by "+by)
+		out.Plan = append(out.Plan, "it is refused all the same: the domain is blocked, by "+by.Domain)
 	case destination.Allowed:
 	default:
 		out.Plan = append(out.Plan, c.cfg.Tools.remarks(to)...)
@@ -120,12 +121,12 @@ func (c *Control) TestURL(_ context.Context, r *egressv1.TestURLRequest) (*egres
 		out.Rule, out.Why = string(refused.Rule), refused.Why
 		return out, nil
 	}
-	verdict, by := c.cfg.Tools.domains().Judge(r.GetClient(), r.GetAgent(), to)
+	verdict, by := c.cfg.Tools.domains().Judge(destination.Party{Client: r.GetClient(), Agent: r.GetAgent(), User: r.GetUser()}, to)
 	switch verdict {
 	case destination.Allowed:
-		out.Verdict, out.Rule, out.Why = "allowed", by, "the list of domains allows it; its address is judged when it is dialled"
+		out.Verdict, out.Rule, out.Why = "allowed", by.Domain, by.File+" allows it; its address is judged when it is dialled"
 	case destination.Blocked:
-		out.Verdict, out.Rule, out.Why = "blocked", by, "the list of domains blocks it, whatever else allows it"
+		out.Verdict, out.Rule, out.Why = "blocked", by.Domain, cmp.Or(by.File, "Durward")+" blocks it, whatever else allows it"
 	default:
 		out.Verdict, out.Rule, out.Why = "asks", string(destination.RuleDestination), "it is on no list: a human is asked each time"
 		if err := (*destination.Error)(nil); errors.As(c.cfg.Tools.unsuspicious(to), &err) {

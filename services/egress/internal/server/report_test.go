@@ -26,7 +26,7 @@ import (
 func TestRequestsAreCounted(t *testing.T) {
 	server := serve(t, answering("text/plain", "x"))
 	registry := prometheus.NewRegistry()
-	list, err := destination.ParseList("domains.yaml", fmt.Appendf(nil, "allow: [%q, \"127.0.0.1\"]\n", strings.TrimPrefix(server.URL, "http://")))
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, fmt.Appendf(nil, "allow: [%q, \"127.0.0.1\"]\n", strings.TrimPrefix(server.URL, "http://")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,11 +97,11 @@ type approved struct{}
 // admit holds a destination to the list, before its name is looked up: the first of a call, and each that a redirect leads to.
 func (t *Tools) admit(ctx context.Context, to destination.Destination) error {
 	party := sink.For(ctx)
-	switch verdict, by := t.domains().Judge(party.Client, party.Agent, to); verdict {
+	switch verdict, by := t.domains().Judge(destination.Party{Client: party.Client, Agent: party.Agent, User: party.User}, to); verdict {
 	case destination.Allowed:
 		return nil
 	case destination.Blocked:
-		return destination.Refuse(destination.RuleDestination, "%s is blocked, by %s", to, by)
+		return destination.Refuse(destination.RuleDestination, "%s is blocked, by %s", to, by.Domain)
 	default:
 		if host, _ := ctx.Value(approved{}).(string); host != "" && host == to.Host {
 			return t.unsuspicious(to)

@@ -35,7 +35,7 @@ func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httpte
 		cfg.Local = append(cfg.Local, netip.MustParseAddrPort(address))
 		text += "  - \"" + address + "\"\n"
 	}
-	list, err := destination.ParseList("domains.yaml", []byte(text))
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 
 // An address that is special is refused whatever the list says, and the caller is not told which it is.
 func TestSpecialAddresses(t *testing.T) {
-	list, err := destination.ParseList("domains.yaml", []byte("allow: [10.0.0.1, 169.254.169.254, 127.0.0.1]"))
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte("allow: [10.0.0.1, 169.254.169.254, 127.0.0.1]"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestAnswers(t *testing.T) {
 
 // A suspicious host on no list is refused from the threshold on though a human said yes, and no listed one is.
 func TestSuspiciousHosts(t *testing.T) {
-	list, err := destination.ParseList("domains.yaml", []byte("allow: [paypa1.com]"))
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte("allow: [paypa1.com]"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/pattern"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 )
 
@@ -35,6 +37,18 @@ func (a *App) RuleFlags(cmd *cobra.Command, userName *string, yes *bool) {
 		cmd.Flags().StringVar(userName, "user", "", "change the rules of this user's clients instead of everybody's")
 	}
 	cmd.Flags().BoolVar(yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
+}
+
+// RuleFile is a file of rules in the layer of a user, or for "" in the host's, and its name in records.
+func RuleFile(cfg installdir.Config, base, userName string) (path, name string, err error) {
+	name = base
+	if userName != "" {
+		if err := security.CheckUser(userName); err != nil {
+			return "", "", Usage("", "--user: %v", err)
+		}
+		name = security.FolderUsers + "/" + userName + "/" + base
+	}
+	return filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, nil
 }
 
 // AskPatience bounds how long a question beside a command's own waits for the vault; the command goes on without the answer.

@@ -15,6 +15,7 @@ import (
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/destination"
 )
 
 // installation is a home whose four processes are one test server.
@@ -111,6 +112,7 @@ func TestExamine(t *testing.T) {
 // Egress is looked at where there is one: that it answers, its program, its certificate, and the list of domains that it goes by.
 func TestExamineEgress(t *testing.T) {
 	const file = "domains.yaml"
+	builtIn := uint32(len(destination.BuiltIn().Block))
 	list := func(text string) func(*testing.T, *Config) {
 		return func(t *testing.T, c *Config) {
 			if err := os.WriteFile(filepath.Join(c.Operator.SecurityDir, file), []byte(text), 0o600); err != nil {
@@ -172,7 +174,7 @@ func TestExamineEgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			health.Egress = served(t, "egress", 0)
-			cfg.Operator.Health, cfg.Host.Egress = health, &egressv1.GetStatusResponse{Domains: 1}
+			cfg.Operator.Health, cfg.Host.Egress = health, &egressv1.GetStatusResponse{Domains: 1 + builtIn}
 			c.change(t, &cfg)
 			if f := level(t, Examine(t.Context(), cfg), c.look); f.Level != c.want || f.Level != Good && f.Do == "" {
 				t.Errorf("%+v, want %s", f, c.want)

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/security"
 )
 
 // Host is what is known of the GPU host.
@@ -162,26 +164,29 @@ func domains(_ context.Context, cfg Config) []Finding {
 	if cfg.Operator.Egress == nil {
 		return nil
 	}
-	path := filepath.Join(cfg.Operator.SecurityDir, destination.File)
-	raw, err := os.ReadFile(path) // #nosec G304 -- the operator's own
-	if errors.Is(err, fs.ErrNotExist) {
-		raw, err = nil, nil
+	for _, at := range []string{cfg.Operator.SecurityDir, filepath.Join(cfg.Operator.SecurityDir, destination.File)} {
+		if err := syscall.Access(at, 4); errors.Is(err, fs.ErrPermission) {
+			return []Finding{{Warning, "domains", "you may not read the list of domains", "Look as a user who may: durward egress domains"}}
+		}
 	}
-	if err != nil {
-		return []Finding{{Warning, "domains", "you may not read the list of domains", "Look as a user who may: durward egress domains"}}
-	}
-	list, err := destination.ParseList(destination.File, raw)
-	why := cfg.Host.Egress.GetDomainsRefused()
-	if err != nil {
-		why = err.Error()
+	state, files := security.Look(cfg.Operator.Security(), nil)
+	why, file := cfg.Host.Egress.GetDomainsRefused(), destination.File
+	for _, f := range files {
+		if path.Base(f.Name) == destination.File && f.Problem != "" {
+			why, file = f.Problem, f.Name
+		}
 	}
 	switch {
 	case why != "":
-		return []Finding{{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct " + path}}
+		return []Finding{{Bad, "domains", "egress uses an older list of domains: " + clean.Line(why, 300), "Correct " + filepath.Join(cfg.Operator.SecurityDir, file)}}
+	case state == nil: // what is told of the rules says why
+		return nil
+	}
+	switch list := state.Domains; {
 	case cfg.Host.Egress != nil && int(cfg.Host.Egress.GetDomains()) != len(list.Allow)+len(list.Block):
 		return []Finding{{Warning, "domains", "the list is good, and egress uses another one", "Look again in a second: durward doctor"}}
 	}
-	return []Finding{good("domains", "%d are allowed and %d blocked; egress asks you about others", len(list.Allow), len(list.Block))}
+	return []Finding{good("domains", "%d are allowed and %d blocked; egress asks you about others", len(state.Domains.Allow), len(state.Domains.Block))}
 }
 
 // maxDisabled bounds how many disabled entries are named.

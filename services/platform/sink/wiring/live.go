@@ -19,13 +19,15 @@ import (
 	"durward.internal/services/platform/security/ownership"
 )
 
-// LiveConfig is what a Live is made of; Set, Optional and Foreign may be left out.
+// LiveConfig is what a Live is made of; Set, Optional, Late and Foreign may be left out.
 type LiveConfig[T any] struct {
 	// Name is what records call the file, wherever it is; Path is the file, of at most Max bytes.
 	Name, Path string
 	Max        int64
 	// Optional: a file that is not there is an empty one.
 	Optional bool
+	// Late: the process runs already, so that nothing is in force of the file before Watch takes it over, as a change.
+	Late bool
 	// Foreign could not have written the file; nil: not checked.
 	Foreign *ownership.Foreign
 	// Parse reads the whole file, strictly.
@@ -56,7 +58,13 @@ func OpenLive[T any](cfg LiveConfig[T]) (*Live[T], error) {
 	if l.cfg.Path, err = filepath.Abs(cfg.Path); err != nil {
 		return nil, err
 	}
-	value, digest, err := l.read()
+	var value T
+	digest := canonical.DigestText(nil)
+	if cfg.Late {
+		value, err = cfg.Parse(nil)
+	} else {
+		value, digest, err = l.read()
+	}
 	if err == nil {
 		err = l.force(value, digest)
 	}

@@ -21,8 +21,10 @@ func TestAFileThatMayBeMissing(t *testing.T) {
 	open := func(optional bool) (*Live[*destination.List], error) {
 		return OpenLive(LiveConfig[*destination.List]{
 			Name: destination.File, Path: path, Max: 1000, Optional: optional, Log: &log, Logger: platformtest.Logger(),
-			Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
-			Tell:  func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
+			Parse: func(raw []byte) (*destination.List, error) {
+				return destination.ParseList(destination.Source{File: destination.File}, raw)
+			},
+			Tell: func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
 		})
 	}
 	if _, err := open(false); err == nil {
@@ -77,8 +79,10 @@ func TestAFileThatIsBeingWritten(t *testing.T) {
 	}
 	l, err := OpenLive(LiveConfig[*destination.List]{
 		Name: destination.File, Path: path, Max: 1000, Log: &log, Logger: platformtest.Logger(),
-		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(destination.File, raw) },
-		Tell:  func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
+		Parse: func(raw []byte) (*destination.List, error) {
+			return destination.ParseList(destination.Source{File: destination.File}, raw)
+		},
+		Tell: func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
 	})
 	if err != nil {
 		t.Fatal(err)

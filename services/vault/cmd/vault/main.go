@@ -117,10 +117,6 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if key.KID != s.KID {
 		return fmt.Errorf("grant key: the file holds the key %q, and kid says %q", key.KID, s.KID)
 	}
-	grants, err := issuer.New(issuer.Config{Key: key, Keys: roots, Now: time.Now})
-	if err != nil {
-		return err
-	}
 	options, err := s.Security()
 	if err != nil {
 		return err
@@ -134,6 +130,10 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	defer registry.Close()
 	process.Watch(ctx, logger, "clients file", registry.Err)
+	grants, err := issuer.New(issuer.Config{Key: key, Keys: roots, Now: time.Now, User: registry.User})
+	if err != nil {
+		return err
+	}
 
 	diskReserve, err := reserve.Open(s.StateDir, reserve.Default)
 	if err != nil {

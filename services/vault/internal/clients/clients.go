@@ -275,6 +275,14 @@ func (r *Registry) Lookup(id string) (*Client, bool) {
 	return nil, false
 }
 
+// User is whose client that is; "": nobody's in particular.
+func (r *Registry) User(id string) string {
+	if c, ok := r.Lookup(id); ok {
+		return c.User
+	}
+	return ""
+}
+
 // Keys returns the own keys of every client that the file names, be it revoked or its key rotated out: who asks must not be who
 // allows.
 func (r *Registry) Keys() []ed25519.PublicKey {

@@ -69,7 +69,7 @@ func (j Judge) judgeDomain(tool contract.Tool, arguments []byte, d *policy.Decis
 	found := destination.Unknown
 	if request, err := tool.Decode(arguments); err == nil {
 		if to, _, err := tool.Destination(request); err == nil {
-			found, _ = j.State.Domains.Judge(j.Call.Client, j.Call.Agent, to)
+			found, _ = j.State.Domains.Judge(destination.Party{Client: j.Call.Client, Agent: j.Call.Agent, User: j.Call.User}, to)
 		}
 	}
 	switch {

@@ -22,6 +22,8 @@ type Config struct {
 	Keys grant.Keys
 	// Now is the vault's clock, the only one that judges a grant's expiry.
 	Now func() time.Time
+	// User is whose a client is; nil: nobody's.
+	User func(client string) string
 }
 
 // Issuer signs. It is safe for concurrent use.
@@ -29,6 +31,7 @@ type Issuer struct {
 	key  grant.Key
 	keys grant.Keys
 	now  func() time.Time
+	user func(client string) string
 }
 
 // New refuses a key that the trust folder does not know: no sink would accept what it signs.
@@ -40,7 +43,10 @@ func New(c Config) (*Issuer, error) {
 	if !public.Equal(c.Key.Private.Public()) {
 		return nil, fmt.Errorf("grant key %q in grant_signers.yaml is another key", c.Key.KID)
 	}
-	return &Issuer{key: c.Key, keys: c.Keys, now: c.Now}, nil
+	if c.User == nil {
+		c.User = func(string) string { return "" }
+	}
+	return &Issuer{key: c.Key, keys: c.Keys, now: c.Now, user: c.User}, nil
 }
 
 // Grant signs permission for one use of an operation, for 60 seconds from now: a live call asks. Every issue has an id of
@@ -62,6 +68,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.Huma
 		PolicyDigest:    o.PolicyDigest,
 		RequestId:       o.RequestID,
 		Agent:           o.Agent,
+		User:            i.user(o.Principal),
 		Epoch:           o.Epoch,
 		Dangerous:       o.Dangerous,
 		IssuedAt:        timestamppb.New(now),

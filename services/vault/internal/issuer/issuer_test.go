@@ -41,7 +41,7 @@ func TestNewRefusesKeysThatSinksDoNotTrust(t *testing.T) {
 func TestOpenGrant(t *testing.T) {
 	kit := platformtest.New(t)
 	now := time.Now()
-	i, err := New(Config{Key: kit.GrantKey, Keys: kit.Trust, Now: func() time.Time { return now }})
+	i, err := New(Config{Key: kit.GrantKey, Keys: kit.Trust, Now: func() time.Time { return now }, User: func(client string) string { return client + "'s" }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestOpenGrant(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := i.OpenGrant(signed)
-	if err != nil || !proto.Equal(got, g) {
+	if err != nil || !proto.Equal(got, g) || got.GetUser() != "p's" {
 		t.Fatalf("%v, %v", got, err)
 	}
 	// Any byte of the payload or the signature.

@@ -237,7 +237,7 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	registry, err := clients.Open(clients.Config{Path: v.clients, Now: v.clock.Now})
 	v.must(err)
-	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now})
+	issue, err := issuer.New(issuer.Config{Key: v.GrantKey, Keys: v.Trust, Now: v.clock.Now, User: registry.User})
 	v.must(err)
 	state, err := store.Open(ctx, v.Dir, nil)
 	v.must(err)

@@ -531,7 +531,9 @@ type Grant struct {
 	// The request that asked for the operation: the parent of every record that a later request adds to its story.
 	RequestId string `protobuf:"bytes,19,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The client's agent that asks, by the vault's list of them; empty: the client itself.
-	Agent         string `protobuf:"bytes,20,opt,name=agent,proto3" json:"agent,omitempty"`
+	Agent string `protobuf:"bytes,20,opt,name=agent,proto3" json:"agent,omitempty"`
+	// The person whose client it is, by clients.yaml; empty: nobody in particular. Rules of a user's layer are for them.
+	User          string `protobuf:"bytes,21,opt,name=user,proto3" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -702,6 +704,13 @@ func (x *Grant) GetRequestId() string {
 func (x *Grant) GetAgent() string {
 	if x != nil {
 		return x.Agent
+	}
+	return ""
+}
+
+func (x *Grant) GetUser() string {
+	if x != nil {
+		return x.User
 	}
 	return ""
 }
@@ -1320,7 +1329,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\vSignedGrant\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x10R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +
-	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\xec\x05\n" +
+	"\tsignature\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\tsignature\"\x80\x06\n" +
 	"\x05Grant\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12!\n" +
@@ -1347,7 +1356,8 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"statements\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x13 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05agent\x18\x14 \x01(\tR\x05agent\"y\n" +
+	"\x05agent\x18\x14 \x01(\tR\x05agent\x12\x12\n" +
+	"\x04user\x18\x15 \x01(\tR\x04user\"y\n" +
 	"\fSignedPermit\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x04R\apayload\x12\x1b\n" +
 	"\x03kid\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\x03kid\x12%\n" +

@@ -237,8 +237,10 @@ type TestURLRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Url   string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	// For whom; empty: for every client.
-	Client        string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
-	Agent         string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	Client string `protobuf:"bytes,2,opt,name=client,proto3" json:"client,omitempty"`
+	Agent  string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Whose client it is.
+	User          string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,6 +292,13 @@ func (x *TestURLRequest) GetClient() string {
 func (x *TestURLRequest) GetAgent() string {
 	if x != nil {
 		return x.Agent
+	}
+	return ""
+}
+
+func (x *TestURLRequest) GetUser() string {
+	if x != nil {
+		return x.User
 	}
 	return ""
 }
@@ -391,12 +400,13 @@ const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\bproblems\x18\r \x03(\tR\bproblems\x12\x18\n" +
 	"\adomains\x18\x0e \x01(\rR\adomains\x12'\n" +
 	"\x0fdomains_refused\x18\x0f \x01(\tR\x0edomainsRefused\x12\x1b\n" +
-	"\tunder_way\x18\x10 \x01(\rR\bunderWay\"n\n" +
+	"\tunder_way\x18\x10 \x01(\rR\bunderWay\"\x8b\x01\n" +
 	"\x0eTestURLRequest\x12\x1c\n" +
 	"\x03url\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80@R\x03url\x12\x1f\n" +
 	"\x06client\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\x06client\x12\x1d\n" +
-	"\x05agent\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent\"s\n" +
+	"\x05agent\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\x05agent\x12\x1b\n" +
+	"\x04user\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04user\"s\n" +
 	"\x0fTestURLResponse\x12\x18\n" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x10\n" +

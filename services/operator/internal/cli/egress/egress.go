@@ -3,9 +3,11 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,11 +17,13 @@ import (
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/security"
 )
 
 // app is one run of the program, with this group's commands.
@@ -33,7 +37,7 @@ func Commands(core *cli.App) []*cobra.Command {
 		Short: "Where agents' tools may reach",
 		Long: `Egress is the process that reaches other hosts for agents (durward up --egress adds it). It goes where the list of domains
 lets it, or where you say yes to one call; a domain on no list asks you, and what is blocked stays blocked. The list is
-domains.yaml in the folder of the security configuration.`,
+domains.yaml in the folder of the security configuration, and for the clients of one user users/USER/domains.yaml.`,
 		Example: `  durward egress domains
   durward egress allow docs.example "*.docs.example" --client cursor
   durward egress block "*.zip"
@@ -48,7 +52,7 @@ domains.yaml in the folder of the security configuration.`,
 func (a *app) domainsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "domains",
-		Short:             "The list of domains",
+		Short:             "The list of domains, and which file each is from",
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(*cobra.Command, []string) error { return a.domains() },
@@ -60,47 +64,47 @@ func (a *app) domains() error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, destination.File))
-	if err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	list, err := destination.ParseList(destination.File, raw)
-	if err != nil {
-		return cli.Failed("Correct it; egress and the vault keep what was good.", "%s", clean.Line(err.Error(), 500))
+	state, files := security.Look(cfg.Security(), nil)
+	for _, f := range files {
+		if f.Problem != "" && (state == nil || path.Base(f.Name) == destination.File) {
+			return cli.Failed("Correct it; egress and the vault keep what was good.", "%s", clean.Line(f.String(), 500))
+		}
 	}
 	type row struct {
 		Domain  string   `json:"domain"`
 		Verdict string   `json:"verdict"`
 		Clients []string `json:"clients"`
 		Agents  []string `json:"agents"`
+		User    string   `json:"user"`
+		Layer   string   `json:"layer"`
+		File    string   `json:"file"`
 	}
 	rows := []row{}
-	for _, e := range list.Block {
-		rows = append(rows, row{e.Domain, "blocked", cli.NonNil(e.Clients), cli.NonNil(e.Agents)})
+	add := func(verdict string, list []destination.Entry) {
+		for _, e := range list {
+			rows = append(rows, row{e.Domain, verdict, cli.NonNil(e.Clients), cli.NonNil(e.Agents), e.User, e.Layer, e.File})
+		}
 	}
-	for _, e := range list.Allow {
-		rows = append(rows, row{e.Domain, "allowed", cli.NonNil(e.Clients), cli.NonNil(e.Agents)})
-	}
+	add("blocked", state.Domains.Block)
+	add("allowed", state.Domains.Allow)
 	return a.Show(map[string]any{"domains": rows}, func() {
-		if len(rows) == 0 {
-			a.Out.Printf("No domain is listed: you are asked about each request.\n")
-			return
-		}
-		everybody := func(names []string) string {
-			if len(names) == 0 {
-				return "all"
+		a.Out.Table([]string{"DOMAIN", "VERDICT", "CLIENTS", "AGENTS", "FROM"}, output.Each(rows, func(r row) []string {
+			everybody := "all"
+			if r.User != "" {
+				everybody = r.User + "'s"
 			}
-			return strings.Join(names, ", ")
-		}
-		a.Out.Table([]string{"DOMAIN", "VERDICT", "CLIENTS", "AGENTS"}, output.Each(rows, func(r row) []string {
-			return []string{r.Domain, r.Verdict, everybody(r.Clients), everybody(r.Agents)}
+			return []string{r.Domain, r.Verdict, cmp.Or(strings.Join(r.Clients, ", "), everybody), cmp.Or(strings.Join(r.Agents, ", "), "all"), cmp.Or(r.File, r.Layer)}
 		}))
+		if len(state.Domains.Allow) == 0 {
+			a.Out.Printf("No domain is allowed: you are asked about each request.\n")
+		}
 	})
 }
 
 // changeCommand is allow or block.
 func (a *app) changeCommand(key string) *cobra.Command {
 	var clients, agents []string
+	var user string
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   key + " DOMAIN...",
@@ -112,16 +116,17 @@ whatever allows it.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, domains []string) error {
-			return a.change(cmd.Context(), key, domains, clients, agents, yes)
+			return a.change(cmd.Context(), key, domains, clients, agents, user, yes)
 		},
 	}
 	cmd.Flags().StringSliceVar(&clients, "client", nil, "for these clients alone")
 	cmd.Flags().StringSliceVar(&agents, "agent", nil, "for these agents alone")
+	cmd.Flags().StringVar(&user, "user", "", "for this user's clients alone, in the user's own list")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
 	return cmd
 }
 
-func (a *app) change(ctx context.Context, key string, domains, clients, agents []string, yes bool) error {
+func (a *app) change(ctx context.Context, key string, domains, clients, agents []string, user string, yes bool) error {
 	cfg, err := a.Config()
 	if err != nil {
 		return err
@@ -134,8 +139,12 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 			return cli.Usage("", "%s: egress dials no address of this host or of a private network, listed or not, unless local in egress.yaml names it with its port", domain)
 		}
 	}
+	file, name, err := cli.RuleFile(cfg, destination.File, user)
+	if err != nil {
+		return err
+	}
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "egress " + key, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
-		return signedchange.PrepareOne(filepath.Join(cfg.SecurityDir, destination.File), destination.File, func(raw []byte) ([]byte, error) {
+		return signedchange.PrepareOne(file, name, func(raw []byte) ([]byte, error) {
 			if len(raw) == 0 {
 				raw = []byte("# Where agents' tools may reach (durward egress).\nallow: []\nblock: []\n")
 			}
@@ -204,13 +213,24 @@ func (a *app) testCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
-			r.Url = args[0]
+			r.Url, r.User = args[0], userOf(s.Config.Clients, r.GetClient())
 			return a.test(ctx, s, r)
 		}),
 	}
 	cmd.Flags().StringVar(&r.Client, "client", "", "as this client (default: what is listed for all)")
 	cmd.Flags().StringVar(&r.Agent, "agent", "", "as this agent of the client")
 	return cmd
+}
+
+// userOf is whose client that is, for the lists of users; one that cannot be found is nobody's.
+func userOf(file, id string) string {
+	list, _ := client.Admitted(file)
+	for _, c := range list {
+		if c.ID == id {
+			return c.User
+		}
+	}
+	return ""
 }
 
 func (a *app) test(ctx context.Context, s *cli.Session, r *egressv1.TestURLRequest) error {

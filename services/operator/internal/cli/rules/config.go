@@ -217,18 +217,6 @@ func clientUser(cfg installdir.Config, id string) (string, error) {
 	return "", cli.Usage(cli.DidYouMean(config.Suggest(id, names), "See: durward client list"), "there is no client %s", clean.Visible(id))
 }
 
-// settingsFile is the file of a layer, and its name.
-func settingsFile(cfg installdir.Config, base, userName string) (path, name string, err error) {
-	name = base
-	if userName != "" {
-		if err := security.CheckUser(userName); err != nil {
-			return "", "", cli.Usage("", "--user: %v", err)
-		}
-		name = security.FolderUsers + "/" + userName + "/" + base
-	}
-	return filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, nil
-}
-
 func (a *app) configSetCommand() *cobra.Command {
 	var userName string
 	var yes bool
@@ -310,7 +298,7 @@ func (a *app) editSetting(ctx context.Context, c settingChange) error {
 	if err != nil {
 		return err
 	}
-	path, name, err := settingsFile(cfg, c.file, c.user)
+	path, name, err := cli.RuleFile(cfg, c.file, c.user)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,174 @@
+// Package domains is egress' own reading of where agents may reach: the lists of the security configuration's layers, which the vault
+// reads too and which a human owns. No RPC changes them. Each file is taken over by itself: one that is broken, or that the gateway's
+// user could have written, leaves what was good of it in force and the others alone.
+package domains
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/filewatch"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/sink/wiring"
+)
+
+// Bounds of what is read, as the vault's.
+const (
+	maxFile  = 256 << 10
+	maxUsers = 64
+)
+
+// Config says what to read.
+type Config struct {
+	// Path is the system's list. Users' are beside it, in users/USER.
+	Path string
+	// Foreign could not have written any; nil: not checked.
+	Foreign *ownership.Foreign
+	Log     process.Log
+	Logger  *slog.Logger
+}
+
+// Domains are the lists, read again when they change. It is safe for concurrent use.
+type Domains struct {
+	cfg     Config
+	current atomic.Pointer[destination.List]
+	folder  *filewatch.Watcher
+
+	mu    sync.Mutex
+	lists map[destination.Source]*destination.List
+	files map[destination.Source]*wiring.Live[*destination.List]
+}
+
+// Open reads the lists for the first time; each that is there has to be good.
+func Open(cfg Config) (*Domains, error) {
+	d := &Domains{cfg: cfg, lists: map[destination.Source]*destination.List{}, files: map[destination.Source]*wiring.Live[*destination.List]{}}
+	sources, err := d.sources()
+	for _, from := range sources {
+		if err == nil {
+			err = d.open(from, false)
+		}
+	}
+	return d, err
+}
+
+// Current is what is in force.
+func (d *Domains) Current() *destination.List { return d.current.Load() }
+
+// Refused says why a file that is there now is not in force; "" where all are.
+func (d *Domains) Refused() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, from := range slices.SortedFunc(maps.Keys(d.files), byFile) {
+		if why := d.files[from].Refused(); why != "" {
+			return why
+		}
+	}
+	if d.folder == nil || d.folder.Err() == nil {
+		return ""
+	}
+	return clean.Line(d.folder.Err().Error(), 500)
+}
+
+// Watch takes over what changes until ctx ends.
+func (d *Domains) Watch(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	watched := map[destination.Source]bool{}
+	watch := func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for from, file := range d.files {
+			if !watched[from] {
+				watched[from] = true
+				running.Go(func() { file.Watch(ctx) })
+			}
+		}
+	}
+	watch()
+	folder := filewatch.New(filewatch.Paths(d.users()), func() error {
+		sources, err := d.sources()
+		for _, from := range sources {
+			err = errors.Join(err, d.open(from, true))
+		}
+		watch()
+		return err
+	})
+	d.mu.Lock()
+	d.folder = folder
+	d.mu.Unlock()
+	folder.Run(ctx)
+}
+
+func (d *Domains) users() string { return filepath.Join(filepath.Dir(d.cfg.Path), "users") }
+
+// sources are the files that there may be: the system's, and one for each user who has a folder.
+func (d *Domains) sources() ([]destination.Source, error) {
+	all := []destination.Source{{Layer: "system", File: destination.File}}
+	users, err := ownership.Names(d.users(), maxUsers, d.cfg.Foreign)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return all, fmt.Errorf("users: %w", err)
+	}
+	for _, user := range users {
+		if user.IsDir() {
+			all = append(all, destination.Source{Layer: "user", File: path.Join("users", user.Name(), destination.File), User: user.Name()})
+		}
+	}
+	return all, nil
+}
+
+// open begins to read a file. One that comes late is taken over by its watch, as a change.
+func (d *Domains) open(from destination.Source, late bool) error {
+	d.mu.Lock()
+	_, known := d.files[from]
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	at := d.cfg.Path
+	if from.User != "" {
+		at = filepath.Join(d.users(), from.User, destination.File)
+	}
+	file, err := wiring.OpenLive(wiring.LiveConfig[*destination.List]{
+		Name: from.File, Path: at, Max: maxFile, Optional: true, Late: late,
+		Foreign: d.cfg.Foreign, Log: d.cfg.Log, Logger: d.cfg.Logger,
+		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(from, raw) },
+		Tell: func(_, now *destination.List) string {
+			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
+		},
+		Set: func(list *destination.List) error { d.set(from, list); return nil },
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.files[from] = file
+	return nil
+}
+
+// set puts a file's list into force, beside the others.
+func (d *Domains) set(from destination.Source, list *destination.List) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lists[from] = list
+	all := []*destination.List{destination.BuiltIn()}
+	for _, from := range slices.SortedFunc(maps.Keys(d.lists), byFile) {
+		all = append(all, d.lists[from])
+	}
+	d.current.Store(destination.Join(all...))
+}
+
+func byFile(a, b destination.Source) int { return cmp.Compare(a.File, b.File) }
