@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"encoding/base64"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,13 +31,17 @@ func newAPI(t *testing.T, elsewhere string) *api {
 	a := &api{hold: make(chan struct{}, 1), closed: make(chan struct{}, 1)}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body) // what does not come is not echoed, and the test says so
-		line := fmt.Sprintf("%s %s got %q, body=%s", r.Method, r.URL.Path, r.Header.Get("Authorization"), body)
+		line := fmt.Sprintf("%s %s got %q, body=%s", r.Method, r.URL.RequestURI(), r.Header.Get("Authorization"), body)
 		a.mu.Lock()
 		a.sent = append(a.sent, line)
 		a.mu.Unlock()
 		switch r.URL.Path {
 		case "/away":
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
+		case "/back":
+			http.Redirect(w, r, elsewhere+"?"+r.URL.RawQuery, http.StatusTemporaryRedirect)
+		case "/gone":
+			panic(http.ErrAbortHandler)
 		case "/contact":
 			w.Header().Set("Content-Type", "text/plain")
 			fmt.Fprint(w, "Write to jane.roe@mail-canary.example about it.")
@@ -61,8 +68,8 @@ func (a *api) all() []string {
 	return append([]string(nil), a.sent...)
 }
 
-// TestARequestWithWhatNobodySees is the walk-through of http_request: an agent calls an API with a credential that neither it nor the
-// gateway nor audit ever sees, to the origin and in the header that a human granted it for, and sends on an e-mail address that it knows
+// TestARequestWithWhatNobodySees is the walk-through of http_request: an agent calls an API with credentials that neither it nor the
+// gateway nor audit ever sees, to the origin and in the place that a human granted each for, and sends on an e-mail address that it knows
 // as a reference alone.
 func TestARequestWithWhatNobodySees(t *testing.T) {
 	t.Parallel()
@@ -75,7 +82,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		"\nprivacy: {disclose: [{types: [EMAIL], sink: egress, tool: http_request, arguments: [/body]}]}\n")
 	token := h.AddClient("agent")
 	clients := h.ReadFile("config/clients.yaml")
-	named := strings.Replace(clients, "id: agent\n", "id: agent\n    credentials: [api]\n", 1)
+	named := strings.Replace(clients, "id: agent\n", "id: agent\n    credentials: [api, maps, shop, door]\n", 1)
 	if named == clients {
 		t.Fatalf("the agent is not in clients.yaml:\n%s", clients)
 	}
@@ -153,6 +160,58 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("the longest body: %s", e.Raw)
 	}
 
+	// The same in the other places: a parameter, a member of the body, a name and password. The human sees the name in the place, and what
+	// the server sends back, a redirect's address too, tells nobody. A call that hangs up says nothing either.
+	values := []string{value}
+	for _, c := range []struct {
+		name, value, place, sent string
+		how                      []string
+	}{
+		{"maps", canary("maps") + "&=", "?key", "POST %s?n=1&key=" + url.QueryEscape(canary("maps")+"&=") + ` got "", body={"n":1}`, []string{"--query", "key"}},
+		{"shop", canary("shop") + `"`, "/auth/token", `POST %s?n=1 got "", body={"auth":{"token":"` + canary("shop") + `\"","id":7}}`, []string{"--body", "/auth/token"}},
+		{"door", "me:" + canary("door"), "authorization", `POST %s?n=1 got "Basic ` + base64.StdEncoding.EncodeToString([]byte("me:"+canary("door"))) + `", body={"n":1}`, []string{"--scheme", "Basic"}},
+	} {
+		values = append(values, canary(c.name))
+		if out := h.Run(c.value, "credential", "add", c.name, "--variable", "API_TOKEN", "--stdin", "--yes"); out.Code != 0 {
+			t.Fatalf("add: %+v", out)
+		}
+		card := h.Durward(append([]string{"credential", "grant", c.name, "--origin", a.URL, "--agent", "agent", "--yes"}, c.how...)...)
+		if !strings.Contains(card, "You sign: "+c.name) {
+			t.Errorf("the grant says %s", card)
+		}
+		body := `{"n":1}`
+		if c.place[0] == '/' {
+			body = `{"auth":{"id":7}}`
+		}
+		arguments := func(path, place string) map[string]any {
+			return map[string]any{"url": a.URL + path + "?n=1", "method": "POST", "body": body, "credentials": map[string]any{place: map[string]any{"$credential": c.name}}, "reason": "to try it"}
+		}
+		before := len(a.all())
+		refused(c.name+" in another place", send(arguments("/issues", "x-other")), "DENIED")
+		asked := agent.Ask("http_request", arguments("/issues", c.place))
+		if card := h.Durward("approve", asked.OperationID, "--yes"); !strings.Contains(card, c.place) || !strings.Contains(card, "$credential") || strings.Contains(card, canary(c.name)) {
+			t.Errorf("the card says %s", card)
+		}
+		e := agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID})
+		// What stands in its place may look like a secret of its own.
+		if e.Status != "ok" || strings.Contains(string(e.Raw), canary(c.name)) || !regexp.MustCompile(`\[a credential was here\]|\[\[SECRET:`).Match(e.Raw) {
+			t.Errorf("%s: %s", c.name, e.Raw)
+		}
+		if e := send(arguments("/back", c.place)); e.Status != "ok" || strings.Contains(string(e.Raw), canary(c.name)) || len(other.all()) != 0 {
+			t.Errorf("%s, redirected with what was sent: %s; the other was sent %q", c.name, e.Raw, other.all())
+		}
+		if e := send(arguments("/gone", c.place)); e.Status != "error" || strings.Contains(string(e.Raw), canary(c.name)) {
+			t.Errorf("%s, and no answer: %s", c.name, e.Raw)
+		}
+		var want []string
+		for _, path := range []string{"/issues", "/back", "/gone"} {
+			want = append(want, strings.Replace(c.sent, "%s", path, 1))
+		}
+		if sent := a.all()[before:]; !slices.Equal(sent, want) {
+			t.Errorf("%s: sent %q, want %q", c.name, sent, want)
+		}
+	}
+
 	// An e-mail address that the agent knows by reference goes into the body, as the human saw by a hint, and comes back as a reference.
 	h.Durward("egress", "allow", strings.Trim(at(a), `"`), "--yes")
 	var reference string
@@ -198,7 +257,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("%d requests too many", n-before)
 	}
 
-	for place, what := range disclosed(t, h, value) {
+	for place, what := range disclosed(t, h, values...) {
 		t.Errorf("%s holds %s", place, what)
 	}
 	if log := h.Durward("audit", "search", "--kind", "credential-used", "--json"); !strings.Contains(log, `"domain": "request"`) || !strings.Contains(log, a.URL) {
@@ -239,7 +298,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("a request that was open in a panic: %s", e.Raw)
 	}
 	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Tool: "http_request", Limit: 100}) {
-		for _, hidden := range []string{value, "john.doe@", "55000055", "jane.roe@"} {
+		for _, hidden := range append(values, "john.doe@", "55000055", "jane.roe@") {
 			if strings.Contains(r.GetRecord().String(), hidden) {
 				t.Errorf("a record holds %s: %v", hidden, r)
 			}

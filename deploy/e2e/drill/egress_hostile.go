@@ -127,35 +127,35 @@ func readsValues(w *world) (trials, effects int) {
 	}
 	vault, s := w.asEgress(harness.Vault), w.openAs(credentialClient)
 	arguments := fmt.Appendf(nil, `{"credentials":{"authorization":{"$credential":%q}},"method":"POST","url":%q}`, namedCredential, w.out.at("/valued"))
-	ask := func(g *callv1.SignedGrant, name, origin, header string) int {
+	ask := func(g *callv1.SignedGrant, name, origin, place string) int {
 		trials++
 		key, err := handover.NewKey()
 		w.must(err)
 		ctx, cancel := w.ctx(callTime)
 		defer cancel()
-		out, err := vaultv1.NewReleaseServiceClient(vault).ReleaseHeader(ctx, &vaultv1.ReleaseHeaderRequest{
-			Grant: g, Name: name, Origin: origin, Header: header, PublicKey: key.Public(),
+		out, err := vaultv1.NewReleaseServiceClient(vault).ReleaseForRequest(ctx, &vaultv1.ReleaseForRequestRequest{
+			Grant: g, Name: name, Origin: origin, Place: place, PublicKey: key.Public(),
 		})
 		if err != nil {
 			return 0
 		}
-		values, err := key.Open(out.GetSealed(), handover.ForHeader(origin, header))
+		values, err := key.Open(out.GetSealed(), handover.ForRequest(origin, place))
 		if err != nil {
 			return 0
 		}
 		return len(values)
 	}
-	const header = "Authorization"
+	const place = "Authorization"
 	origin := w.out.listed.URL
 	elsewhere := "https://elsewhere.example"
 	all := func(g *callv1.SignedGrant, running bool) (values int) {
 		for _, name := range []string{namedCredential, otherCredential, "drill-none"} {
 			for _, to := range []string{origin, elsewhere} {
-				for _, h := range []string{header, "X-Api-Key"} {
-					if running && name == namedCredential && to == origin && h == header {
+				for _, at := range []string{place, "X-Api-Key", "?authorization", "/authorization"} {
+					if running && name == namedCredential && to == origin && at == place {
 						continue // what it is sent
 					}
-					values += ask(g, name, to, h)
+					values += ask(g, name, to, at)
 				}
 			}
 		}
@@ -172,7 +172,7 @@ func readsValues(w *world) (trials, effects int) {
 		w.must(err)
 	}
 	effects = before + all(g, true) + all(other, false)
-	if ask(g, namedCredential, origin, header) != 1 {
+	if ask(g, namedCredential, origin, place) != 1 {
 		w.t.Fatal("what the call sends is not given either, so that the rest shows nothing")
 	}
 	effects += w.discloses(vault, g) + w.discloses(vault, w.approved(w.open(), "start_service", idle))
@@ -180,7 +180,7 @@ func readsValues(w *world) (trials, effects int) {
 	_, err := vaultv1.NewRedeemServiceClient(vault).Settle(ctx, &vaultv1.SettleRequest{OperationId: operationOf(w, g), Use: 1, Ok: true})
 	cancel()
 	w.must(err)
-	return trials, effects + all(g, false) + ask(g, namedCredential, origin, header) // it is over
+	return trials, effects + all(g, false) + ask(g, namedCredential, origin, place) // it is over
 }
 
 // discloses asks for personal data by capabilities that nobody gave.

@@ -120,9 +120,12 @@ func bounded(r io.Reader, most int64) ([]byte, error) {
 	return data, err
 }
 
-// explain says in one sentence why there is no answer. It repeats neither the URL, which the errors of net/http quote, nor what the
-// other side sent.
+// explain says in one sentence why there is no answer. Neither it nor its cause repeats the URL, which the errors of net/http quote and
+// which may hold a credential; the sentence does not repeat what the other side sent.
 func (d *Dialer) explain(err error, to destination.Destination) error {
+	if quoting := (*url.Error)(nil); errors.As(err, &quoting) {
+		err = quoting.Err
+	}
 	refused, timeout, lookup := (*destination.Error)(nil), net.Error(nil), (*net.DNSError)(nil)
 	certificate, errno := (*tls.CertificateVerificationError)(nil), syscall.Errno(0)
 	why := ""

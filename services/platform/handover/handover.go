@@ -70,8 +70,8 @@ func (k *Key) Open(sealed []byte, service string) ([]Value, error) {
 	return values, nil
 }
 
-// ForHeader is what stands in Seal and Open for a service where the value goes into a header of requests to an origin.
-func ForHeader(origin, header string) string { return "header\x00" + origin + "\x00" + header }
+// ForRequest is what stands in Seal and Open for a service where the value goes into a place of requests to an origin.
+func ForRequest(origin, place string) string { return "request\x00" + origin + "\x00" + place }
 
 // Clear wipes values that are needed no more.
 func Clear(values []Value) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"reflect"
@@ -63,10 +64,10 @@ type CredentialGrants struct {
 	// Sink (a SPIFFE ID) may ask for it: for services of its catalog, or for requests to origins, and not both.
 	Sink     string   `json:"sink,omitempty"`
 	Services []string `json:"services,omitempty"`
-	// Origins are exact, as Origin has them. Header is where the value goes in requests to them, after Scheme and a space where there
-	// is a scheme, such as "Bearer".
+	// Origins are exact, as Origin has them. Place is where the value goes in requests to them, as Place has it: in a header after Scheme
+	// and a space where there is a scheme, such as "Bearer".
 	Origins []string `json:"origins,omitempty"`
-	Header  string   `json:"header,omitempty"`
+	Place   string   `json:"place,omitempty"`
 	Scheme  string   `json:"scheme,omitempty"`
 	// Agents are clients, or "CLIENT/AGENT", whose calls may use it. For services none means any whose call a human let happen.
 	Agents []string `json:"agents,omitempty"`
@@ -139,6 +140,23 @@ func (g *CredentialGrants) Ends() time.Time {
 // hopHeaders steer a request itself, and hold no credential.
 var hopHeaders = []string{"Host", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Proxy-Authorization", "Expect", "Accept-Encoding"}
 
+var (
+	credentialParameter = pattern.New(`\A\?[A-Za-z0-9_.\-]{1,64}\z`)
+	credentialMember    = pattern.New(`\A(/[A-Za-z0-9_.\-]{1,64}){1,8}\z`)
+)
+
+// Place returns the one spelling of where a request has a credential: a header that may hold one, "Authorization"; "?key", a parameter of
+// the URL's query; or "/auth/token", a member of a JSON body. "" for none.
+func Place(place string) string {
+	if credentialParameter().MatchString(place) || credentialMember().MatchString(place) {
+		return place
+	}
+	if place = http.CanonicalHeaderKey(place); credentialHeader().MatchString(place) && !slices.Contains(hopHeaders, place) {
+		return place
+	}
+	return ""
+}
+
 // Check reports what a human could not sign.
 func (g *CredentialGrants) Check() error {
 	return g.check(func(what string) error { return errors.New("a credential's " + what) })
@@ -167,14 +185,14 @@ func (g *CredentialGrants) check(bad func(string) error) error {
 	switch toServices, toOrigins := len(g.Services) > 0, len(g.Origins) > 0; {
 	case g.Sink == "" || toServices == toOrigins:
 		return bad("grant names a sink, and either services or origins")
-	case toServices && (g.Header != "" || g.Scheme != ""):
-		return bad("grant to services has no header")
+	case toServices && (g.Place != "" || g.Scheme != ""):
+		return bad("grant to services has no place in requests")
 	case toOrigins && (g.Unattended || len(g.Agents) == 0):
 		return bad("grant to origins names its agents, and is never unattended")
-	case toOrigins && (!credentialHeader().MatchString(g.Header) || slices.Contains(hopHeaders, g.Header)):
-		return bad("header is none that holds a credential, such as Authorization")
-	case g.Scheme != "" && !credentialScheme().MatchString(g.Scheme):
-		return bad("scheme is none")
+	case toOrigins && (g.Place == "" || Place(g.Place) != g.Place):
+		return bad("place is none that holds a credential: a header such as Authorization, ?PARAMETER, or /MEMBER of a JSON body")
+	case g.Scheme != "" && (!credentialScheme().MatchString(g.Scheme) || !credentialHeader().MatchString(g.Place)):
+		return bad("scheme is none, or of no header")
 	}
 	return nil
 }

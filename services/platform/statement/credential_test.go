@@ -14,7 +14,7 @@ func TestCredentialStatements(t *testing.T) {
 	rotate := Credential{Action: CredentialRotate, Name: "hf", Version: 2, Commitment: digest}
 	grant := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{Sink: "spiffe://d/executor/local", Services: []string{"a", "b"}}}
 	origin := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{
-		Sink: "spiffe://d/egress/local", Origins: []string{"https://api.example.com"}, Header: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
+		Sink: "spiffe://d/egress/local", Origins: []string{"https://api.example.com"}, Place: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
 	}}
 	with := func(c Credential, change func(*Credential)) *Credential { change(&c); return &c }
 	try := func(c *Credential) error {
@@ -57,11 +57,11 @@ func TestCredentialStatements(t *testing.T) {
 		"origins and services":     with(origin, func(c *Credential) { c.Services = []string{"a"} }),
 		"an origin to anybody":     with(origin, func(c *Credential) { c.Agents = nil }),
 		"an origin unattended":     with(origin, func(c *Credential) { c.Unattended = true }),
-		"no header":                with(origin, func(c *Credential) { c.Header = "" }),
-		"the host as header":       with(origin, func(c *Credential) { c.Header = "Host" }),
-		"two headers":              with(origin, func(c *Credential) { c.Header = "A: b\r\nC" }),
+		"no header":                with(origin, func(c *Credential) { c.Place = "" }),
+		"the host as header":       with(origin, func(c *Credential) { c.Place = "Host" }),
+		"two headers":              with(origin, func(c *Credential) { c.Place = "A: b\r\nC" }),
 		"a scheme with a value":    with(origin, func(c *Credential) { c.Scheme = "Bearer x" }),
-		"a header for services":    with(grant, func(c *Credential) { c.Header = "Authorization" }),
+		"a header for services":    with(grant, func(c *Credential) { c.Place = "Authorization" }),
 		"an end that is none":      with(grant, func(c *Credential) { c.Until = "tomorrow" }),
 		"every agent":              with(grant, func(c *Credential) { c.Agents = []string{"*"} }),
 		"added for an hour":        with(add, func(c *Credential) { c.Until = "2030-01-01T00:00:00Z" }),

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -24,7 +25,7 @@ import (
 	"durward.internal/services/platform/statement"
 )
 
-// HttpRequest implements the tool http_request: one request, as a human saw it. Credentials are fetched last, and go into their headers
+// HttpRequest implements the tool http_request: one request, as a human saw it. Credentials are fetched last, and go into their places
 // alone.
 func (t *Tools) HttpRequest(ctx context.Context, r *egressv1.HttpRequestRequest) (*egressv1.HttpRequestResponse, error) { //nolint:revive // the contract's name
 	t.under.Add(1)
@@ -99,7 +100,8 @@ func request(ctx context.Context, u *url.URL, r *egressv1.HttpRequestRequest) (*
 	return req, nil
 }
 
-// authenticate puts each credential of a call into its header, as the vault gives it for this call, this origin and this header.
+// authenticate puts each credential of a call into its place, as the vault gives it for this call, this origin and this place. From then
+// on the request is secret: what is recorded, told or refused is made of what came before.
 func (t *Tools) authenticate(ctx context.Context, req *http.Request, r *egressv1.HttpRequestRequest) (values []handover.Value, err error) {
 	if len(r.GetCredentials()) == 0 {
 		return nil, nil
@@ -108,53 +110,58 @@ func (t *Tools) authenticate(ctx context.Context, req *http.Request, r *egressv1
 	if err != nil {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a credential goes over https alone, and to no user's URL", fault.WithField("url"), fault.WithCause(err))
 	}
-	for _, header := range slices.Sorted(maps.Keys(r.GetCredentials())) {
-		name := r.GetCredentials()[header].GetCredential()
-		if req.Header.Values(header) != nil {
-			return values, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the header "+header+" is given a value and a credential", fault.WithField("credentials"))
+	f := &form{req: req, body: r.GetBody()}
+	for _, place := range slices.Sorted(maps.Keys(r.GetCredentials())) {
+		name := r.GetCredentials()[place].GetCredential()
+		put, err := f.at(place)
+		if err != nil {
+			return values, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, err.Error(), fault.WithField("credentials"))
 		}
-		value, err := t.release(ctx, name, origin, http.CanonicalHeaderKey(header))
+		value, err := t.release(ctx, name, origin, statement.Place(place))
 		if err != nil {
 			return values, err
 		}
 		values = append(values, value)
-		sink.Detail(ctx, "credential_"+header, name)
-		req.Header.Set(header, string(value.Value))
+		sink.Detail(ctx, "credential_"+place, name)
+		if err := put(string(value.Value)); err != nil {
+			return values, fault.New(callv1.Code_CODE_FAILED, "the credential "+name+" cannot stand there; nothing was sent")
+		}
 	}
+	f.seal()
 	return values, nil
 }
 
 // release asks the vault for one value, by a key that is made for it.
-func (t *Tools) release(ctx context.Context, name, origin, header string) (handover.Value, error) {
+func (t *Tools) release(ctx context.Context, name, origin, place string) (handover.Value, error) {
 	key, err := handover.NewKey()
 	if err != nil {
 		return handover.Value{}, err
 	}
-	released, err := t.vault.ReleaseHeader(ctx, &vaultv1.ReleaseHeaderRequest{
-		Grant: sink.Grant(ctx), Name: name, Origin: origin, Header: header, PublicKey: key.Public(),
+	released, err := t.vault.ReleaseForRequest(ctx, &vaultv1.ReleaseForRequestRequest{
+		Grant: sink.Grant(ctx), Name: name, Origin: origin, Place: place, PublicKey: key.Public(),
 	})
 	switch f := fault.From(err); {
 	case err == nil:
 	case f.Code == callv1.Code_CODE_DENIED || f.Code == callv1.Code_CODE_NOT_FOUND:
 		return handover.Value{}, fault.New(callv1.Code_CODE_DENIED,
-			"the credential "+name+" is not stored, or not granted for "+header+" of requests to that origin by this agent; nothing was sent", fault.WithCause(err))
+			"the credential "+name+" is not stored, or not granted for "+place+" of requests to that origin by this agent; nothing was sent", fault.WithCause(err))
 	default:
 		return handover.Value{}, f
 	}
-	values, err := key.Open(released.GetSealed(), handover.ForHeader(origin, header))
+	values, err := key.Open(released.GetSealed(), handover.ForRequest(origin, place))
 	if err != nil {
 		return handover.Value{}, err
 	}
-	if len(values) != 1 || values[0].Name != name || values[0].Variable != header || !sendable(values[0].Value) {
+	if len(values) != 1 || values[0].Name != name || values[0].Variable != place || !sendable(values[0].Value) {
 		handover.Clear(values)
-		return handover.Value{}, fault.New(callv1.Code_CODE_FAILED, "the credential "+name+" cannot stand in a header; nothing was sent")
+		return handover.Value{}, fault.New(callv1.Code_CODE_FAILED, "the credential "+name+" is not one line of text; nothing was sent")
 	}
 	return values[0], nil
 }
 
-// sendable reports whether a value is one line that a header can hold.
+// sendable reports whether a value is one line of text, which every place can hold.
 func sendable(value []byte) bool {
-	return len(value) > 0 && !slices.ContainsFunc(value, func(c byte) bool { return c < ' ' || c == 0x7f })
+	return len(value) > 0 && utf8.Valid(value) && !slices.ContainsFunc(value, func(c byte) bool { return c < ' ' || c == 0x7f })
 }
 
 // hider replaces credentials in what a server sends back, as they are and as servers spell what they were sent. A server that a human
@@ -164,19 +171,27 @@ func hider(values []handover.Value) *strings.Replacer {
 	var pairs []string
 	for _, v := range values {
 		whole := string(v.Value)
-		_, bare, _ := strings.Cut(whole, " ") // behind its scheme
-		for _, text := range []string{whole, bare} {
+		scheme, bare, _ := strings.Cut(whole, " ") // behind its scheme
+		forms := []string{whole, bare}
+		if plain, err := base64.StdEncoding.DecodeString(bare); err == nil && strings.EqualFold(scheme, "Basic") {
+			_, password, _ := strings.Cut(string(plain), ":")
+			forms = append(forms, string(plain), password)
+		}
+		for _, text := range forms {
 			if text == "" {
 				continue
 			}
-			quoted := strings.Trim(strconv.QuoteToASCII(text), `"`)
-			for _, form := range []string{text, quoted, url.QueryEscape(text), url.PathEscape(text), base64.StdEncoding.EncodeToString([]byte(text))} {
+			quoted := strconv.QuoteToASCII(text)
+			for _, form := range []string{text, inside(quoted), inside(inJSON(text, true)), inside(inJSON(text, false)), url.QueryEscape(text), url.PathEscape(text), base64.StdEncoding.EncodeToString([]byte(text))} {
 				pairs = append(pairs, form, hidden)
 			}
 		}
 	}
 	return strings.NewReplacer(pairs...)
 }
+
+// inside is what stands between quotes.
+func inside(quoted string) string { return quoted[1 : len(quoted)-1] }
 
 // judgeModel holds the answer of an LLM's API to its kind (SEC-N2). Where its base URL may lead is the dialer's to say (SEC-V3).
 func judgeModel(u *url.URL, answer *dialer.Answer) error {

@@ -69,7 +69,7 @@ type Config struct {
 
 // Releaser gives what a credential puts into a header; vaultv1.ReleaseServiceClient is one.
 type Releaser interface {
-	ReleaseHeader(ctx context.Context, in *vaultv1.ReleaseHeaderRequest, opts ...grpc.CallOption) (*vaultv1.ReleaseHeaderResponse, error)
+	ReleaseForRequest(ctx context.Context, in *vaultv1.ReleaseForRequestRequest, opts ...grpc.CallOption) (*vaultv1.ReleaseForRequestResponse, error)
 }
 
 // NewTools returns the tools.

@@ -71,7 +71,7 @@ func (s Document) terms(now time.Time) []Line {
 		c := st.Credential
 		what := map[string]string{
 			statement.CredentialAdd: "a credential is stored", statement.CredentialRotate: "a credential gets a new value",
-			statement.CredentialGrant: "from now on it may be had by " + Granted(c.Services, c.Origins, c.Header, c.Scheme, c.Agents, c.Unattended, c.Until),
+			statement.CredentialGrant: "from now on it may be had by " + Granted(c.Services, c.Origins, c.Place, c.Scheme, c.Agents, c.Unattended, c.Until),
 		}[c.Action]
 		switch c.Delivery {
 		case statement.DeliveryFile:
@@ -95,10 +95,17 @@ func (s Document) terms(now time.Time) []Line {
 }
 
 // Granted says to whom a credential is granted: to services or for requests to origins, by whose calls, and until when.
-func Granted(services, origins []string, header, scheme string, agents []string, unattended bool, until string) string {
+func Granted(services, origins []string, place, scheme string, agents []string, unattended bool, until string) string {
 	out := strings.Join(services, ", ")
 	if len(origins) > 0 {
-		out = fmt.Sprintf("requests to %s, as %s", strings.Join(origins, ", "), strings.TrimSpace(header+": "+scheme))
+		where := strings.TrimSpace(place + ": " + scheme)
+		switch {
+		case strings.HasPrefix(place, "?"):
+			where = "the parameter " + place[1:] + " of their URLs"
+		case strings.HasPrefix(place, "/"):
+			where = place + " of their JSON bodies"
+		}
+		out = fmt.Sprintf("requests to %s, as %s", strings.Join(origins, ", "), where)
 	}
 	if unattended {
 		out += ", without a call too"

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,7 +96,7 @@ func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCre
 		r.Body.Details["version"] = strconv.Itoa(c.Version)
 	}
 	for key, value := range map[string]string{
-		"services": strings.Join(c.Services, " "), "origins": strings.Join(c.Origins, " "), "header": c.Header,
+		"services": strings.Join(c.Services, " "), "origins": strings.Join(c.Origins, " "), "place": c.Place,
 		"agents": strings.Join(c.Agents, " "), "until": c.Until,
 	} {
 		if value != "" {
@@ -227,11 +226,11 @@ func (s *sinks) ReleaseCredentials(ctx context.Context, req *vaultv1.ReleaseCred
 	return &vaultv1.ReleaseCredentialsResponse{Sealed: sealed}, err
 }
 
-// ReleaseHeader gives egress what it puts into a header of one call's requests to one origin. It is recorded before.
-func (s *sinks) ReleaseHeader(ctx context.Context, req *vaultv1.ReleaseHeaderRequest) (*vaultv1.ReleaseHeaderResponse, error) {
-	ask := safe.Ask{Sink: caller(ctx), Origin: req.GetOrigin(), Header: http.CanonicalHeaderKey(req.GetHeader()), Names: []string{req.GetName()}}
-	sealed, err := s.release(ctx, req.GetGrant(), ask, s.sendsNow, req.GetPublicKey(), handover.ForHeader(ask.Origin, ask.Header))
-	return &vaultv1.ReleaseHeaderResponse{Sealed: sealed}, err
+// ReleaseForRequest gives egress what it puts into one place of one call's requests to one origin. It is recorded before.
+func (s *sinks) ReleaseForRequest(ctx context.Context, req *vaultv1.ReleaseForRequestRequest) (*vaultv1.ReleaseForRequestResponse, error) {
+	ask := safe.Ask{Sink: caller(ctx), Origin: req.GetOrigin(), Place: statement.Place(req.GetPlace()), Names: []string{req.GetName()}}
+	sealed, err := s.release(ctx, req.GetGrant(), ask, s.sendsNow, req.GetPublicKey(), handover.ForRequest(ask.Origin, ask.Place))
+	return &vaultv1.ReleaseForRequestResponse{Sealed: sealed}, err
 }
 
 // release encrypts what is asked for to a key. may judges the call that it is for; nil: there is none.
@@ -263,7 +262,7 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 		r.Body.Principal, r.Body.Session, r.Body.Channel = grant.GetPrincipal(), grant.GetSession(), grant.GetChannel()
 		if r.Body.Details["domain"], r.Body.Details["service"] = "service", u.Service; ask.Origin != "" {
 			delete(r.Body.Details, "service")
-			r.Body.Details["domain"], r.Body.Details["origin"], r.Body.Details["header"] = "request", ask.Origin, ask.Header
+			r.Body.Details["domain"], r.Body.Details["origin"], r.Body.Details["place"] = "request", ask.Origin, ask.Place
 		}
 		if may == nil {
 			r.Body.Details["unattended"] = "yes"
@@ -430,7 +429,7 @@ func shown(c *store.Credential) *vaultv1.Credential {
 	out := &vaultv1.Credential{Name: c.Name, Variable: c.Variable, Delivery: vaultv1.Delivery_DELIVERY_ENVIRONMENT}
 	for _, g := range c.Grants {
 		one := &vaultv1.CredentialGrant{
-			Sink: g.Sink, Services: g.Services, Origins: g.Origins, Header: g.Header, Scheme: g.Scheme, Agents: g.Agents, Unattended: g.Unattended,
+			Sink: g.Sink, Services: g.Services, Origins: g.Origins, Place: g.Place, Scheme: g.Scheme, Agents: g.Agents, Unattended: g.Unattended,
 		}
 		if !g.EndsAt.IsZero() {
 			one.EndsAt = timestamppb.New(g.EndsAt)

@@ -9,9 +9,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/hmac"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +92,7 @@ func (s *Safe) Change(ctx context.Context, c *statement.Credential, value, salt 
 	}
 	if c.Action == statement.CredentialGrant {
 		return s.store.GrantCredential(ctx, store.CredentialGrant{
-			Name: c.Name, Sink: c.Sink, Services: c.Services, Origins: c.Origins, Header: c.Header, Scheme: c.Scheme, Agents: c.Agents,
+			Name: c.Name, Sink: c.Sink, Services: c.Services, Origins: c.Origins, Place: c.Place, Scheme: c.Scheme, Agents: c.Agents,
 			Unattended: c.Unattended, EndsAt: c.Ends(),
 		}, used)
 	}
@@ -189,9 +191,9 @@ type Ask struct {
 	Sink, Operation string
 	// Principal and Agent are whose call it is; both empty: it is a start without a call.
 	Principal, Agent string
-	// Service, or Origin and Header, is where the values go.
-	Service, Origin, Header string
-	Names                   []string
+	// Service, or Origin and Place, is where the values go.
+	Service, Origin, Place string
+	Names                  []string
 }
 
 // to is what the values are for, as uses have it.
@@ -224,9 +226,9 @@ func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) e
 			Name: a.Names[i], File: c.credential.Delivery == statement.DeliveryFile, Variable: c.credential.Variable, Value: plain[statement.CommitmentKey:],
 		}
 		if a.Origin != "" {
-			v.File, v.Variable = false, c.grant.Header
+			v.File, v.Variable = false, c.grant.Place
 			if c.grant.Scheme != "" {
-				v.Value = slices.Concat([]byte(c.grant.Scheme+" "), v.Value)
+				v.Value = slices.Concat([]byte(c.grant.Scheme+" "), encoded(c.grant.Scheme, v.Value))
 				defer clear(v.Value)
 			}
 		}
@@ -236,6 +238,15 @@ func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) e
 		return err
 	}
 	return seal(values)
+}
+
+// encoded is a value as its scheme sends it: of Basic, NAME:PASSWORD in base64 (RFC 7617), which has no colon, so that one that is stored
+// encoded is known.
+func encoded(scheme string, value []byte) []byte {
+	if !strings.EqualFold(scheme, "Basic") || !bytes.Contains(value, []byte(":")) {
+		return value
+	}
+	return base64.StdEncoding.AppendEncode(nil, value)
 }
 
 // released is a credential with the grant that lets it go.
@@ -280,7 +291,7 @@ func (s *Safe) covers(g *store.CredentialGrant, a *Ask) bool {
 		return false
 	case a.Service != "" && !slices.Contains(g.Services, a.Service):
 		return false
-	case a.Service == "" && (!slices.Contains(g.Origins, a.Origin) || g.Header != a.Header):
+	case a.Service == "" && (!slices.Contains(g.Origins, a.Origin) || g.Place != a.Place):
 		return false
 	case a.Principal == "":
 		return g.Unattended

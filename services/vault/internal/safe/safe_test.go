@@ -90,11 +90,11 @@ func TestAGrantCoversWhatItNamesAlone(t *testing.T) {
 	w := newWorld(t)
 	w.grant("hf", statement.CredentialGrants{Sink: executor, Services: []string{"chat", "llm"}, Agents: []string{"claude", "codex/one"}})
 	w.grant("hf", statement.CredentialGrants{
-		Sink: egress, Origins: []string{"https://a.example"}, Header: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
+		Sink: egress, Origins: []string{"https://a.example"}, Place: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
 		Until: statement.FormatTime(w.now.Add(time.Hour)),
 	})
 	start := Ask{Sink: executor, Service: "llm", Principal: "claude", Names: []string{"hf"}}
-	request := Ask{Sink: egress, Origin: "https://a.example", Header: "Authorization", Principal: "claude", Names: []string{"hf"}}
+	request := Ask{Sink: egress, Origin: "https://a.example", Place: "Authorization", Principal: "claude", Names: []string{"hf"}}
 	with := func(a Ask, change func(*Ask)) Ask { change(&a); return a }
 	for name, a := range map[string]Ask{
 		"another service":                 with(start, func(a *Ask) { a.Service = "other" }),
@@ -110,7 +110,7 @@ func TestAGrantCoversWhatItNamesAlone(t *testing.T) {
 		"a start by egress":               with(start, func(a *Ask) { a.Sink = egress }),
 		"another origin":                  with(request, func(a *Ask) { a.Origin = "https://b.example" }),
 		"the origin with another port":    with(request, func(a *Ask) { a.Origin = "https://a.example:8443" }),
-		"another header":                  with(request, func(a *Ask) { a.Header = "X-Token" }),
+		"another header":                  with(request, func(a *Ask) { a.Place = "X-Token" }),
 		"a request of another's":          with(request, func(a *Ask) { a.Principal = "codex" }),
 		"a request of nobody's":           with(request, func(a *Ask) { a.Principal = "" }),
 		"neither a service nor an origin": {Sink: egress, Principal: "claude", Names: []string{"hf"}},

@@ -253,9 +253,9 @@ func TestACredentialGoesIntoNoHeaderButByReference(t *testing.T) {
 	v.must(v.redeem(g))
 	key, err := handover.NewKey()
 	v.must(err)
-	req := &vaultv1.ReleaseHeaderRequest{Grant: g, Name: "hf", Origin: "https://a.example", Header: "Authorization", PublicKey: key.Public()}
+	req := &vaultv1.ReleaseForRequestRequest{Grant: g, Name: "hf", Origin: "https://a.example", Place: "Authorization", PublicKey: key.Public()}
 	for _, role := range []optionsv1.Role{executor, gateway, optionsv1.Role_ROLE_OPERATOR, optionsv1.Role_ROLE_EGRESS} {
-		answer, err := vaultv1.NewReleaseServiceClient(v.as(role, "local")).ReleaseHeader(t.Context(), req)
+		answer, err := vaultv1.NewReleaseServiceClient(v.as(role, "local")).ReleaseForRequest(t.Context(), req)
 		if err == nil {
 			t.Fatalf("%v got %v", role, answer)
 		}

@@ -26,7 +26,7 @@ type Credential struct {
 type CredentialGrant struct {
 	Name, Sink        string
 	Services, Origins []string
-	Header, Scheme    string
+	Place, Scheme     string
 	Agents            []string
 	Unattended        bool
 	// EndsAt is zero where it lasts until it is revoked.
@@ -93,7 +93,7 @@ func (s *Store) credentials(ctx context.Context, which string, args ...any) ([]*
 		var g CredentialGrant
 		var services, origins, agents string
 		var unattended, ends int64
-		err := scan(&g.Name, &g.Sink, &services, &origins, &g.Header, &g.Scheme, &agents, &unattended, &ends)
+		err := scan(&g.Name, &g.Sink, &services, &origins, &g.Place, &g.Scheme, &agents, &unattended, &ends)
 		g.Services, g.Origins, g.Agents = strings.Fields(services), strings.Fields(origins), strings.Fields(agents)
 		if g.Unattended = unattended != 0; ends != 0 {
 			g.EndsAt = at(ends)
@@ -197,7 +197,7 @@ func (s *Store) setGrants(ctx context.Context, w writer, name string, grants []C
 		if !g.EndsAt.IsZero() {
 			ends = nanos(g.EndsAt)
 		}
-		if _, err := w.insert(ctx, credentialGrants, name, g.Sink, strings.Join(g.Services, " "), strings.Join(g.Origins, " "), g.Header,
+		if _, err := w.insert(ctx, credentialGrants, name, g.Sink, strings.Join(g.Services, " "), strings.Join(g.Origins, " "), g.Place,
 			g.Scheme, strings.Join(g.Agents, " "), unattended, ends); err != nil {
 			return err
 		}

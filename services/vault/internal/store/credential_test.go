@@ -18,7 +18,7 @@ func testCredentials(t *testing.T, s *Store) {
 	first := CredentialVersion{Name: "hf", Version: 1, Value: []byte{0, 1, 0xff}, AddedBy: "ada", AddedAt: when}
 	second := CredentialVersion{Name: "hf", Version: 2, Value: []byte{2}, AddedBy: "ada", AddedAt: when}
 	services := CredentialGrant{Name: "hf", Sink: "executor", Services: []string{"a", "b"}, Unattended: true, EndsAt: when.Add(time.Hour)}
-	origins := CredentialGrant{Name: "hf", Sink: "egress", Origins: []string{"https://a"}, Header: "Authorization", Scheme: "Bearer", Agents: []string{"x/y"}}
+	origins := CredentialGrant{Name: "hf", Sink: "egress", Origins: []string{"https://a"}, Place: "Authorization", Scheme: "Bearer", Agents: []string{"x/y"}}
 	must(t, s.PutCredential(ctx, &Credential{Name: "other"}, CredentialVersion{Name: "other", Version: 1, Value: []byte{1}}, used(9))) // in nobody's way
 	if err := s.GrantCredential(ctx, services, used(1)); !errors.Is(err, ErrState) {
 		t.Errorf("granted before it is there: %v", err)

@@ -177,7 +177,7 @@ type HttpRequestRequest struct {
 	// Those that say what is sent and wanted. None authenticates, and none is the connection's.
 	Headers map[string]string `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Body    *string           `protobuf:"bytes,4,opt,name=body,proto3,oneof" json:"body,omitempty"`
-	// By header: {"authorization":{"$credential":"github"}}.
+	// By place: {"authorization":{"$credential":"github"}}, {"?key":…} in the URL's query, {"/auth/token":…} in a JSON body.
 	Credentials   map[string]*v1.CredentialReference `protobuf:"bytes,5,rep,name=credentials,proto3" json:"credentials,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -463,14 +463,14 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\fcontent_type\x18\x03 \x01(\tB\x04\x80\xbc\x18\x02R\vcontentType\x12L\n" +
 	"\x04text\x18\x04 \x01(\tB8\x80\xbc\x18\x02\x8a\xbc\x180The page as plain Markdown, or the text as it isR\x04text\x12C\n" +
 	"\x06cursor\x18\x05 \x01(\rB+\x80\xbc\x18\x01\x8a\xbc\x18#Give it to the next call to read onR\x06cursor\x12?\n" +
-	"\x04more\x18\x06 \x01(\bB+\x80\xbc\x18\x01\x8a\xbc\x18#There is more text after the cursorR\x04more\"\xe1\x05\n" +
+	"\x04more\x18\x06 \x01(\bB+\x80\xbc\x18\x01\x8a\xbc\x18#There is more text after the cursorR\x04more\"\xdf\x05\n" +
 	"\x12HttpRequestRequest\x12?\n" +
 	"\x03url\x18\x01 \x01(\tB(\xbaH\x1b\xc8\x01\x01r\x16\x18\x80\x102\x11^https?://[!-~]+$\x92\xbc\x18\x06DomainH\x00R\x03url\x88\x01\x01\x12J\n" +
 	"\x06method\x18\x02 \x01(\tB-\xbaH*\xc8\x01\x01r%R\x03GETR\x04HEADR\x04POSTR\x03PUTR\x05PATCHR\x06DELETEH\x01R\x06method\x88\x01\x01\x12\xd3\x01\n" +
 	"\aheaders\x18\x03 \x03(\v22.durward.egress.v1.HttpRequestRequest.HeadersEntryB\x84\x01\xbaH}\x9a\x01z\x10\x10\"UrS2Q^(accept|content-type|if-(none-)?match|idempotency-key|prefer|([a-z]+-)+version)$*\x1fr\x1d2\x1b^[!-~]([ -~]{0,510}[!-~])?$\x98\xbc\x18\x01R\aheaders\x12*\n" +
 	"\x04body\x18\x04 \x01(\tB\x11\xbaH\n" +
-	"r\b\x18\x80\x80\x02(\x80\x80\x02\x98\xbc\x18\x01H\x02R\x04body\x88\x01\x01\x12~\n" +
-	"\vcredentials\x18\x05 \x03(\v26.durward.egress.v1.HttpRequestRequest.CredentialsEntryB$\xbaH!\x9a\x01\x1e\x10\x04\"\x1ar\x182\x16^[a-z][a-z0-9-]{0,63}$R\vcredentials\x1a:\n" +
+	"r\b\x18\x80\x80\x02(\x80\x80\x02\x98\xbc\x18\x01H\x02R\x04body\x88\x01\x01\x12|\n" +
+	"\vcredentials\x18\x05 \x03(\v26.durward.egress.v1.HttpRequestRequest.CredentialsEntryB\"\xbaH\x1f\x9a\x01\x1c\x10\x04\"\x18r\x162\x14^[a-z?/][!-~]{0,63}$R\vcredentials\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1ad\n" +
@@ -497,12 +497,12 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\x16SecurityReportResponse\x12t\n" +
 	"\x06report\x18\x01 \x01(\tB\\\x80\xbc\x18\x02\x8a\xbc\x18TA policy as text, or an object of JSON as text; put its parts together by the cursorR\x06report\x12\x1c\n" +
 	"\x06cursor\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\x06cursor\x12\x18\n" +
-	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xd4\x05\n" +
+	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xd7\x05\n" +
 	"\vToolService\x12\xd7\x01\n" +
 	"\bFetchUrl\x12\".durward.egress.v1.FetchUrlRequest\x1a#.durward.egress.v1.FetchUrlResponse\"\x81\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18v\n" +
-	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\x82\x02\n" +
-	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa3\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x97\x01\n" +
-	"\fhttp_request\x12\vCall an API\x1avWRITE: a human sees what is sent and must approve it. One request; redirects are answers. Credentials go into headers. \x02`\x01\x12\xe5\x01\n" +
+	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\x85\x02\n" +
+	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa6\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x9a\x01\n" +
+	"\fhttp_request\x12\vCall an API\x1ayWRITE: a human sees what is sent and must approve it. Redirects are answers. Credentials by header, ?query or /body path. \x02`\x01\x12\xe5\x01\n" +
 	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"~\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18s\n" +
 	"\x0fsecurity_report\x12\x11Report on origins\x1aIREAD: asks nobody. Reports which origins this session's requests reached. \x01(\x01B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 

@@ -605,8 +605,9 @@ type CredentialGrant struct {
 	Sink     string                 `protobuf:"bytes,1,opt,name=sink,proto3" json:"sink,omitempty"`
 	Services []string               `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
 	Origins  []string               `protobuf:"bytes,3,rep,name=origins,proto3" json:"origins,omitempty"`
-	// The header that requests to the origins have the value in, after the scheme and a space where there is one.
-	Header string `protobuf:"bytes,4,opt,name=header,proto3" json:"header,omitempty"`
+	// Where requests to the origins have the value: a header, there after the scheme and a space where there is one; "?NAME", a parameter
+	// of the URL; or "/MEMBER/…", a member of a JSON body.
+	Place  string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
 	Scheme string `protobuf:"bytes,5,opt,name=scheme,proto3" json:"scheme,omitempty"`
 	// Clients, or "CLIENT/AGENT", whose calls may use it; none: any whose call a human let happen.
 	Agents []string `protobuf:"bytes,6,rep,name=agents,proto3" json:"agents,omitempty"`
@@ -669,9 +670,9 @@ func (x *CredentialGrant) GetOrigins() []string {
 	return nil
 }
 
-func (x *CredentialGrant) GetHeader() string {
+func (x *CredentialGrant) GetPlace() string {
 	if x != nil {
-		return x.Header
+		return x.Place
 	}
 	return ""
 }
@@ -1138,33 +1139,34 @@ func (x *ReleaseCredentialsResponse) GetSealed() []byte {
 	return nil
 }
 
-type ReleaseHeaderRequest struct {
+type ReleaseForRequestRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Grant *v1.SignedGrant        `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Scheme, host and, where it is not the scheme's own, port: "https://api.example.com".
 	Origin string `protobuf:"bytes,3,opt,name=origin,proto3" json:"origin,omitempty"`
-	Header string `protobuf:"bytes,4,opt,name=header,proto3" json:"header,omitempty"`
+	// As a CredentialGrant has it.
+	Place string `protobuf:"bytes,4,opt,name=place,proto3" json:"place,omitempty"`
 	// Made for this call: handover.NewKey.
 	PublicKey     []byte `protobuf:"bytes,5,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseHeaderRequest) Reset() {
-	*x = ReleaseHeaderRequest{}
+func (x *ReleaseForRequestRequest) Reset() {
+	*x = ReleaseForRequestRequest{}
 	mi := &file_durward_vault_v1_credential_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseHeaderRequest) String() string {
+func (x *ReleaseForRequestRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseHeaderRequest) ProtoMessage() {}
+func (*ReleaseForRequestRequest) ProtoMessage() {}
 
-func (x *ReleaseHeaderRequest) ProtoReflect() protoreflect.Message {
+func (x *ReleaseForRequestRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_durward_vault_v1_credential_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1176,68 +1178,68 @@ func (x *ReleaseHeaderRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseHeaderRequest.ProtoReflect.Descriptor instead.
-func (*ReleaseHeaderRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReleaseForRequestRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseForRequestRequest) Descriptor() ([]byte, []int) {
 	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *ReleaseHeaderRequest) GetGrant() *v1.SignedGrant {
+func (x *ReleaseForRequestRequest) GetGrant() *v1.SignedGrant {
 	if x != nil {
 		return x.Grant
 	}
 	return nil
 }
 
-func (x *ReleaseHeaderRequest) GetName() string {
+func (x *ReleaseForRequestRequest) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *ReleaseHeaderRequest) GetOrigin() string {
+func (x *ReleaseForRequestRequest) GetOrigin() string {
 	if x != nil {
 		return x.Origin
 	}
 	return ""
 }
 
-func (x *ReleaseHeaderRequest) GetHeader() string {
+func (x *ReleaseForRequestRequest) GetPlace() string {
 	if x != nil {
-		return x.Header
+		return x.Place
 	}
 	return ""
 }
 
-func (x *ReleaseHeaderRequest) GetPublicKey() []byte {
+func (x *ReleaseForRequestRequest) GetPublicKey() []byte {
 	if x != nil {
 		return x.PublicKey
 	}
 	return nil
 }
 
-type ReleaseHeaderResponse struct {
+type ReleaseForRequestResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One handover.Value, the whole of the header's value, encrypted (HPKE) to the key; handover.ForHeader says what it is bound to.
+	// One handover.Value, the whole of what stands there, encrypted (HPKE) to the key; handover.ForRequest says what it is bound to.
 	Sealed        []byte `protobuf:"bytes,1,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReleaseHeaderResponse) Reset() {
-	*x = ReleaseHeaderResponse{}
+func (x *ReleaseForRequestResponse) Reset() {
+	*x = ReleaseForRequestResponse{}
 	mi := &file_durward_vault_v1_credential_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReleaseHeaderResponse) String() string {
+func (x *ReleaseForRequestResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReleaseHeaderResponse) ProtoMessage() {}
+func (*ReleaseForRequestResponse) ProtoMessage() {}
 
-func (x *ReleaseHeaderResponse) ProtoReflect() protoreflect.Message {
+func (x *ReleaseForRequestResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_durward_vault_v1_credential_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1249,12 +1251,12 @@ func (x *ReleaseHeaderResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReleaseHeaderResponse.ProtoReflect.Descriptor instead.
-func (*ReleaseHeaderResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReleaseForRequestResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseForRequestResponse) Descriptor() ([]byte, []int) {
 	return file_durward_vault_v1_credential_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *ReleaseHeaderResponse) GetSealed() []byte {
+func (x *ReleaseForRequestResponse) GetSealed() []byte {
 	if x != nil {
 		return x.Sealed
 	}
@@ -1303,12 +1305,12 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\bservices\x18\x05 \x03(\tR\bservices\x12?\n" +
 	"\bversions\x18\x06 \x03(\v2#.durward.vault.v1.CredentialVersionR\bversions\x12)\n" +
 	"\x04uses\x18\a \x03(\v2\x15.durward.vault.v1.UseR\x04uses\x129\n" +
-	"\x06grants\x18\b \x03(\v2!.durward.vault.v1.CredentialGrantR\x06grants\"\xf8\x01\n" +
+	"\x06grants\x18\b \x03(\v2!.durward.vault.v1.CredentialGrantR\x06grants\"\xf6\x01\n" +
 	"\x0fCredentialGrant\x12\x12\n" +
 	"\x04sink\x18\x01 \x01(\tR\x04sink\x12\x1a\n" +
 	"\bservices\x18\x02 \x03(\tR\bservices\x12\x18\n" +
-	"\aorigins\x18\x03 \x03(\tR\aorigins\x12\x16\n" +
-	"\x06header\x18\x04 \x01(\tR\x06header\x12\x16\n" +
+	"\aorigins\x18\x03 \x03(\tR\aorigins\x12\x14\n" +
+	"\x05place\x18\x04 \x01(\tR\x05place\x12\x16\n" +
 	"\x06scheme\x18\x05 \x01(\tR\x06scheme\x12\x16\n" +
 	"\x06agents\x18\x06 \x03(\tR\x06agents\x12\x1e\n" +
 	"\n" +
@@ -1344,16 +1346,16 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\n" +
 	"public_key\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\"4\n" +
 	"\x1aReleaseCredentialsResponse\x12\x16\n" +
-	"\x06sealed\x18\x01 \x01(\fR\x06sealed\"\x8c\x02\n" +
-	"\x14ReleaseHeaderRequest\x12:\n" +
+	"\x06sealed\x18\x01 \x01(\fR\x06sealed\"\x92\x02\n" +
+	"\x18ReleaseForRequestRequest\x12:\n" +
 	"\x05grant\x18\x01 \x01(\v2\x1c.durward.call.v1.SignedGrantB\x06\xbaH\x03\xc8\x01\x01R\x05grant\x126\n" +
 	"\x04name\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9_.-]{0,63}$R\x04name\x12\"\n" +
 	"\x06origin\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\xac\x02R\x06origin\x123\n" +
-	"\x06header\x18\x04 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x06header\x12'\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xac\x02R\x06origin\x125\n" +
+	"\x05place\x18\x04 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z?/][!-~]{0,127}$R\x05place\x12'\n" +
 	"\n" +
-	"public_key\x18\x05 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\"/\n" +
-	"\x15ReleaseHeaderResponse\x12\x16\n" +
+	"public_key\x18\x05 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x10R\tpublicKey\"3\n" +
+	"\x19ReleaseForRequestResponse\x12\x16\n" +
 	"\x06sealed\x18\x01 \x01(\fR\x06sealed*Q\n" +
 	"\bDelivery\x12\x18\n" +
 	"\x14DELIVERY_UNSPECIFIED\x10\x00\x12\x11\n" +
@@ -1366,10 +1368,10 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x0fListCredentials\x12(.durward.vault.v1.ListCredentialsRequest\x1a).durward.vault.v1.ListCredentialsResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x06Unseal\x12\x1f.durward.vault.v1.UnsealRequest\x1a .durward.vault.v1.UnsealResponse\"\x05\xaa\xbb\x18\x01\x06\x12^\n" +
 	"\n" +
-	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\xf1\x01\n" +
+	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\xfd\x01\n" +
 	"\x0eReleaseService\x12v\n" +
-	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x05\xaa\xbb\x18\x01\x03\x12g\n" +
-	"\rReleaseHeader\x12&.durward.vault.v1.ReleaseHeaderRequest\x1a'.durward.vault.v1.ReleaseHeaderResponse\"\x05\xaa\xbb\x18\x01\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
+	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x05\xaa\xbb\x18\x01\x03\x12s\n" +
+	"\x11ReleaseForRequest\x12*.durward.vault.v1.ReleaseForRequestRequest\x1a+.durward.vault.v1.ReleaseForRequestResponse\"\x05\xaa\xbb\x18\x01\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (
 	file_durward_vault_v1_credential_proto_rawDescOnce sync.Once
@@ -1405,8 +1407,8 @@ var file_durward_vault_v1_credential_proto_goTypes = []any{
 	(*RotateKeysResponse)(nil),         // 16: durward.vault.v1.RotateKeysResponse
 	(*ReleaseCredentialsRequest)(nil),  // 17: durward.vault.v1.ReleaseCredentialsRequest
 	(*ReleaseCredentialsResponse)(nil), // 18: durward.vault.v1.ReleaseCredentialsResponse
-	(*ReleaseHeaderRequest)(nil),       // 19: durward.vault.v1.ReleaseHeaderRequest
-	(*ReleaseHeaderResponse)(nil),      // 20: durward.vault.v1.ReleaseHeaderResponse
+	(*ReleaseForRequestRequest)(nil),   // 19: durward.vault.v1.ReleaseForRequestRequest
+	(*ReleaseForRequestResponse)(nil),  // 20: durward.vault.v1.ReleaseForRequestResponse
 	(*v1.HumanStatement)(nil),          // 21: durward.call.v1.HumanStatement
 	(*timestamppb.Timestamp)(nil),      // 22: google.protobuf.Timestamp
 	(*v1.SignedGrant)(nil),             // 23: durward.call.v1.SignedGrant
@@ -1426,7 +1428,7 @@ var file_durward_vault_v1_credential_proto_depIdxs = []int32{
 	22, // 11: durward.vault.v1.CredentialVersion.added_at:type_name -> google.protobuf.Timestamp
 	22, // 12: durward.vault.v1.Use.used_at:type_name -> google.protobuf.Timestamp
 	23, // 13: durward.vault.v1.ReleaseCredentialsRequest.grant:type_name -> durward.call.v1.SignedGrant
-	23, // 14: durward.vault.v1.ReleaseHeaderRequest.grant:type_name -> durward.call.v1.SignedGrant
+	23, // 14: durward.vault.v1.ReleaseForRequestRequest.grant:type_name -> durward.call.v1.SignedGrant
 	1,  // 15: durward.vault.v1.CredentialService.ChangeCredential:input_type -> durward.vault.v1.ChangeCredentialRequest
 	3,  // 16: durward.vault.v1.CredentialService.RevokeCredential:input_type -> durward.vault.v1.RevokeCredentialRequest
 	5,  // 17: durward.vault.v1.CredentialService.RemoveCredential:input_type -> durward.vault.v1.RemoveCredentialRequest
@@ -1434,7 +1436,7 @@ var file_durward_vault_v1_credential_proto_depIdxs = []int32{
 	13, // 19: durward.vault.v1.CredentialService.Unseal:input_type -> durward.vault.v1.UnsealRequest
 	15, // 20: durward.vault.v1.CredentialService.RotateKeys:input_type -> durward.vault.v1.RotateKeysRequest
 	17, // 21: durward.vault.v1.ReleaseService.ReleaseCredentials:input_type -> durward.vault.v1.ReleaseCredentialsRequest
-	19, // 22: durward.vault.v1.ReleaseService.ReleaseHeader:input_type -> durward.vault.v1.ReleaseHeaderRequest
+	19, // 22: durward.vault.v1.ReleaseService.ReleaseForRequest:input_type -> durward.vault.v1.ReleaseForRequestRequest
 	2,  // 23: durward.vault.v1.CredentialService.ChangeCredential:output_type -> durward.vault.v1.ChangeCredentialResponse
 	4,  // 24: durward.vault.v1.CredentialService.RevokeCredential:output_type -> durward.vault.v1.RevokeCredentialResponse
 	6,  // 25: durward.vault.v1.CredentialService.RemoveCredential:output_type -> durward.vault.v1.RemoveCredentialResponse
@@ -1442,7 +1444,7 @@ var file_durward_vault_v1_credential_proto_depIdxs = []int32{
 	14, // 27: durward.vault.v1.CredentialService.Unseal:output_type -> durward.vault.v1.UnsealResponse
 	16, // 28: durward.vault.v1.CredentialService.RotateKeys:output_type -> durward.vault.v1.RotateKeysResponse
 	18, // 29: durward.vault.v1.ReleaseService.ReleaseCredentials:output_type -> durward.vault.v1.ReleaseCredentialsResponse
-	20, // 30: durward.vault.v1.ReleaseService.ReleaseHeader:output_type -> durward.vault.v1.ReleaseHeaderResponse
+	20, // 30: durward.vault.v1.ReleaseService.ReleaseForRequest:output_type -> durward.vault.v1.ReleaseForRequestResponse
 	23, // [23:31] is the sub-list for method output_type
 	15, // [15:23] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name

@@ -326,7 +326,7 @@ var CredentialService_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	ReleaseService_ReleaseCredentials_FullMethodName = "/durward.vault.v1.ReleaseService/ReleaseCredentials"
-	ReleaseService_ReleaseHeader_FullMethodName      = "/durward.vault.v1.ReleaseService/ReleaseHeader"
+	ReleaseService_ReleaseForRequest_FullMethodName  = "/durward.vault.v1.ReleaseService/ReleaseForRequest"
 )
 
 // ReleaseServiceClient is the client API for ReleaseService service.
@@ -339,11 +339,11 @@ type ReleaseServiceClient interface {
 	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
 	// statement lets it have unattended.
 	ReleaseCredentials(ctx context.Context, in *ReleaseCredentialsRequest, opts ...grpc.CallOption) (*ReleaseCredentialsResponse, error)
-	// ReleaseHeader encrypts what a credential puts into one header of requests to one origin, to a key that the caller made for this
+	// ReleaseForRequest encrypts what a credential puts into one place of requests to one origin, to a key that the caller made for this
 	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and
-	// a "url" of that origin; a human granted the credential to that origin, header and agent; and the agent's line in clients.yaml
+	// a "url" of that origin; a human granted the credential to that origin, place and agent; and the agent's line in clients.yaml
 	// names the credential. Otherwise CODE_DENIED, or CODE_SEALED. The caller forgets the value when the call ends.
-	ReleaseHeader(ctx context.Context, in *ReleaseHeaderRequest, opts ...grpc.CallOption) (*ReleaseHeaderResponse, error)
+	ReleaseForRequest(ctx context.Context, in *ReleaseForRequestRequest, opts ...grpc.CallOption) (*ReleaseForRequestResponse, error)
 }
 
 type releaseServiceClient struct {
@@ -364,10 +364,10 @@ func (c *releaseServiceClient) ReleaseCredentials(ctx context.Context, in *Relea
 	return out, nil
 }
 
-func (c *releaseServiceClient) ReleaseHeader(ctx context.Context, in *ReleaseHeaderRequest, opts ...grpc.CallOption) (*ReleaseHeaderResponse, error) {
+func (c *releaseServiceClient) ReleaseForRequest(ctx context.Context, in *ReleaseForRequestRequest, opts ...grpc.CallOption) (*ReleaseForRequestResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReleaseHeaderResponse)
-	err := c.cc.Invoke(ctx, ReleaseService_ReleaseHeader_FullMethodName, in, out, cOpts...)
+	out := new(ReleaseForRequestResponse)
+	err := c.cc.Invoke(ctx, ReleaseService_ReleaseForRequest_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -384,11 +384,11 @@ type ReleaseServiceServer interface {
 	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
 	// statement lets it have unattended.
 	ReleaseCredentials(context.Context, *ReleaseCredentialsRequest) (*ReleaseCredentialsResponse, error)
-	// ReleaseHeader encrypts what a credential puts into one header of requests to one origin, to a key that the caller made for this
+	// ReleaseForRequest encrypts what a credential puts into one place of requests to one origin, to a key that the caller made for this
 	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and
-	// a "url" of that origin; a human granted the credential to that origin, header and agent; and the agent's line in clients.yaml
+	// a "url" of that origin; a human granted the credential to that origin, place and agent; and the agent's line in clients.yaml
 	// names the credential. Otherwise CODE_DENIED, or CODE_SEALED. The caller forgets the value when the call ends.
-	ReleaseHeader(context.Context, *ReleaseHeaderRequest) (*ReleaseHeaderResponse, error)
+	ReleaseForRequest(context.Context, *ReleaseForRequestRequest) (*ReleaseForRequestResponse, error)
 	mustEmbedUnimplementedReleaseServiceServer()
 }
 
@@ -402,8 +402,8 @@ type UnimplementedReleaseServiceServer struct{}
 func (UnimplementedReleaseServiceServer) ReleaseCredentials(context.Context, *ReleaseCredentialsRequest) (*ReleaseCredentialsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseCredentials not implemented")
 }
-func (UnimplementedReleaseServiceServer) ReleaseHeader(context.Context, *ReleaseHeaderRequest) (*ReleaseHeaderResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReleaseHeader not implemented")
+func (UnimplementedReleaseServiceServer) ReleaseForRequest(context.Context, *ReleaseForRequestRequest) (*ReleaseForRequestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseForRequest not implemented")
 }
 func (UnimplementedReleaseServiceServer) mustEmbedUnimplementedReleaseServiceServer() {}
 func (UnimplementedReleaseServiceServer) testEmbeddedByValue()                        {}
@@ -444,20 +444,20 @@ func _ReleaseService_ReleaseCredentials_Handler(srv interface{}, ctx context.Con
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ReleaseService_ReleaseHeader_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReleaseHeaderRequest)
+func _ReleaseService_ReleaseForRequest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseForRequestRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ReleaseServiceServer).ReleaseHeader(ctx, in)
+		return srv.(ReleaseServiceServer).ReleaseForRequest(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ReleaseService_ReleaseHeader_FullMethodName,
+		FullMethod: ReleaseService_ReleaseForRequest_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ReleaseServiceServer).ReleaseHeader(ctx, req.(*ReleaseHeaderRequest))
+		return srv.(ReleaseServiceServer).ReleaseForRequest(ctx, req.(*ReleaseForRequestRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -474,8 +474,8 @@ var ReleaseService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ReleaseService_ReleaseCredentials_Handler,
 		},
 		{
-			MethodName: "ReleaseHeader",
-			Handler:    _ReleaseService_ReleaseHeader_Handler,
+			MethodName: "ReleaseForRequest",
+			Handler:    _ReleaseService_ReleaseForRequest_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -163,6 +163,7 @@ stay until they are removed: durward credential remove NAME --version N.
 type grant struct {
 	origins, agents []string
 	header, scheme  string
+	query, body     string
 	unattended      bool
 	lasts           time.Duration
 	how             *cli.Asking
@@ -177,14 +178,15 @@ func (a *app) grantCommand() *cobra.Command {
 is granted here. With --unattended it gets it in starts without a call too: a restart by rule, a boot mode, the undoing of a
 switch after the executor was restarted.
 
-With --origin the value goes into a header of requests that agents make: to that origin exactly, by the agents named here
-whose line in clients.yaml names the credential, in calls that you let happen and that refer to it:
-{"$credential":"NAME"}. No agent sees it.
+With --origin the value goes into requests that agents make: to that origin exactly, by the agents named here whose line in
+clients.yaml names the credential, in calls that you let happen and that refer to it: {"$credential":"NAME"}. No agent sees
+it. It goes into a header, unless --query or --body name another place; of --scheme Basic it is NAME:PASSWORD.
 
 What is not said here stays as it was granted before; --agent and --origin are added to what is there.`,
 		Example: `  durward credential grant hf-token llm
   durward credential grant hf-token llm --unattended --for 720h
-  durward credential grant github --origin https://api.github.com --agent claude`,
+  durward credential grant github --origin https://api.github.com --agent claude
+  durward credential grant maps --origin https://maps.example --agent claude --query key`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
@@ -193,9 +195,13 @@ What is not said here stays as it was granted before; --agent and --origin are a
 	flags.StringArrayVar(&g.agents, "agent", nil, "calls of this `CLIENT`, or CLIENT/AGENT, alone")
 	flags.StringVar(&g.header, "header", "Authorization", "with --origin: the `HEADER` that the value goes into")
 	flags.StringVar(&g.scheme, "scheme", "Bearer", "with --origin: what stands before the value; \"\" for nothing")
+	flags.StringVar(&g.query, "query", "", "with --origin: the `PARAMETER` of the URL that holds the value, instead of a header")
+	flags.StringVar(&g.body, "body", "", "with --origin: the `/MEMBER` of a JSON body that holds the value, instead of a header")
+	cmd.MarkFlagsMutuallyExclusive("header", "query", "body")
+	cmd.MarkFlagsMutuallyExclusive("scheme", "query", "body")
 	flags.BoolVar(&g.unattended, "unattended", false, "services get it in starts without a call too")
 	flags.DurationVar(&g.lasts, "for", 0, "it ends by itself after this time (default: when it is revoked)")
-	for _, name := range []string{"origin", "agent", "header", "scheme", "for"} {
+	for _, name := range []string{"origin", "agent", "header", "scheme", "query", "body", "for"} {
 		cli.CompleteFlag(cmd, name, cobra.NoFileCompletions)
 	}
 	g.how = cli.AskingFlags(cmd)
@@ -215,14 +221,26 @@ What is not said here stays as it was granted before; --agent and --origin are a
 	return cmd
 }
 
+// place is where the value goes in requests, as statements have it.
+func (g *grant) place() string {
+	switch {
+	case g.query != "":
+		return "?" + g.query
+	case g.body != "":
+		return "/" + strings.TrimPrefix(g.body, "/")
+	}
+	return g.header
+}
+
 // granted is the whole of what one sink may do with a credential once the flags are added to what it may do now.
 func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential, services []string, g grant, said func(flag string) bool) (*statement.CredentialGrants, error) {
 	toOrigins := len(g.origins) > 0
+	inRequest := said("header") || said("query") || said("body")
 	switch {
 	case toOrigins == (len(services) > 0):
 		return nil, cli.Usage("Name services, or --origin.", "it is not said to whom it is granted, or two things at once are")
-	case toOrigins && g.unattended, !toOrigins && (said("header") || said("scheme")):
-		return nil, cli.Usage("--header and --scheme go with --origin, --unattended with services.", "the flags do not fit together")
+	case toOrigins && g.unattended, !toOrigins && (inRequest || said("scheme")):
+		return nil, cli.Usage("--header, --scheme, --query and --body go with --origin, --unattended with services.", "the flags do not fit together")
 	case g.lasts < 0:
 		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
 	}
@@ -236,7 +254,7 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		if err != nil {
 			return nil, err
 		}
-		to.Sink, to.Header, to.Scheme = egress.String(), g.header, g.scheme
+		to.Sink, to.Place, to.Scheme = egress.String(), g.place(), g.scheme
 	}
 	for _, now := range c.GetGrants() {
 		if now.GetSink() != to.Sink {
@@ -246,12 +264,15 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		if now.GetEndsAt() != nil && now.GetEndsAt().AsTime().After(a.Now()) {
 			to.Until = statement.FormatTime(now.GetEndsAt().AsTime())
 		}
-		if !said("header") && toOrigins {
-			to.Header = now.GetHeader()
+		if !inRequest && toOrigins {
+			to.Place = now.GetPlace()
 		}
 		if !said("scheme") && toOrigins {
 			to.Scheme = now.GetScheme()
 		}
+	}
+	if strings.HasPrefix(to.Place, "?") || strings.HasPrefix(to.Place, "/") {
+		to.Scheme = ""
 	}
 	if said("unattended") {
 		to.Unattended = g.unattended
@@ -355,7 +376,7 @@ func (a *app) change(ctx context.Context, s *cli.Session, question string, how c
 func grantedTo(c *vaultv1.Credential) string {
 	var to []string
 	for _, g := range c.GetGrants() {
-		to = append(to, approval.Granted(g.GetServices(), g.GetOrigins(), g.GetHeader(), g.GetScheme(), g.GetAgents(), g.GetUnattended(), ends(g)))
+		to = append(to, approval.Granted(g.GetServices(), g.GetOrigins(), g.GetPlace(), g.GetScheme(), g.GetAgents(), g.GetUnattended(), ends(g)))
 	}
 	if len(to) == 0 {
 		return "granted to no service"
