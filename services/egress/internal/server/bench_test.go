@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -25,17 +26,46 @@ func benched(b *testing.B, handler http.HandlerFunc) (server *httptest.Server, t
 	server = httptest.NewServer(handler)
 	b.Cleanup(server.Close)
 	at := strings.TrimPrefix(server.URL, "http://")
+	tools = allowed(b, at, dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(at)}, Redirects: 5})
+	return server, tools, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// allowed are tools that may reach one address.
+func allowed(b *testing.B, at string, out dialer.Config) *Tools {
+	b.Helper()
 	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, fmt.Appendf(nil, "allow: [%q]\n", at))
 	if err != nil {
 		b.Fatal(err)
 	}
-	tools, err = NewTools(Config{
-		Metrics: prometheus.NewRegistry(), Dialer: dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(at)}, Redirects: 5}, Domains: func() *destination.List { return list },
-	})
+	tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Dialer: out, Domains: func() *destination.List { return list }})
 	if err != nil {
 		b.Fatal(err)
 	}
-	return server, tools, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return tools
+}
+
+// upstream is a proxy that connects to one server, whatever address it is asked for.
+func upstream(b *testing.B, to string) netip.AddrPort {
+	b.Helper()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		near, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer func() { _ = near.Close() }()
+		far, err := net.Dial("tcp", to)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		defer func() { _ = far.Close() }()
+		_, _ = io.WriteString(near, "HTTP/1.1 200 Connected\r\n\r\n") // the client fails where this does
+		go func() { _, _ = io.Copy(far, near) }()                     // until either ends
+		_, _ = io.Copy(near, far)                                     // until either ends
+	}))
+	b.Cleanup(proxy.Close)
+	return netip.MustParseAddrPort(strings.TrimPrefix(proxy.URL, "http://"))
 }
 
 func get(ctx context.Context, client *http.Client, url string) error {
@@ -52,7 +82,8 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	return err
 }
 
-// BenchmarkFetch is fetch_url of a loopback page, the judgement of its address and its way into Markdown included, beside net/http alone.
+// BenchmarkFetch is fetch_url of a loopback page, the judgement of its address and its way into Markdown included, beside the same through
+// an upstream proxy and net/http alone.
 func BenchmarkFetch(b *testing.B) {
 	page := "<html><body>" + strings.Repeat("<p>A paragraph with <a href=\"/x\">a link</a>.</p>", 80) + "</body></html>"
 	server, tools, bare := benched(b, answering("text/html; charset=utf-8", page))
@@ -60,6 +91,17 @@ func BenchmarkFetch(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := fetch(tools, server.URL); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("upstream", func(b *testing.B) {
+		// An address of the public network, which the proxy alone is told: nothing dials it.
+		const public = "93.184.216.34"
+		proxied := allowed(b, public, dialer.Config{Upstream: upstream(b, strings.TrimPrefix(server.URL, "http://"))})
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := fetch(proxied, "http://"+public+"/"); err != nil {
 				b.Fatal(err)
 			}
 		}
