@@ -32,7 +32,7 @@ func TestDrips(t *testing.T) {
 				if n == 3 {
 					dripped <- struct{}{}
 				}
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) // what drips is what is tested
 				_, err = conn.Write([]byte("a"))
 			}
 		}

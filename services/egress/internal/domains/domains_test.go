@@ -70,7 +70,7 @@ func TestLayers(t *testing.T) {
 	defer end()
 	until := func(what string, is func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) { // nothing tells when a file was taken over
 			if time.Now().After(deadline) {
 				t.Fatalf("not taken over: %s; refused %q, %+v", what, d.Refused(), d.Current())
 			}

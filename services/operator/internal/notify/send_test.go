@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log"
 	"net/http"
@@ -228,7 +229,11 @@ func TestCommandFailures(t *testing.T) {
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("it is not ended: %v", err)
 	}
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 60_000); n != 1 {
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 60_000)
+	}
+	if n != 1 {
 		t.Errorf("what it started lives on: %v", err)
 	}
 	if err := unix.Close(process); err != nil {

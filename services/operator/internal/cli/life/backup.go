@@ -63,6 +63,7 @@ encrypt to: keep its file away from this host, since who has it can read every b
 	cmd.Flags().IntVar(&keep, "keep", 0, "of the backups in a folder, keep the newest so many (default: all)")
 	cmd.Flags().StringVar(&newKey, "new-key", "", "write an age identity into this `file`, which must not exist, print its recipient, and make no backup")
 	cli.CompleteFlag(cmd, "new-key", cli.CompleteFiles())
+	cli.CompleteFlag(cmd, "keep", cli.OneOf("7", "14", "30"))
 	return cmd
 }
 
