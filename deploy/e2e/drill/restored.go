@@ -20,6 +20,7 @@ const keepAsItWas = "restore-as-it-was"
 // restored has a human put a backup back that was made when grants, an approval, a scope and a command were good, after each was used. Its
 // effects are what they do once more: before the human resumes, and afterwards. What was read by a permit of before counts too.
 func restored(w *world) (trials, effects int) {
+	w.resume() // the control of what was done before may have left a halt
 	key, file := w.h.Path("backup.key"), w.h.Path("backup")
 	recipient := strings.TrimSpace(w.h.Durward("backup", "--new-key", key))
 	m := w.arrange()
