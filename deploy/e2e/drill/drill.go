@@ -78,6 +78,7 @@ func Groups() []Group {
 		{Name: "crowd", Lines: crowdLines()},
 		{Name: "programs", Lines: programLines()},
 		{Name: "state", Lines: stateLines()},
+		{Name: "restored", Lines: restoredLines()},
 		{Name: "witnesses", Lines: rewrittenLines()},
 		{Name: "secrets", Lines: secretLines()},
 		{Name: "unseal", Lines: unsealLines()},

@@ -17,10 +17,13 @@ import (
 // keepAsItWas is a file in a state folder with which a weakened restore leaves the copy's epoch as it is, and halts nothing.
 const keepAsItWas = "restore-as-it-was"
 
+// restoredLines are apart, since the controls of other attacks on state leave halts behind. The control is a restore that raises no epoch, by
+// a file: the restore is told nothing of guards.
+func restoredLines() []Line { return []Line{{"state-restored", nil, restored}} }
+
 // restored has a human put a backup back that was made when grants, an approval, a scope and a command were good, after each was used. Its
 // effects are what they do once more: before the human resumes, and afterwards. What was read by a permit of before counts too.
 func restored(w *world) (trials, effects int) {
-	w.resume() // the control of what was done before may have left a halt
 	key, file := w.h.Path("backup.key"), w.h.Path("backup")
 	recipient := strings.TrimSpace(w.h.Durward("backup", "--new-key", key))
 	m := w.arrange()

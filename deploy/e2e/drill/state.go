@@ -31,8 +31,6 @@ func stateLines() []Line {
 		{"audit-withholds-bodies", nil, auditWithholds},
 		{"state-rolled-back", both("state"), rolledBack},
 		{"state-lost", both("state"), lost},
-		// Its control is a restore that raises no epoch, by a file: the restore is told nothing of guards.
-		{"state-restored", nil, restored},
 		// Last: its control leaves what is halted with its guard.
 		{"state-damaged", both("state"), damaged},
 	}
