@@ -229,7 +229,11 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 	for range w.tries(40, 20) {
 		trials++
 		w.pause(ctx, 50*time.Millisecond)
-		if _, err := modest.Tokenise(w.t.Context(), little); err != nil {
+		_, err := modest.Tokenise(w.t.Context(), little)
+		if err != nil { // a busy machine may be late once
+			_, err = modest.Tokenise(w.t.Context(), little)
+		}
+		if err != nil {
 			effects++
 		}
 		if w.caught(effects) {
