@@ -147,7 +147,7 @@ func (g gateway) call(e era, c client, tool, arguments string) *message {
 // fillers are legal values of parameters that name nothing that is there.
 var fillers = map[string]string{
 	"service_id": "no-such-service", "mode_id": "no-such-mode", "model_id": "no-such/model", "plan_digest": strings.Repeat("0", 64),
-	"operation_id": strings.Repeat("0", 32), "reason": "because",
+	"operation_id": strings.Repeat("0", 32), "reason": "because", "text": "a line",
 }
 
 // within puts a string into an argument, by the argument's type: as it is, into a list beside a legal one, or as the key of a map.
@@ -182,7 +182,8 @@ func (g gateway) toolSurfaces(list json.RawMessage) ([]surface, error) {
 		if len(texts) == 0 {
 			continue
 		}
-		out = append(out, surface{name: tool.Name + ": " + strings.Join(texts, ", "), eras: both, main: true, build: func(e era, c client, s string) *message {
+		// tokenize gives its text back.
+		out = append(out, surface{name: tool.Name + ": " + strings.Join(texts, ", "), eras: both, main: true, returned: tool.Name == "tokenize", build: func(e era, c client, s string) *message {
 			var members []string
 			for _, name := range texts {
 				members = append(members, quote(name)+":"+quote(s))
