@@ -87,7 +87,7 @@ func ParseList(from Source, raw []byte) (*List, error) {
 		Allow []any `yaml:"allow"`
 		Block []any `yaml:"block"`
 	}
-	if blank(raw) {
+	if config.Blank(raw) {
 		return &List{}, nil
 	}
 	if err := config.Parse(name, raw, &file); err != nil {
@@ -105,16 +105,6 @@ func ParseList(from Source, raw []byte) (*List, error) {
 		return nil, fmt.Errorf("%s: block: %w", name, err)
 	}
 	return l, nil
-}
-
-// blank reports whether a file holds comments and nothing else.
-func blank(raw []byte) bool {
-	for line := range strings.Lines(string(raw)) {
-		if text := strings.TrimSpace(line); text != "" && text[0] != '#' {
-			return false
-		}
-	}
-	return true
 }
 
 func entries(raw []any, allow bool, from Source) ([]Entry, index, error) {
