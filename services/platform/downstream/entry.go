@@ -1,0 +1,90 @@
+package downstream
+
+import (
+	"time"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+)
+
+// Bounds of what a human's file holds.
+const (
+	// MaxServers is how many children run at once, and how many entries there may be.
+	MaxServers = 20
+	// MaxToolName is the most characters of SERVER__TOOL.
+	MaxToolName = 64
+	// Separator stands between a server's id and its tool's name.
+	Separator = "__"
+)
+
+// Entry is one server of servers.yaml. Exactly one of Program, NPM and URL is set.
+type Entry struct {
+	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + Separator.
+	ID string
+	// Program is an executable and its arguments; NPM a package; URL a remote server's Streamable HTTP endpoint, over https.
+	Program *Program
+	NPM     *Package
+	URL     string
+	// Bearer names the credential of the vault that a remote server is called with; empty: none.
+	Bearer  string
+	Sandbox Sandbox
+	// Env are variables with values that are no secret, and Credentials those whose value is a credential of the vault, by its name.
+	Env         map[string]string
+	Credentials map[string]string
+	Timeouts    Timeouts
+	// Allow are the tools that are offered, by the server's own names; empty: all that the lock has.
+	Allow []string
+	// Tiers are what a human says of tools: READ runs without asking; those that are not named are WRITE.
+	Tiers map[string]optionsv1.Tier
+	// Roles say what arguments are, by tool and by JSON pointer: RoleURL, RolePath.
+	Roles map[string]map[string]Role
+	// Shared: one instance serves every principal, and its state is theirs together.
+	Shared bool
+	// Remote: clients on other hosts may use it though it is a program of this one.
+	Remote bool
+	// Resources and Prompts: those of the server are offered, too.
+	Resources, Prompts bool
+	// Images: pictures in results are passed on, which nobody can look through for personal data.
+	Images bool
+}
+
+// Program is what a server's process is.
+type Program struct {
+	Path string
+	Args []string
+}
+
+// Package is an exact version of an npm package, installed from a lock with integrity and without its scripts.
+type Package struct {
+	Name, Version string
+	// Bin is the program of the package that is started, relative to the package; empty: its only one.
+	Bin  string
+	Args []string
+}
+
+// Sandbox is what a child sees of the host.
+type Sandbox struct {
+	// None: no sandbox at all. In development alone.
+	None bool
+	// Read and Write are folders of the host, absolute, that the child sees at the same place. Its own folder is at /data, with or without.
+	Read, Write []string
+	// Domains may be reached, through egress' proxy: "example.com", "*.example.com". Empty: no network at all.
+	Domains []string
+	// MemoryMiB, CPU (in cores) and Processes bound it: 512, 1 and 64 where the file says nothing.
+	MemoryMiB int
+	CPU       float64
+	Processes int
+}
+
+// Timeouts bound a child: 30 s, 30 s and 10 min where the file says nothing.
+type Timeouts struct {
+	Ready, Call, Idle time.Duration
+}
+
+// Role is what an argument is.
+type Role string
+
+// The roles. A URL is judged before the call, and a path stays inside the server's folders.
+const (
+	RoleURL  Role = "url"
+	RolePath Role = "path"
+)
