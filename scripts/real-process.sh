@@ -2,5 +2,5 @@
 # Programs in control groups, as production starts them: limits that the kernel holds to, another user, and nobody left behind.
 # Needs root, Go and a host that lets root make control groups. Arguments go to `go test`.
 set -euo pipefail
-cd "$(dirname "$0")/../services/executor"
-CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -v "$@" ./internal/driver/process/...
+cd "$(dirname "$0")/.."
+CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -v "$@" ./services/platform/cgroup ./services/executor/internal/driver/process/...

@@ -32,8 +32,8 @@ import (
 	"durward.internal/services/executor/internal/driver/cause"
 	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/executor/internal/driver/pin"
-	"durward.internal/services/executor/internal/driver/process/cgroup"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/cgroup"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/procfs"
 )
@@ -99,7 +99,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("process driver: %w", err)
 	}
 	if !cfg.Development {
-		if d.groups, err = cgroup.Open(d.runDir); err != nil {
+		if d.groups, err = cgroup.Open(cgroup.Config{Key: d.runDir, Leaf: "durward-executor"}); err != nil {
 			d.groups = nil
 			d.log.Warn("services get no control groups; their limits are not enforced", "error", err)
 		}

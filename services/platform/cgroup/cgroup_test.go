@@ -93,7 +93,7 @@ func TestLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 			files(t, filepath.Join(own, "mine"), "cgroup.subtree_control")
-			tree, err := openIn([]hierarchy{
+			tree, err := Config{}.openIn([]hierarchy{
 				{unified: tc.unified, dir: own, shown: "/x", controls: map[bool][]string{false: controllers}[tc.unified]},
 			}, "mine")
 			if err != nil {
@@ -165,7 +165,7 @@ func TestNoPlace(t *testing.T) {
 		"no version 2":     {{unified: true, dir: t.TempDir()}},
 		"a file, no group": {{dir: "/proc/self/status", controls: []string{memory}}},
 	} {
-		if _, err := openIn(found, "mine"); !errors.Is(err, ErrNone) {
+		if _, err := (Config{}).openIn(found, "mine"); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

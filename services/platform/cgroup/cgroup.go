@@ -1,10 +1,10 @@
-// Package cgroup gives each service a control group of its own, where this process may make any: to bound what the service
-// takes of the host, to tell its programs from others, and to end all of them, wherever they went.
+// Package cgroup gives each program that a process of ours starts for others, a service or another's MCP server, a control group of its
+// own, where the process may make any: to bound what it takes of the host, to tell it from others, and to end all of it, wherever it went.
 //
 // It trusts the kernel's files. Groups are made beneath the one that this process is in, of version 2 or of version 1 (one a
 // hierarchy); under systemd that needs Delegate=yes. Nothing above or beside it is touched.
 //
-// Version 2 lets no group have both programs and bounded groups within, so this process moves one level down, to durward-executor.
+// Version 2 lets no group have both programs and bounded groups within, so this process moves one level down, to Config.Leaf.
 // A systemd unit whose services outlive it cannot be started again then, unless systemd knows of that (DelegateSubgroup=, from
 // 254 on): in a unit without it nothing is bounded, and services are told apart all the same.
 package cgroup
@@ -32,8 +32,6 @@ import (
 )
 
 const (
-	// leaf is where this process goes when it has to make room for services beside it.
-	leaf = "durward-executor"
 	// period is over how many microseconds processor time is counted.
 	period = 100_000
 	// patience is how long killed programs may take to be gone.
@@ -56,7 +54,17 @@ var ErrNone = errors.New("no control group can be made here")
 // Limits bound a group; 0 is no limit. CPUPercent is of one processor.
 type Limits struct{ MemoryMiB, CPUPercent, PIDs uint32 }
 
-// Tree is where the groups of one executor's services are.
+// Config is whose groups they are.
+type Config struct {
+	// Key tells one process from another of its kind on the same host: its state folder.
+	Key string
+	// Leaf is where this process goes when it has to make room for groups beside it.
+	Leaf string
+	// Ending: what is started here ends with this process, so that it makes room in a systemd unit, too.
+	Ending bool
+}
+
+// Tree is where the groups of one process' services are.
 type Tree struct {
 	unified bool
 	places  []place
@@ -72,8 +80,8 @@ type place struct {
 	controls []string
 }
 
-// Open makes the place for groups. key tells one executor from another on the same host: its state folder.
-func Open(key string) (*Tree, error) {
+// Open makes the place for groups.
+func Open(cfg Config) (*Tree, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
@@ -82,15 +90,15 @@ func Open(key string) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
-	hash := sha256.Sum256([]byte(key))
-	return openIn(hierarchies(string(mounts), string(self)), "durward-"+hex.EncodeToString(hash[:6]))
+	hash := sha256.Sum256([]byte(cfg.Key))
+	return cfg.openIn(hierarchies(string(mounts), string(self)), "durward-"+hex.EncodeToString(hash[:6]))
 }
 
-func openIn(found []hierarchy, name string) (*Tree, error) {
+func (c Config) openIn(found []hierarchy, name string) (*Tree, error) {
 	t := &Tree{}
 	var problems []error
 	for _, h := range found {
-		p, err := h.open(name)
+		p, err := h.open(c, name)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -105,9 +113,9 @@ func openIn(found []hierarchy, name string) (*Tree, error) {
 }
 
 // open makes the folder for groups, and lets version 2 bound what is in it as far as that goes.
-func (h hierarchy) open(name string) (place, error) {
+func (h hierarchy) open(cfg Config, name string) (place, error) {
 	own, shown := h.dir, h.shown
-	if h.unified && filepath.Base(own) == leaf {
+	if h.unified && filepath.Base(own) == cfg.Leaf {
 		own, shown = filepath.Dir(own), filepath.Dir(shown)
 	}
 	p := place{dir: filepath.Join(own, name), own: h.dir, shown: filepath.Join(shown, name), controls: h.controls}
@@ -122,7 +130,7 @@ func (h hierarchy) open(name string) (place, error) {
 		return place{}, err
 	}
 	for _, c := range controllers {
-		if slices.Contains(strings.Fields(string(have)), c) && h.delegate(own, p.dir, c) == nil {
+		if slices.Contains(strings.Fields(string(have)), c) && h.delegate(cfg, own, p.dir, c) == nil {
 			p.controls = append(p.controls, c)
 		}
 	}
@@ -130,11 +138,11 @@ func (h hierarchy) open(name string) (place, error) {
 }
 
 // delegate lets a controller of version 2 work in the groups of dir.
-func (h hierarchy) delegate(own, dir, controller string) error {
+func (h hierarchy) delegate(cfg Config, own, dir, controller string) error {
 	err := write(own, "cgroup.subtree_control", "+"+controller)
-	if errors.Is(err, unix.EBUSY) && own == h.dir && !strings.HasSuffix(own, ".service") {
+	if errors.Is(err, unix.EBUSY) && own == h.dir && (cfg.Ending || !strings.HasSuffix(own, ".service")) {
 		// This process is in the way. If others are too, that is not ours to change.
-		down := filepath.Join(own, leaf)
+		down := filepath.Join(own, cfg.Leaf)
 		if err := mkdir(down); err != nil {
 			return err
 		}

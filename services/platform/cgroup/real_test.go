@@ -18,7 +18,7 @@ import (
 
 func open(t *testing.T) *Tree {
 	t.Helper()
-	tree, err := Open(t.TempDir())
+	tree, err := Open(Config{Key: t.TempDir(), Leaf: "durward-test"})
 	if err != nil {
 		t.Fatal(err)
 	}
