@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -79,6 +80,45 @@ func Parse(name string, data []byte, into any) error {
 		return fmt.Errorf("%s: %s", name, problem.text)
 	}
 	return fmt.Errorf("%s:%d:%d: %s", name, problem.line, problem.column, problem.text)
+}
+
+// Where is name:line:column of a value that Parse has read; path leads to it by keys, and by numbers from 0 in lists. Where the file has
+// no such place it is that of the nearest value around it.
+func Where(name string, data []byte, path ...string) string {
+	node, problem := document(data)
+	if problem != nil {
+		return name
+	}
+	t := node.GetToken()
+	for _, step := range path {
+		if node = inside(node, step, &t); node == nil {
+			break
+		}
+	}
+	return fmt.Sprintf("%s:%d:%d", name, t.Position.Line, t.Position.Column)
+}
+
+// inside is the value of a key or of a list's item, and where the key or the item stands.
+func inside(node ast.Node, step string, t **token.Token) ast.Node {
+	var pairs []*ast.MappingValueNode
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		pairs = n.Values
+	case *ast.MappingValueNode:
+		pairs = []*ast.MappingValueNode{n}
+	case *ast.SequenceNode:
+		if i, err := strconv.Atoi(step); err == nil && i >= 0 && i < len(n.Values) {
+			*t = n.Values[i].GetToken()
+			return n.Values[i]
+		}
+	}
+	for _, pair := range pairs {
+		if pair.Key.GetToken().Value == step {
+			*t = pair.Key.GetToken()
+			return pair.Value
+		}
+	}
+	return nil
 }
 
 // placed is what is wrong and where; line 0 means the whole file.

@@ -170,3 +170,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestWhere(t *testing.T) {
+	text := []byte("# c\nservices:\n  - id: a\n  - id: b\n    env: {A: x}\n")
+	for want, path := range map[string][]string{
+		"f:4:5":  {"services", "1", "id"},
+		"f:5:11": {"services", "1", "env", "A"},
+		"f:5:5":  {"services", "1", "env", "B"},
+		"f:2:1":  {"services", "7", "id"},
+	} {
+		if got := config.Where("f", text, path...); got != want {
+			t.Errorf("%v: %s, want %s", path, got, want)
+		}
+	}
+	if got := config.Where("f", []byte("\t{"), "a"); got != "f" {
+		t.Errorf("no YAML: %s", got)
+	}
+}

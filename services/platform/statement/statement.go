@@ -68,6 +68,8 @@ const (
 	KindRestore Kind = "restore"
 	// KindCredential: a stored credential is added, gets a new value, or is granted to services.
 	KindCredential Kind = "credential"
+	// KindServers: the tools of other people's MCP servers are accepted as they were shown.
+	KindServers Kind = "servers"
 )
 
 // maxLife bounds how long each kind may stand.
@@ -84,6 +86,7 @@ var maxLife = map[Kind]time.Duration{
 	KindRelease:    10 * time.Minute,
 	KindCredential: 10 * time.Minute,
 	KindRestore:    10 * time.Minute,
+	KindServers:    10 * time.Minute,
 }
 
 // Statement is the signed JSON object. Absent members are left out. Times are RFC 3339 in UTC with whole seconds;
@@ -144,6 +147,8 @@ type Statement struct {
 	Restore *Restore `json:"restore,omitempty"`
 	// Credential is for credential.
 	Credential *Credential `json:"credential,omitempty"`
+	// Servers is for servers.
+	Servers *Servers `json:"servers,omitempty"`
 
 	// Confirms is for confirm: the digest of the statement of kind dangerous.
 	Confirms string `json:"confirms,omitempty"`
@@ -272,6 +277,9 @@ func (s *Statement) check() error {
 	if (s.Restore != nil) != (s.Kind == KindRestore) {
 		return bad("a log is what a statement of kind restore is about, and nothing else is")
 	}
+	if (s.Servers != nil) != (s.Kind == KindServers) {
+		return bad("servers are what a statement of kind servers is about, and nothing else is")
+	}
 	if (s.Confirms != "") != (s.Kind == KindConfirm) {
 		return bad("another statement is what one of kind confirm is about, and nothing else is")
 	}
@@ -316,7 +324,7 @@ func (s *Statement) check() error {
 		if s.Channel == ChannelName(callv1.Channel_CHANNEL_MESSAGING) {
 			return bad("there is no dangerous mode over messaging")
 		}
-	case KindResume, KindConfig, KindPrune, KindHold, KindRelease, KindCredential, KindRestore:
+	case KindResume, KindConfig, KindPrune, KindHold, KindRelease, KindCredential, KindRestore, KindServers:
 		if anySingle || anyScope || s.Uses != 0 || s.Principal != "" || s.Session != "" || s.Channel != "" {
 			return bad("it names an epoch and an audience and no party")
 		}
@@ -327,6 +335,8 @@ func (s *Statement) check() error {
 			return s.Credential.check()
 		case KindRestore:
 			return s.Restore.check()
+		case KindServers:
+			return s.Servers.check()
 		case KindPrune:
 			return s.Prune.check(issued)
 		case KindHold:
