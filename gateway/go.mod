@@ -49,7 +49,7 @@ require (
 	buf.build/go/protovalidate v1.4.0 // indirect
 	cel.dev/cel-go v0.32.0 // indirect
 	cel.dev/expr v0.25.3 // indirect
-	github.com/BobuSumisu/aho-corasick v1.0.3
+	github.com/BobuSumisu/aho-corasick v1.0.3 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.1 // indirect
 	github.com/goccy/go-yaml v1.19.2 // indirect
 	github.com/hiddeco/sshsig v0.2.0 // indirect

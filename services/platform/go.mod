@@ -55,6 +55,7 @@ require (
 	buf.build/go/protovalidate v1.4.0
 	durward.internal/proto v0.0.0-00010101000000-000000000000
 	filippo.io/age v1.2.1
+	github.com/BobuSumisu/aho-corasick v1.0.3
 	github.com/google/go-cmp v0.7.0
 	github.com/hiddeco/sshsig v0.2.0
 	github.com/jackc/pgx/v5 v5.12.0

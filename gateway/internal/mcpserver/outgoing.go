@@ -12,11 +12,11 @@ import (
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
-	"durward.internal/gateway/internal/messaging"
 	"durward.internal/gateway/internal/refusal"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/injection"
 )
 
 // maxErrorText bounds a JSON-RPC error's message, in characters.
@@ -97,7 +97,7 @@ func (s *Server) screened(ctx context.Context, call *httpfront.Call, t tool, arg
 	sentence := "the text holds a phrase that is used to take agents over, so that it goes no further; say it in other words"
 	if found.Class == "" {
 		event.Code, event.Reason = callv1.Code_CODE_TOO_LARGE, "length"
-		sentence = fmt.Sprintf("a text from a messaging channel may have %d characters, and all of them together %d bytes", messaging.MaxText, messaging.MaxArguments)
+		sentence = fmt.Sprintf("a text from a messaging channel may have %d characters, and all of them together %d bytes", injection.MaxText, injection.MaxArguments)
 	}
 	s.conf.Refusals.Record(ctx, event)
 	return fault.New(event.Code, sentence, fault.WithField(event.Field))

@@ -22,13 +22,13 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
-	"durward.internal/gateway/internal/messaging"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/injection"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -98,7 +98,7 @@ type Server struct {
 	// resources are on both servers too.
 	resources *resources
 	// screen is for what comes from messaging channels.
-	screen *messaging.Screen
+	screen *injection.Screen
 	// written are answers that were written before.
 	written *written
 	// diagnostics is empty in every shipped build.
@@ -129,7 +129,7 @@ func New(conf Config) (*Server, error) {
 		return nil, fmt.Errorf("mcpserver: a call is held for %v at most", LongestHold)
 	}
 	conf.progressEvery = cmp.Or(conf.progressEvery, progressEvery)
-	s := &Server{conf: conf, tools: map[string]tool{}, screen: messaging.New(), written: &written{}}
+	s := &Server{conf: conf, tools: map[string]tool{}, screen: injection.New(), written: &written{}}
 	for _, t := range conf.Relay.Tools() {
 		s.tools[t.Name] = tool{Tool: t, reason: t.Tier != optionsv1.Tier_TIER_READ || t.Leaves, look: lookFor(t)}
 	}

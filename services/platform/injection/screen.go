@@ -1,8 +1,7 @@
-// Package messaging screens what reaches us from messaging channels, where anybody may write to an agent: no text longer
-// than a message, and none of the phrases by which people are known to take agents over (MSG-1). It runs in the untrusted
-// edge. It trusts nothing, and it is no proof of anything: it lowers the odds, beside the checks that hold whatever a text
-// says, and a text that was written to get round it will.
-package messaging
+// Package injection finds the phrases by which people are known to take agents over: in messages, where anybody may write to an agent
+// (MSG-1, the gateway), and in what a stranger's MCP server says of itself (package downstream). It trusts nothing, and it is no proof
+// of anything: it lowers the odds, beside the checks that hold whatever a text says, and a text that was written to get round it will.
+package injection
 
 import (
 	"bytes"

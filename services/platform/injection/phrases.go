@@ -1,4 +1,4 @@
-package messaging
+package injection
 
 // class says what a known phrase tries. It is one of our own words, fit for a record.
 type class string
