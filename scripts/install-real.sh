@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
 # ssh-keygen, promtool, dbus-daemon, strace, and gRPC for Python. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
-# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `packages` what Debian's package is
+# programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `sandbox` bubblewrap, `packages` what Debian's package is
 # held to.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,6 +38,11 @@ if [ "${1:-}" = packages ]; then
 fi
 if [ "${1:-}" = strace ]; then
   package strace strace
+  exit
+fi
+if [ "${1:-}" = sandbox ]; then
+  package bwrap bubblewrap
+  package curl curl
   exit
 fi
 if [ $# = 0 ]; then

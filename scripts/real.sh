@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
 # and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
-# official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, NVML over a driver
+# official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
 # library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
-# Arguments name parts (clients systemd docker process gpu layout packages compose terminal postgres syslog); all unless given, but packages and compose, which take minutes each, with DURWARD_FULL alone.
+# Arguments name parts (clients systemd docker process sandbox gpu layout packages compose terminal postgres syslog); all unless given, but packages and compose, which take minutes each, with DURWARD_FULL alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- clients systemd docker process gpu layout terminal postgres syslog ${DURWARD_FULL:+packages compose}
+[ $# -gt 0 ] || set -- clients systemd docker process sandbox gpu layout terminal postgres syslog ${DURWARD_FULL:+packages compose}
 for part; do
   started=$SECONDS
   case $part in
@@ -16,8 +16,12 @@ for part; do
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
+    sandbox)
+      scripts/install-real.sh sandbox
+      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/sandbox
+      ;;
     systemd | docker | process | gpu | layout | packages | compose | terminal | postgres | syslog) "scripts/real-$part.sh" ;;
-    *) echo "make real knows clients, systemd, docker, process, gpu, layout, packages, compose, terminal, postgres and syslog, not $part" >&2; exit 2 ;;
+    *) echo "make real knows clients, systemd, docker, process, sandbox, gpu, layout, packages, compose, terminal, postgres and syslog, not $part" >&2; exit 2 ;;
   esac
   echo "real: $part took $((SECONDS - started)) s"
 done

@@ -1,0 +1,478 @@
+package sandbox
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/downstream"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == RelayWord {
+		os.Exit(Relay(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+// nobody is the children's user where tests run as root.
+const nobody = 65534
+
+// local is a launcher as production has it. Where the host has no bubblewrap the test is skipped, but for `make real`.
+func local(t *testing.T, change func(*Config)) *Local {
+	t.Helper()
+	if _, err := exec.LookPath("bwrap"); err != nil && os.Getenv("DURWARD_REAL") == "" {
+		t.Skip("bubblewrap is not on this host: apt install bubblewrap")
+	}
+	cfg := Config{State: filepath.Join(tempDir(t), "state"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	if os.Geteuid() == 0 {
+		cfg.UID, cfg.GID = nobody, nobody
+	} else {
+		cfg.Development = true // its user can make no control group
+	}
+	// What go test compiled is in a folder of this user alone.
+	cfg.Relay = filepath.Join(tempDir(t), "relay")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copyFile(t, self, cfg.Relay)
+	if change != nil {
+		change(&cfg)
+	}
+	l, err := NewLocal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// tempDir is a folder that the children's user can reach.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, open := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(open, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, raw, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// script is a server that runs a shell's script.
+func script(t *testing.T, text string) *downstream.Pinned {
+	t.Helper()
+	return pinned(t, "/bin/sh", "-c", text)
+}
+
+func pinned(t *testing.T, path string, args ...string) *downstream.Pinned {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &downstream.Pinned{ProgramDigest: sha256.Sum256(raw), Entry: downstream.Entry{
+		ID: "demo", Program: &downstream.Program{Path: path, Args: args}, Sandbox: downstream.Sandbox{MemoryMiB: 96, CPU: 1, Processes: 32},
+	}}
+}
+
+// run starts a server and returns what it wrote, and how it ended.
+func run(t *testing.T, l Launcher, s Start) (string, error) {
+	t.Helper()
+	p, err := l.Start(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Proxy != nil {
+		defer p.Proxy.Close()
+	}
+	_ = p.Stdin.Close()
+	out := make(chan string)
+	go func() { raw, _ := io.ReadAll(p.Stderr); out <- string(raw) }()
+	raw, err := io.ReadAll(p.Stdout)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(raw) + <-out, p.Wait()
+}
+
+func TestInside(t *testing.T) {
+	l := local(t, nil)
+	shared, private := filepath.Join(tempDir(t), "shared"), filepath.Join(tempDir(t), "private")
+	for _, folder := range []string{shared, private} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		copyFile(t, "/etc/hostname", filepath.Join(folder, "file"))
+	}
+	s := script(t, `
+		cat; echo "home $HOME pwd $(pwd) value $VALUE env $(env | wc -l)"
+		touch /data/kept /tmp/x && echo writes
+		for f in / /etc /run /dev /dev/shm /usr "`+shared+`"; do touch $f/y 2>/dev/null && echo "WRITES $f"; done
+		cat "`+shared+`/file" >/dev/null && echo reads
+		ls -d /root /home /var /sys /proc/1/root/home "`+private+`" "`+l.cfg.State+`" 2>/dev/null
+		echo "processes $(ls -d /proc/[0-9]* | wc -l) interfaces $(ls /proc/sys/net/ipv4/conf | tr '\n' ' ')"
+		grep -E "Seccomp:|NoNewPrivs|CapEff|CapBnd" /proc/self/status | tr '\n\t' '  '
+		(echo 1 >/proc/sys/kernel/printk) 2>/dev/null && echo "WRITES sysctl"
+		unshare -U true 2>/dev/null && echo "MAKES a namespace"
+		exit 3`)
+	s.Entry.Sandbox.Read = []string{shared}
+	got, err := run(t, l, Start{Server: s, User: "ann", Env: map[string]string{"VALUE": "of env"}})
+	for _, want := range []string{"home /data pwd /data value of env env 6\n", "writes\nreads\n", "CapEff: 0000000000000000", "CapBnd: 0000000000000000", "NoNewPrivs: 1", "Seccomp: 2"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("without %q", want)
+		}
+	}
+	if strings.Contains(got, "WRITES") || strings.Contains(got, "MAKES") || strings.Contains(got, "/root") || strings.Contains(got, private) || strings.Contains(got, "/home\n") {
+		t.Errorf("it sees or does too much")
+	}
+	if err == nil || err.Error() != "exit status 3" {
+		t.Errorf("it ends with %v", err)
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+	// What it kept is there for the same user, and for no other.
+	s.Entry.Program.Args[1] = "ls /data"
+	mine, _ := run(t, l, Start{Server: s, User: "ann"})
+	others, _ := run(t, l, Start{Server: s, User: "bob"})
+	if mine != "kept\n" || others != "" {
+		t.Errorf("ann finds %q, bob %q", mine, others)
+	}
+}
+
+// Nobody who lists this host's processes reads a child's values or folders.
+func TestNothingInArguments(t *testing.T) {
+	l := local(t, nil)
+	p, err := l.Start(t.Context(), Start{Server: script(t, "echo up; sleep 60"), Env: map[string]string{"TOKEN": "s3cret"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Wait()
+	defer p.Kill()
+	if _, err := p.Stdout.Read(make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for pid := range descendants(p.control.(*child).cmd.Process.Pid) {
+		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if strings.Contains(string(raw), "s3cret") || strings.Contains(string(raw), l.cfg.State) {
+			t.Errorf("%q", raw)
+		}
+		found++
+	}
+	if found < 2 {
+		t.Errorf("%d processes", found)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	l := local(t, func(c *Config) { c.Own = []string{"/srv"} })
+	folder := tempDir(t)
+	link := filepath.Join(tempDir(t), "link")
+	if err := os.Symlink("/root", link); err != nil {
+		t.Fatal(err)
+	}
+	reads := func(path string) func(*Start) {
+		return func(s *Start) { s.Server.Entry.Sandbox.Read = []string{path} }
+	}
+	for says, change := range map[string]func(*Start){
+		"is everybody's":                   reads("/"),
+		"/proc, which is the host's own":   reads("/proc/sys"),
+		"/sys, which is the host's own":    reads("/sys"),
+		"/dev, which is the host's own":    reads("/dev"),
+		"/etc, which is the host's own":    reads("/etc"),
+		"holds the home folder /root":      reads("/root"),
+		"what Durward keeps":               reads("/srv"),
+		"what Durward keeps: no server ge": reads(filepath.Dir(l.cfg.State)),
+		"is reached through a link":        reads(link),
+		"is not there":                     reads("/nonexistent"),
+		"absolute, clean path":             reads("/tmp/../root"),
+		"which the server may write": func(s *Start) {
+			s.Server.Entry.Sandbox.Read, s.Server.Entry.Sandbox.Write = []string{folder}, []string{filepath.Dir(folder)}
+		},
+		"is not the one that was accepted": func(s *Start) { s.Server.ProgramDigest[31] ^= 1 },
+		"exists in development alone":      func(s *Start) { s.Server.Entry.Sandbox.None = true },
+		"it runs elsewhere":                func(s *Start) { s.Server.Entry.URL = "https://x.example" },
+		"is no name of letters":            func(s *Start) { s.Env = map[string]string{"A=B": ""} },
+		"its value holds a zero byte":      func(s *Start) { s.Env = map[string]string{"A": "\x00"} },
+	} {
+		if l.cfg.Development && strings.Contains(says, "development") {
+			continue
+		}
+		s := Start{Server: script(t, "echo it ran")}
+		change(&s)
+		if p, err := l.Start(t.Context(), s); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", says, err)
+			if err == nil {
+				p.Kill()
+				_ = p.Wait()
+			}
+		}
+	}
+	// Nothing of the refused is left in the way of the next.
+	if got, err := run(t, l, Start{Server: script(t, "echo it ran")}); got != "it ran\n" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A program that is changed after it was accepted is refused, and the accepted one runs though the file changes while it starts.
+func TestPinnedProgram(t *testing.T) {
+	l := local(t, nil)
+	path := filepath.Join(tempDir(t), "server")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte("#!/bin/sh\necho "+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("good")
+	s := pinned(t, path)
+	for range 2 {
+		if got, err := run(t, l, Start{Server: s}); got != "good\n" || err != nil {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	copied, err := l.pinnedProgram(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("evil")
+	if got, err := exec.Command(copied).Output(); string(got) != "good\n" || err != nil {
+		t.Errorf("the copy says %q, %v", got, err)
+	}
+	if _, err := l.Start(t.Context(), Start{Server: s}); err == nil || !strings.Contains(err.Error(), "durward server accept demo") {
+		t.Errorf("a changed program: %v", err)
+	}
+	write("good")
+	if err := os.Chmod(copied, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(copied, []byte("#!/bin/sh\necho evil\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := run(t, l, Start{Server: s}); got != "good\n" || err != nil {
+		t.Errorf("a changed copy: %q, %v", got, err)
+	}
+}
+
+// A package runs by the tree that was accepted, and not after a byte of it changed.
+func TestPinnedPackage(t *testing.T) {
+	if _, err := exec.LookPath("node"); err != nil && os.Getenv("DURWARD_REAL") == "" {
+		t.Skip("Node.js is not on this host")
+	}
+	packages := tempDir(t)
+	l := local(t, func(c *Config) { c.Packages = packages })
+	name := downstream.Package{Name: "@scope/name", Version: "1.0.0", Args: []string{"arg"}}
+	own := filepath.Join(packages, name.Folder(), "node_modules", "@scope", "name")
+	if err := os.MkdirAll(filepath.Join(own, "dist"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("package.json", `{"bin": {"x": "dist/index.js"}}`)
+	write("dist/index.js", `console.log("good", __filename, process.argv[2])`)
+	digest, err := downstream.TreeDigest(filepath.Join(packages, name.Folder()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &downstream.Pinned{ProgramDigest: digest, Entry: downstream.Entry{
+		ID: "demo", NPM: &name, Sandbox: downstream.Sandbox{MemoryMiB: 256, CPU: 1, Processes: 32},
+	}}
+	for range 2 {
+		if got, err := run(t, l, Start{Server: s}); got != "good /run/package/node_modules/@scope/name/dist/index.js arg\n" || err != nil {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	write("dist/other.js", "")
+	if _, err := l.Start(t.Context(), Start{Server: s}); err == nil || !strings.Contains(err.Error(), "durward server accept demo") {
+		t.Errorf("a changed package: %v", err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	l := local(t, nil)
+	if l.unbounded != nil {
+		t.Skip("no control groups:", l.unbounded)
+	}
+	for name, c := range map[string]struct{ script, want, err string }{
+		"memory":    {`head -c 200M /dev/zero | tail`, "", "it needed more memory than its 96 MiB"},
+		"processes": {`(for i in $(seq 200); do sleep 30 & done) 2>/dev/null; set -- /proc/[0-9]*; echo $#`, "", ""},
+		"a file":    {`dd if=/dev/zero of=/data/x bs=1M count=400 2>/dev/null || stat -c %s /data/x; rm /data/x`, "268435456\n", ""},
+		"tmp":       {`dd if=/dev/zero of=/tmp/x bs=1M count=400 2>/dev/null || stat -c %s /tmp/x`, "67108864\n", ""},
+	} {
+		got, err := run(t, l, Start{Server: script(t, c.script)})
+		if c.want != "" && got != c.want || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if name == "processes" {
+			n := 0
+			if _, err := fmt.Sscan(got, &n); err != nil || n < 10 || n > 32+spare {
+				t.Errorf("%s: %d, %v", name, n, err)
+			}
+		}
+	}
+}
+
+// Where no control group can be made nothing starts, but for development, where each process is bounded.
+func TestNoControlGroups(t *testing.T) {
+	for _, development := range []bool{false, true} {
+		l := local(t, func(c *Config) { c.Development = development })
+		l.groups, l.unbounded = nil, errors.New("none")
+		p, err := l.Start(t.Context(), Start{Server: script(t, `head -c 200M /dev/zero | tail >/dev/null; exit $?`)})
+		if !development {
+			if err == nil || !strings.Contains(err.Error(), "Delegate=yes") {
+				t.Errorf("without control groups: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, _ := io.ReadAll(p.Stderr)
+		if err := p.Wait(); err == nil || !strings.Contains(string(said), "memory") {
+			t.Errorf("in development: %q, %v", said, err)
+		}
+	}
+}
+
+// A child that fills its folder is ended, as is one of which it cannot be told.
+func TestFull(t *testing.T) {
+	l := local(t, nil)
+	l.most = 32 << 20
+	for name, text := range map[string]string{
+		"bytes":      `i=0; while [ $i -lt 10 ]; do i=$((i+1)); head -c 8M /dev/zero >/data/$i; done; sleep 60`,
+		"unreadable": `mkdir -p /data/x; chmod 0 /data/x; sleep 60`,
+	} {
+		if name == "unreadable" && l.cfg.UID != 0 {
+			continue // root reads it
+		}
+		begun := time.Now()
+		_, err := run(t, l, Start{Server: script(t, text)})
+		if err == nil || !strings.Contains(err.Error(), "into its own folder") || time.Since(begun) > 20*time.Second {
+			t.Errorf("%s: %v after %v", name, err, time.Since(begun))
+		}
+		_ = os.RemoveAll(filepath.Join(l.cfg.State, "servers"))
+		_ = os.MkdirAll(filepath.Join(l.cfg.State, "servers"), 0o711)
+	}
+}
+
+func TestKillAndFreeze(t *testing.T) {
+	l := local(t, nil)
+	p, err := l.Start(t.Context(), Start{Server: script(t, `(setsid sh -c 'while :; do echo tick; sleep 0.02; done' &) ; sleep 1000`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Start(t.Context(), Start{Server: script(t, "true")}); err == nil || !strings.Contains(err.Error(), "runs already") {
+		t.Errorf("a second instance: %v", err)
+	}
+	lines := make(chan string, 1000)
+	go func() {
+		for s := bufio.NewScanner(p.Stdout); s.Scan(); {
+			lines <- s.Text()
+		}
+		close(lines)
+	}()
+	<-lines
+	if err := p.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	for settled := false; !settled; {
+		select {
+		case _, more := <-lines:
+			if !more {
+				t.Fatal("it ended")
+			}
+		case <-time.After(200 * time.Millisecond):
+			settled = true
+		}
+	}
+	if err := p.Freeze(false); err != nil {
+		t.Fatal(err)
+	}
+	<-lines
+	if err := p.Freeze(true); err != nil {
+		t.Fatal(err)
+	}
+	left := descendants(p.control.(*child).cmd.Process.Pid)
+	if len(left) < 4 {
+		t.Errorf("%d processes", len(left))
+	}
+	begun := time.Now()
+	p.Kill()
+	if err := p.Wait(); err == nil || time.Since(begun) > 5*time.Second {
+		t.Errorf("%v after %v", err, time.Since(begun))
+	}
+	for range lines { //nolint:revive // until it is closed
+	}
+	for pid := range left {
+		if raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && len(raw) > 0 {
+			t.Errorf("%d is left: %q", pid, raw)
+		}
+	}
+}
+
+// A child's way out is its own socket, through the relay; without a network there is neither.
+func TestNetwork(t *testing.T) {
+	l := local(t, nil)
+	served := make(chan Start, 1)
+	proxied := Networked(l, func(listener net.Listener, s Start) {
+		served <- s
+		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // a test's
+			fmt.Fprintf(w, "%s %s for %s", r.Method, r.RequestURI, s.User)
+		}))
+	})
+	s := script(t, `curl -s http://allowed.test/x || wget -q -O- http://allowed.test/x; echo " $?"; ls /run; exit 7`)
+	s.Entry.Sandbox.Domains = []string{"allowed.test"}
+	got, err := run(t, proxied, Start{Server: s, User: "ann", Network: true})
+	if got != "GET http://allowed.test/x for ann 0\negress.sock\nrelay\n" || err == nil || err.Error() != "exit status 7" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if (<-served).Server != s {
+		t.Error("another server's")
+	}
+	got, err = run(t, proxied, Start{Server: s, User: "ann"})
+	if !strings.HasPrefix(got, " ") || strings.Contains(got, "relay") || err == nil {
+		t.Errorf("without a network: %q, %v", got, err)
+	}
+	s.Entry.Program.Args[1] = "kill -9 $$"
+	if _, err := run(t, proxied, Start{Server: s, Network: true}); err == nil || err.Error() != "exit status 137" {
+		t.Errorf("killed: %v", err)
+	}
+}
+
+// Without a sandbox, in development, a program runs as it is, and is ended whole.
+func TestBare(t *testing.T) {
+	l := local(t, func(c *Config) { c.Development, c.UID, c.GID = true, 0, 0 })
+	s := script(t, `echo "$VALUE $(pwd)"`)
+	s.Entry.Sandbox.None = true
+	got, err := run(t, l, Start{Server: s, Env: map[string]string{"VALUE": "v"}})
+	if !strings.HasPrefix(got, "v "+l.cfg.State) || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
