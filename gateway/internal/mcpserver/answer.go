@@ -15,6 +15,7 @@ import (
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
@@ -43,7 +44,11 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 	if r, ok := response.(*executorv1.SimulateModeResponse); ok && !call.Session.May(r.GetNext().GetTool()) {
 		r.Next = nil // nothing is named that the client may not call
 	}
-	result, err := envelope.Result(response)
+	render := envelope.Result
+	if _, foreign := response.(*egressv1.CallServerToolResponse); foreign {
+		render = envelope.ServerResult
+	}
+	result, err := render(response)
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}

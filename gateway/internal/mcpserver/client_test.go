@@ -66,7 +66,7 @@ func TestGoClient(t *testing.T) {
 					t.Errorf("%s: annotations %+v", tool.Name, tool.Annotations)
 				}
 			}
-			if len(schemas) != len(contract.Tools()) {
+			if len(schemas) != len(contract.Tools())-2 {
 				t.Errorf("%d tools", len(schemas))
 			}
 			call := func(name string, arguments map[string]any, status string) map[string]any {

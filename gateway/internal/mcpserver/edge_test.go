@@ -30,6 +30,7 @@ import (
 	"durward.internal/gateway/internal/relay"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -187,7 +188,7 @@ func (v *fakeVault) permits(principal string) ([]*vaultv1.AddressedPermit, error
 	now := time.Now().Truncate(time.Second)
 	var out []*vaultv1.AddressedPermit
 	covered := map[optionsv1.Role][]string{}
-	for _, tool := range contract.Tools() {
+	for _, tool := range contract.All() {
 		if tool.ByPermit() && !v.uncovered[tool.Name] {
 			covered[tool.Sink] = append(covered[tool.Sink], tool.Name)
 		}
@@ -208,7 +209,7 @@ func (v *fakeVault) permits(principal string) ([]*vaultv1.AddressedPermit, error
 }
 
 func (v *fakeVault) callable() (names []string) {
-	for _, tool := range contract.Tools() {
+	for _, tool := range contract.All() {
 		if !v.denied[tool.Name] {
 			names = append(names, tool.Name)
 		}
@@ -460,6 +461,7 @@ func permitHolder(kit *platformtest.Kit, md metadata.MD) (string, error) {
 type fakeExecutor struct {
 	executorv1.UnimplementedToolServiceServer
 	executorv1.UnimplementedEventServiceServer
+	egressv1.UnimplementedServerServiceServer
 	fakeEvents
 	kit     *platformtest.Kit
 	permits sync.Map
@@ -722,6 +724,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		executorAddr = kit.Serve(t, optionsv1.Role_ROLE_EXECUTOR, "local", func(r grpc.ServiceRegistrar) {
 			executorv1.RegisterToolServiceServer(r, e.executor)
 			executorv1.RegisterEventServiceServer(r, e.executor)
+			egressv1.RegisterServerServiceServer(r, e.executor)
 		})
 	}
 	logger := platformtest.Logger()

@@ -32,7 +32,7 @@ func toolLists(t *testing.T) map[string]map[string]listedTool {
 		for _, tool := range list.Tools {
 			out[era][tool.Name] = tool
 		}
-		if len(out[era]) != len(contract.Tools()) {
+		if len(out[era]) != len(contract.Tools())-2 { // what finds others is listed where there are others
 			t.Fatalf("%s: %d tools are listed, the contract has %d", era, len(out[era]), len(contract.Tools()))
 		}
 	}
@@ -108,6 +108,9 @@ func TestListedResults(t *testing.T) {
 			said[word] = true
 		}
 		for _, tool := range contract.Tools() {
+			if tools[tool.Name].Name == "" {
+				continue // TestPinnedTools sees it
+			}
 			schema := resolve(t, tools[tool.Name].OutputSchema)
 			for _, full := range []bool{false, true} {
 				m := tool.NewResponse()

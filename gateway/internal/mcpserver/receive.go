@@ -56,8 +56,10 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		return s.discover(ctx, next, method, req, call)
 	case "tools/call":
 		if r, ok := req.(*mcp.CallToolRequest); ok {
-			if _, known := s.tools[r.Params.Name]; !known {
+			if t, known := s.served(r.Params.Name); !known {
 				return s.unknownTool(ctx, call)
+			} else if t.Foreign != nil {
+				return s.callPinned(ctx, r, call, t)
 			}
 			return taskOr(ctx, next, method, req)
 		}
@@ -65,6 +67,14 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		if err := s.renew(ctx, call); err != nil {
 			return nil, err
 		}
+		result, err := next(ctx, method, req)
+		if err != nil {
+			return nil, err
+		}
+		if list, ok := result.(*mcp.ListToolsResult); ok {
+			return s.list(call, list)
+		}
+		return result, nil
 	case methodListPrompts, methodGetPrompt:
 		return s.prompt(ctx, next, method, req, call)
 	case methodGetTask, methodUpdateTask, methodCancelTask:

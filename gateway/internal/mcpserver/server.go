@@ -204,11 +204,23 @@ func cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
 }
 
 func add(sdk *mcp.Server, s *Server, t tool) error {
+	listed, err := s.listed(t)
+	if err != nil {
+		return err
+	}
+	sdk.AddTool(listed, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return s.call(ctx, req, t)
+	})
+	return nil
+}
+
+// listed is a tool as tools/list shows it.
+func (s *Server) listed(t tool) (*mcp.Tool, error) {
 	input := listedInput(t.InputSchema)
 	if t.reason {
 		var err error
 		if input, err = withReason(input); err != nil {
-			return fmt.Errorf("tool %s: %w", t.Name, err)
+			return nil, fmt.Errorf("tool %s: %w", t.Name, err)
 		}
 	}
 	openWorld := t.Leaves
@@ -218,17 +230,18 @@ func add(sdk *mcp.Server, s *Server, t tool) error {
 		destructive := t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE || t.OpenResult
 		hints.DestructiveHint, hints.IdempotentHint = &destructive, t.Idempotent
 	}
-	sdk.AddTool(&mcp.Tool{
+	out := &mcp.Tool{
 		Name:         t.Name,
 		Title:        t.Title,
-		Description:  t.Description,
+		Description:  contract.Told(t.Tool),
 		InputSchema:  input,
 		OutputSchema: envelope.Schema(listedResult(t.Tool), t.FullMethod == waitMethod),
 		Annotations:  hints,
-	}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		return s.call(ctx, req, t)
-	})
-	return nil
+	}
+	if t.Foreign != nil {
+		out.OutputSchema = nil // every answer is the envelope, which the others' schemas show
+	}
+	return out, nil
 }
 
 // argReason is the one argument that is not the tool's: it is shown to the human as the agent's, and is outside the digest

@@ -121,7 +121,11 @@ func (r *Relay) ReadOnce(ctx context.Context, tool contract.Tool, request proto.
 	if err != nil {
 		return Reply{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("encode grant: %w", err)))
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.conf.ReadTimeout)
+	most := r.conf.ReadTimeout
+	if tool.Foreign != nil {
+		most = r.conf.RunTimeout // egress bounds it by the server's entry
+	}
+	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	return r.invoke(ctx, tool, request, rpc.MetadataGrant, string(grant))
 }
@@ -189,15 +193,26 @@ func (r *Relay) Run(ctx context.Context, tool contract.Tool, request proto.Messa
 
 // Tools are the contract's tools but those of a process that is not connected: nobody is shown what he cannot call.
 func (r *Relay) Tools() []contract.Tool {
-	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return t.Sink == optionsv1.Role_ROLE_EGRESS && r.conf.Egress == nil })
+	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return !r.connected(t) })
 }
 
 // own leaves out of a session's tools those that Tools leaves out.
 func (r *Relay) own(names []string) []string {
-	all := r.Tools()
 	return slices.DeleteFunc(names, func(name string) bool {
-		return !slices.ContainsFunc(all, func(t contract.Tool) bool { return t.Name == name })
+		t, ok := contract.Lookup(name)
+		return !ok || !r.connected(t)
 	})
+}
+
+// Pinned finds a tool of somebody else's MCP server.
+func (r *Relay) Pinned(name string) (contract.Tool, bool) {
+	t, ok := contract.Lookup(name)
+	return t, ok && t.Foreign != nil && r.connected(t)
+}
+
+// connected reports whether the process that serves a tool is.
+func (r *Relay) connected(t contract.Tool) bool {
+	return t.Sink != optionsv1.Role_ROLE_EGRESS || r.conf.Egress != nil
 }
 
 // invoke calls a tool's RPC with one permission in the metadata.

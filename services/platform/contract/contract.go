@@ -62,6 +62,8 @@ type Tool struct {
 	// InputSchema and ResultSchema are JSON Schema 2020-12 objects of the arguments and of the RPC's response.
 	InputSchema  map[string]any
 	ResultSchema map[string]any
+	// Foreign is what a tool of somebody else's MCP server is; nil for the contract's own.
+	Foreign *Foreign
 }
 
 // Ref names the tool so that no other definition can stand in for it.
@@ -113,7 +115,7 @@ var catalog = sync.OnceValue(func() []Tool {
 			tools = append(tools, newTool(m, option, sink))
 		}
 	}
-	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(tools, byName)
 	return tools
 })
 
@@ -138,13 +140,23 @@ func methods(files *protoregistry.Files) iter.Seq2[protoreflect.MethodDescriptor
 // Tools returns every tool of the compiled contract, sorted by name. The slice is the caller's.
 func Tools() []Tool { return slices.Clone(catalog()) }
 
-// Lookup finds a tool by name.
+// Lookup finds a tool by name: one of the contract's own, or one that is pinned in this process.
 func Lookup(name string) (Tool, bool) {
-	i, ok := slices.BinarySearchFunc(catalog(), name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
+	if t, ok := Native(name); ok {
+		return t, true
+	}
+	return among(pinnedTools(), name)
+}
+
+// Native finds a tool of the compiled contract alone.
+func Native(name string) (Tool, bool) { return among(catalog(), name) }
+
+func among(tools []Tool, name string) (Tool, bool) {
+	i, ok := slices.BinarySearchFunc(tools, name, func(t Tool, name string) int { return strings.Compare(t.Name, name) })
 	if !ok {
 		return Tool{}, false
 	}
-	return catalog()[i], true
+	return tools[i], true
 }
 
 // Referred finds the tool that a reference names, in this very definition.
@@ -280,8 +292,11 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 var canonicalJSON = protojson.MarshalOptions{UseProtoNames: true}
 
 // Canonical returns a message's RFC 8785 form: protojson with proto names, the words of enums, and unset fields omitted. For a tool's request its
-// SHA-256 is the arguments digest.
+// SHA-256 is the arguments digest. Of a pinned tool's request it is the arguments themselves.
 func Canonical(m proto.Message) ([]byte, error) {
+	if call, ok := m.(*egressv1.CallServerToolRequest); ok {
+		return CanonicalArguments([]byte(call.GetArgumentsJcs()))
+	}
 	raw, err := canonicalJSON.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().Name(), err)

@@ -77,6 +77,8 @@ func TestTools(t *testing.T) {
 
 		"security_config": {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 		"tokenize":        {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+		"find_tools":      {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
+		"describe_tool":   {optionsv1.Tier_TIER_READ, optionsv1.Role_ROLE_VAULT},
 	}
 	tools := Tools()
 	if len(tools) != len(want) {
@@ -293,7 +295,7 @@ func TestRedact(t *testing.T) {
 // TestTextFromOutside pins what of the answers comes from elsewhere and passes the vault: whoever adds a field says where its text
 // is from.
 func TestTextFromOutside(t *testing.T) {
-	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}, "security_report": {"report"}, "tokenize": {"text"}}
+	want := map[string][]string{"service_logs": {"log"}, "switch_mode": {"log"}, "fetch_url": {"url", "content_type", "text"}, "http_request": {"content_type", "location", "text"}, "security_report": {"report"}, "tokenize": {"text"}, "describe_tool": {"description", "input_schema"}}
 	for _, tool := range Tools() {
 		if tool.OpenResult {
 			continue // its response is for the gateway, which answers with the original tool's result

@@ -39,6 +39,9 @@ func (t Tool) Decode(raw []byte) (proto.Message, error) {
 	if t.Tier != optionsv1.Tier_TIER_READ && len(raw) > maxSigned {
 		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, fmt.Sprintf("the arguments are longer than the %d bytes that a human can sign", maxSigned))
 	}
+	if t.Foreign != nil {
+		return t.decodeForeign(raw)
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var value any

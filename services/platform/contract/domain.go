@@ -17,7 +17,14 @@ func (t Tool) Destination(request proto.Message) (to destination.Destination, is
 	if t.Resource != KindDomain {
 		return to, false, nil
 	}
-	raw := request.ProtoReflect().Get(t.Method.Input().Fields().ByName(protoreflect.Name(t.ResourceArgument))).String()
+	var raw string
+	if t.Foreign != nil {
+		if raw, is = argument(request, t.ResourceArgument); !is {
+			return to, false, nil
+		}
+	} else {
+		raw = request.ProtoReflect().Get(t.Method.Input().Fields().ByName(protoreflect.Name(t.ResourceArgument))).String()
+	}
 	if _, to, err = destination.ParseURL(raw); err != nil {
 		err = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, err.Error(), fault.WithField(t.ResourceArgument))
 	}

@@ -7,12 +7,16 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 )
 
 // FreeText puts what replace returns in the places of the texts of an agent's own making in a tool's arguments. Their order is always the
 // same. It calls nothing where there are none.
 func FreeText(m proto.Message, replace func(texts []string) ([]string, error)) error {
+	if call, ok := m.(*egressv1.CallServerToolRequest); ok {
+		return freeTextForeign(call, replace)
+	}
 	var texts []string
 	var put []func(text string)
 	r := m.ProtoReflect()

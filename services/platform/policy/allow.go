@@ -39,7 +39,7 @@ func Allow(client string, tool contract.Tool, arguments map[string][]string, not
 		return "", "", fmt.Errorf("%q is no client's id", clean.Line(client, 80))
 	}
 	name := ActionName(tool)
-	if _, native := contract.Lookup(name); !native && !foreignTool().MatchString(name) {
+	if _, native := contract.Native(name); !native && !foreignTool().MatchString(name) {
 		return "", "", fmt.Errorf("there is no tool %s%s", clean.Line(name, 80), meant(name))
 	}
 	if slices.ContainsFunc(tool.Tags, func(t string) bool { return t == "desktop" || strings.HasPrefix(t, "desktop:") }) {

@@ -41,8 +41,8 @@ func TestCheck(t *testing.T) {
 		{"types that never are equal", head + ` when { context.tier == 3 };`, []string{"1:1: x: the types Long and String are not compatible"}},
 		{"an argument of some tools", `@id("x") permit (principal, action in Action::"call", resource) when { context.arguments.mode_id == "x" };`, []string{
 			`1:1: x: a call need not have the argument mode_id; write "context.arguments has mode_id &&" before it`, // simulate_mode's
+			`1:1: x: mode_id is no argument of describe_tool; write "context.arguments has mode_id &&" before it`,
 			`1:1: x: mode_id is no argument of fetch_url; write "context.arguments has mode_id &&" before it`,
-			`1:1: x: mode_id is no argument of gpu_status; write "context.arguments has mode_id &&" before it`,
 			fmt.Sprintf("1:1: x: %d more like it", others-2),
 		}},
 		{"a list for a word", look + ` when { context.arguments has start && context.arguments.start == "chat" };`, []string{"1:1: x: the types String and Set<String> are not compatible"}},

@@ -171,8 +171,11 @@ func (d Decision) Told() string {
 	}
 }
 
-// ActionName is the tool as actions and tools.yaml name it: a native tool's name, or SOURCE:NAME.
+// ActionName is the tool as actions and tools.yaml name it: a native tool's name, or SOURCE:NAME with the name that the source has for it.
 func ActionName(tool contract.Tool) string {
+	if tool.Foreign != nil {
+		return tool.Source + ":" + tool.Foreign.Name
+	}
 	if tool.Source == contract.SourceNative || tool.Source == "" {
 		return tool.Name
 	}

@@ -23,7 +23,7 @@ func uncounted(r *rule) (text string) {
 		return ""
 	}
 	for _, a := range scopeActions(r.ast()) {
-		if t, ok := contract.Lookup(toolOf(a)); ok && answered(t) {
+		if t, ok := contract.Native(toolOf(a)); ok && answered(t) {
 			return fmt.Sprintf("the vault answers %s on a session's permit, whatever the arguments and however often: a rule about these does nothing there", t.Name)
 		}
 	}

@@ -161,7 +161,7 @@ type entry struct {
 }
 
 func (e *entry) compile() {
-	native, isNative := contract.Lookup(e.name)
+	native, isNative := contract.Native(e.name)
 	if !isNative && !foreignTool().MatchString(e.name) {
 		e.problem(nil, "there is no tool %s%s", clean.Line(e.name, 80), meant(e.name))
 		return
@@ -268,7 +268,7 @@ func (e *entry) limit(id string, kind limitKind, count types.String, compare fun
 		e.problem(path, "%s is 1 to %d; tier: DENIED switches a tool off", strings.Join(path, "."), most)
 		return
 	}
-	if native, ok := contract.Lookup(e.name); ok && answered(native) {
+	if native, ok := contract.Native(e.name); ok && answered(native) {
 		e.problem(path, "the vault answers %s on a session's permit and counts no calls of it: a limit does nothing there; tier: DENIED or opt_in switch it off", e.name)
 		return
 	}
@@ -306,8 +306,8 @@ func (e *entry) optIn() {
 
 // knows reports whether a human knows the tool: it is ours, or a tools.yaml that binds the client names it.
 func (s *Set) knows(name string, c *Call) bool {
-	if c.Tool.Source == contract.SourceNative {
-		return true
+	if c.Tool.Source == contract.SourceNative || c.Tool.Foreign != nil {
+		return true // a pinned tool is one that a human promoted, under the tier that he signed
 	}
 	return slices.ContainsFunc(s.tiers[name], func(t tierOf) bool { return t.names && binds(t.by, c) })
 }

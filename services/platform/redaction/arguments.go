@@ -32,7 +32,7 @@ func (f field) arguments(r *Redactor) string {
 	}
 	w := walk{redactor: r}
 	var d protoreflect.MessageDescriptor
-	if tool, known := contract.Lookup(f.tool); known {
+	if tool, known := contract.Native(f.tool); known {
 		d = tool.Method.Input()
 	}
 	tree = w.value(tree, "", d, false)

@@ -215,6 +215,11 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		a.tools[t.FullMethod] = t
 		a.catalogue[t.FullMethod] = contract.Permitted{Method: t.Method}.AllCatalogue()
 	}
+	if cfg.Self.Role() == contract.ServersSink {
+		if err := a.checkOrigins("a pinned tool", contract.ServersMethod, false); err != nil {
+			return nil, err
+		}
+	}
 	for method, p := range under {
 		if err := a.checkOrigins(method, p.Method, p.Stream()); err != nil {
 			return nil, err
@@ -256,14 +261,20 @@ func (a *Authority) Control() Control { return *a.control.Load() }
 // Other methods that are no tools pass through.
 func (a *Authority) Unary(subjects Subjects) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		tool, isTool := a.tools[info.FullMethod]
-		permitted, isPermitted := a.under[info.FullMethod]
-		if !isTool && !isPermitted {
-			return handler(ctx, request)
-		}
 		message, ok := request.(proto.Message)
 		if !ok {
 			return nil, errors.New("a request is not a message")
+		}
+		tool, isTool := a.tools[info.FullMethod]
+		permitted, isPermitted := a.under[info.FullMethod]
+		if pinned, is, err := contract.OfServers(message); is {
+			if err != nil {
+				return nil, a.refuseWith(ctx, a.newCall(ctx, pinned, message), fault.From(err))
+			}
+			tool, isTool = pinned, true
+		}
+		if !isTool && !isPermitted {
+			return handler(ctx, request)
 		}
 		if isPermitted {
 			c := a.newCall(ctx, permitted.Tool, message)

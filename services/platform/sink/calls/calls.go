@@ -57,6 +57,11 @@ func New(registry prometheus.Registerer, service string) *Calls {
 func (c *Calls) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		tool, ok := c.tools[info.FullMethod]
+		if pinned, is, err := contract.OfServers(request); is {
+			if tool, ok = pinned.Name, true; err != nil {
+				tool = span.Unknown
+			}
+		}
 		if !ok {
 			return handler(ctx, request)
 		}

@@ -192,8 +192,11 @@ func (e Entry) fits(tool contract.Tool) error {
 		}
 	}
 	for name, values := range e.Arguments {
+		if tool.Foreign != nil && tool.HasArgument(name) && len(values) > 0 && len(values) <= maxValues {
+			continue
+		}
 		fd := tool.Method.Input().Fields().ByName(protoreflect.Name(name))
-		if fd == nil {
+		if fd == nil || tool.Foreign != nil {
 			return fmt.Errorf("arguments: %s has no argument %q", e.Tool, name)
 		}
 		if len(values) == 0 || len(values) > maxValues {

@@ -316,6 +316,8 @@ func (v *vault) invokeFilled(ctx context.Context, role optionsv1.Role, service p
 		"CheckGrant":         &vaultv1.CheckGrantRequest{Grant: g},
 		"CheckPermit":        &vaultv1.CheckPermitRequest{Permit: permitFor(executor, opened.GetPermits()), Tool: "list_services"},
 		"Deliver":            &vaultv1.DeliverRequest{Grant: g},
+		"FindTools":          &vaultv1.FindToolsRequest{Words: proto.String("services")},
+		"DescribeTool":       &vaultv1.DescribeToolRequest{Tool: proto.String("list_services")},
 		"Resolve":            &vaultv1.ResolveRequest{Grant: g, Capabilities: []*vaultv1.Capability{{Pointer: "/service_id", Token: []byte("guess")}}},
 		"ReleaseCredentials": &vaultv1.ReleaseCredentialsRequest{Grant: g, Service: "other", Names: []string{"hf"}},
 		"Tokenise":           byGrant(g, "../security/security.yaml"),

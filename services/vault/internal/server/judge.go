@@ -38,7 +38,7 @@ func (s *Server) judgeClient(client *clients.Client) decision.Judge {
 // own those that its permit names.
 func (s *Server) callable(j decision.Judge) []string {
 	var names []string
-	for _, tool := range contract.Tools() {
+	for _, tool := range contract.All() {
 		own := tool.Sink == optionsv1.Role_ROLE_VAULT
 		if _, served := s.sinks[tool.Sink]; !served && !own {
 			continue

@@ -83,7 +83,7 @@ func TestOpenSession(t *testing.T) {
 		t.Errorf("session %+v", resp)
 	}
 	want := map[string][]string{
-		v.self.String(): {"security_config", "tokenize", "wait_operation", "withdraw_operation"},
+		v.self.String(): {"describe_tool", "find_tools", "security_config", "tokenize", "wait_operation", "withdraw_operation"},
 		v.ID(executor, "local").String(): {
 			"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "service_info", "simulate_mode",
 		},

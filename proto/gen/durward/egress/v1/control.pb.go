@@ -25,6 +25,393 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ListServersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersRequest) Reset() {
+	*x = ListServersRequest{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersRequest) ProtoMessage() {}
+
+func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
+func (*ListServersRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{0}
+}
+
+type ListServersResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Servers []*ServerStatus        `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Why entries of servers.yaml are not in force, a sentence each.
+	Problems      []string `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersResponse) Reset() {
+	*x = ListServersResponse{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersResponse) ProtoMessage() {}
+
+func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
+func (*ListServersResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListServersResponse) GetServers() []*ServerStatus {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *ListServersResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+type ServerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "idle", "starting", "running", "frozen" or "stopped".
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Why it is stopped.
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// For whom it runs; "" where it is shared.
+	Principal string                 `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Restarts  uint32                 `protobuf:"varint,6,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	Calls     uint32                 `protobuf:"varint,7,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Tools that are not as they were pinned: no call of these passes.
+	Changed []string `protobuf:"bytes,8,rep,name=changed,proto3" json:"changed,omitempty"`
+	Absent  []string `protobuf:"bytes,9,rep,name=absent,proto3" json:"absent,omitempty"`
+	// No sandbox is around it.
+	Unconfined    bool `protobuf:"varint,10,opt,name=unconfined,proto3" json:"unconfined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerStatus) Reset() {
+	*x = ServerStatus{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerStatus) ProtoMessage() {}
+
+func (x *ServerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
+func (*ServerStatus) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ServerStatus) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *ServerStatus) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetCalls() uint32 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *ServerStatus) GetChanged() []string {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetAbsent() []string {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetUnconfined() bool {
+	if x != nil {
+		return x.Unconfined
+	}
+	return false
+}
+
+type GetServerLogsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerLogsRequest) Reset() {
+	*x = GetServerLogsRequest{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerLogsRequest) ProtoMessage() {}
+
+func (x *GetServerLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerLogsRequest.ProtoReflect.Descriptor instead.
+func (*GetServerLogsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GetServerLogsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetServerLogsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerLogsResponse) Reset() {
+	*x = GetServerLogsResponse{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerLogsResponse) ProtoMessage() {}
+
+func (x *GetServerLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerLogsResponse.ProtoReflect.Descriptor instead.
+func (*GetServerLogsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetServerLogsResponse) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type RestartServerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartServerRequest) Reset() {
+	*x = RestartServerRequest{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartServerRequest) ProtoMessage() {}
+
+func (x *RestartServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartServerRequest.ProtoReflect.Descriptor instead.
+func (*RestartServerRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RestartServerRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type RestartServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many processes were ended.
+	Ended         uint32 `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartServerResponse) Reset() {
+	*x = RestartServerResponse{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartServerResponse) ProtoMessage() {}
+
+func (x *RestartServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartServerResponse.ProtoReflect.Descriptor instead.
+func (*RestartServerResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RestartServerResponse) GetEnded() uint32 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -33,7 +420,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[0]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +432,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[0]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +445,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{0}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{7}
 }
 
 type GetStatusResponse struct {
@@ -93,7 +480,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[1]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -105,7 +492,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[1]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -118,7 +505,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{1}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetStatusResponse) GetHalted() bool {
@@ -247,7 +634,7 @@ type TestURLRequest struct {
 
 func (x *TestURLRequest) Reset() {
 	*x = TestURLRequest{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[2]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +646,7 @@ func (x *TestURLRequest) String() string {
 func (*TestURLRequest) ProtoMessage() {}
 
 func (x *TestURLRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[2]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +659,7 @@ func (x *TestURLRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestURLRequest.ProtoReflect.Descriptor instead.
 func (*TestURLRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{2}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TestURLRequest) GetUrl() string {
@@ -318,7 +705,7 @@ type TestURLResponse struct {
 
 func (x *TestURLResponse) Reset() {
 	*x = TestURLResponse{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[3]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -330,7 +717,7 @@ func (x *TestURLResponse) String() string {
 func (*TestURLResponse) ProtoMessage() {}
 
 func (x *TestURLResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[3]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -343,7 +730,7 @@ func (x *TestURLResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestURLResponse.ProtoReflect.Descriptor instead.
 func (*TestURLResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{3}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TestURLResponse) GetVerdict() string {
@@ -378,7 +765,34 @@ var File_durward_egress_v1_control_proto protoreflect.FileDescriptor
 
 const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"\x1fdurward/egress/v1/control.proto\x12\x11durward.egress.v1\x1a\x1bbuf/validate/validate.proto\x1a!durward/executor/v1/control.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
+	"\x1fdurward/egress/v1/control.proto\x12\x11durward.egress.v1\x1a\x1bbuf/validate/validate.proto\x1a!durward/executor/v1/control.proto\x1a durward/options/v1/options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x14\n" +
+	"\x12ListServersRequest\"l\n" +
+	"\x13ListServersResponse\x129\n" +
+	"\aservers\x18\x01 \x03(\v2\x1f.durward.egress.v1.ServerStatusR\aservers\x12\x1a\n" +
+	"\bproblems\x18\x02 \x03(\tR\bproblems\"\xa3\x02\n" +
+	"\fServerStatus\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x1c\n" +
+	"\tprincipal\x18\x04 \x01(\tR\tprincipal\x129\n" +
+	"\n" +
+	"started_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
+	"\brestarts\x18\x06 \x01(\rR\brestarts\x12\x14\n" +
+	"\x05calls\x18\a \x01(\rR\x05calls\x12\x18\n" +
+	"\achanged\x18\b \x03(\tR\achanged\x12\x16\n" +
+	"\x06absent\x18\t \x03(\tR\x06absent\x12\x1e\n" +
+	"\n" +
+	"unconfined\x18\n" +
+	" \x01(\bR\n" +
+	"unconfined\"E\n" +
+	"\x14GetServerLogsRequest\x12-\n" +
+	"\x02id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\x02id\"+\n" +
+	"\x15GetServerLogsResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"E\n" +
+	"\x14RestartServerRequest\x12-\n" +
+	"\x02id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\x02id\"-\n" +
+	"\x15RestartServerResponse\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\rR\x05ended\"\x12\n" +
 	"\x10GetStatusRequest\"\xc6\x04\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
@@ -411,14 +825,17 @@ const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\x12 \n" +
-	"\vdestination\x18\x04 \x01(\tR\vdestination2\xc8\x04\n" +
+	"\vdestination\x18\x04 \x01(\tR\vdestination2\x83\a\n" +
 	"\x0eControlService\x12g\n" +
 	"\vPreviewCall\x12'.durward.executor.v1.PreviewCallRequest\x1a(.durward.executor.v1.PreviewCallResponse\"\x05\xaa\xbb\x18\x01\x06\x12]\n" +
 	"\tGetStatus\x12#.durward.egress.v1.GetStatusRequest\x1a$.durward.egress.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x04Halt\x12 .durward.executor.v1.HaltRequest\x1a!.durward.executor.v1.HaltResponse\"\x05\xaa\xbb\x18\x01\x06\x12X\n" +
 	"\x06Resume\x12\".durward.executor.v1.ResumeRequest\x1a#.durward.executor.v1.ResumeResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
 	"\vEndStanding\x12'.durward.executor.v1.EndStandingRequest\x1a(.durward.executor.v1.EndStandingResponse\"\x05\xaa\xbb\x18\x01\x06\x12W\n" +
-	"\aTestURL\x12!.durward.egress.v1.TestURLRequest\x1a\".durward.egress.v1.TestURLResponse\"\x05\xaa\xbb\x18\x01\x06B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
+	"\aTestURL\x12!.durward.egress.v1.TestURLRequest\x1a\".durward.egress.v1.TestURLResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
+	"\vListServers\x12%.durward.egress.v1.ListServersRequest\x1a&.durward.egress.v1.ListServersResponse\"\x05\xaa\xbb\x18\x01\x06\x12i\n" +
+	"\rGetServerLogs\x12'.durward.egress.v1.GetServerLogsRequest\x1a(.durward.egress.v1.GetServerLogsResponse\"\x05\xaa\xbb\x18\x01\x06\x12i\n" +
+	"\rRestartServer\x12'.durward.egress.v1.RestartServerRequest\x1a(.durward.egress.v1.RestartServerResponse\"\x05\xaa\xbb\x18\x01\x06B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 
 var (
 	file_durward_egress_v1_control_proto_rawDescOnce sync.Once
@@ -432,42 +849,57 @@ func file_durward_egress_v1_control_proto_rawDescGZIP() []byte {
 	return file_durward_egress_v1_control_proto_rawDescData
 }
 
-var file_durward_egress_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_durward_egress_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_durward_egress_v1_control_proto_goTypes = []any{
-	(*GetStatusRequest)(nil),       // 0: durward.egress.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 1: durward.egress.v1.GetStatusResponse
-	(*TestURLRequest)(nil),         // 2: durward.egress.v1.TestURLRequest
-	(*TestURLResponse)(nil),        // 3: durward.egress.v1.TestURLResponse
-	(*timestamppb.Timestamp)(nil),  // 4: google.protobuf.Timestamp
-	(*v1.PreviewCallRequest)(nil),  // 5: durward.executor.v1.PreviewCallRequest
-	(*v1.HaltRequest)(nil),         // 6: durward.executor.v1.HaltRequest
-	(*v1.ResumeRequest)(nil),       // 7: durward.executor.v1.ResumeRequest
-	(*v1.EndStandingRequest)(nil),  // 8: durward.executor.v1.EndStandingRequest
-	(*v1.PreviewCallResponse)(nil), // 9: durward.executor.v1.PreviewCallResponse
-	(*v1.HaltResponse)(nil),        // 10: durward.executor.v1.HaltResponse
-	(*v1.ResumeResponse)(nil),      // 11: durward.executor.v1.ResumeResponse
-	(*v1.EndStandingResponse)(nil), // 12: durward.executor.v1.EndStandingResponse
+	(*ListServersRequest)(nil),     // 0: durward.egress.v1.ListServersRequest
+	(*ListServersResponse)(nil),    // 1: durward.egress.v1.ListServersResponse
+	(*ServerStatus)(nil),           // 2: durward.egress.v1.ServerStatus
+	(*GetServerLogsRequest)(nil),   // 3: durward.egress.v1.GetServerLogsRequest
+	(*GetServerLogsResponse)(nil),  // 4: durward.egress.v1.GetServerLogsResponse
+	(*RestartServerRequest)(nil),   // 5: durward.egress.v1.RestartServerRequest
+	(*RestartServerResponse)(nil),  // 6: durward.egress.v1.RestartServerResponse
+	(*GetStatusRequest)(nil),       // 7: durward.egress.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),      // 8: durward.egress.v1.GetStatusResponse
+	(*TestURLRequest)(nil),         // 9: durward.egress.v1.TestURLRequest
+	(*TestURLResponse)(nil),        // 10: durward.egress.v1.TestURLResponse
+	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
+	(*v1.PreviewCallRequest)(nil),  // 12: durward.executor.v1.PreviewCallRequest
+	(*v1.HaltRequest)(nil),         // 13: durward.executor.v1.HaltRequest
+	(*v1.ResumeRequest)(nil),       // 14: durward.executor.v1.ResumeRequest
+	(*v1.EndStandingRequest)(nil),  // 15: durward.executor.v1.EndStandingRequest
+	(*v1.PreviewCallResponse)(nil), // 16: durward.executor.v1.PreviewCallResponse
+	(*v1.HaltResponse)(nil),        // 17: durward.executor.v1.HaltResponse
+	(*v1.ResumeResponse)(nil),      // 18: durward.executor.v1.ResumeResponse
+	(*v1.EndStandingResponse)(nil), // 19: durward.executor.v1.EndStandingResponse
 }
 var file_durward_egress_v1_control_proto_depIdxs = []int32{
-	4,  // 0: durward.egress.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	4,  // 1: durward.egress.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
-	5,  // 2: durward.egress.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	0,  // 3: durward.egress.v1.ControlService.GetStatus:input_type -> durward.egress.v1.GetStatusRequest
-	6,  // 4: durward.egress.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	7,  // 5: durward.egress.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	8,  // 6: durward.egress.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
-	2,  // 7: durward.egress.v1.ControlService.TestURL:input_type -> durward.egress.v1.TestURLRequest
-	9,  // 8: durward.egress.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	1,  // 9: durward.egress.v1.ControlService.GetStatus:output_type -> durward.egress.v1.GetStatusResponse
-	10, // 10: durward.egress.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	11, // 11: durward.egress.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	12, // 12: durward.egress.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
-	3,  // 13: durward.egress.v1.ControlService.TestURL:output_type -> durward.egress.v1.TestURLResponse
-	8,  // [8:14] is the sub-list for method output_type
-	2,  // [2:8] is the sub-list for method input_type
-	2,  // [2:2] is the sub-list for extension type_name
-	2,  // [2:2] is the sub-list for extension extendee
-	0,  // [0:2] is the sub-list for field type_name
+	2,  // 0: durward.egress.v1.ListServersResponse.servers:type_name -> durward.egress.v1.ServerStatus
+	11, // 1: durward.egress.v1.ServerStatus.started_at:type_name -> google.protobuf.Timestamp
+	11, // 2: durward.egress.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	11, // 3: durward.egress.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	12, // 4: durward.egress.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	7,  // 5: durward.egress.v1.ControlService.GetStatus:input_type -> durward.egress.v1.GetStatusRequest
+	13, // 6: durward.egress.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	14, // 7: durward.egress.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	15, // 8: durward.egress.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
+	9,  // 9: durward.egress.v1.ControlService.TestURL:input_type -> durward.egress.v1.TestURLRequest
+	0,  // 10: durward.egress.v1.ControlService.ListServers:input_type -> durward.egress.v1.ListServersRequest
+	3,  // 11: durward.egress.v1.ControlService.GetServerLogs:input_type -> durward.egress.v1.GetServerLogsRequest
+	5,  // 12: durward.egress.v1.ControlService.RestartServer:input_type -> durward.egress.v1.RestartServerRequest
+	16, // 13: durward.egress.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	8,  // 14: durward.egress.v1.ControlService.GetStatus:output_type -> durward.egress.v1.GetStatusResponse
+	17, // 15: durward.egress.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	18, // 16: durward.egress.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	19, // 17: durward.egress.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
+	10, // 18: durward.egress.v1.ControlService.TestURL:output_type -> durward.egress.v1.TestURLResponse
+	1,  // 19: durward.egress.v1.ControlService.ListServers:output_type -> durward.egress.v1.ListServersResponse
+	4,  // 20: durward.egress.v1.ControlService.GetServerLogs:output_type -> durward.egress.v1.GetServerLogsResponse
+	6,  // 21: durward.egress.v1.ControlService.RestartServer:output_type -> durward.egress.v1.RestartServerResponse
+	13, // [13:22] is the sub-list for method output_type
+	4,  // [4:13] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_durward_egress_v1_control_proto_init() }
@@ -481,7 +913,7 @@ func file_durward_egress_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_egress_v1_control_proto_rawDesc), len(file_durward_egress_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

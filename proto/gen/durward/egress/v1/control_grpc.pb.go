@@ -20,12 +20,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ControlService_PreviewCall_FullMethodName = "/durward.egress.v1.ControlService/PreviewCall"
-	ControlService_GetStatus_FullMethodName   = "/durward.egress.v1.ControlService/GetStatus"
-	ControlService_Halt_FullMethodName        = "/durward.egress.v1.ControlService/Halt"
-	ControlService_Resume_FullMethodName      = "/durward.egress.v1.ControlService/Resume"
-	ControlService_EndStanding_FullMethodName = "/durward.egress.v1.ControlService/EndStanding"
-	ControlService_TestURL_FullMethodName     = "/durward.egress.v1.ControlService/TestURL"
+	ControlService_PreviewCall_FullMethodName   = "/durward.egress.v1.ControlService/PreviewCall"
+	ControlService_GetStatus_FullMethodName     = "/durward.egress.v1.ControlService/GetStatus"
+	ControlService_Halt_FullMethodName          = "/durward.egress.v1.ControlService/Halt"
+	ControlService_Resume_FullMethodName        = "/durward.egress.v1.ControlService/Resume"
+	ControlService_EndStanding_FullMethodName   = "/durward.egress.v1.ControlService/EndStanding"
+	ControlService_TestURL_FullMethodName       = "/durward.egress.v1.ControlService/TestURL"
+	ControlService_ListServers_FullMethodName   = "/durward.egress.v1.ControlService/ListServers"
+	ControlService_GetServerLogs_FullMethodName = "/durward.egress.v1.ControlService/GetServerLogs"
+	ControlService_RestartServer_FullMethodName = "/durward.egress.v1.ControlService/RestartServer"
 )
 
 // ControlServiceClient is the client API for ControlService service.
@@ -47,6 +50,12 @@ type ControlServiceClient interface {
 	EndStanding(ctx context.Context, in *v1.EndStandingRequest, opts ...grpc.CallOption) (*v1.EndStandingResponse, error)
 	// TestURL says what would become of a request, by which rule, and dials nobody. It resolves no name.
 	TestURL(ctx context.Context, in *TestURLRequest, opts ...grpc.CallOption) (*TestURLResponse, error)
+	// ListServers says how other people's MCP servers stand: which run, for whom, and what of their tools is not as it was pinned.
+	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
+	// GetServerLogs returns what a server's processes wrote to their standard error lately, cleaned.
+	GetServerLogs(ctx context.Context, in *GetServerLogsRequest, opts ...grpc.CallOption) (*GetServerLogsResponse, error)
+	// RestartServer ends a server's processes, and lets one that was given up on start again with the next call.
+	RestartServer(ctx context.Context, in *RestartServerRequest, opts ...grpc.CallOption) (*RestartServerResponse, error)
 }
 
 type controlServiceClient struct {
@@ -117,6 +126,36 @@ func (c *controlServiceClient) TestURL(ctx context.Context, in *TestURLRequest, 
 	return out, nil
 }
 
+func (c *controlServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServersResponse)
+	err := c.cc.Invoke(ctx, ControlService_ListServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlServiceClient) GetServerLogs(ctx context.Context, in *GetServerLogsRequest, opts ...grpc.CallOption) (*GetServerLogsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetServerLogsResponse)
+	err := c.cc.Invoke(ctx, ControlService_GetServerLogs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlServiceClient) RestartServer(ctx context.Context, in *RestartServerRequest, opts ...grpc.CallOption) (*RestartServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartServerResponse)
+	err := c.cc.Invoke(ctx, ControlService_RestartServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServiceServer is the server API for ControlService service.
 // All implementations must embed UnimplementedControlServiceServer
 // for forward compatibility.
@@ -136,6 +175,12 @@ type ControlServiceServer interface {
 	EndStanding(context.Context, *v1.EndStandingRequest) (*v1.EndStandingResponse, error)
 	// TestURL says what would become of a request, by which rule, and dials nobody. It resolves no name.
 	TestURL(context.Context, *TestURLRequest) (*TestURLResponse, error)
+	// ListServers says how other people's MCP servers stand: which run, for whom, and what of their tools is not as it was pinned.
+	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
+	// GetServerLogs returns what a server's processes wrote to their standard error lately, cleaned.
+	GetServerLogs(context.Context, *GetServerLogsRequest) (*GetServerLogsResponse, error)
+	// RestartServer ends a server's processes, and lets one that was given up on start again with the next call.
+	RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error)
 	mustEmbedUnimplementedControlServiceServer()
 }
 
@@ -163,6 +208,15 @@ func (UnimplementedControlServiceServer) EndStanding(context.Context, *v1.EndSta
 }
 func (UnimplementedControlServiceServer) TestURL(context.Context, *TestURLRequest) (*TestURLResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TestURL not implemented")
+}
+func (UnimplementedControlServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
+}
+func (UnimplementedControlServiceServer) GetServerLogs(context.Context, *GetServerLogsRequest) (*GetServerLogsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServerLogs not implemented")
+}
+func (UnimplementedControlServiceServer) RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartServer not implemented")
 }
 func (UnimplementedControlServiceServer) mustEmbedUnimplementedControlServiceServer() {}
 func (UnimplementedControlServiceServer) testEmbeddedByValue()                        {}
@@ -293,6 +347,60 @@ func _ControlService_TestURL_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControlService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).ListServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_ListServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).ListServers(ctx, req.(*ListServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ControlService_GetServerLogs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerLogsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).GetServerLogs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_GetServerLogs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).GetServerLogs(ctx, req.(*GetServerLogsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ControlService_RestartServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).RestartServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_RestartServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).RestartServer(ctx, req.(*RestartServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ControlService_ServiceDesc is the grpc.ServiceDesc for ControlService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -323,6 +431,18 @@ var ControlService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TestURL",
 			Handler:    _ControlService_TestURL_Handler,
+		},
+		{
+			MethodName: "ListServers",
+			Handler:    _ControlService_ListServers_Handler,
+		},
+		{
+			MethodName: "GetServerLogs",
+			Handler:    _ControlService_GetServerLogs_Handler,
+		},
+		{
+			MethodName: "RestartServer",
+			Handler:    _ControlService_RestartServer_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

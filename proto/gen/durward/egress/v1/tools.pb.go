@@ -26,6 +26,194 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type CallServerToolRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SERVER__TOOL, as agents call it.
+	Tool *string `protobuf:"bytes,1,opt,name=tool,proto3,oneof" json:"tool,omitempty"`
+	// The arguments in their RFC 8785 form: these very bytes are decided on, shown, signed and forwarded.
+	ArgumentsJcs  *string `protobuf:"bytes,2,opt,name=arguments_jcs,json=argumentsJcs,proto3,oneof" json:"arguments_jcs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallServerToolRequest) Reset() {
+	*x = CallServerToolRequest{}
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallServerToolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallServerToolRequest) ProtoMessage() {}
+
+func (x *CallServerToolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallServerToolRequest.ProtoReflect.Descriptor instead.
+func (*CallServerToolRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CallServerToolRequest) GetTool() string {
+	if x != nil && x.Tool != nil {
+		return *x.Tool
+	}
+	return ""
+}
+
+func (x *CallServerToolRequest) GetArgumentsJcs() string {
+	if x != nil && x.ArgumentsJcs != nil {
+		return *x.ArgumentsJcs
+	}
+	return ""
+}
+
+type CallServerToolResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Content []*ServerContent       `protobuf:"bytes,1,rep,name=content,proto3" json:"content,omitempty"`
+	// What the server gave as data: JSON in which each text, number and key is its place in leaves.
+	Shape  string   `protobuf:"bytes,2,opt,name=shape,proto3" json:"shape,omitempty"`
+	Leaves []string `protobuf:"bytes,3,rep,name=leaves,proto3" json:"leaves,omitempty"`
+	// The server says that the call failed.
+	Failed        bool `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallServerToolResponse) Reset() {
+	*x = CallServerToolResponse{}
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallServerToolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallServerToolResponse) ProtoMessage() {}
+
+func (x *CallServerToolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallServerToolResponse.ProtoReflect.Descriptor instead.
+func (*CallServerToolResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CallServerToolResponse) GetContent() []*ServerContent {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *CallServerToolResponse) GetShape() string {
+	if x != nil {
+		return x.Shape
+	}
+	return ""
+}
+
+func (x *CallServerToolResponse) GetLeaves() []string {
+	if x != nil {
+		return x.Leaves
+	}
+	return nil
+}
+
+func (x *CallServerToolResponse) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
+// ServerContent is one part of an answer.
+type ServerContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "text", "link" or "picture".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The text; a link's name and URI; of a picture what it is.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// Of what is no text.
+	MediaType     string `protobuf:"bytes,3,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerContent) Reset() {
+	*x = ServerContent{}
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerContent) ProtoMessage() {}
+
+func (x *ServerContent) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerContent.ProtoReflect.Descriptor instead.
+func (*ServerContent) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ServerContent) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ServerContent) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ServerContent) GetMediaType() string {
+	if x != nil {
+		return x.MediaType
+	}
+	return ""
+}
+
 type FetchUrlRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Url           *string                `protobuf:"bytes,1,opt,name=url,proto3,oneof" json:"url,omitempty"`
@@ -37,7 +225,7 @@ type FetchUrlRequest struct {
 
 func (x *FetchUrlRequest) Reset() {
 	*x = FetchUrlRequest{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[0]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +237,7 @@ func (x *FetchUrlRequest) String() string {
 func (*FetchUrlRequest) ProtoMessage() {}
 
 func (x *FetchUrlRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[0]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +250,7 @@ func (x *FetchUrlRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchUrlRequest.ProtoReflect.Descriptor instead.
 func (*FetchUrlRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{0}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FetchUrlRequest) GetUrl() string {
@@ -100,7 +288,7 @@ type FetchUrlResponse struct {
 
 func (x *FetchUrlResponse) Reset() {
 	*x = FetchUrlResponse{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[1]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -112,7 +300,7 @@ func (x *FetchUrlResponse) String() string {
 func (*FetchUrlResponse) ProtoMessage() {}
 
 func (x *FetchUrlResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[1]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -125,7 +313,7 @@ func (x *FetchUrlResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchUrlResponse.ProtoReflect.Descriptor instead.
 func (*FetchUrlResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{1}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FetchUrlResponse) GetStatus() uint32 {
@@ -185,7 +373,7 @@ type HttpRequestRequest struct {
 
 func (x *HttpRequestRequest) Reset() {
 	*x = HttpRequestRequest{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[2]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -197,7 +385,7 @@ func (x *HttpRequestRequest) String() string {
 func (*HttpRequestRequest) ProtoMessage() {}
 
 func (x *HttpRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[2]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -210,7 +398,7 @@ func (x *HttpRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpRequestRequest.ProtoReflect.Descriptor instead.
 func (*HttpRequestRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{2}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HttpRequestRequest) GetUrl() string {
@@ -261,7 +449,7 @@ type HttpRequestResponse struct {
 
 func (x *HttpRequestResponse) Reset() {
 	*x = HttpRequestResponse{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[3]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +461,7 @@ func (x *HttpRequestResponse) String() string {
 func (*HttpRequestResponse) ProtoMessage() {}
 
 func (x *HttpRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[3]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +474,7 @@ func (x *HttpRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HttpRequestResponse.ProtoReflect.Descriptor instead.
 func (*HttpRequestResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{3}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HttpRequestResponse) GetStatus() uint32 {
@@ -336,7 +524,7 @@ type SecurityReportRequest struct {
 
 func (x *SecurityReportRequest) Reset() {
 	*x = SecurityReportRequest{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +536,7 @@ func (x *SecurityReportRequest) String() string {
 func (*SecurityReportRequest) ProtoMessage() {}
 
 func (x *SecurityReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[4]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +549,7 @@ func (x *SecurityReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityReportRequest.ProtoReflect.Descriptor instead.
 func (*SecurityReportRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{4}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SecurityReportRequest) GetFormat() string {
@@ -396,7 +584,7 @@ type SecurityReportResponse struct {
 
 func (x *SecurityReportResponse) Reset() {
 	*x = SecurityReportResponse{}
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +596,7 @@ func (x *SecurityReportResponse) String() string {
 func (*SecurityReportResponse) ProtoMessage() {}
 
 func (x *SecurityReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_tools_proto_msgTypes[5]
+	mi := &file_durward_egress_v1_tools_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +609,7 @@ func (x *SecurityReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityReportResponse.ProtoReflect.Descriptor instead.
 func (*SecurityReportResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{5}
+	return file_durward_egress_v1_tools_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SecurityReportResponse) GetReport() string {
@@ -449,7 +637,22 @@ var File_durward_egress_v1_tools_proto protoreflect.FileDescriptor
 
 const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\n" +
-	"\x1ddurward/egress/v1/tools.proto\x12\x11durward.egress.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\"\xd8\x01\n" +
+	"\x1ddurward/egress/v1/tools.proto\x12\x11durward.egress.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1adurward/call/v1/call.proto\x1a durward/options/v1/options.proto\"\xbe\x01\n" +
+	"\x15CallServerToolRequest\x12L\n" +
+	"\x04tool\x18\x01 \x01(\tB3\xbaH0\xc8\x01\x01r+\x18@2'^[a-z][a-z0-9-]{0,31}__[A-Za-z0-9_.-]+$H\x00R\x04tool\x88\x01\x01\x12<\n" +
+	"\rarguments_jcs\x18\x02 \x01(\tB\x12\xbaH\v\xc8\x01\x01r\x06\x10\x02(\x80\x80\x04\x98\xbc\x18\x01H\x01R\fargumentsJcs\x88\x01\x01B\a\n" +
+	"\x05_toolB\x10\n" +
+	"\x0e_arguments_jcs\"\xb2\x01\n" +
+	"\x16CallServerToolResponse\x12@\n" +
+	"\acontent\x18\x01 \x03(\v2 .durward.egress.v1.ServerContentB\x04\x80\xbc\x18\x02R\acontent\x12\x1a\n" +
+	"\x05shape\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05shape\x12\x1c\n" +
+	"\x06leaves\x18\x03 \x03(\tB\x04\x80\xbc\x18\x02R\x06leaves\x12\x1c\n" +
+	"\x06failed\x18\x04 \x01(\bB\x04\x80\xbc\x18\x01R\x06failed\"h\n" +
+	"\rServerContent\x12\x18\n" +
+	"\x04kind\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04kind\x12\x18\n" +
+	"\x04text\x18\x02 \x01(\tB\x04\x80\xbc\x18\x02R\x04text\x12#\n" +
+	"\n" +
+	"media_type\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\tmediaType\"\xd8\x01\n" +
 	"\x0fFetchUrlRequest\x12?\n" +
 	"\x03url\x18\x01 \x01(\tB(\xbaH\x1b\xc8\x01\x01r\x16\x18\x80\x102\x11^https?://[!-~]+$\x92\xbc\x18\x06DomainH\x00R\x03url\x88\x01\x01\x12)\n" +
 	"\x04head\x18\x02 \x01(\bB\x10\x8a\xbc\x18\fStatus aloneH\x01R\x04head\x88\x01\x01\x12=\n" +
@@ -504,7 +707,9 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa6\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x9a\x01\n" +
 	"\fhttp_request\x12\vCall an API\x1ayWRITE: a human sees what is sent and must approve it. Redirects are answers. Credentials by header, ?query or /body path. \x02`\x01\x12\xe5\x01\n" +
 	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"~\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18s\n" +
-	"\x0fsecurity_report\x12\x11Report on origins\x1aIREAD: asks nobody. Reports which origins this session's requests reached. \x01(\x01B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
+	"\x0fsecurity_report\x12\x11Report on origins\x1aIREAD: asks nobody. Reports which origins this session's requests reached. \x01(\x012~\n" +
+	"\rServerService\x12m\n" +
+	"\x0eCallServerTool\x12(.durward.egress.v1.CallServerToolRequest\x1a).durward.egress.v1.CallServerToolResponse\"\x06\xaa\xbb\x18\x02\x01\x06B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 
 var (
 	file_durward_egress_v1_tools_proto_rawDescOnce sync.Once
@@ -518,33 +723,39 @@ func file_durward_egress_v1_tools_proto_rawDescGZIP() []byte {
 	return file_durward_egress_v1_tools_proto_rawDescData
 }
 
-var file_durward_egress_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_durward_egress_v1_tools_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_durward_egress_v1_tools_proto_goTypes = []any{
-	(*FetchUrlRequest)(nil),        // 0: durward.egress.v1.FetchUrlRequest
-	(*FetchUrlResponse)(nil),       // 1: durward.egress.v1.FetchUrlResponse
-	(*HttpRequestRequest)(nil),     // 2: durward.egress.v1.HttpRequestRequest
-	(*HttpRequestResponse)(nil),    // 3: durward.egress.v1.HttpRequestResponse
-	(*SecurityReportRequest)(nil),  // 4: durward.egress.v1.SecurityReportRequest
-	(*SecurityReportResponse)(nil), // 5: durward.egress.v1.SecurityReportResponse
-	nil,                            // 6: durward.egress.v1.HttpRequestRequest.HeadersEntry
-	nil,                            // 7: durward.egress.v1.HttpRequestRequest.CredentialsEntry
-	(*v1.CredentialReference)(nil), // 8: durward.call.v1.CredentialReference
+	(*CallServerToolRequest)(nil),  // 0: durward.egress.v1.CallServerToolRequest
+	(*CallServerToolResponse)(nil), // 1: durward.egress.v1.CallServerToolResponse
+	(*ServerContent)(nil),          // 2: durward.egress.v1.ServerContent
+	(*FetchUrlRequest)(nil),        // 3: durward.egress.v1.FetchUrlRequest
+	(*FetchUrlResponse)(nil),       // 4: durward.egress.v1.FetchUrlResponse
+	(*HttpRequestRequest)(nil),     // 5: durward.egress.v1.HttpRequestRequest
+	(*HttpRequestResponse)(nil),    // 6: durward.egress.v1.HttpRequestResponse
+	(*SecurityReportRequest)(nil),  // 7: durward.egress.v1.SecurityReportRequest
+	(*SecurityReportResponse)(nil), // 8: durward.egress.v1.SecurityReportResponse
+	nil,                            // 9: durward.egress.v1.HttpRequestRequest.HeadersEntry
+	nil,                            // 10: durward.egress.v1.HttpRequestRequest.CredentialsEntry
+	(*v1.CredentialReference)(nil), // 11: durward.call.v1.CredentialReference
 }
 var file_durward_egress_v1_tools_proto_depIdxs = []int32{
-	6, // 0: durward.egress.v1.HttpRequestRequest.headers:type_name -> durward.egress.v1.HttpRequestRequest.HeadersEntry
-	7, // 1: durward.egress.v1.HttpRequestRequest.credentials:type_name -> durward.egress.v1.HttpRequestRequest.CredentialsEntry
-	8, // 2: durward.egress.v1.HttpRequestRequest.CredentialsEntry.value:type_name -> durward.call.v1.CredentialReference
-	0, // 3: durward.egress.v1.ToolService.FetchUrl:input_type -> durward.egress.v1.FetchUrlRequest
-	2, // 4: durward.egress.v1.ToolService.HttpRequest:input_type -> durward.egress.v1.HttpRequestRequest
-	4, // 5: durward.egress.v1.ToolService.SecurityReport:input_type -> durward.egress.v1.SecurityReportRequest
-	1, // 6: durward.egress.v1.ToolService.FetchUrl:output_type -> durward.egress.v1.FetchUrlResponse
-	3, // 7: durward.egress.v1.ToolService.HttpRequest:output_type -> durward.egress.v1.HttpRequestResponse
-	5, // 8: durward.egress.v1.ToolService.SecurityReport:output_type -> durward.egress.v1.SecurityReportResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2,  // 0: durward.egress.v1.CallServerToolResponse.content:type_name -> durward.egress.v1.ServerContent
+	9,  // 1: durward.egress.v1.HttpRequestRequest.headers:type_name -> durward.egress.v1.HttpRequestRequest.HeadersEntry
+	10, // 2: durward.egress.v1.HttpRequestRequest.credentials:type_name -> durward.egress.v1.HttpRequestRequest.CredentialsEntry
+	11, // 3: durward.egress.v1.HttpRequestRequest.CredentialsEntry.value:type_name -> durward.call.v1.CredentialReference
+	3,  // 4: durward.egress.v1.ToolService.FetchUrl:input_type -> durward.egress.v1.FetchUrlRequest
+	5,  // 5: durward.egress.v1.ToolService.HttpRequest:input_type -> durward.egress.v1.HttpRequestRequest
+	7,  // 6: durward.egress.v1.ToolService.SecurityReport:input_type -> durward.egress.v1.SecurityReportRequest
+	0,  // 7: durward.egress.v1.ServerService.CallServerTool:input_type -> durward.egress.v1.CallServerToolRequest
+	4,  // 8: durward.egress.v1.ToolService.FetchUrl:output_type -> durward.egress.v1.FetchUrlResponse
+	6,  // 9: durward.egress.v1.ToolService.HttpRequest:output_type -> durward.egress.v1.HttpRequestResponse
+	8,  // 10: durward.egress.v1.ToolService.SecurityReport:output_type -> durward.egress.v1.SecurityReportResponse
+	1,  // 11: durward.egress.v1.ServerService.CallServerTool:output_type -> durward.egress.v1.CallServerToolResponse
+	8,  // [8:12] is the sub-list for method output_type
+	4,  // [4:8] is the sub-list for method input_type
+	4,  // [4:4] is the sub-list for extension type_name
+	4,  // [4:4] is the sub-list for extension extendee
+	0,  // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_durward_egress_v1_tools_proto_init() }
@@ -553,17 +764,18 @@ func file_durward_egress_v1_tools_proto_init() {
 		return
 	}
 	file_durward_egress_v1_tools_proto_msgTypes[0].OneofWrappers = []any{}
-	file_durward_egress_v1_tools_proto_msgTypes[2].OneofWrappers = []any{}
-	file_durward_egress_v1_tools_proto_msgTypes[4].OneofWrappers = []any{}
+	file_durward_egress_v1_tools_proto_msgTypes[3].OneofWrappers = []any{}
+	file_durward_egress_v1_tools_proto_msgTypes[5].OneofWrappers = []any{}
+	file_durward_egress_v1_tools_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_egress_v1_tools_proto_rawDesc), len(file_durward_egress_v1_tools_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_durward_egress_v1_tools_proto_goTypes,
 		DependencyIndexes: file_durward_egress_v1_tools_proto_depIdxs,

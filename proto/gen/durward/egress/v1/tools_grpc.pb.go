@@ -203,3 +203,113 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "durward/egress/v1/tools.proto",
 }
+
+const (
+	ServerService_CallServerTool_FullMethodName = "/durward.egress.v1.ServerService/CallServerTool"
+)
+
+// ServerServiceClient is the client API for ServerService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// ServerService calls other people's MCP servers. Each of their tools that a human pinned is a tool of its own, with its name, tier and
+// schema; this is the RPC of all of them.
+type ServerServiceClient interface {
+	// CallServerTool calls one of them, by the definition that the grant names.
+	CallServerTool(ctx context.Context, in *CallServerToolRequest, opts ...grpc.CallOption) (*CallServerToolResponse, error)
+}
+
+type serverServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewServerServiceClient(cc grpc.ClientConnInterface) ServerServiceClient {
+	return &serverServiceClient{cc}
+}
+
+func (c *serverServiceClient) CallServerTool(ctx context.Context, in *CallServerToolRequest, opts ...grpc.CallOption) (*CallServerToolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CallServerToolResponse)
+	err := c.cc.Invoke(ctx, ServerService_CallServerTool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ServerServiceServer is the server API for ServerService service.
+// All implementations must embed UnimplementedServerServiceServer
+// for forward compatibility.
+//
+// ServerService calls other people's MCP servers. Each of their tools that a human pinned is a tool of its own, with its name, tier and
+// schema; this is the RPC of all of them.
+type ServerServiceServer interface {
+	// CallServerTool calls one of them, by the definition that the grant names.
+	CallServerTool(context.Context, *CallServerToolRequest) (*CallServerToolResponse, error)
+	mustEmbedUnimplementedServerServiceServer()
+}
+
+// UnimplementedServerServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedServerServiceServer struct{}
+
+func (UnimplementedServerServiceServer) CallServerTool(context.Context, *CallServerToolRequest) (*CallServerToolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CallServerTool not implemented")
+}
+func (UnimplementedServerServiceServer) mustEmbedUnimplementedServerServiceServer() {}
+func (UnimplementedServerServiceServer) testEmbeddedByValue()                       {}
+
+// UnsafeServerServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ServerServiceServer will
+// result in compilation errors.
+type UnsafeServerServiceServer interface {
+	mustEmbedUnimplementedServerServiceServer()
+}
+
+func RegisterServerServiceServer(s grpc.ServiceRegistrar, srv ServerServiceServer) {
+	// If the following call panics, it indicates UnimplementedServerServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&ServerService_ServiceDesc, srv)
+}
+
+func _ServerService_CallServerTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallServerToolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ServerServiceServer).CallServerTool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ServerService_CallServerTool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ServerServiceServer).CallServerTool(ctx, req.(*CallServerToolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// ServerService_ServiceDesc is the grpc.ServiceDesc for ServerService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var ServerService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "durward.egress.v1.ServerService",
+	HandlerType: (*ServerServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "CallServerTool",
+			Handler:    _ServerService_CallServerTool_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "durward/egress/v1/tools.proto",
+}

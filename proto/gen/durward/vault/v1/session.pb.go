@@ -1760,6 +1760,261 @@ func (x *SecurityConfigRequest) GetTierCeilingOverride() v11.Tier {
 	return v11.Tier(0)
 }
 
+type FindToolsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Words         *string                `protobuf:"bytes,1,opt,name=words,proto3,oneof" json:"words,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindToolsRequest) Reset() {
+	*x = FindToolsRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindToolsRequest) ProtoMessage() {}
+
+func (x *FindToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindToolsRequest.ProtoReflect.Descriptor instead.
+func (*FindToolsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FindToolsRequest) GetWords() string {
+	if x != nil && x.Words != nil {
+		return *x.Words
+	}
+	return ""
+}
+
+type FindToolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most ten, the best first.
+	Tools         []*FoundTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindToolsResponse) Reset() {
+	*x = FindToolsResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindToolsResponse) ProtoMessage() {}
+
+func (x *FindToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindToolsResponse.ProtoReflect.Descriptor instead.
+func (*FindToolsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FindToolsResponse) GetTools() []*FoundTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type FoundTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tool  string                 `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
+	// As a human signed it.
+	Title         string   `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	Tier          v11.Tier `protobuf:"varint,3,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoundTool) Reset() {
+	*x = FoundTool{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoundTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoundTool) ProtoMessage() {}
+
+func (x *FoundTool) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoundTool.ProtoReflect.Descriptor instead.
+func (*FoundTool) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *FoundTool) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *FoundTool) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *FoundTool) GetTier() v11.Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return v11.Tier(0)
+}
+
+type DescribeToolRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tool          *string                `protobuf:"bytes,1,opt,name=tool,proto3,oneof" json:"tool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeToolRequest) Reset() {
+	*x = DescribeToolRequest{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeToolRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeToolRequest) ProtoMessage() {}
+
+func (x *DescribeToolRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeToolRequest.ProtoReflect.Descriptor instead.
+func (*DescribeToolRequest) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DescribeToolRequest) GetTool() string {
+	if x != nil && x.Tool != nil {
+		return *x.Tool
+	}
+	return ""
+}
+
+type DescribeToolResponse struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Description string                 `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
+	Tier        v11.Tier               `protobuf:"varint,2,opt,name=tier,proto3,enum=durward.options.v1.Tier" json:"tier,omitempty"`
+	// A JSON Schema, as text.
+	InputSchema   string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeToolResponse) Reset() {
+	*x = DescribeToolResponse{}
+	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeToolResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeToolResponse) ProtoMessage() {}
+
+func (x *DescribeToolResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeToolResponse.ProtoReflect.Descriptor instead.
+func (*DescribeToolResponse) Descriptor() ([]byte, []int) {
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DescribeToolResponse) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *DescribeToolResponse) GetTier() v11.Tier {
+	if x != nil {
+		return x.Tier
+	}
+	return v11.Tier(0)
+}
+
+func (x *DescribeToolResponse) GetInputSchema() string {
+	if x != nil {
+		return x.InputSchema
+	}
+	return ""
+}
+
 type TokenizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As long as the longest argument that it may go into.
@@ -1770,7 +2025,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +2037,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[25]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +2050,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{25}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TokenizeRequest) GetText() string {
@@ -1815,7 +2070,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2082,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[26]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2095,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{26}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TokenizeResponse) GetText() string {
@@ -1873,7 +2128,7 @@ type SecurityConfigResponse struct {
 
 func (x *SecurityConfigResponse) Reset() {
 	*x = SecurityConfigResponse{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2140,7 @@ func (x *SecurityConfigResponse) String() string {
 func (*SecurityConfigResponse) ProtoMessage() {}
 
 func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[27]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2153,7 @@ func (x *SecurityConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecurityConfigResponse.ProtoReflect.Descriptor instead.
 func (*SecurityConfigResponse) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{27}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SecurityConfigResponse) GetTools() []*ToolRule {
@@ -1961,7 +2216,7 @@ type ToolRule struct {
 
 func (x *ToolRule) Reset() {
 	*x = ToolRule{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2228,7 @@ func (x *ToolRule) String() string {
 func (*ToolRule) ProtoMessage() {}
 
 func (x *ToolRule) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[28]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2241,7 @@ func (x *ToolRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolRule.ProtoReflect.Descriptor instead.
 func (*ToolRule) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{28}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ToolRule) GetTool() string {
@@ -2021,7 +2276,7 @@ type Setting struct {
 
 func (x *Setting) Reset() {
 	*x = Setting{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2288,7 @@ func (x *Setting) String() string {
 func (*Setting) ProtoMessage() {}
 
 func (x *Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[29]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2301,7 @@ func (x *Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setting.ProtoReflect.Descriptor instead.
 func (*Setting) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{29}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Setting) GetName() string {
@@ -2081,7 +2336,7 @@ type Allowance struct {
 
 func (x *Allowance) Reset() {
 	*x = Allowance{}
-	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2348,7 @@ func (x *Allowance) String() string {
 func (*Allowance) ProtoMessage() {}
 
 func (x *Allowance) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_vault_v1_session_proto_msgTypes[30]
+	mi := &file_durward_vault_v1_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2361,7 @@ func (x *Allowance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowance.ProtoReflect.Descriptor instead.
 func (*Allowance) Descriptor() ([]byte, []int) {
-	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{30}
+	return file_durward_vault_v1_session_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Allowance) GetTools() []string {
@@ -2271,7 +2526,23 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x02ok\x18\b \x01(\bR\x02ok\"\xc0\x01\n" +
 	"\x15SecurityConfigRequest\x12\x8c\x01\n" +
 	"\x15tier_ceiling_override\x18\x01 \x01(\x0e2\x18.durward.options.v1.TierB9\xbaH\a\x82\x01\x04\x18\x01\x18\x02\x8a\xbc\x18+Lowers this session's ceiling until it endsH\x00R\x13tierCeilingOverride\x88\x01\x01B\x18\n" +
-	"\x16_tier_ceiling_override\"K\n" +
+	"\x16_tier_ceiling_override\"[\n" +
+	"\x10FindToolsRequest\x12=\n" +
+	"\x05words\x18\x01 \x01(\tB\"\xbaH\x1f\xc8\x01\x01r\x1a2\x18^[a-zA-Z0-9 ._-]{1,128}$H\x00R\x05words\x88\x01\x01B\b\n" +
+	"\x06_words\"L\n" +
+	"\x11FindToolsResponse\x127\n" +
+	"\x05tools\x18\x01 \x03(\v2\x1b.durward.vault.v1.FoundToolB\x04\x80\xbc\x18\x01R\x05tools\"u\n" +
+	"\tFoundTool\x12\x18\n" +
+	"\x04tool\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04tool\x12\x1a\n" +
+	"\x05title\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05title\x122\n" +
+	"\x04tier\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\x04tier\"Y\n" +
+	"\x13DescribeToolRequest\x129\n" +
+	"\x04tool\x18\x01 \x01(\tB \xbaH\x1d\xc8\x01\x01r\x182\x16^[a-zA-Z0-9_.-]{1,64}$H\x00R\x04tool\x88\x01\x01B\a\n" +
+	"\x05_tool\"\x9b\x01\n" +
+	"\x14DescribeToolResponse\x12&\n" +
+	"\vdescription\x18\x01 \x01(\tB\x04\x80\xbc\x18\x02R\vdescription\x122\n" +
+	"\x04tier\x18\x02 \x01(\x0e2\x18.durward.options.v1.TierB\x04\x80\xbc\x18\x01R\x04tier\x12'\n" +
+	"\finput_schema\x18\x03 \x01(\tB\x04\x80\xbc\x18\x02R\vinputSchema\"K\n" +
 	"\x0fTokenizeRequest\x12/\n" +
 	"\x04text\x18\x01 \x01(\tB\x16\xbaH\x0f\xc8\x01\x01r\n" +
 	"\x10\x01\x18\x80\x80\x02(\x80\x80\x02\x98\xbc\x18\x01H\x00R\x04text\x88\x01\x01B\a\n" +
@@ -2318,14 +2589,20 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\n" +
 	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012p\n" +
 	"\x10AuthorityService\x12\\\n" +
-	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x06\xaa\xbb\x18\x02\x01\t2\xe5\t\n" +
+	"\tAuthorise\x12\".durward.vault.v1.AuthoriseRequest\x1a#.durward.vault.v1.AuthoriseResponse\"\x06\xaa\xbb\x18\x02\x01\t2\x89\r\n" +
 	"\vToolService\x12\xfb\x02\n" +
 	"\rWaitOperation\x12&.durward.vault.v1.WaitOperationRequest\x1a'.durward.vault.v1.WaitOperationResponse\"\x98\x02\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\x8d\x02\n" +
 	"\x0ewait_operation\x12\x15Wait for an operation\x1a\xdb\x01READ: asks nobody. Waits up to 45 s for an operation that a human must approve. Once approved, runs it and returns the original tool's result. Call it again while it is pending_approval. A denied operation stays denied. \x01(\x010\x01P\x01\x12\xa9\x02\n" +
 	"\x11WithdrawOperation\x12*.durward.vault.v1.WithdrawOperationRequest\x1a+.durward.vault.v1.WithdrawOperationResponse\"\xba\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xaf\x01\n" +
 	"\x12withdraw_operation\x12\x12Withdraw a request\x1a\x80\x01READ: asks nobody. Takes back a request of this session that still waits for a human. What is approved or running is not undone. \x01P\x01\x12\xa7\x02\n" +
 	"\x0eSecurityConfig\x12'.durward.vault.v1.SecurityConfigRequest\x1a(.durward.vault.v1.SecurityConfigResponse\"\xc1\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xb6\x01\n" +
-	"\x0fsecurity_config\x12\x16Security configuration\x1a\x88\x01READ: asks nobody. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x01\x12\x81\x02\n" +
+	"\x0fsecurity_config\x12\x16Security configuration\x1a\x88\x01READ: asks nobody. Shows what binds this session: which tools run, ask a human or are denied, and the settings. Only humans change them. \x01\x12\xc0\x01\n" +
+	"\tFindTools\x12\".durward.vault.v1.FindToolsRequest\x1a#.durward.vault.v1.FindToolsResponse\"j\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18`\n" +
+	"\n" +
+	"find_tools\x12\n" +
+	"Find tools\x1aBREAD: asks nobody. Finds tools that are not listed here, by words. \x01(\x01\x12\xde\x01\n" +
+	"\fDescribeTool\x12%.durward.vault.v1.DescribeToolRequest\x1a&.durward.vault.v1.DescribeToolResponse\"\x7f\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18u\n" +
+	"\rdescribe_tool\x12\x0fDescribe a tool\x1aOREAD: asks nobody. Shows what a found tool does and takes; call it by its name. \x01(\x01\x12\x81\x02\n" +
 	"\bTokenize\x12!.durward.vault.v1.TokenizeRequest\x1a\".durward.vault.v1.TokenizeResponse\"\xad\x01\xaa\xbb\x18\x02\x01\t\xb2\xbb\x18\xa2\x01\n" +
 	"\btokenize\x12\x12Hide personal data\x1a~READ: asks nobody. Returns your text with references for personal data and credentials, which other tools' arguments may hold. \x01(\x012\x9f\x02\n" +
 	"\x10OperationService\x12w\n" +
@@ -2345,7 +2622,7 @@ func file_durward_vault_v1_session_proto_rawDescGZIP() []byte {
 }
 
 var file_durward_vault_v1_session_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_durward_vault_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_durward_vault_v1_session_proto_goTypes = []any{
 	(OperationState)(0),                   // 0: durward.vault.v1.OperationState
 	(AuthoriseResponse_Decision)(0),       // 1: durward.vault.v1.AuthoriseResponse.Decision
@@ -2374,91 +2651,103 @@ var file_durward_vault_v1_session_proto_goTypes = []any{
 	(*ListSessionOperationsResponse)(nil), // 24: durward.vault.v1.ListSessionOperationsResponse
 	(*SessionOperation)(nil),              // 25: durward.vault.v1.SessionOperation
 	(*SecurityConfigRequest)(nil),         // 26: durward.vault.v1.SecurityConfigRequest
-	(*TokenizeRequest)(nil),               // 27: durward.vault.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),              // 28: durward.vault.v1.TokenizeResponse
-	(*SecurityConfigResponse)(nil),        // 29: durward.vault.v1.SecurityConfigResponse
-	(*ToolRule)(nil),                      // 30: durward.vault.v1.ToolRule
-	(*Setting)(nil),                       // 31: durward.vault.v1.Setting
-	(*Allowance)(nil),                     // 32: durward.vault.v1.Allowance
-	(*v1.Proof)(nil),                      // 33: durward.call.v1.Proof
-	(v1.Channel)(0),                       // 34: durward.call.v1.Channel
-	(v11.Tier)(0),                         // 35: durward.options.v1.Tier
-	(*timestamppb.Timestamp)(nil),         // 36: google.protobuf.Timestamp
-	(v11.Role)(0),                         // 37: durward.options.v1.Role
-	(*v1.SignedPermit)(nil),               // 38: durward.call.v1.SignedPermit
-	(*v1.ToolRef)(nil),                    // 39: durward.call.v1.ToolRef
-	(*v1.SignedGrant)(nil),                // 40: durward.call.v1.SignedGrant
+	(*FindToolsRequest)(nil),              // 27: durward.vault.v1.FindToolsRequest
+	(*FindToolsResponse)(nil),             // 28: durward.vault.v1.FindToolsResponse
+	(*FoundTool)(nil),                     // 29: durward.vault.v1.FoundTool
+	(*DescribeToolRequest)(nil),           // 30: durward.vault.v1.DescribeToolRequest
+	(*DescribeToolResponse)(nil),          // 31: durward.vault.v1.DescribeToolResponse
+	(*TokenizeRequest)(nil),               // 32: durward.vault.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),              // 33: durward.vault.v1.TokenizeResponse
+	(*SecurityConfigResponse)(nil),        // 34: durward.vault.v1.SecurityConfigResponse
+	(*ToolRule)(nil),                      // 35: durward.vault.v1.ToolRule
+	(*Setting)(nil),                       // 36: durward.vault.v1.Setting
+	(*Allowance)(nil),                     // 37: durward.vault.v1.Allowance
+	(*v1.Proof)(nil),                      // 38: durward.call.v1.Proof
+	(v1.Channel)(0),                       // 39: durward.call.v1.Channel
+	(v11.Tier)(0),                         // 40: durward.options.v1.Tier
+	(*timestamppb.Timestamp)(nil),         // 41: google.protobuf.Timestamp
+	(v11.Role)(0),                         // 42: durward.options.v1.Role
+	(*v1.SignedPermit)(nil),               // 43: durward.call.v1.SignedPermit
+	(*v1.ToolRef)(nil),                    // 44: durward.call.v1.ToolRef
+	(*v1.SignedGrant)(nil),                // 45: durward.call.v1.SignedGrant
 }
 var file_durward_vault_v1_session_proto_depIdxs = []int32{
 	2,  // 0: durward.vault.v1.TellHealthRequest.health:type_name -> durward.vault.v1.GatewayHealth
-	33, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
+	38, // 1: durward.vault.v1.OpenSessionRequest.proof:type_name -> durward.call.v1.Proof
 	6,  // 2: durward.vault.v1.OpenSessionRequest.sender:type_name -> durward.vault.v1.Sender
-	34, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
-	35, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	39, // 3: durward.vault.v1.OpenSessionResponse.channel:type_name -> durward.call.v1.Channel
+	40, // 4: durward.vault.v1.OpenSessionResponse.tier_ceiling:type_name -> durward.options.v1.Tier
 	10, // 5: durward.vault.v1.OpenSessionResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	36, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	37, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
-	38, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
-	36, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
-	33, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
+	41, // 6: durward.vault.v1.OpenSessionResponse.expires_at:type_name -> google.protobuf.Timestamp
+	41, // 7: durward.vault.v1.WatchSessionsResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	42, // 8: durward.vault.v1.AddressedPermit.role:type_name -> durward.options.v1.Role
+	43, // 9: durward.vault.v1.AddressedPermit.permit:type_name -> durward.call.v1.SignedPermit
+	41, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
+	38, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
 	10, // 12: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	39, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	33, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	44, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	38, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
 	1,  // 15: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	40, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	36, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	45, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	41, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	41, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
 	0,  // 19: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	39, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	40, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	36, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	44, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	45, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	41, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 23: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
 	0,  // 24: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
 	0,  // 25: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	39, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	36, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	36, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	44, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	41, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	41, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
 	0,  // 29: durward.vault.v1.ListSessionOperationsRequest.states:type_name -> durward.vault.v1.OperationState
 	25, // 30: durward.vault.v1.ListSessionOperationsResponse.operations:type_name -> durward.vault.v1.SessionOperation
 	0,  // 31: durward.vault.v1.SessionOperation.state:type_name -> durward.vault.v1.OperationState
-	36, // 32: durward.vault.v1.SessionOperation.asked_at:type_name -> google.protobuf.Timestamp
-	36, // 33: durward.vault.v1.SessionOperation.expires_at:type_name -> google.protobuf.Timestamp
-	35, // 34: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
-	30, // 35: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
-	31, // 36: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
-	35, // 37: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	32, // 38: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
-	35, // 39: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
-	5,  // 40: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	11, // 41: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	13, // 42: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	8,  // 43: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
-	3,  // 44: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
-	15, // 45: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	17, // 46: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	19, // 47: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
-	26, // 48: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
-	27, // 49: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
-	21, // 50: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	23, // 51: durward.vault.v1.OperationService.ListSessionOperations:input_type -> durward.vault.v1.ListSessionOperationsRequest
-	7,  // 52: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	12, // 53: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	14, // 54: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	9,  // 55: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
-	4,  // 56: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
-	16, // 57: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	18, // 58: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	20, // 59: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
-	29, // 60: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
-	28, // 61: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
-	22, // 62: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	24, // 63: durward.vault.v1.OperationService.ListSessionOperations:output_type -> durward.vault.v1.ListSessionOperationsResponse
-	52, // [52:64] is the sub-list for method output_type
-	40, // [40:52] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	41, // 32: durward.vault.v1.SessionOperation.asked_at:type_name -> google.protobuf.Timestamp
+	41, // 33: durward.vault.v1.SessionOperation.expires_at:type_name -> google.protobuf.Timestamp
+	40, // 34: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	29, // 35: durward.vault.v1.FindToolsResponse.tools:type_name -> durward.vault.v1.FoundTool
+	40, // 36: durward.vault.v1.FoundTool.tier:type_name -> durward.options.v1.Tier
+	40, // 37: durward.vault.v1.DescribeToolResponse.tier:type_name -> durward.options.v1.Tier
+	35, // 38: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	36, // 39: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	40, // 40: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	37, // 41: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	40, // 42: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	5,  // 43: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	11, // 44: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	13, // 45: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	8,  // 46: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
+	3,  // 47: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
+	15, // 48: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	17, // 49: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	19, // 50: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
+	26, // 51: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
+	27, // 52: durward.vault.v1.ToolService.FindTools:input_type -> durward.vault.v1.FindToolsRequest
+	30, // 53: durward.vault.v1.ToolService.DescribeTool:input_type -> durward.vault.v1.DescribeToolRequest
+	32, // 54: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
+	21, // 55: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	23, // 56: durward.vault.v1.OperationService.ListSessionOperations:input_type -> durward.vault.v1.ListSessionOperationsRequest
+	7,  // 57: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	12, // 58: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	14, // 59: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	9,  // 60: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	4,  // 61: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
+	16, // 62: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	18, // 63: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	20, // 64: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
+	34, // 65: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	28, // 66: durward.vault.v1.ToolService.FindTools:output_type -> durward.vault.v1.FindToolsResponse
+	31, // 67: durward.vault.v1.ToolService.DescribeTool:output_type -> durward.vault.v1.DescribeToolResponse
+	33, // 68: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
+	22, // 69: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	24, // 70: durward.vault.v1.OperationService.ListSessionOperations:output_type -> durward.vault.v1.ListSessionOperationsResponse
+	57, // [57:71] is the sub-list for method output_type
+	43, // [43:57] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
@@ -2471,13 +2760,15 @@ func file_durward_vault_v1_session_proto_init() {
 	file_durward_vault_v1_session_proto_msgTypes[19].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[24].OneofWrappers = []any{}
 	file_durward_vault_v1_session_proto_msgTypes[25].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[28].OneofWrappers = []any{}
+	file_durward_vault_v1_session_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_vault_v1_session_proto_rawDesc), len(file_durward_vault_v1_session_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

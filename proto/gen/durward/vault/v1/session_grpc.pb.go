@@ -399,6 +399,8 @@ const (
 	ToolService_WaitOperation_FullMethodName     = "/durward.vault.v1.ToolService/WaitOperation"
 	ToolService_WithdrawOperation_FullMethodName = "/durward.vault.v1.ToolService/WithdrawOperation"
 	ToolService_SecurityConfig_FullMethodName    = "/durward.vault.v1.ToolService/SecurityConfig"
+	ToolService_FindTools_FullMethodName         = "/durward.vault.v1.ToolService/FindTools"
+	ToolService_DescribeTool_FullMethodName      = "/durward.vault.v1.ToolService/DescribeTool"
 	ToolService_Tokenize_FullMethodName          = "/durward.vault.v1.ToolService/Tokenize"
 )
 
@@ -411,6 +413,9 @@ type ToolServiceClient interface {
 	WaitOperation(ctx context.Context, in *WaitOperationRequest, opts ...grpc.CallOption) (*WaitOperationResponse, error)
 	WithdrawOperation(ctx context.Context, in *WithdrawOperationRequest, opts ...grpc.CallOption) (*WithdrawOperationResponse, error)
 	SecurityConfig(ctx context.Context, in *SecurityConfigRequest, opts ...grpc.CallOption) (*SecurityConfigResponse, error)
+	// FindTools finds pinned tools of other people's MCP servers, and of Durward's own, among those that the session may call.
+	FindTools(ctx context.Context, in *FindToolsRequest, opts ...grpc.CallOption) (*FindToolsResponse, error)
+	DescribeTool(ctx context.Context, in *DescribeToolRequest, opts ...grpc.CallOption) (*DescribeToolResponse, error)
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
 }
 
@@ -452,6 +457,26 @@ func (c *toolServiceClient) SecurityConfig(ctx context.Context, in *SecurityConf
 	return out, nil
 }
 
+func (c *toolServiceClient) FindTools(ctx context.Context, in *FindToolsRequest, opts ...grpc.CallOption) (*FindToolsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindToolsResponse)
+	err := c.cc.Invoke(ctx, ToolService_FindTools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *toolServiceClient) DescribeTool(ctx context.Context, in *DescribeToolRequest, opts ...grpc.CallOption) (*DescribeToolResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeToolResponse)
+	err := c.cc.Invoke(ctx, ToolService_DescribeTool_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *toolServiceClient) Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TokenizeResponse)
@@ -471,6 +496,9 @@ type ToolServiceServer interface {
 	WaitOperation(context.Context, *WaitOperationRequest) (*WaitOperationResponse, error)
 	WithdrawOperation(context.Context, *WithdrawOperationRequest) (*WithdrawOperationResponse, error)
 	SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error)
+	// FindTools finds pinned tools of other people's MCP servers, and of Durward's own, among those that the session may call.
+	FindTools(context.Context, *FindToolsRequest) (*FindToolsResponse, error)
+	DescribeTool(context.Context, *DescribeToolRequest) (*DescribeToolResponse, error)
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
 	mustEmbedUnimplementedToolServiceServer()
 }
@@ -490,6 +518,12 @@ func (UnimplementedToolServiceServer) WithdrawOperation(context.Context, *Withdr
 }
 func (UnimplementedToolServiceServer) SecurityConfig(context.Context, *SecurityConfigRequest) (*SecurityConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SecurityConfig not implemented")
+}
+func (UnimplementedToolServiceServer) FindTools(context.Context, *FindToolsRequest) (*FindToolsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindTools not implemented")
+}
+func (UnimplementedToolServiceServer) DescribeTool(context.Context, *DescribeToolRequest) (*DescribeToolResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeTool not implemented")
 }
 func (UnimplementedToolServiceServer) Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Tokenize not implemented")
@@ -569,6 +603,42 @@ func _ToolService_SecurityConfig_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ToolService_FindTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindToolsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).FindTools(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_FindTools_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).FindTools(ctx, req.(*FindToolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ToolService_DescribeTool_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeToolRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ToolServiceServer).DescribeTool(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ToolService_DescribeTool_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ToolServiceServer).DescribeTool(ctx, req.(*DescribeToolRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ToolService_Tokenize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TokenizeRequest)
 	if err := dec(in); err != nil {
@@ -605,6 +675,14 @@ var ToolService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SecurityConfig",
 			Handler:    _ToolService_SecurityConfig_Handler,
+		},
+		{
+			MethodName: "FindTools",
+			Handler:    _ToolService_FindTools_Handler,
+		},
+		{
+			MethodName: "DescribeTool",
+			Handler:    _ToolService_DescribeTool_Handler,
 		},
 		{
 			MethodName: "Tokenize",

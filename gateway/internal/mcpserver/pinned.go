@@ -1,0 +1,89 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/gateway/internal/httpfront"
+)
+
+// Tools of other people's MCP servers. What they are a human pinned, and can change at any time: so they are not registered with the SDK,
+// but listed and called beside what is.
+
+// mostListed is the most that tools/list holds, in bytes of JSON: a model reads it whole. What does not fit find_tools finds.
+const mostListed = 15_800 // what is around the list takes the rest of 16,000
+
+// served is a tool that agents may call, pinned or not.
+func (s *Server) served(name string) (tool, bool) {
+	if t, ok := s.tools[name]; ok {
+		return t, true
+	}
+	t, ok := s.conf.Relay.Pinned(name)
+	return tool{Tool: t, reason: ok && !t.HasArgument(argReason)}, ok
+}
+
+// callPinned serves a tools/call of a tool that the SDK does not know.
+func (s *Server) callPinned(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t tool) (mcp.Result, error) {
+	return taskOr(ctx, func(ctx context.Context, _ string, _ mcp.Request) (mcp.Result, error) {
+		result, err := s.call(ctx, req, t)
+		if err != nil || call.Era == httpfront.Stateful {
+			return result, err
+		}
+		return completed{result}, nil
+	}, "tools/call", req)
+}
+
+// finders find tools and describe them: they are listed where a list may leave some out. lesser are tools of ours that make room first.
+var (
+	finders = []string{"find_tools", "describe_tool"}
+	lesser  = []string{"security_report", "tokenize"}
+)
+
+// list makes of the list of all tools of ours the one for a session: with the pinned tools that it may call, as many as fit, and then
+// with what finds the others.
+func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.ListToolsResult, error) {
+	var pinned []tool
+	for _, name := range call.Session.Tools() {
+		if t, ok := s.served(name); ok && t.Foreign != nil {
+			pinned = append(pinned, t)
+		}
+	}
+	out := *all
+	out.Tools = slices.Clone(all.Tools)
+	if len(pinned) == 0 {
+		without(&out, finders...)
+		return &out, nil
+	}
+	size, err := sizeOf(out)
+	for _, name := range lesser {
+		if err == nil && size > mostListed {
+			without(&out, name)
+			size, err = sizeOf(out)
+		}
+	}
+	for _, t := range pinned {
+		if err != nil {
+			return nil, err
+		}
+		var listed *mcp.Tool
+		if listed, err = s.listed(t); err == nil {
+			n := 0
+			if n, err = sizeOf(listed); size+n+1 <= mostListed {
+				out.Tools, size = append(out.Tools, listed), size+n+1
+			}
+		}
+	}
+	return &out, err
+}
+
+func without(list *mcp.ListToolsResult, names ...string) {
+	list.Tools = slices.DeleteFunc(list.Tools, func(t *mcp.Tool) bool { return slices.Contains(names, t.Name) })
+}
+
+func sizeOf(v any) (int, error) {
+	raw, err := json.Marshal(v)
+	return len(raw), err
+}

@@ -1,0 +1,236 @@
+package contract
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/fault"
+)
+
+// Tools that arrive at run time: those of other people's MCP servers, each by the definition that a human pinned. All of them are one RPC
+// of egress', and each is a tool of its own to everything that decides, shows, signs and records.
+
+// Foreign is what such a tool is beside what every tool is.
+type Foreign struct {
+	// Server is the id of the server's entry, and Name the tool's own name there.
+	Server, Name string
+	// Program is the digest of what is run.
+	Program [32]byte
+	// Check holds arguments, in their RFC 8785 form, to the pinned schema. Its error repeats nothing of them.
+	Check func(arguments []byte) error
+}
+
+// sourceServers begins the source of a server's tool.
+const sourceServers = "mcp:"
+
+// Definition is what a human pinned of a tool.
+type Definition struct {
+	Foreign
+	Title, Description string
+	Tier               optionsv1.Tier
+	// Digest covers the whole of it.
+	Digest [32]byte
+	Input  map[string]any
+	// URL names the argument that is a URL, if one is.
+	URL string
+	// Leaves: the server reaches other hosts. Shell: it is a program of this host that remote clients may not use.
+	Leaves, Shell bool
+}
+
+var pinned atomic.Pointer[[]Tool]
+
+// ServersMethod is the RPC of every pinned tool.
+var ServersMethod = egressv1.File_durward_egress_v1_tools_proto.Services().ByName("ServerService").Methods().ByName("CallServerTool")
+
+// ServersSink is the role that answers it.
+const ServersSink = optionsv1.Role_ROLE_EGRESS
+
+// Pin makes these the pinned tools of this process, in the place of those before. Names must be the contract's no more than once.
+func Pin(definitions []Definition) error {
+	tools := make([]Tool, 0, len(definitions))
+	for _, d := range definitions {
+		t := d.tool()
+		if _, own := Native(t.Name); own {
+			return fmt.Errorf("%s is a tool of Durward's own", t.Name)
+		}
+		tools = append(tools, t)
+	}
+	slices.SortFunc(tools, byName)
+	for i := 1; i < len(tools); i++ {
+		if tools[i].Name == tools[i-1].Name {
+			return fmt.Errorf("two tools are called %s", tools[i].Name)
+		}
+	}
+	pinned.Store(&tools)
+	return nil
+}
+
+func byName(a, b Tool) int { return strings.Compare(a.Name, b.Name) }
+
+// Pinned returns the pinned tools of this process, sorted by name. The slice is the caller's.
+func Pinned() []Tool { return slices.Clone(pinnedTools()) }
+
+// All returns the tools of the compiled contract and those that are pinned, sorted by name. The slice is the caller's.
+func All() []Tool {
+	tools := append(Tools(), pinnedTools()...)
+	slices.SortFunc(tools, byName)
+	return tools
+}
+
+func pinnedTools() []Tool {
+	if tools := pinned.Load(); tools != nil {
+		return *tools
+	}
+	return nil
+}
+
+func (d Definition) tool() Tool {
+	t := Tool{
+		Name: d.Server + "__" + d.Name, Title: d.Title, Description: d.Description, Tier: d.Tier, Source: sourceServers + d.Server, OneCall: true,
+		Leaves: d.Leaves, Method: ServersMethod, FullMethod: fullMethod(ServersMethod), Sink: ServersSink, DefinitionDigest: d.Digest,
+		InputSchema: d.Input, ResultSchema: map[string]any{"type": "object"}, OpenResult: true, Foreign: &d.Foreign,
+	}
+	if d.URL != "" {
+		t.Resource, t.ResourceArgument = KindDomain, d.URL
+	}
+	if d.Shell {
+		t.Tags = []string{"shell:" + d.Server}
+	}
+	return t
+}
+
+// OfServers finds the pinned tool that a request of that RPC calls, and holds its arguments to the tool. false: the request is another's.
+func OfServers(request any) (Tool, bool, error) {
+	call, is := request.(*egressv1.CallServerToolRequest)
+	if !is {
+		return Tool{}, false, nil
+	}
+	t, ok := Lookup(call.GetTool())
+	if !ok || t.Foreign == nil {
+		return Tool{}, true, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(errors.New("no such tool is pinned here")))
+	}
+	_, err := t.Decode([]byte(call.GetArgumentsJcs()))
+	return t, true, err
+}
+
+// decodeForeign is Decode of a pinned tool's arguments: whatever their order and spacing, they leave here in their RFC 8785 form.
+func (t Tool) decodeForeign(raw []byte) (proto.Message, error) {
+	form, err := canonical.Transform(raw)
+	if err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the arguments are not well-formed JSON", fault.WithCause(err))
+	}
+	if _, err := CanonicalArguments(form); err != nil {
+		return nil, invalid("", "the arguments must be a JSON object")
+	}
+	if len(form) > maxSigned {
+		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, fmt.Sprintf("the arguments are longer than the %d bytes that a human can sign", maxSigned))
+	}
+	if !numbersStay(raw) {
+		return nil, invalid("", "a number among the arguments is too large to stay what it is; where the tool takes a text, send it as one")
+	}
+	if err := t.Foreign.Check(form); err != nil {
+		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, err.Error())
+	}
+	name, arguments := t.Name, string(form)
+	m := &egressv1.CallServerToolRequest{Tool: &name, ArgumentsJcs: &arguments}
+	_, _, err = t.Destination(m)
+	return m, err
+}
+
+// exact is up to where whole numbers are exact in RFC 8785's numbers, which are IEEE 754's.
+const exact = 1 << 53
+
+// numbersStay reports whether no number changes its value in the RFC 8785 form.
+func numbersStay(raw []byte) bool {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	for {
+		token, err := dec.Token()
+		if err != nil {
+			return errors.Is(err, io.EOF)
+		}
+		if n, is := token.(json.Number); is {
+			f, err := n.Float64()
+			if err != nil || math.Abs(f) >= exact && !strings.ContainsAny(n.String(), ".eE") {
+				return false
+			}
+		}
+	}
+}
+
+// HasArgument reports whether a tool's schema has an argument of that name.
+func (t Tool) HasArgument(name string) bool {
+	properties, _ := t.InputSchema["properties"].(map[string]any)
+	_, has := properties[name]
+	return has
+}
+
+// argument is a text among a pinned tool's arguments.
+func argument(request proto.Message, name string) (string, bool) {
+	call, _ := request.(*egressv1.CallServerToolRequest)
+	var arguments map[string]json.RawMessage
+	var text string
+	if json.Unmarshal([]byte(call.GetArgumentsJcs()), &arguments) != nil || json.Unmarshal(arguments[name], &text) != nil {
+		return "", false
+	}
+	return text, true
+}
+
+// freeTextForeign is FreeText of a pinned tool's arguments: every text in them, and no key.
+func freeTextForeign(call *egressv1.CallServerToolRequest, replace func(texts []string) ([]string, error)) error {
+	var tree any
+	dec := json.NewDecoder(strings.NewReader(call.GetArgumentsJcs()))
+	dec.UseNumber()
+	if err := dec.Decode(&tree); err != nil {
+		return err
+	}
+	var texts []string
+	tree = leaves(tree, func(text string) string { texts = append(texts, text); return text })
+	if len(texts) == 0 {
+		return nil
+	}
+	replaced, err := replace(texts)
+	if err != nil || slices.Equal(replaced, texts) {
+		return err
+	}
+	next := 0
+	tree = leaves(tree, func(string) string { next++; return replaced[next-1] })
+	form, err := canonical.Marshal(tree)
+	if err != nil {
+		return err
+	}
+	arguments := string(form)
+	call.ArgumentsJcs = &arguments
+	return nil
+}
+
+// leaves puts what f returns in the place of each text, in the order of the keys.
+func leaves(v any, f func(string) string) any {
+	switch v := v.(type) {
+	case string:
+		return f(v)
+	case []any:
+		for i := range v {
+			v[i] = leaves(v[i], f)
+		}
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			v[key] = leaves(v[key], f)
+		}
+	}
+	return v
+}
