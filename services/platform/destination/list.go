@@ -80,6 +80,17 @@ func (x index) add(more index) {
 	}
 }
 
+// Allowing is a list that allows these domains to everybody.
+func Allowing(domains ...string) (l *List, err error) {
+	raw := make([]any, len(domains))
+	for i, domain := range domains {
+		raw[i] = domain
+	}
+	l = &List{}
+	l.Allow, l.allow, err = entries(raw, true, Source{})
+	return l, err
+}
+
 // ParseList reads a domains.yaml; its name stands in errors.
 func ParseList(from Source, raw []byte) (*List, error) {
 	name := from.File

@@ -80,7 +80,8 @@ func NewLocal(cfg Config) (*Local, error) {
 		}
 	}
 	const users = "server:x:1000:1000:server:/data:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-	if err := os.WriteFile(filepath.Join(cfg.State, "etc", "passwd"), []byte(users), 0o644); err != nil { //nolint:gosec // children read it
+	passwd := filepath.Join(cfg.State, "etc", "passwd")
+	if err := errors.Join(os.WriteFile(passwd, []byte(users), 0o600), os.Chmod(passwd, 0o644)); err != nil { //nolint:gosec // children read it
 		return nil, fmt.Errorf("the launcher's folder: %w", err)
 	}
 	l := &Local{cfg: cfg, most: maxData, running: map[string]bool{}}

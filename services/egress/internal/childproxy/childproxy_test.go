@@ -1,0 +1,249 @@
+package childproxy
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/platformtest/traps"
+)
+
+// world is a proxy for one child, which may reach allowed.test and what is below wild.test; every name leads to loopback, where two servers
+// are let through.
+type world struct {
+	t           *testing.T
+	socket      string
+	plain, safe *httptest.Server
+
+	mu   sync.Mutex
+	told []Verdict
+	met  []string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, socket: filepath.Join(t.TempDir(), "s")}
+	answer := http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		w.met = append(w.met, r.Host)
+		w.mu.Unlock()
+		fmt.Fprintf(a, "%s %s from %q via %q", r.Method, r.URL, r.Host, r.Header.Get("Proxy-Authorization"))
+	})
+	w.plain, w.safe = httptest.NewServer(answer), httptest.NewUnstartedServer(answer)
+	w.safe.Config.ErrorLog = log.New(io.Discard, "", 0)
+	w.safe.StartTLS()
+	t.Cleanup(w.plain.Close)
+	t.Cleanup(w.safe.Close)
+	names := traps.ServeNames(t, "127.0.0.1:0", func(q dnsmessage.Question) []dnsmessage.Resource {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.met = append(w.met, "dns "+q.Name.String())
+		to := "127.0.0.1"
+		if q.Name.String() == "rebound.wild.test." {
+			to = "127.0.0.2"
+		}
+		return traps.Resource(q, q.Name, netip.MustParseAddr(to))
+	})
+	cfg := dialer.Config{
+		Local: []netip.AddrPort{addr(t, w.plain), addr(t, w.safe)},
+		Resolver: &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "udp4", names)
+		}},
+	}
+	listener, err := net.Listen("unix", w.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	proxy := New(Config{Dialer: cfg, Record: func(v Verdict) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.told = append(w.told, v)
+	}})
+	go func() {
+		served <- proxy.Serve(listener, Child{Server: "demo", User: "ann", Domains: []string{"allowed.test", "*.wild.test", "localhost"}})
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func addr(t *testing.T, s *httptest.Server) netip.AddrPort {
+	t.Helper()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netip.MustParseAddrPort(u.Host)
+}
+
+func (w *world) dial() net.Conn {
+	w.t.Helper()
+	conn, err := net.Dial("unix", w.socket)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// client is one that uses the proxy, as programs do.
+func (w *world) client(serverName string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		Proxy:             http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy"}),
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", w.socket) },
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: serverName}, //nolint:gosec // a test's
+		DisableKeepAlives: true,
+	}}
+}
+
+// host is a name at the port of a server.
+func host(t *testing.T, name string, s *httptest.Server) string {
+	t.Helper()
+	return fmt.Sprintf("%s:%d", name, addr(t, s).Port())
+}
+
+func TestAllowed(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct{ scheme, name string }{{"http", "allowed.test"}, {"https", "allowed.test"}, {"https", "a.b.wild.test"}, {"http", "ALLOWED.test"}} {
+		s := map[string]*httptest.Server{"http": w.plain, "https": w.safe}[c.scheme]
+		answer, err := w.client(c.name).Get(c.scheme + "://" + host(t, c.name, s) + "/x?y")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if want := fmt.Sprintf("GET /x?y from %q via \"\"", strings.ToLower(host(t, c.name, s))); !strings.EqualFold(string(got), want) {
+			t.Errorf("%v: %q, want %q", c, got, want)
+		}
+	}
+	if len(w.told) != 3 || slices.ContainsFunc(w.told, func(v Verdict) bool { return v.Why != "" || v.Server != "demo" || v.User != "ann" || v.Times != 1 }) {
+		t.Errorf("told %+v", w.told)
+	}
+}
+
+// What is refused is answered with a sentence, on a connection that closes, and no name is looked up for it.
+func TestRefused(t *testing.T) {
+	w := newWorld(t)
+	safe, plain := addr(t, w.safe).Port(), addr(t, w.plain).Port()
+	connect := func(to string) string { return "CONNECT " + to + " HTTP/1.1\r\nHost: " + to + "\r\n\r\n" }
+	get := func(to string) string { return "GET " + to + " HTTP/1.1\r\nHost: allowed.test\r\n\r\n" }
+	for _, c := range []struct {
+		request, says string
+		rule          destination.Rule
+	}{
+		{connect(fmt.Sprintf("other.test:%d", safe)), "is not among the domains", destination.RuleDestination},
+		{connect(fmt.Sprintf("wild.test:%d", safe)), "is not among the domains", destination.RuleDestination},
+		{connect(fmt.Sprintf("notallowed.test:%d", safe)), "is not among the domains", destination.RuleDestination},
+		{connect(fmt.Sprintf("127.0.0.1:%d", safe)), "an address is no name", destination.RuleDestination},
+		{connect(fmt.Sprintf("[::1]:%d", safe)), "an address is no name", destination.RuleDestination},
+		{connect(fmt.Sprintf("2130706433:%d", safe)), "unusual spelling", destination.RuleURL},
+		{connect(fmt.Sprintf("0x7f.1:%d", safe)), "unusual spelling", destination.RuleURL},
+		{connect("allowed.test:22"), "port 22", destination.RulePort},
+		{connect(fmt.Sprintf("rebound.wild.test:%d", safe)), "is not one that is dialled", destination.RulePort},
+		{connect("localhost:443"), "is not public", destination.RuleAddress},
+		{connect("metadata.google.internal:80"), "is not among the domains", destination.RuleDestination},
+		{get(fmt.Sprintf("http://other.test:%d/", plain)), "is not among the domains", destination.RuleDestination},
+		{get(fmt.Sprintf("http://127.0.0.1:%d/", plain)), "an address is no name", destination.RuleDestination},
+		{get(fmt.Sprintf("http://user@allowed.test:%d/", plain)), "a user or a password", destination.RuleURL},
+		{get("https://allowed.test/"), "by CONNECT", destination.RuleScheme},
+		{get("ftp://allowed.test/"), "only http and https", destination.RuleScheme},
+		{get("/x"), "only http and https", destination.RuleScheme},
+	} {
+		conn := w.dial()
+		if _, err := io.WriteString(conn, c.request); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%q: %v", c.request, err)
+			continue
+		}
+		said, err := io.ReadAll(answer.Body)
+		if _, more := conn.Read(make([]byte, 1)); answer.StatusCode != http.StatusForbidden || !answer.Close || err != nil || more == nil {
+			t.Errorf("%q: %s, it closes: %v, %v", c.request, answer.Status, answer.Close, more)
+		}
+		_ = answer.Body.Close()
+		w.mu.Lock()
+		if told := func(v Verdict) bool { return v.Rule == c.rule && v.Why != "" }; !strings.Contains(string(said), c.says) || !slices.ContainsFunc(w.told, told) {
+			t.Errorf("%q: %q, told %+v", c.request, said, w.told)
+		}
+		w.mu.Unlock()
+	}
+	if slices.ContainsFunc(w.met, func(m string) bool {
+		return !strings.HasPrefix(m, "dns rebound.wild.test") && !strings.HasPrefix(m, "dns localhost")
+	}) {
+		t.Errorf("met %q", w.met)
+	}
+}
+
+// A tunnel begins with TLS for the name that was asked for; nothing else gets to the other side.
+func TestSNI(t *testing.T) {
+	w := newWorld(t)
+	to := host(t, "allowed.test", w.safe)
+	for name, say := range map[string]func(net.Conn) error{
+		"another name": func(c net.Conn) error {
+			return tls.Client(c, &tls.Config{ServerName: "other.test", InsecureSkipVerify: true}).Handshake() //nolint:gosec // a test's
+		},
+		"no name": func(c net.Conn) error {
+			return tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() //nolint:gosec // a test's
+		},
+		"no TLS": func(c net.Conn) error {
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+			_, err := io.ReadFull(c, make([]byte, 1))
+			return err
+		},
+	} {
+		conn := w.dial()
+		fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to)
+		if answer, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), &http.Request{Method: http.MethodConnect}); err != nil || answer.StatusCode != http.StatusOK { //nolint:bodyclose // a tunnel
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := say(conn); err == nil {
+			t.Errorf("%s gets through", name)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.met, to) || len(w.told) != 1 || w.told[0].Rule != ruleSNI {
+		t.Errorf("met %q, told %+v", w.met, w.told)
+	}
+}
+
+// A child that makes up names is counted, and fills neither memory nor records.
+func TestFlood(t *testing.T) {
+	c := &served{proxy: New(Config{}), told: map[about]*telling{}}
+	told, times := 0, 0
+	c.proxy.cfg.Record = func(v Verdict) { told++; times += v.Times }
+	for i := range 5000 {
+		c.tell(fmt.Sprint(i), destination.Refuse(destination.RuleDestination, "%d", i))
+	}
+	if len(c.told) != maxTold+1 || told != maxTold+1 || times != told {
+		t.Errorf("%d kept, %d told, %d counted", len(c.told), told, times)
+	}
+	for range burst + 10 {
+		c.pace()
+	}
+}
