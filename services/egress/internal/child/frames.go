@@ -1,0 +1,273 @@
+package child
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"durward.internal/services/platform/clean"
+)
+
+const (
+	// maxFrame is the longest frame, in bytes.
+	maxFrame = 4 << 20
+	// maxUnasked is how many frames that answer nothing a server may send within a second.
+	maxUnasked = 1000
+	// maxMessage is the most characters of an error's message, of a progress message and of a line in the log.
+	maxMessage = 500
+)
+
+// frames decides on each frame of one connection, whatever carries it (MCP-4). An answer passes when it is the first one to a call that
+// waits, with the known fields of its method. Of what a server asks, ping and roots/list pass; all else becomes a method that nobody
+// knows. Notifications are handed over here, and do not pass.
+type frames struct {
+	// progressed, toolsChanged and logged hand over notifications. They do not block.
+	progressed   func(token string, p Progress)
+	toolsChanged func()
+	logged       func(line string)
+
+	mu      sync.Mutex
+	pending map[string]jsonrpc.Request // by the id's lexeme
+	second  time.Time
+	unasked int
+	dropped int
+}
+
+// frame is a message with its known members.
+type frame struct {
+	Version string         `json:"jsonrpc"`
+	ID      jsontext.Value `json:"id"`
+	Method  string         `json:"method"`
+	Params  jsontext.Value `json:"params"`
+	Result  jsontext.Value `json:"result"`
+	Error   *frameError    `json:"error"`
+}
+
+type frameError struct {
+	Code    int            `json:"code"`
+	Message string         `json:"message"`
+	Data    jsontext.Value `json:"data"`
+}
+
+// sent notes what goes to the server: a call waits for an answer, and one that was cancelled no longer does.
+func (f *frames) sent(message jsonrpc.Message) {
+	request, ok := message.(*jsonrpc.Request)
+	if !ok {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if request.IsCall() {
+		if f.pending == nil {
+			f.pending = map[string]jsonrpc.Request{}
+		}
+		f.pending[lexeme(request.ID)] = jsonrpc.Request{ID: request.ID, Method: request.Method}
+		return
+	}
+	if request.Method == "notifications/cancelled" {
+		var cancelled struct {
+			ID jsontext.Value `json:"requestId"`
+		}
+		if json.Unmarshal(request.Params, &cancelled) == nil {
+			delete(f.pending, string(cancelled.ID))
+		}
+	}
+}
+
+// forget notes that no answer to a call is waited for.
+func (f *frames) forget(call jsonrpc.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pending, lexeme(call.ID))
+}
+
+// lexeme is how an id of ours is written: the SDK counts its calls.
+func lexeme(id jsonrpc.ID) string { return fmt.Sprint(id.Raw()) }
+
+// received returns the message that is passed on, nil for a frame that is not, or why the server cannot go on.
+func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 || raw[0] != '{' {
+		// Servers print greetings and traces where frames belong.
+		return nil, f.drop()
+	}
+	var in frame
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return nil, errMalformed
+	}
+	if in.Version != "2.0" {
+		return nil, errors.New("what it sent is not JSON-RPC 2.0")
+	}
+	switch {
+	case in.Method == "":
+		return f.answered(in)
+	case in.ID == nil:
+		return nil, f.notified(in)
+	default:
+		return f.asked(in)
+	}
+}
+
+// drop counts a frame that is not passed on.
+func (f *frames) drop() error {
+	f.mu.Lock()
+	f.dropped++
+	f.mu.Unlock()
+	return f.count()
+}
+
+// count refuses a flood of frames that nobody asked for.
+func (f *frames) count() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := time.Now(); now.Sub(f.second) >= time.Second {
+		f.second, f.unasked = now, 0
+	}
+	if f.unasked++; f.unasked > maxUnasked {
+		return fmt.Errorf("it sent more than %d messages within a second that answer nothing", maxUnasked)
+	}
+	return nil
+}
+
+// droppedFrames is how many frames were not passed on.
+func (f *frames) droppedFrames() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dropped
+}
+
+func (f *frames) answered(in frame) (jsonrpc.Message, error) {
+	f.mu.Lock()
+	call, waits := f.pending[string(in.ID)]
+	delete(f.pending, string(in.ID))
+	f.mu.Unlock()
+	if !waits {
+		return nil, f.drop()
+	}
+	return in.answer(call)
+}
+
+// answer rebuilds the answer to a call.
+func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
+	out := &jsonrpc.Response{ID: call.ID}
+	switch {
+	case in.Error != nil:
+		message := clean.Line(in.Error.Message, maxMessage)
+		out.Error = &jsonrpc.Error{Code: int64(in.Error.Code), Message: message, Data: supported(in.Error.Data)}
+	case len(in.Result) == 0 || in.Result.Kind() != '{':
+		out.Error = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "an answer without a result"}
+	default:
+		known := results[call.Method]
+		if known == nil {
+			known = noFields
+		}
+		result, err := known.rebuild(in.Result)
+		if err != nil {
+			return nil, err
+		}
+		out.Result = result
+	}
+	return out, nil
+}
+
+// supported is what is passed on of an error's data: the revisions of the protocol that the server knows.
+func supported(data jsontext.Value) []byte {
+	var known struct {
+		Supported []string `json:"supported"`
+	}
+	if json.Unmarshal(data, &known) != nil || len(known.Supported) == 0 {
+		return nil
+	}
+	out, _ := json.Marshal(known)
+	return out
+}
+
+func (f *frames) asked(in frame) (jsonrpc.Message, error) {
+	if err := f.count(); err != nil {
+		return nil, err
+	}
+	id, ok := requestID(in.ID)
+	if !ok {
+		return nil, f.drop()
+	}
+	method := in.Method
+	if method != "ping" && method != "roots/list" {
+		f.mu.Lock()
+		f.dropped++
+		f.mu.Unlock()
+		method = "refused" // the SDK answers that there is no such method
+	}
+	return &jsonrpc.Request{ID: id, Method: method}, nil
+}
+
+// requestID reads the id of a server's request: a short string, or an integer.
+func requestID(raw jsontext.Value) (jsonrpc.ID, bool) {
+	var id any
+	switch raw.Kind() {
+	case '"':
+		var text string
+		if json.Unmarshal(raw, &text) != nil || len(text) > 64 {
+			return jsonrpc.ID{}, false
+		}
+		id = text
+	case '0':
+		n, err := strconv.ParseInt(string(raw), 10, 53)
+		if err != nil {
+			return jsonrpc.ID{}, false
+		}
+		id = float64(n)
+	default:
+		return jsonrpc.ID{}, false
+	}
+	made, err := jsonrpc.MakeID(id)
+	return made, err == nil
+}
+
+func (f *frames) notified(in frame) error {
+	if err := f.count(); err != nil {
+		return err
+	}
+	switch in.Method {
+	case "notifications/progress":
+		var p struct {
+			Token   string  `json:"progressToken"`
+			Done    float64 `json:"progress"`
+			Total   float64 `json:"total"`
+			Message string  `json:"message"`
+		}
+		if !progressShape.decode(in.Params, &p) {
+			return f.drop()
+		}
+		f.progressed(p.Token, Progress{Done: p.Done, Total: p.Total, Message: clean.Line(p.Message, maxMessage)})
+	case "notifications/tools/list_changed":
+		f.toolsChanged()
+	case "notifications/message":
+		var m struct {
+			Level  string         `json:"level"`
+			Logger string         `json:"logger"`
+			Data   jsontext.Value `json:"data"`
+		}
+		if !messageShape.decode(in.Params, &m) {
+			return f.drop()
+		}
+		said := string(m.Data)
+		_ = json.Unmarshal(m.Data, &said) // what is no text is shown as JSON
+		f.logged(clean.Line(m.Level+" "+m.Logger+" "+said, maxMessage))
+	default:
+		return f.drop()
+	}
+	return nil
+}
+
+// decode reads what the shape passes on of a value, and reports whether it could.
+func (s *shape) decode(raw jsontext.Value, v any) bool {
+	known, err := s.rebuild(raw)
+	return err == nil && json.Unmarshal(known, v) == nil
+}

@@ -1,0 +1,249 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/downstream"
+)
+
+func status(m *Manager, server, principal string) Status {
+	for _, s := range m.Status() {
+		if s.Server == server && s.Principal == principal {
+			return s
+		}
+	}
+	return Status{}
+}
+
+func as(m *Manager, principal, server string) error {
+	_, err := m.Call(context.Background(), principal, server, "echo", []byte(`{}`), 0, nil)
+	return err
+}
+
+// TestInstances are one for each principal, or one for all where a human shares it.
+func TestInstances(t *testing.T) {
+	t.Parallel()
+	shared := pinned("shared")
+	shared.Entry.Shared = true
+	m := manager(t, pinned("own"), shared)
+	if s := m.Status(); len(s) != 2 || s[0].State != Idle {
+		t.Errorf("before the first call: %v", s)
+	}
+	for _, principal := range []string{"ada", "bob"} {
+		for _, server := range []string{"own", "shared"} {
+			if err := as(m, principal, server); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var all []string
+	for _, s := range m.Status() {
+		all = append(all, fmt.Sprint(s.Server, " ", s.Principal, " ", s.State, " ", s.Tools))
+	}
+	if got, want := strings.Join(all, "; "),
+		"own ada running map[echo:present]; own bob running map[echo:present]; shared  running map[echo:present]"; got != want {
+		t.Errorf("instances:\n%s\nwant\n%s", got, want)
+	}
+	if err := as(m, "ada", "other"); err == nil || err.Error() != "server other: it is not in force" {
+		t.Error(err)
+	}
+	if _, err := m.Call(t.Context(), "ada", "own", "rm", nil, 0, nil); err == nil || err.Error() != `server own: nobody accepted a tool "rm"` {
+		t.Error(err)
+	}
+}
+
+// TestCrashes: a server that ends is started again, later each time, and not for ever. Every call that waits ends with the reason.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("crash"), pinned("good"))
+	const waiting = 10
+	errs := make(chan error, waiting)
+	for range waiting {
+		go func() { _, err := call(m, "crash"); errs <- err }()
+	}
+	for range waiting {
+		var told *Error
+		if err := <-errs; !errors.As(err, &told) || !strings.Contains(told.Text, "exit status 3") {
+			t.Errorf("a call that waited ended with %v", err)
+		}
+	}
+	for range 1000 {
+		if status(m, "crash", "agent").State == Stopped {
+			break
+		}
+		m.mu.Lock()
+		m.instances[key{"crash", "agent"}].next = time.Time{} // as if the wait were over
+		m.mu.Unlock()
+		_, _ = call(m, "crash")
+	}
+	_, last := call(m, "crash")
+	if want := "server crash: it ended: exit status 3. That was the 5th time in a row: `durward server restart crash` starts it again"; last == nil || last.Error() != want {
+		t.Errorf("stopped: %v", last)
+	}
+	if err := m.Restart("crash"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call(m, "crash"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("after the restart: %v", err)
+	}
+	if _, err := call(m, "crash"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("once it starts again at once: %v", err)
+	}
+	if _, err := call(m, "crash"); err == nil || !strings.Contains(err.Error(), "It may start again in 1s") {
+		t.Errorf("then it waits: %v", err)
+	}
+	if _, err := call(m, "good"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFreeze stops processes as they are: nothing answers, calls in flight end, others are refused, and afterwards it goes on.
+func TestFreeze(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("good"), pinned("mute"))
+	if _, err := call(m, "good"); err != nil {
+		t.Fatal(err)
+	}
+	slow := pinned("endless")
+	m.Set([]downstream.Pinned{pinned("good"), slow})
+	inFlight := make(chan error, 1)
+	go func() { _, err := call(m, "endless"); inFlight <- err }()
+	for status(m, "endless", "agent").Calls == 0 || status(m, "endless", "agent").State != Running {
+		runtime.Gosched()
+	}
+	if err := m.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-inFlight; err == nil || err.Error() != "server endless: it is stopped by a panic" {
+		t.Errorf("in flight: %v", err)
+	}
+	if _, err := call(m, "good"); err == nil || err.Error() != "server good: it is stopped by a panic" {
+		t.Errorf("frozen: %v", err)
+	}
+	if s := status(m, "good", "agent"); s.State != Running || !s.Frozen {
+		t.Errorf("frozen: %v", s)
+	}
+	if err := m.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call(m, "good"); err != nil {
+		t.Errorf("thawed: %v", err)
+	}
+}
+
+// TestIdle ends what nobody calls, and makes room for the twenty-first.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	brief := pinned("good")
+	brief.Entry.Timeouts.Idle = 50 * time.Millisecond
+	m := manager(t, brief)
+	if _, err := call(m, "good"); err != nil {
+		t.Fatal(err)
+	}
+	for status(m, "good", "agent").State != Idle {
+		runtime.Gosched()
+	}
+	if _, err := call(m, "good"); err != nil {
+		t.Errorf("after it was idle: %v", err)
+	}
+
+	m = manager(t, pinned("good"))
+	var wait sync.WaitGroup
+	for n := range downstream.MaxServers {
+		wait.Go(func() {
+			if err := as(m, fmt.Sprint("agent", n), "good"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if err := as(m, "one more", "good"); err != nil {
+		t.Error(err)
+	}
+	running := 0
+	for _, s := range m.Status() {
+		if s.State == Running {
+			running++
+		}
+	}
+	if running != downstream.MaxServers {
+		t.Errorf("%d run, want %d", running, downstream.MaxServers)
+	}
+}
+
+// TestSet ends what is in force no more, and what is defined in another way, and leaves the rest.
+func TestSet(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("a"), pinned("b"), pinned("c"))
+	for _, server := range []string{"a", "b", "c"} {
+		if _, err := call(m, server); err != nil {
+			t.Fatal(err)
+		}
+	}
+	since := status(m, "a", "agent").Since
+	other := pinned("b")
+	other.Tools[0].Description = "says it again and again"
+	m.Set([]downstream.Pinned{pinned("a"), other})
+	if _, err := call(m, "a"); err != nil || status(m, "a", "agent").Since != since {
+		t.Errorf("what stays was started again, or: %v", err)
+	}
+	if _, err := call(m, "b"); err == nil || !strings.Contains(err.Error(), "is not what was accepted") {
+		t.Errorf("another definition: %v", err)
+	}
+	if _, err := call(m, "c"); err == nil || err.Error() != "server c: it is not in force" {
+		t.Errorf("no longer in force: %v", err)
+	}
+}
+
+// TestChanging: a definition that changes after it was compared is compared again before the next call.
+func TestChanging(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("changing"))
+	if _, err := call(m, "changing"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for range 1000 { // until the notification is there
+		if _, err = call(m, "changing"); err != nil {
+			break
+		}
+	}
+	if err == nil || !strings.Contains(err.Error(), "is not what was accepted") {
+		t.Errorf("after the change: %v", err)
+	}
+}
+
+// TestEnds: Close leaves no process, and the caller's own end is told as such.
+func TestEnds(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("endless"), pinned("stays"))
+	if _, err := call(m, "stays"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := m.Call(ctx, "agent", "endless", "echo", []byte(`{}`), 0, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller's end: %v", err)
+	}
+	m.Close()
+	if _, err := call(m, "stays"); err == nil || err.Error() != "server stays: egress is ending" {
+		t.Error(err)
+	}
+	for k, i := range m.instances {
+		if i.gone == nil {
+			continue
+		}
+		select {
+		case <-i.gone:
+		default:
+			t.Errorf("%v is not gone", k)
+		}
+	}
+}

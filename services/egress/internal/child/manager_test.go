@@ -1,0 +1,209 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/downstream"
+)
+
+// execute starts the hostile server as a plain process, as its entry's arguments say.
+func execute(_ context.Context, server *downstream.Pinned, _ string, env map[string]string) (*Process, error) {
+	command := exec.Command(server.Entry.Program.Path, server.Entry.Program.Args...)
+	for name, value := range env {
+		command.Env = append(command.Env, name+"="+value)
+	}
+	stdin, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	errs, stderr, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	command.Stdin, command.Stdout, command.Stderr = stdin, stdout, stderr
+	err = command.Start()
+	for _, f := range []*os.File{stdin, stdout, stderr} {
+		f.Close()
+	}
+	return &Process{
+		Stdin: in, Stdout: out, Stderr: errs, Wait: command.Wait,
+		Kill: func() { _ = command.Process.Kill() },
+		Freeze: func(on bool) error {
+			if on {
+				return command.Process.Signal(syscall.SIGSTOP)
+			}
+			return command.Process.Signal(syscall.SIGCONT)
+		},
+	}, err
+}
+
+// pinned is a server in force that is the hostile program in a mode.
+func pinned(id string) downstream.Pinned {
+	return downstream.Pinned{
+		Entry: downstream.Entry{
+			ID: id, Program: &downstream.Program{Path: os.Args[0]},
+			Timeouts: downstream.Timeouts{Ready: 10 * time.Second, Call: 10 * time.Second, Idle: time.Minute},
+		},
+		Tools: []downstream.Tool{{Name: "echo", Description: "says it again", Input: []byte(`{"type":"object"}`)}},
+	}
+}
+
+// manager runs servers whose mode is their id.
+func manager(t *testing.T, servers ...downstream.Pinned) *Manager {
+	t.Helper()
+	m := New(Config{
+		Start: execute,
+		Env: func(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
+			return map[string]string{"HOSTILE": strings.ReplaceAll(server.Entry.ID, "-", " ")}, nil
+		},
+	})
+	m.Set(servers)
+	t.Cleanup(m.Close)
+	return m
+}
+
+func call(m *Manager, server string) (Result, error) {
+	return m.Call(context.Background(), "agent", server, "echo", []byte(`{"say":"<b>"}`), 0, nil)
+}
+
+// TestHostile has each hostile server end in one clear error that names it, while a neighbour's calls go on.
+func TestHostile(t *testing.T) {
+	short := func(p downstream.Pinned) downstream.Pinned {
+		p.Entry.Timeouts.Call = 700 * time.Millisecond
+		return p
+	}
+	for mode, want := range map[string]string{
+		"line":         "it sent a message of more than 4 MiB",
+		"endless":      "it did not answer within 700ms",
+		"wrong-id":     "it did not answer within 700ms",
+		"deep":         "what it sent is nested more than 32 deep",
+		"very-deep":    "what it sent is not well-formed JSON (UTF-8, unique keys, one value)",
+		"number":       "what it sent has the number 1e99999999, which is out of range",
+		"long-number":  "what it sent has a number of more than 40 characters",
+		"keys":         "what it sent is not well-formed JSON (UTF-8, unique keys, one value)",
+		"hidden-key":   `its structured result is refused: the key "a\\u{200B}" has characters that are not shown`,
+		"bytes":        "what it sent is not well-formed JSON (UTF-8, unique keys, one value)",
+		"no-result":    "it answered with the error -32603: an answer without a result",
+		"not-a-list":   "its answer is not one that MCP knows",
+		"kind":         "its answer is not one that MCP knows",
+		"version":      "what it sent is not JSON-RPC 2.0",
+		"error":        "it answered with the error -32000: red gnp.exe",
+		"crash":        "it ended: exit status 3",
+		"mute":         "it closed its output",
+		"flood":        "it sent more than 1000 messages within a second that answer nothing",
+		"deaf":         "it did not answer within 700ms",
+		"pings":        "it does not read what it is sent",
+		"large":        "its result is larger than 1 MiB",
+		"slow":         "it was not ready within 700ms",
+		"listcrash":    "it ended: exit status 4",
+		"thousands":    "it lists more than 1000 tools, or 4 MiB of them",
+		"pages":        "it lists its tools on more than 100 pages",
+		"twice":        `it lists the tool "echo" twice`,
+		"absent":       `it no longer has the tool "echo"`,
+		"changed":      "its tool \"echo\" is not what was accepted: `durward server diff changed` shows how",
+		"instructions": "its tool \"echo\" is not what was accepted: `durward server diff instructions` shows how",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			server := pinned(mode)
+			switch mode {
+			case "slow":
+				server.Entry.Timeouts.Ready = 700 * time.Millisecond
+			case "endless", "wrong-id", "deaf":
+				server = short(server)
+			}
+			m := manager(t, server, pinned("good"))
+			if _, err := call(m, "good"); err != nil {
+				t.Fatal(err)
+			}
+			var wait sync.WaitGroup
+			wait.Go(func() {
+				for range 20 {
+					if _, err := call(m, "good"); err != nil {
+						t.Errorf("the neighbour: %v", err)
+					}
+				}
+			})
+			arguments := []byte(`{}`)
+			if mode == "deaf" {
+				arguments = []byte(`{"a":"` + strings.Repeat("a", 1_000_000) + `"}`)
+			}
+			_, err := m.Call(t.Context(), "agent", mode, "echo", arguments, 0, nil)
+			wait.Wait()
+			var told *Error
+			if !errors.As(err, &told) || told.Server != mode || told.Text != want {
+				t.Errorf("the call ended with %v, want: server %s: %s", err, mode, want)
+			}
+			if _, err := call(m, "good"); err != nil {
+				t.Errorf("the neighbour afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// TestAnswers are servers that are strange, and answer.
+func TestAnswers(t *testing.T) {
+	for mode, want := range map[string]string{
+		"good":      `{"say":"<b>"}`,
+		"noise":     `{"say":"<b>"}`,
+		"duplicate": "first",
+		"escapes":   "red gnp.exe",
+		"stderr":    "said",
+		"progress":  "done",
+		"asks": `{"roots":{}}` + "\n" +
+			"ping: {}\n" +
+			`roots/list: {"roots":[{"name":"/data","uri":"file:///data"}]}` + "\n" +
+			`sampling/createMessage: {"code":-32601,"message":"method not found: \"refused\""}` + "\n" +
+			`elicitation/create: {"code":-32601,"message":"method not found: \"refused\""}` + "\n" +
+			`tasks/get: {"code":-32601,"message":"method not found: \"refused\""}` + "\n" +
+			`resources/updated: {"code":-32601,"message":"method not found: \"refused\""}`,
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			m := manager(t, pinned(mode))
+			var progress []Progress
+			result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"say":"<b>"}`), 0, func(p Progress) { progress = append(progress, p) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: want}}}, result); diff != "" {
+				t.Error(diff)
+			}
+			switch mode {
+			case "progress":
+				if len(progress) != 3 || progress[2] != (Progress{Done: 3, Total: 3, Message: "red gnp.exe"}) {
+					t.Errorf("progress: %v", progress)
+				}
+				if logs := m.Logs(mode); len(logs) != 1 || !strings.Contains(logs[0].Text, "info logged") {
+					t.Errorf("the log is %q", logs)
+				}
+			case "duplicate":
+				if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil || result.Content[0].Text != "good" {
+					t.Errorf("the next call: %v, %v", result, err)
+				}
+				if s := m.Status()[0]; s.Dropped != 1 {
+					t.Errorf("%d messages were dropped, want 1", s.Dropped)
+				}
+			case "stderr":
+				log := m.Logs(mode)[0].Text
+				if len(log) > maxLog || strings.Contains(log, "\x1b") {
+					t.Errorf("the log has %d bytes, or escape codes", len(log))
+				}
+			}
+		})
+	}
+}

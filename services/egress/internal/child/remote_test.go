@@ -1,0 +1,210 @@
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/services/platform/downstream"
+)
+
+// served is an SDK's server with the tool that pinned has.
+func served() *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "sdk", Version: "1"}, nil)
+	server.AddTool(&mcp.Tool{Name: "echo", Description: "says it again", InputSchema: map[string]any{"type": "object"}},
+		func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			if token := request.Params.GetProgressToken(); token != nil {
+				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Message: "half"})
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(request.Params.Arguments)}}}, nil
+		})
+	return server
+}
+
+// remoteManager reaches one server at url with a credential.
+func remoteManager(t *testing.T, url string) *Manager {
+	t.Helper()
+	m := New(Config{
+		Remote: &http.Transport{},
+		Bearer: func(_ context.Context, server *downstream.Pinned, principal string) (string, error) {
+			return server.Entry.Bearer + " of " + principal, nil
+		},
+	})
+	server := pinned("far")
+	server.Entry.Program, server.Entry.URL, server.Entry.Bearer = nil, url, "token"
+	server.Entry.Timeouts.Call = 2 * time.Second
+	m.Set([]downstream.Pinned{server})
+	t.Cleanup(m.Close)
+	return m
+}
+
+// TestRemote calls a server over Streamable HTTP in both revisions, with answers as JSON and as events.
+func TestRemote(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		for _, plain := range []bool{false, true} {
+			t.Run(fmt.Sprintf("legacy %v, plain %v", legacy, plain), func(t *testing.T) {
+				t.Parallel()
+				server := served()
+				handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: plain, Stateless: !legacy})
+				var version atomic.Value
+				front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+					if got := request.Header.Get("Authorization"); got != "Bearer token of agent" {
+						t.Errorf("%s carries %q", request.Method, got)
+					}
+					body, _ := io.ReadAll(request.Body)
+					if legacy && strings.Contains(string(body), "server/discover") {
+						http.Error(w, "no session", http.StatusBadRequest)
+						return
+					}
+					version.Store(request.Header.Get("Mcp-Protocol-Version"))
+					request.Body = io.NopCloser(strings.NewReader(string(body)))
+					handler.ServeHTTP(w, request)
+				}))
+				t.Cleanup(front.Close)
+				m := remoteManager(t, front.URL)
+				told := make(chan Progress, 1)
+				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), 0, func(p Progress) { told <- p })
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: `{"a":"<"}`}}}, result); diff != "" {
+					t.Error(diff)
+				}
+				if want := map[bool]string{true: "2025-11-25", false: "2026-07-28"}[legacy]; version.Load() != want {
+					t.Errorf("the revision was %v, want %s", version.Load(), want)
+				}
+				if !plain {
+					if p := <-told; p.Message != "half" {
+						t.Errorf("progress: %v", p)
+					}
+				}
+				server.AddTool(&mcp.Tool{Name: "echo", Description: "says it again, and more", InputSchema: map[string]any{"type": "object"}},
+					func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+						return &mcp.CallToolResult{}, nil
+					})
+				if plain {
+					return // nothing tells of it
+				}
+				for range 5000 {
+					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+						break
+					}
+					time.Sleep(time.Millisecond) //nolint:forbidigo // the notification is on its way
+				}
+				if err == nil || !strings.Contains(err.Error(), "is not what was accepted") {
+					t.Errorf("a call after the change: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestRemoteHostile are responses that end in one clear error.
+func TestRemoteHostile(t *testing.T) {
+	answer := func(w http.ResponseWriter, kind, body string) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, body)
+	}
+	for name, c := range map[string]struct {
+		want string
+		send func(w http.ResponseWriter, id string)
+	}{
+		"redirect": {"it redirects, which is not followed", func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Location", "http://127.0.0.1:1/")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		}},
+		"large": {"it sent a message of more than 4 MiB", func(w http.ResponseWriter, id string) {
+			answer(w, "application/json", `{"jsonrpc":"2.0","id":`+id+`,"result":{"a":"`+strings.Repeat("a", 5<<20)+`"}}`)
+		}},
+		"large event": {"it sent a message of more than 4 MiB", func(w http.ResponseWriter, _ string) {
+			answer(w, "text/event-stream", "data: "+strings.Repeat("a", 5<<20)+"\n\n")
+		}},
+		"large event in lines": {"it sent a message of more than 4 MiB", func(w http.ResponseWriter, _ string) {
+			answer(w, "text/event-stream", strings.Repeat("data: "+strings.Repeat("a", 1<<20)+"\n", 5)+"\n")
+		}},
+		"comments": {"it sent more than 1000 messages within a second that answer nothing", func(w http.ResponseWriter, _ string) {
+			answer(w, "text/event-stream", strings.Repeat(": hello\n", 5000))
+		}},
+		"another's id": {"its answer is to no call that waits", func(w http.ResponseWriter, _ string) {
+			answer(w, "application/json", `{"jsonrpc":"2.0","id":99,"result":{}}`)
+		}},
+		"batch": {"its answer is to no call that waits", func(w http.ResponseWriter, id string) {
+			answer(w, "application/json", `[{"jsonrpc":"2.0","id":`+id+`,"result":{}}]`)
+		}},
+		"number": {"what it sent has the number 1e999, which is out of range", func(w http.ResponseWriter, id string) {
+			answer(w, "text/event-stream", `data: {"jsonrpc":"2.0","id":`+id+`,"result":{"structuredContent":1e999}}`+"\n\n")
+		}},
+		"refusal": {"it answered with the error -32603: HTTP 401", func(w http.ResponseWriter, _ string) {
+			http.Error(w, "token expired, see \x1b[31m", http.StatusUnauthorized)
+		}},
+		"busy": {"it answered with the error -32603: HTTP 503", func(w http.ResponseWriter, _ string) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}},
+		"no answer at all": {"it answered with the error -32603: HTTP 204", func(w http.ResponseWriter, _ string) {
+			w.WriteHeader(http.StatusNoContent)
+		}},
+		"refusal with a reason": {"it answered with the error -32001: no", func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"n\u200bo"}}`)
+		}},
+		"no answer": {"its answer is not one that MCP knows", func(w http.ResponseWriter, _ string) {
+			answer(w, "text/event-stream", ": bye\n\n")
+		}},
+		"for ever": {"it did not answer within 2s", func(w http.ResponseWriter, _ string) {
+			for range 100 {
+				answer(w, "text/event-stream", "data: a")
+				if w.(http.Flusher).Flush(); false {
+					return
+				}
+				time.Sleep(50 * time.Millisecond) //nolint:forbidigo // a server that dribbles
+			}
+		}},
+		"gone": {"it ended the session", func(w http.ResponseWriter, _ string) { w.WriteHeader(http.StatusNotFound) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := served()
+			handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+				body, _ := io.ReadAll(request.Body)
+				_, id, _ := strings.Cut(string(body), `"id":`)
+				id, _, _ = strings.Cut(id, ",")
+				switch {
+				case strings.Contains(string(body), "server/discover"):
+					w.WriteHeader(http.StatusNotFound)
+				case strings.Contains(string(body), "tools/call"):
+					c.send(w, id)
+				default:
+					request.Body = io.NopCloser(strings.NewReader(string(body)))
+					handler.ServeHTTP(w, request)
+				}
+			}))
+			t.Cleanup(front.Close)
+			m := remoteManager(t, front.URL)
+			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil)
+			var told *Error
+			if !errors.As(err, &told) || told.Text != c.want || told.Server != "far" {
+				t.Errorf("the call ended with %v, want %s", err, c.want)
+			}
+		})
+	}
+	t.Run("nobody there", func(t *testing.T) {
+		front := httptest.NewServer(nil)
+		front.Close()
+		m := remoteManager(t, front.URL)
+		if _, err := call(m, "far"); err == nil || !strings.Contains(err.Error(), "it cannot be reached: dial tcp") {
+			t.Errorf("the call ended with %v", err)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package child
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+)
+
+const (
+	// maxResult bounds a result, in bytes, and maxPieces in pieces of content.
+	maxResult = 1 << 20
+	maxPieces = 1000
+	// maxName is the most characters of a name and of a type, maxURI of a URI.
+	maxName = 200
+	maxURI  = 2000
+)
+
+// pictures are the types of images that are passed on, if the entry says so.
+var pictures = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
+
+// rebuild makes a result anew from what the SDK read.
+func rebuild(in *mcp.CallToolResult, images bool) (Result, error) {
+	if in.InputRequests != nil {
+		return Result{}, errors.New("it asks for more than the call gave it, which is not given")
+	}
+	if len(in.Content) > maxPieces {
+		return Result{}, fmt.Errorf("its result has more than %d pieces", maxPieces)
+	}
+	out := Result{IsError: in.IsError}
+	size := 0
+	for _, piece := range in.Content {
+		made := content(piece, images)
+		out.Content = append(out.Content, made)
+		size += len(made.Text) + len(made.URI) + len(made.MIME) + len(made.Data)
+	}
+	if in.StructuredContent != nil {
+		shown, err := cleaned(in.StructuredContent)
+		if err != nil {
+			return Result{}, fmt.Errorf("its structured result is refused: %w", err)
+		}
+		structured, err := canonical.Marshal(shown)
+		if err != nil {
+			return Result{}, fmt.Errorf("its structured result is refused: %w", err)
+		}
+		out.Structured = structured
+		size += len(structured)
+	}
+	if size > maxResult {
+		return Result{}, fmt.Errorf("its result is larger than %d MiB", maxResult>>20)
+	}
+	return out, nil
+}
+
+func content(piece mcp.Content, images bool) Content {
+	switch piece := piece.(type) {
+	case *mcp.TextContent:
+		return Content{Kind: Text, Text: clean.Block(piece.Text, clean.Whole)}
+	case *mcp.ImageContent:
+		return picture("image", piece.Data, piece.MIMEType, images)
+	case *mcp.AudioContent:
+		return picture("audio", piece.Data, piece.MIMEType, false)
+	case *mcp.ResourceLink:
+		name := clean.Line(piece.Name, maxName)
+		if address := webAddress(piece.URI); address != "" {
+			return Content{Kind: Link, Text: name, URI: address, MIME: clean.Line(piece.MIMEType, maxName)}
+		}
+		return Content{Kind: Text, Text: fmt.Sprintf("[a link that is not passed on, %q: neither https nor http]", name)}
+	case *mcp.EmbeddedResource:
+		r := piece.Resource
+		switch {
+		case r == nil:
+		case r.Blob != nil:
+			return picture("resource", r.Blob, r.MIMEType, images)
+		default:
+			return Content{
+				Kind: Resource, Text: clean.Block(r.Text, clean.Whole), URI: webAddress(r.URI), MIME: clean.Line(r.MIMEType, maxName),
+			}
+		}
+	}
+	return Content{Kind: Text, Text: "[content of a kind that is not passed on]"}
+}
+
+// picture passes on an image whose bytes are what its type says; a note stands for everything else.
+func picture(what string, data []byte, mime string, passed bool) Content {
+	if passed && slices.Contains(pictures, mime) && http.DetectContentType(data) == mime {
+		return Content{Kind: Image, Data: data, MIME: mime}
+	}
+	return Content{Kind: Text, Text: fmt.Sprintf("[%s that is not passed on: %s, %d bytes]", what, clean.Line(mime, maxName), len(data))}
+}
+
+// webAddress returns an https or http URI, and nothing of any other.
+func webAddress(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > maxURI || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil {
+		return ""
+	}
+	return clean.Line(u.String(), clean.Whole)
+}
+
+// cleaned cleans every text of a JSON value. A key that would have to be cleaned is refused: two of them could become one.
+func cleaned(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case string:
+		return clean.Block(v, clean.Whole), nil
+	case []any:
+		for i := range v {
+			if v[i], err = cleaned(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key, inner := range v {
+			if clean.Text(key, clean.Whole) != key {
+				return nil, fmt.Errorf("the key %q has characters that are not shown", clean.Visible(key))
+			}
+			if v[key], err = cleaned(inner); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}

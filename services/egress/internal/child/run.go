@@ -1,0 +1,297 @@
+package child
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/release"
+)
+
+// run is one process of a server, or one session with a remote one, from its start to its end.
+type run struct {
+	manager  *Manager
+	instance *instance
+	server   *downstream.Pinned
+	timeouts downstream.Timeouts
+	frames   *frames
+	session  *mcp.ClientSession
+	// ctx ends with the run, and its cause is why. ready is closed when calls may begin.
+	ctx   context.Context
+	end   context.CancelCauseFunc
+	ready chan struct{}
+	// drained is closed when nothing more is read of a process.
+	drained chan struct{}
+
+	// The manager's mu guards these.
+	process *Process
+	exited  chan struct{}
+	// flights ends with the run, or with a panic: the calls in flight.
+	flights     context.Context
+	endFlights  context.CancelCauseFunc
+	calls       int
+	since, used time.Time
+	idle        *time.Timer
+	// comparing is closed when the tools were compared, nil when they are; again: they changed meanwhile.
+	comparing chan struct{}
+	again     bool
+
+	mu       sync.Mutex
+	progress map[string]func(Progress)
+	tokens   int
+}
+
+const (
+	// grace is how long a process has to end after its input did.
+	grace = time.Second
+	// between is the least time from one comparison to the next.
+	between = time.Second
+)
+
+// start begins a run. The caller holds the manager's mu.
+func (m *Manager) start(i *instance, server *downstream.Pinned) {
+	written := server.Entry.Timeouts
+	r := &run{
+		manager: m, instance: i, server: server, ready: make(chan struct{}), drained: make(chan struct{}), used: time.Now(),
+		timeouts: downstream.Timeouts{
+			Ready: cmp.Or(written.Ready, 30*time.Second), Call: cmp.Or(written.Call, 30*time.Second), Idle: cmp.Or(written.Idle, 10*time.Minute),
+		},
+		comparing: make(chan struct{}), progress: map[string]func(Progress){},
+	}
+	r.ctx, r.end = context.WithCancelCause(context.Background())
+	r.flights, r.endFlights = context.WithCancelCause(r.ctx)
+	r.frames = &frames{progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.add(line + "\n") }}
+	r.idle = time.AfterFunc(r.timeouts.Ready+r.timeouts.Idle, func() { m.unused(r) })
+	before, gone := i.gone, make(chan struct{})
+	i.run, i.gone = r, gone
+	m.ending.Go(func() {
+		defer close(gone)
+		if before != nil {
+			<-before
+		}
+		r.live()
+	})
+}
+
+// live is the run, from its start until nothing is left of it.
+func (r *run) live() {
+	late := time.AfterFunc(r.timeouts.Ready, func() { r.end(fmt.Errorf("it was not ready within %s", r.timeouts.Ready)) })
+	if err := r.open(); err != nil {
+		r.end(err) // unless there is a reason already
+	}
+	if late.Stop() && r.ctx.Err() == nil {
+		r.manager.mu.Lock()
+		r.since = time.Now()
+		r.manager.mu.Unlock()
+		close(r.ready)
+	}
+	<-r.ctx.Done()
+	r.idle.Stop()
+	r.manager.mu.Lock()
+	r.instance.over(r)
+	r.manager.mu.Unlock()
+	if r.session != nil {
+		go r.session.Close() //nolint:errcheck // the connection is closed already; this ends what the SDK keeps beside it
+	}
+	if r.process != nil {
+		kill := time.AfterFunc(grace, r.process.Kill)
+		<-r.exited
+		kill.Stop()
+	}
+}
+
+// open starts what there is to start, speaks to it, and compares its tools.
+func (r *run) open() error {
+	transport, err := r.transport()
+	if err != nil {
+		return err
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
+		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
+		// The handler asks for the notifications, which the frames hand over.
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {},
+	})
+	client.AddRoots(r.roots()...)
+	if r.session, err = client.Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
+		return r.reason(err)
+	}
+	return r.compare()
+}
+
+// closing closes a transport's connection when ctx ends, whatever the SDK makes of it.
+type closing struct {
+	mcp.Transport
+	ctx context.Context //nolint:containedctx // the connection's life
+}
+
+// Connect implements mcp.Transport.
+func (c *closing) Connect(ctx context.Context) (mcp.Connection, error) {
+	connection, err := c.Transport.Connect(ctx)
+	if err == nil {
+		context.AfterFunc(c.ctx, func() { _ = connection.Close() })
+	}
+	return connection, err
+}
+
+// transport is the way to the server: a process that it starts, or HTTP.
+func (r *run) transport() (mcp.Transport, error) {
+	m, principal := r.manager, r.instance.principal
+	if r.server.Entry.URL != "" {
+		way := &remote{frames: r.frames, dialed: m.Remote, failed: r.end, bearer: func(ctx context.Context) (string, error) {
+			if m.Bearer == nil {
+				return "", nil
+			}
+			return m.Bearer(ctx, r.server, principal)
+		}}
+		return &mcp.StreamableClientTransport{Endpoint: r.server.Entry.URL, HTTPClient: &http.Client{Transport: way}}, nil
+	}
+	var env map[string]string
+	if m.Env != nil {
+		var err error
+		if env, err = m.Env(r.ctx, r.server, principal); err != nil {
+			return nil, err
+		}
+	}
+	process, err := m.Start(r.ctx, r.server, principal, env)
+	if err != nil {
+		return nil, fmt.Errorf("it does not start: %w", err)
+	}
+	exited := make(chan struct{})
+	m.mu.Lock()
+	r.process, r.exited = process, exited
+	frozen := m.frozen
+	m.mu.Unlock()
+	go r.instance.log.follow(process.Stderr)
+	go func() {
+		defer close(exited)
+		err := process.Wait()
+		select {
+		case <-r.drained: // what it answered last counts
+		case <-time.After(grace):
+		}
+		why := "it ended"
+		if err != nil {
+			why += ": " + clean.Line(err.Error(), maxMessage)
+		}
+		r.end(errors.New(why))
+	}()
+	if frozen {
+		return nil, errFrozen
+	}
+	drained := sync.OnceFunc(func() { close(r.drained) })
+	return newPipe(r.frames, process, r.timeouts.Call, func(err error) {
+		drained()
+		if errors.Is(err, errSilent) {
+			select { // how it ended says more
+			case <-r.ctx.Done():
+			case <-time.After(grace):
+			}
+		}
+		r.end(err)
+	}), nil
+}
+
+// roots are the folders that the server sees: its own, and those of its entry.
+func (r *run) roots() []*mcp.Root {
+	if r.server.Entry.URL != "" {
+		return nil
+	}
+	var roots []*mcp.Root
+	for _, folder := range slices.Concat([]string{"/data"}, r.server.Entry.Sandbox.Read, r.server.Entry.Sandbox.Write) {
+		roots = append(roots, &mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder})
+	}
+	return roots
+}
+
+// freeze stops the process as it is and ends the calls in flight, or lets it go on. The caller holds the manager's mu.
+func (r *run) freeze(on bool) error {
+	if on {
+		r.endFlights(errFrozen)
+	} else {
+		r.flights, r.endFlights = context.WithCancelCause(r.ctx)
+	}
+	if r.process == nil {
+		return nil
+	}
+	return r.process.Freeze(on)
+}
+
+// call makes one call, and rebuilds its result.
+func (r *run) call(ctx context.Context, tool string, arguments []byte, timeout time.Duration, progress func(Progress)) (Result, error) {
+	timeout = cmp.Or(timeout, r.timeouts.Call)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it did not answer within %s", timeout))
+	defer cancel()
+	ctx, interrupt := context.WithCancelCause(ctx)
+	defer interrupt(nil)
+	r.manager.mu.Lock()
+	flights := r.flights
+	r.manager.mu.Unlock()
+	defer context.AfterFunc(flights, func() { interrupt(context.Cause(flights)) })()
+
+	params := &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)}
+	if progress != nil {
+		params.SetProgressToken(r.follow(progress))
+		defer r.unfollow(params.GetProgressToken())
+	}
+	result, err := r.session.CallTool(ctx, params)
+	if err != nil {
+		if ctx.Err() != nil {
+			return Result{}, context.Cause(ctx)
+		}
+		return Result{}, r.reason(err)
+	}
+	return rebuild(result, r.server.Entry.Images)
+}
+
+// reason says why a request failed: why the run ended, what the server answered, or what was wrong with it.
+func (r *run) reason(err error) error {
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
+	var away *unreachableError
+	if errors.As(err, &away) { // before what the SDK makes of it
+		return away
+	}
+	var answered *jsonrpc.Error
+	if errors.As(err, &answered) {
+		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, maxMessage))
+	}
+	return errors.New("its answer is not one that MCP knows") // the SDK's own words are about Go types
+}
+
+// follow returns the token that a call's progress is told by.
+func (r *run) follow(progress func(Progress)) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tokens++
+	token := strconv.Itoa(r.tokens)
+	r.progress[token] = progress
+	return token
+}
+
+func (r *run) unfollow(token any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.progress, token.(string))
+}
+
+func (r *run) progressed(token string, p Progress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if progress := r.progress[token]; progress != nil {
+		progress(p)
+	}
+}

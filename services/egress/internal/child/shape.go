@@ -1,0 +1,131 @@
+package child
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Bounds of a value that is passed on.
+const (
+	maxDepth  = 32
+	maxNumber = 40 // characters of a number
+)
+
+var errMalformed = errors.New("what it sent is not well-formed JSON (UTF-8, unique keys, one value)")
+
+// shape says which members of an object are passed on, and how. Without members, a value is passed on whole. A list has the shape of its
+// elements.
+type shape struct{ members map[string]*shape }
+
+var whole = &shape{}
+
+// fields is the shape of an object whose named members are passed on whole.
+func fields(names ...string) *shape {
+	s := &shape{members: make(map[string]*shape, len(names))}
+	for _, name := range names {
+		s.members[name] = whole
+	}
+	return s
+}
+
+func (s *shape) with(name string, inner *shape) *shape {
+	s.members[name] = inner
+	return s
+}
+
+// results are what is passed on of an answer, by the method that was called. An answer to another method is empty.
+var results = map[string]*shape{
+	"initialize": fields("protocolVersion", "instructions").
+		with("capabilities", capabilities).with("serverInfo", implementation),
+	"server/discover": fields("supportedVersions", "instructions").
+		with("capabilities", capabilities).
+		with("_meta", fields().with("io.modelcontextprotocol/serverInfo", implementation)),
+	"tools/list": fields("nextCursor").
+		with("tools", fields("name", "title", "description", "inputSchema", "outputSchema", "annotations")),
+	"tools/call": fields("structuredContent", "isError", "resultType", "requestState").
+		with("content", fields("type", "text", "data", "mimeType", "uri", "name", "title").
+			with("resource", fields("uri", "mimeType", "text", "blob"))).
+		with("inputRequests", whole),
+}
+
+var (
+	capabilities   = fields().with("tools", fields("listChanged"))
+	implementation = fields("name", "version")
+	progressShape  = fields("progressToken", "progress", "total", "message")
+	messageShape   = fields("level", "logger", "data")
+	noFields       = fields()
+)
+
+// rebuild returns what the shape passes on of one JSON value, written anew and within the bounds.
+func (s *shape) rebuild(raw jsontext.Value) ([]byte, error) {
+	var out bytes.Buffer
+	dec, enc := jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true))
+	if err := s.copy(dec, enc); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
+}
+
+func (s *shape) copy(dec *jsontext.Decoder, enc *jsontext.Encoder) error {
+	token, err := dec.ReadToken()
+	if err != nil {
+		return errMalformed
+	}
+	kind := token.Kind()
+	if kind == '0' {
+		if err := number(token.String()); err != nil {
+			return err
+		}
+	}
+	if err := enc.WriteToken(token); err != nil {
+		return err
+	}
+	if kind != '{' && kind != '[' {
+		return nil
+	}
+	if dec.StackDepth() > maxDepth {
+		return fmt.Errorf("what it sent is nested more than %d deep", maxDepth)
+	}
+	for next := dec.PeekKind(); next != '}' && next != ']'; next = dec.PeekKind() {
+		inner := s
+		if kind == '{' && s.members != nil {
+			name, err := dec.ReadToken()
+			if err != nil {
+				return errMalformed
+			}
+			known := false
+			if inner, known = s.members[name.String()]; !known {
+				if err := dec.SkipValue(); err != nil {
+					return errMalformed
+				}
+				continue
+			}
+			if err := enc.WriteToken(name); err != nil {
+				return err
+			}
+		}
+		if err := inner.copy(dec, enc); err != nil {
+			return err
+		}
+	}
+	end, err := dec.ReadToken()
+	if err != nil {
+		return errMalformed
+	}
+	return enc.WriteToken(end)
+}
+
+// number refuses a number that is long, or larger than a float64 is: parsers differ over such.
+func number(lexeme string) error {
+	if len(lexeme) > maxNumber {
+		return fmt.Errorf("what it sent has a number of more than %d characters", maxNumber)
+	}
+	if _, err := strconv.ParseFloat(lexeme, 64); err != nil {
+		return fmt.Errorf("what it sent has the number %s, which is out of range", lexeme)
+	}
+	return nil
+}

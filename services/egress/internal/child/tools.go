@@ -1,0 +1,177 @@
+package child
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/downstream"
+)
+
+// Bounds of what a server lists.
+const (
+	maxPages   = 100
+	maxTools   = 1000
+	maxListing = 4 << 20
+)
+
+// allows reports why a tool is not called: only what was pinned and is listed as it was pinned, is.
+func (r *run) allows(ctx context.Context, tool string) error {
+	m := r.manager
+	for {
+		m.mu.Lock()
+		comparing, presence := r.comparing, r.instance.tools[tool]
+		m.mu.Unlock()
+		if comparing == nil {
+			return presence.refusal(r.server.Entry.ID, tool)
+		}
+		select {
+		case <-comparing:
+		case <-r.ctx.Done():
+			return context.Cause(r.ctx)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p Presence) refusal(server, tool string) error {
+	switch p {
+	case Present:
+		return nil
+	case Absent:
+		return fmt.Errorf("it no longer has the tool %q", tool)
+	case Changed:
+		return fmt.Errorf("its tool %q is not what was accepted: `durward server diff %s` shows how", tool, server)
+	default:
+		return fmt.Errorf("nobody accepted a tool %q", tool)
+	}
+}
+
+// toolsChanged has the tools compared anew, and calls wait for it.
+func (r *run) toolsChanged() {
+	r.manager.mu.Lock()
+	defer r.manager.mu.Unlock()
+	if r.comparing != nil {
+		r.again = true
+		return
+	}
+	r.comparing = make(chan struct{})
+	go func() {
+		select {
+		case <-r.ctx.Done():
+			return
+		case <-time.After(between):
+		}
+		if err := r.compare(); err != nil {
+			r.end(err)
+		}
+	}()
+}
+
+// compare lists the server's tools and compares them with what was pinned, until they stay as they are. comparing is set.
+func (r *run) compare() error {
+	m := r.manager
+	for {
+		ctx, cancel := context.WithTimeoutCause(r.ctx, r.timeouts.Ready, fmt.Errorf("it did not list its tools within %s", r.timeouts.Ready))
+		tools, err := r.compared(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		cancel()
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		again := r.again
+		r.again, r.instance.tools = false, tools
+		if !again {
+			close(r.comparing)
+			r.comparing = nil
+		}
+		m.mu.Unlock()
+		if !again {
+			return nil
+		}
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(between):
+		}
+	}
+}
+
+// compared says what became of each pinned tool. What a human gave it, a tier and roles, is nothing that a server lists.
+func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
+	listed, err := r.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := r.server.Entry.ID
+	tools := make(map[string]Presence, len(r.server.Tools))
+	digests := make(map[string]downstream.Tool, len(r.server.Tools))
+	var known []downstream.Listed
+	for _, pinned := range r.server.Tools {
+		tools[pinned.Name], digests[pinned.Name] = Absent, pinned
+	}
+	for _, tool := range listed {
+		if tools[tool.Name] == Absent {
+			tools[tool.Name] = Changed
+			known = append(known, tool)
+		}
+	}
+	now, _ := downstream.Pin(id, r.session.InitializeResult().Instructions, known)
+	for _, tool := range now.Tools {
+		pinned := digests[tool.Name]
+		tool.Tier, tool.Roles = pinned.Tier, pinned.Roles
+		if tool.Digest(id) == pinned.Digest(id) {
+			tools[tool.Name] = Present
+		}
+	}
+	return tools, nil
+}
+
+// list reads every page of what a server lists, within the bounds.
+func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
+	var listed []downstream.Listed
+	size, names := 0, map[string]bool{}
+	params := &mcp.ListToolsParams{}
+	for range maxPages {
+		page, err := r.session.ListTools(ctx, params)
+		if err != nil {
+			return nil, r.reason(err)
+		}
+		for _, tool := range page.Tools {
+			if names[tool.Name] {
+				return nil, fmt.Errorf("it lists the tool %q twice", clean.Line(tool.Name, maxName))
+			}
+			names[tool.Name] = true
+			one := downstream.Listed{
+				Name: tool.Name, Title: tool.Title, Description: tool.Description,
+				Input: written(tool.InputSchema), Output: written(tool.OutputSchema), Annotations: written(tool.Annotations),
+			}
+			size += len(one.Name) + len(one.Title) + len(one.Description) + len(one.Input) + len(one.Output) + len(one.Annotations)
+			if size > maxListing || len(listed) == maxTools {
+				return nil, fmt.Errorf("it lists more than %d tools, or %d MiB of them", maxTools, maxListing>>20)
+			}
+			listed = append(listed, one)
+		}
+		if page.NextCursor == "" {
+			return listed, nil
+		}
+		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
+	}
+	return nil, fmt.Errorf("it lists its tools on more than %d pages", maxPages)
+}
+
+// written is what the SDK read of a member, as JSON; nothing for one that is not there.
+func written(v any) json.RawMessage {
+	raw, err := json.Marshal(v)
+	if err != nil || string(raw) == "null" {
+		return nil
+	}
+	return raw
+}
