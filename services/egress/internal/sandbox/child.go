@@ -130,13 +130,13 @@ func (c *child) clear() {
 	})
 }
 
-// Wait implements control.
+// Wait implements Control.
 func (c *child) Wait() error {
 	<-c.done
 	return c.err
 }
 
-// Kill implements control.
+// Kill implements Control.
 func (c *child) Kill() {
 	select {
 	case <-c.done: // its number may be another's by now
@@ -154,7 +154,7 @@ func (c *child) kill() {
 	}
 }
 
-// Freeze implements control. A process that forks meanwhile is found in a later round, with a parent that is stopped.
+// Freeze implements Control. A process that forks meanwhile is found in a later round, with a parent that is stopped.
 func (c *child) Freeze(frozen bool) error {
 	signal := unix.SIGCONT
 	if frozen {

@@ -156,7 +156,7 @@ func (l *Local) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	if err := checkFolders(entry.Sandbox.Read, entry.Sandbox.Write, append(l.cfg.Own, l.cfg.State)); err != nil {
 		return nil, err
 	}
-	p := &Process{control: c}
+	p := &Process{Control: c}
 	if s.Network && len(entry.Sandbox.Domains) > 0 {
 		if p.Proxy, err = c.listen(); err != nil {
 			return nil, err
@@ -189,7 +189,7 @@ func (l *Local) bare(c *child, in inside) (*Process, error) {
 	for name, value := range in.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	p := &Process{control: c}
+	p := &Process{Control: c}
 	return p, c.start(cmd, p)
 }
 

@@ -37,11 +37,11 @@ type Process struct {
 	// Proxy is where the child's connections arrive; nil without a network. Whoever starts the child serves it, or closes it.
 	Proxy net.Listener
 
-	control
+	Control
 }
 
-// control is how a child is held, here or in the launcher.
-type control interface {
+// Control is how a child is held, here or in the launcher.
+type Control interface {
 	// Wait returns when nothing of the child is left: nil where it ended with 0, else why it ended.
 	Wait() error
 	// Kill ends the child and whatever it started. It does not wait.

@@ -177,7 +177,7 @@ func TestNothingInArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := 0
-	for pid := range descendants(p.control.(*child).cmd.Process.Pid) {
+	for pid := range descendants(p.Control.(*child).cmd.Process.Pid) {
 		raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if strings.Contains(string(raw), "s3cret") || strings.Contains(string(raw), l.cfg.State) {
 			t.Errorf("%q", raw)
@@ -419,7 +419,7 @@ func TestKillAndFreeze(t *testing.T) {
 	if err := p.Freeze(true); err != nil {
 		t.Fatal(err)
 	}
-	left := descendants(p.control.(*child).cmd.Process.Pid)
+	left := descendants(p.Control.(*child).cmd.Process.Pid)
 	if len(left) < 4 {
 		t.Errorf("%d processes", len(left))
 	}
