@@ -17,7 +17,6 @@ var forbidden = map[string]string{
 	"durward.internal/services/platform/recorder/spool": "the gateway spools to no disk",
 	"durward.internal/services/platform/sink":           "the gateway is no sink: nothing happens here",
 	"durward.internal/services/platform/grant":          "the gateway neither signs nor judges grants",
-	"durward.internal/services/platform/statement":      "the gateway has nothing that a human signs",
 	"durward.internal/services/platform/proof":          "the gateway holds no client's key",
 	"durward.internal/services/platform/pki":            "the gateway issues no certificates",
 	"durward.internal/services/vault":                   "another trust zone",

@@ -34,6 +34,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
@@ -209,6 +210,10 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	refusals, err := refusal.New(records, logger)
 	if err != nil {
 		return err
+	}
+	if file != "" {
+		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Development: true, Log: records, Logger: logger})
+		go others.Watch(ctx)
 	}
 	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}
 	if s.Egress.Address != "" {

@@ -4,3 +4,6 @@
 //
 // It trusts the operators' keys. Everything that came from a server is hostile: it is bounded, cleaned and linted before it is pinned.
 package downstream
+
+// PackagesDir is the folder beside the two files in which packages of npm are installed, each in its own (Package.Folder).
+const PackagesDir = "packages"

@@ -22,7 +22,6 @@ var forbidden = map[string]string{
 	"durward.internal/services/audit":        "history is audit's",
 	"durward.internal/services/operator":     "humans' programs sign; a sink only verifies",
 	"durward.internal/services/platform/pki": "issuing certificates is a human's process'",
-	"github.com/modelcontextprotocol":        "agents' protocol ends at the gateway",
 }
 
 func TestDependencies(t *testing.T) {

@@ -24,11 +24,13 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/domains"
+	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/egress/internal/server"
 	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/sink/calls"
 	"durward.internal/services/platform/sink/sinkstore"
@@ -44,6 +46,9 @@ var version = release.Version()
 const drainTime = 5 * time.Second
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == sandbox.RelayWord {
+		os.Exit(sandbox.Relay(os.Args[2:]))
+	}
 	// Before anything is written: only this user may read it. Credentials pass through this memory: it is in no dump of a crash.
 	syscall.Umask(0o077)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -131,6 +136,15 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	l.Add(hosts.Close)
+	foreign, err := ownership.Gateway(cfg.GatewayUser, cfg.development)
+	if err != nil {
+		return err
+	}
+	servers, err := openOthers(ctx, cfg, out, foreign, l.Log, logger)
+	if err != nil {
+		return err
+	}
+	l.Add(servers.Close)
 	tools, err := server.NewTools(server.Config{
 		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports, Hosts: hosts, Metrics: l.Telemetry.Metrics,
 	})
@@ -145,9 +159,10 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	}
 	srv := newServer(l, authority, logger)
 	egressv1.RegisterToolServiceServer(srv, tools)
+	egressv1.RegisterServerServiceServer(srv, server.NewServers(tools, servers.running, servers))
 	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe})
 	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
-		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused,
+		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused, Running: servers.running, Pinned: servers,
 	}))
 
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -155,6 +170,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { authority.Run(background) })
 	running.Go(func() { rules.Watch(background) })
 	running.Go(func() { list.Watch(background) })
+	running.Go(func() { servers.Watch(background) })
 	running.Go(func() {
 		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
 			logger.Error("health is not served any more", "error", err)

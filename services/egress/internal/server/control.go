@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -26,6 +27,9 @@ type ControlConfig struct {
 	Tools *Tools
 	// DomainsRefused says why the list that is there now is not in force; "" where it is.
 	DomainsRefused func() string
+	// Running and Pinned are other people's MCP servers.
+	Running Running
+	Pinned  Pinned
 }
 
 // unimplemented stands below what a sink has, so that control.Sink's methods are the ones that count.
@@ -48,6 +52,10 @@ type Subjects struct{}
 
 // Subject implements sink.Subjects.
 func (Subjects) Subject(_ context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
+	if tool.Foreign != nil {
+		entry, err := canonical.Marshal(map[string]any{"server": tool.Foreign.Server, "program": canonical.FormatDigest(tool.Foreign.Program[:])})
+		return &callv1.Subject{Label: "MCP server " + tool.Foreign.Server, Entry: entry}, err
+	}
 	to, is, err := tool.Destination(request)
 	if err != nil {
 		return nil, err
@@ -74,13 +82,17 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if out.Subject, err = (Subjects{}).Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
+	if tool.Foreign != nil {
+		out.Plan = c.serverPlan(tool)
+	}
 	to, leads, err := tool.Destination(request)
 	if err != nil || !leads {
 		return out, err
 	}
-	out.Plan = []string{"send a request to " + to.String() + ", whose name is looked up first; redirects are followed to the same host and to listed ones"}
-	if tool.Tier != optionsv1.Tier_TIER_READ {
-		out.Plan = []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
+	if tool.Foreign != nil {
+		out.Plan = append(out.Plan, "its URL leads to "+to.String())
+	} else {
+		out.Plan = requestPlan(tool, to)
 	}
 	switch verdict, by := c.cfg.Tools.domains().Judge(destination.Party{}, to); verdict {
 	case destination.Blocked:
@@ -90,6 +102,55 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		out.Plan = append(out.Plan, c.cfg.Tools.remarks(to)...)
 	}
 	return out, nil
+}
+
+func requestPlan(tool contract.Tool, to destination.Destination) []string {
+	if tool.Tier != optionsv1.Tier_TIER_READ {
+		return []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
+	}
+	return []string{"send a request to " + to.String() + ", whose name is looked up first; redirects are followed to the same host and to listed ones"}
+}
+
+// serverPlan is what a person who decides ought to know of a call of another's tool.
+func (c *Control) serverPlan(tool contract.Tool) []string {
+	plan := []string{"call the tool " + tool.Foreign.Name + " of the MCP server " + tool.Foreign.Server + ", as it was accepted"}
+	p, there := c.cfg.Pinned.Lookup(tool.Foreign.Server)
+	switch {
+	case !there:
+		return append(plan, "it is refused all the same: the server is not in force")
+	case p.Entry.URL != "":
+		return append(plan, "the server is not on this host: the arguments leave it")
+	case p.Entry.Sandbox.None:
+		return append(plan, "NO SANDBOX is around it: it can do what this user can")
+	}
+	box := p.Entry.Sandbox
+	for _, part := range []struct {
+		what string
+		list []string
+	}{{"it may write in ", box.Write}, {"it may read in ", box.Read}, {"it reaches ", box.Domains}} {
+		if len(part.list) > 0 {
+			plan = append(plan, part.what+strings.Join(part.list, ", "))
+		}
+	}
+	if len(box.Domains) == 0 {
+		plan = append(plan, "it has no network")
+	}
+	return plan
+}
+
+// Halt implements the control side's: what runs of other people's servers stands still until Resume.
+func (c *Control) Halt(ctx context.Context, r *executorv1.HaltRequest) (*executorv1.HaltResponse, error) {
+	out, err := c.Sink.Halt(ctx, r)
+	return out, errors.Join(err, c.cfg.Running.Freeze())
+}
+
+// Resume implements the control side's.
+func (c *Control) Resume(ctx context.Context, r *executorv1.ResumeRequest) (*executorv1.ResumeResponse, error) {
+	out, err := c.Sink.Resume(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return out, c.cfg.Running.Thaw()
 }
 
 // remarks are what a person who decides ought to know of a host that is on no list.

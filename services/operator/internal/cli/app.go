@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -69,6 +71,8 @@ type App struct {
 	Now    func() time.Time
 	// RequestID is the id of this run's last call, for error messages.
 	RequestID string
+	// pinned: the pinned tools were read.
+	pinned bool
 }
 
 // TakesFiles annotates a command with subcommands that takes the path of a model in their place.
@@ -87,7 +91,19 @@ func (a *App) Config() (installdir.Config, error) {
 	if err != nil {
 		return installdir.Config{}, Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 2000))
 	}
+	a.pin(cfg)
 	return cfg, nil
+}
+
+// pin makes the tools known that people accepted of other people's MCP servers, by this program's own reading of what they signed.
+func (a *App) pin(cfg installdir.Config) {
+	if a.pinned {
+		return
+	}
+	a.pinned = true
+	inforce.Open(context.Background(), inforce.Config{
+		Folder: cfg.ServersDir(), TrustDir: cfg.TrustDir, Development: true, Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 // Session is an open connection to the processes.

@@ -75,6 +75,9 @@ func (h HealthAddresses) Of(role string) string {
 	return map[string]string{"gateway": h.Gateway, "vault": h.Vault, "executor": h.Executor, "audit": h.Audit, roleEgress: h.Egress}[role]
 }
 
+// ServersDir is the folder of servers.yaml and servers.lock, beside clients.yaml.
+func (c Config) ServersDir() string { return filepath.Dir(c.Clients) }
+
 // Load reads and checks config/operator.yaml.
 func (h Home) Load() (Config, error) {
 	if err := h.check(); err != nil {

@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/recorder/spool"
@@ -193,6 +194,10 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	defer rules.Close()
 	changes.Complete(rules.Current().Files)
+	others := inforce.Open(ctx, inforce.Config{
+		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Development: s.Development, Log: records, Logger: logger,
+	})
+	go others.Watch(ctx)
 	humans := server.Humans{Security: rules}
 
 	operators := func() *trust.AllowedSigners { return roots.Current().AllowedSigners }

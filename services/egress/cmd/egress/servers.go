@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/egress/internal/child"
+	"durward.internal/services/egress/internal/childproxy"
+	"durward.internal/services/egress/internal/sandbox"
+	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/dialer"
+	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/security/ownership"
+)
+
+// others are other people's MCP servers: which are in force, and what runs of them.
+type others struct {
+	*inforce.Servers
+	running *child.Manager
+	local   *sandbox.Local
+}
+
+// openOthers reads what is in force and starts nothing.
+func openOthers(ctx context.Context, cfg *settings, out dialer.Config, foreign *ownership.Foreign, log process.Log, logger *slog.Logger) (*others, error) {
+	folder := filepath.Dir(cfg.path())
+	o := &others{}
+	var err error
+	o.local, err = sandbox.NewLocal(sandbox.Config{
+		State: filepath.Join(cfg.StateDir, "servers"), Own: []string{folder, cfg.StateDir, cfg.TrustDir}, Packages: filepath.Join(folder, downstream.PackagesDir),
+		Development: cfg.development, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	proxy := childproxy.New(childproxy.Config{Dialer: out, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
+	launcher := sandbox.Networked(o.local, func(listener net.Listener, s sandbox.Start) {
+		err := proxy.Serve(listener, childproxy.Child{Server: s.Server.Entry.ID, User: s.User, Domains: s.Server.Entry.Sandbox.Domains})
+		if err != nil && !errors.Is(err, net.ErrClosed) {
+			logger.Warn("a server's connections are not served any more", "server", s.Server.Entry.ID, "error", err)
+		}
+	})
+	remote, err := o.remote(out)
+	if err != nil {
+		return nil, err
+	}
+	o.running = child.New(child.Config{
+		Start: func(ctx context.Context, server *downstream.Pinned, user string, env map[string]string) (*child.Process, error) {
+			p, err := launcher.Start(ctx, sandbox.Start{Server: server, User: user, Env: env, Network: len(server.Entry.Sandbox.Domains) > 0})
+			if err != nil {
+				return nil, err
+			}
+			return &child.Process{Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Wait: p.Wait, Kill: p.Kill, Freeze: p.Freeze}, nil
+		},
+		Env: func(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
+			if len(server.Entry.Credentials) > 0 {
+				return nil, errors.New("its credentials cannot be given to it yet")
+			}
+			return maps.Clone(server.Entry.Env), nil
+		},
+		Remote: remote,
+		Bearer: func(context.Context, *downstream.Pinned, string) (string, error) { return "", nil },
+	})
+	o.Servers = inforce.Open(ctx, inforce.Config{
+		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Development: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
+	})
+	return o, nil
+}
+
+// remote is the way to servers on other hosts: to those of the entries in force alone, on the addresses that are judged.
+func (o *others) remote(out dialer.Config) (http.RoundTripper, error) {
+	out.Allow = func(_ context.Context, to destination.Destination) error {
+		for _, p := range o.Current() {
+			if _, at, err := destination.ParseURL(p.Entry.URL); p.Entry.URL != "" && err == nil && at == to {
+				return nil
+			}
+		}
+		return destination.Refuse(destination.RuleDestination, "%s is no server's that a human accepted", to)
+	}
+	way, err := dialer.New(out)
+	return &http.Transport{
+		DialContext: way.DialContext, TLSClientConfig: &tls.Config{RootCAs: out.Roots, MinVersion: tls.VersionTLS12},
+		MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 16 << 10,
+	}, err
+}
+
+func (o *others) Close() error {
+	o.running.Close()
+	o.local.Close()
+	return nil
+}
+
+// recordVerdict records what a server reached, and what it was refused.
+func recordVerdict(ctx context.Context, log process.Log, logger *slog.Logger, v childproxy.Verdict) {
+	r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
+		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: v.User, Details: map[string]string{"server": v.Server, "destination": v.To},
+	}}
+	if v.Why != "" {
+		r.Kind, r.Status, r.Body.Summary = auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, "the MCP server "+v.Server+" was refused a connection"
+		r.Body.Reason, r.Body.Details["rule"] = v.Why, string(v.Rule)
+	}
+	if err := log.Spool(context.WithoutCancel(ctx), r); err != nil {
+		logger.Error("a server's connection could not be recorded", "server", v.Server, "error", err)
+	}
+}
