@@ -154,19 +154,20 @@ func (c *child) kill() {
 	}
 }
 
-// Freeze implements Control. A process that forks meanwhile is found in a later round, with a parent that is stopped.
+// Freeze implements Control. A process that forks meanwhile is found in a later round, with a parent that is stopped. One that waits in
+// the kernel (D), as a parent does for what it begot by vfork(2), stops as soon as it comes back.
 func (c *child) Freeze(frozen bool) error {
-	signal := unix.SIGCONT
+	signal, done := unix.SIGCONT, func(state string) bool { return state != "T" }
 	if frozen {
-		signal = unix.SIGSTOP
+		signal, done = unix.SIGSTOP, func(state string) bool { return state == "T" || state == "D" }
 	}
 	for range 100 {
 		left := 0
-		for pid, stopped := range descendants(c.cmd.Process.Pid) {
-			if stopped != frozen {
+		for pid, state := range descendants(c.cmd.Process.Pid) {
+			if !done(state) {
 				left++
-				_ = unix.Kill(pid, signal)
 			}
+			_ = unix.Kill(pid, signal)
 		}
 		if left == 0 {
 			return nil
@@ -176,22 +177,22 @@ func (c *child) Freeze(frozen bool) error {
 	return errors.New("some of the server's processes go on")
 }
 
-// descendants are a process and all that came of it, and whether each is stopped. What a process in a sandbox leaves behind becomes its
-// sandbox's first process', so that none gets away.
-func descendants(root int) map[int]bool {
-	children, stopped := map[int][]int{}, map[int]bool{}
+// descendants are the states of a process and of all that came of it. What a process in a sandbox leaves behind becomes its sandbox's first
+// process', so that none gets away.
+func descendants(root int) map[int]string {
+	children, states := map[int][]int{}, map[int]string{}
 	for pid, stat := range procfs.Processes("/proc", "stat") {
 		if fields := procfs.Stat([]byte(stat)); len(fields) > 1 && fields[0] != "Z" && fields[0] != "X" {
 			parent, _ := strconv.Atoi(fields[1]) // the kernel's own
 			children[parent] = append(children[parent], pid)
-			stopped[pid] = fields[0] == "T"
+			states[pid] = fields[0]
 		}
 	}
-	found := map[int]bool{}
+	found := map[int]string{}
 	for next := []int{root}; len(next) > 0; {
 		pid := next[0]
 		next = append(next[1:], children[pid]...)
-		if state, there := stopped[pid]; there {
+		if state, there := states[pid]; there {
 			found[pid] = state
 		}
 	}
