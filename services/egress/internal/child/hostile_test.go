@@ -148,7 +148,7 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 			if _, err := h.out.WriteString("a"); err != nil {
 				return
 			}
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) // the answer dribbles
 		}
 	case "wrong id":
 		for _, wrong := range []string{"9999", `"` + string(id) + `"`, string(id) + ".0", "null", "-1", "1e0", "[]", `{"id":1}`} {

@@ -81,7 +81,9 @@ func TestCrashes(t *testing.T) {
 		m.mu.Lock()
 		m.instances[key{"crash", "agent"}].next = time.Time{} // as if the wait were over
 		m.mu.Unlock()
-		_, _ = call(m, "crash")
+		if _, err := call(m, "crash"); err == nil {
+			t.Error("it answered")
+		}
 	}
 	_, last := call(m, "crash")
 	if want := "server crash: it ended: exit status 3. That was the 5th time in a row: `durward server restart crash` starts it again"; last == nil || last.Error() != want {

@@ -41,7 +41,7 @@ func execute(_ context.Context, server *downstream.Pinned, _ string, env map[str
 	}
 	return &Process{
 		Stdin: in, Stdout: out, Stderr: errs, Wait: command.Wait,
-		Kill: func() { _ = command.Process.Kill() },
+		Kill: func() { _ = command.Process.Kill() /* it may be gone */ },
 		Freeze: func(on bool) error {
 			if on {
 				return command.Process.Signal(syscall.SIGSTOP)
@@ -62,15 +62,15 @@ func pinned(id string) downstream.Pinned {
 	}
 }
 
+// environment gives the mode, which is the server's id.
+func environment(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
+	return map[string]string{"HOSTILE": strings.ReplaceAll(server.Entry.ID, "-", " ")}, nil
+}
+
 // manager runs servers whose mode is their id.
 func manager(t *testing.T, servers ...downstream.Pinned) *Manager {
 	t.Helper()
-	m := New(Config{
-		Start: execute,
-		Env: func(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
-			return map[string]string{"HOSTILE": strings.ReplaceAll(server.Entry.ID, "-", " ")}, nil
-		},
-	})
+	m := New(Config{Start: execute, Env: environment})
 	m.Set(servers)
 	t.Cleanup(m.Close)
 	return m

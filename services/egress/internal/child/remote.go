@@ -85,7 +85,7 @@ func (r *remote) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, &unreachableError{err}
 	}
 	if err := r.pass(response, request, call); err != nil {
-		response.Body.Close()
+		_ = response.Body.Close()
 		return nil, err
 	}
 	return response, nil

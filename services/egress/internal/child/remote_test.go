@@ -24,7 +24,7 @@ func served() *mcp.Server {
 	server.AddTool(&mcp.Tool{Name: "echo", Description: "says it again", InputSchema: map[string]any{"type": "object"}},
 		func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			if token := request.Params.GetProgressToken(); token != nil {
-				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Message: "half"})
+				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1, Message: "half"}) // the caller looks
 			}
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(request.Params.Arguments)}}}, nil
 		})
@@ -99,7 +99,7 @@ func TestRemote(t *testing.T) {
 					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
 						break
 					}
-					time.Sleep(time.Millisecond) //nolint:forbidigo // the notification is on its way
+					time.Sleep(time.Millisecond) // the notification is on its way, and nothing else tells of it
 				}
 				if err == nil || !strings.Contains(err.Error(), "is not what was accepted") {
 					t.Errorf("a call after the change: %v", err)
@@ -164,10 +164,8 @@ func TestRemoteHostile(t *testing.T) {
 		"for ever": {"it did not answer within 2s", func(w http.ResponseWriter, _ string) {
 			for range 100 {
 				answer(w, "text/event-stream", "data: a")
-				if w.(http.Flusher).Flush(); false {
-					return
-				}
-				time.Sleep(50 * time.Millisecond) //nolint:forbidigo // a server that dribbles
+				w.(http.Flusher).Flush()
+				time.Sleep(50 * time.Millisecond) // the server dribbles
 			}
 		}},
 		"gone": {"it ended the session", func(w http.ResponseWriter, _ string) { w.WriteHeader(http.StatusNotFound) }},

@@ -119,13 +119,7 @@ func (r *run) open() error {
 	if err != nil {
 		return err
 	}
-	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
-		// The handler asks for the notifications, which the frames hand over.
-		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {},
-	})
-	client.AddRoots(r.roots()...)
-	if r.session, err = client.Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
+	if r.session, err = newClient(&r.server.Entry).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
 		return r.reason(err)
 	}
 	return r.compare()
@@ -204,16 +198,22 @@ func (r *run) transport() (mcp.Transport, error) {
 	}), nil
 }
 
-// roots are the folders that the server sees: its own, and those of its entry.
-func (r *run) roots() []*mcp.Root {
-	if r.server.Entry.URL != "" {
-		return nil
+// newClient returns the SDK's client for a server: it knows the folders that the server sees, and nothing else that a server may ask for.
+//
+//nolint:staticcheck // roots are what today's servers ask for
+func newClient(server *downstream.Entry) *mcp.Client {
+	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
+		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
+		// The handler has the SDK ask for the notifications, which the frames hand over.
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {},
+	})
+	if server.URL != "" {
+		return client
 	}
-	var roots []*mcp.Root
-	for _, folder := range slices.Concat([]string{"/data"}, r.server.Entry.Sandbox.Read, r.server.Entry.Sandbox.Write) {
-		roots = append(roots, &mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder})
+	for _, folder := range slices.Concat([]string{"/data"}, server.Sandbox.Read, server.Sandbox.Write) {
+		client.AddRoots(&mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder})
 	}
-	return roots
+	return client
 }
 
 // freeze stops the process as it is and ends the calls in flight, or lets it go on. The caller holds the manager's mu.

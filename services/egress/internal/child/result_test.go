@@ -1,0 +1,154 @@
+package child
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const png = "\x89PNG\r\n\x1a\n and more"
+
+// TestContent: each kind of content becomes what is passed on of it.
+func TestContent(t *testing.T) {
+	for name, c := range map[string]struct {
+		piece  mcp.Content
+		images bool
+		want   Content
+	}{
+		"image": {&mcp.ImageContent{Data: []byte(png), MIMEType: "image/png"}, true, Content{Kind: Image, Data: []byte(png), MIME: "image/png"}},
+		"image where none is wanted": {
+			&mcp.ImageContent{Data: []byte(png), MIMEType: "image/png"}, false,
+			Content{Kind: Text, Text: "[image that is not passed on: image/png, 17 bytes]"},
+		},
+		"image that is something else": {
+			&mcp.ImageContent{Data: []byte("<script>"), MIMEType: "image/png"}, true,
+			Content{Kind: Text, Text: "[image that is not passed on: image/png, 8 bytes]"},
+		},
+		"image of a kind that runs programs": {
+			&mcp.ImageContent{Data: []byte("<svg/>"), MIMEType: "image/svg+xml\x1b[31m"}, true,
+			Content{Kind: Text, Text: "[image that is not passed on: image/svg+xml, 6 bytes]"},
+		},
+		"audio": {
+			&mcp.AudioContent{Data: []byte("RIFF"), MIMEType: "audio/wav"}, true,
+			Content{Kind: Text, Text: "[audio that is not passed on: audio/wav, 4 bytes]"},
+		},
+		"link": {
+			&mcp.ResourceLink{URI: "https://example.com/a?b=c", Name: "a\u202eb", MIMEType: "text/html"}, true,
+			Content{Kind: Link, Text: "ab", URI: "https://example.com/a?b=c", MIME: "text/html"},
+		},
+		"link that runs": {
+			&mcp.ResourceLink{URI: "javascript:alert(1)", Name: "press"}, true,
+			Content{Kind: Text, Text: `[a link that is not passed on, "press": neither https nor http]`},
+		},
+		"link with a password": {
+			&mcp.ResourceLink{URI: "https://example.com@evil.example/", Name: "bank"}, true,
+			Content{Kind: Text, Text: `[a link that is not passed on, "bank": neither https nor http]`},
+		},
+		"text of a resource": {
+			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "file:///etc/passwd", Text: "a\x07b", MIMEType: "text/plain"}}, true,
+			Content{Kind: Resource, Text: "ab", MIME: "text/plain"},
+		},
+		"bytes of a resource": {
+			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "x:y", Blob: []byte("MZ"), MIMEType: "application/x-dosexec"}}, true,
+			Content{Kind: Text, Text: "[resource that is not passed on: application/x-dosexec, 2 bytes]"},
+		},
+		"picture of a resource": {
+			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "x:y", Blob: []byte(png), MIMEType: "image/png"}}, true,
+			Content{Kind: Image, Data: []byte(png), MIME: "image/png"},
+		},
+		"nothing": {&mcp.EmbeddedResource{}, true, Content{Kind: Text, Text: "[content of a kind that is not passed on]"}},
+	} {
+		if diff := cmp.Diff(c.want, content(c.piece, c.images)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestStructured is canonical, with its texts cleaned.
+func TestStructured(t *testing.T) {
+	var in mcp.CallToolResult
+	if err := json.Unmarshal([]byte(`{"content":[],"structuredContent":{"b":[1.0,"\u001b[31mred"],"a":null},"isError":true}`), &in); err != nil {
+		t.Fatal(err)
+	}
+	got, err := rebuild(&in, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Result{Structured: []byte(`{"a":null,"b":[1,"red"]}`), IsError: true}, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := rebuild(&mcp.CallToolResult{Content: make([]mcp.Content, maxPieces+1)}, false); err == nil {
+		t.Error("any number of pieces passes")
+	}
+	if _, err := rebuild(&mcp.CallToolResult{InputRequests: mcp.InputRequestMap{}}, false); err == nil {
+		t.Error("a result that asks for input passes")
+	}
+}
+
+// FuzzFrames: whatever a server says, what passes is an answer to the call that waits, and only one, with known fields; or a question of two
+// kinds. It is within the bounds, and its own rebuilt form.
+func FuzzFrames(f *testing.F) {
+	for _, seed := range []string{
+		`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a","_meta":{}}],"isError":false,"other":1}}`,
+		`{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no\u001b[1m","data":{"supported":["2026-07-28"],"x":1}}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"structuredContent":1e999}}`,
+		`{"jsonrpc":"2.0","id":"1","method":"sampling/createMessage","params":{}}`,
+		`{"jsonrpc":"2.0","id":7,"method":"ping"}`,
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":1,"message":"\u202e"}}`,
+		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":{"a":[]}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
+		`[{"jsonrpc":"2.0","id":1,"result":{}}]`, `{"jsonrpc":"2.0","id":1.0,"result":{}}`, `{"ID":1,"Result":{}}`, "\x00", "",
+	} {
+		f.Add([]byte(seed))
+	}
+	one, err := jsonrpc.MakeID(1.0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		frames := &frames{progressed: func(string, Progress) {}, toolsChanged: func() {}, logged: func(line string) {
+			if strings.ContainsAny(line, "\x1b\n") {
+				t.Errorf("the log has %q", line)
+			}
+		}}
+		frames.sent(&jsonrpc.Request{ID: one, Method: "tools/call"})
+		message, err := frames.received(raw)
+		if err != nil || message == nil {
+			return
+		}
+		switch message := message.(type) {
+		case *jsonrpc.Request:
+			if m := message.Method; m != "ping" && m != "roots/list" && m != "refused" || message.Params != nil || !message.IsCall() {
+				t.Errorf("%s passes", m)
+			}
+		case *jsonrpc.Response:
+			if message.ID != one {
+				t.Errorf("an answer to %v passes", message.ID)
+			}
+			again, err := frames.received(raw)
+			if again != nil || err != nil {
+				t.Errorf("the second answer: %v, %v", again, err)
+			}
+			if message.Error != nil {
+				return
+			}
+			var known map[string]json.RawMessage
+			if err := json.Unmarshal(message.Result, &known); err != nil {
+				t.Fatal(err)
+			}
+			for name := range known {
+				if results["tools/call"].members[name] == nil {
+					t.Errorf("%q passes", name)
+				}
+			}
+			if same, err := results["tools/call"].rebuild(jsontext.Value(message.Result)); err != nil || string(same) != string(message.Result) {
+				t.Errorf("rebuilt again: %s, %v", same, err)
+			}
+		}
+	})
+}
