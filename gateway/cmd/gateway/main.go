@@ -212,7 +212,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	if file != "" {
-		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Development: true, Log: records, Logger: logger})
+		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Log: records, Logger: logger})
 		go others.Watch(ctx)
 	}
 	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}

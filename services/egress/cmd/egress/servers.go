@@ -73,7 +73,7 @@ func openOthers(ctx context.Context, cfg *settings, out dialer.Config, foreign *
 		Bearer: func(context.Context, *downstream.Pinned, string) (string, error) { return "", nil },
 	})
 	o.Servers = inforce.Open(ctx, inforce.Config{
-		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Development: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
+		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Unconfined: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
 	})
 	return o, nil
 }

@@ -102,7 +102,7 @@ func (a *App) pin(cfg installdir.Config) {
 	}
 	a.pinned = true
 	inforce.Open(context.Background(), inforce.Config{
-		Folder: cfg.ServersDir(), TrustDir: cfg.TrustDir, Development: true, Logger: slog.New(slog.DiscardHandler),
+		Folder: cfg.ServersDir(), TrustDir: cfg.TrustDir, Unconfined: true, Logger: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -46,8 +46,8 @@ type Config struct {
 	TrustDir string
 	// Foreign could not have written any; nil: not checked.
 	Foreign *ownership.Foreign
-	// Development: servers without a sandbox are in force.
-	Development bool
+	// Unconfined: servers without a sandbox are in force, as in development, and in processes that start none.
+	Unconfined bool
 	// OnChange is called with what is in force, at first and whenever the files were read; nil: nobody is told.
 	OnChange func([]downstream.Pinned)
 	// Log records what changes.
@@ -177,7 +177,7 @@ func (s *Servers) lock() (*downstream.Lock, error) {
 // definitions are a server's tools as the contract takes them.
 func (s *Servers) definitions(p *downstream.Pinned) ([]contract.Definition, error) {
 	e := p.Entry
-	if e.Sandbox.None && !s.cfg.Development {
+	if e.Sandbox.None && !s.cfg.Unconfined {
 		return nil, errors.New("sandbox: none is for development alone")
 	}
 	var out []contract.Definition

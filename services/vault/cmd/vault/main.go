@@ -195,7 +195,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	defer rules.Close()
 	changes.Complete(rules.Current().Files)
 	others := inforce.Open(ctx, inforce.Config{
-		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Development: s.Development, Log: records, Logger: logger,
+		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Unconfined: true, Log: records, Logger: logger,
 	})
 	go others.Watch(ctx)
 	humans := server.Humans{Security: rules}

@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/crypto/ssh"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/statement"
+)
+
+// notesVariable makes of this test's program another's MCP server: one that keeps notes in a file.
+const notesVariable = "DURWARD_TEST_NOTES"
+
+func init() {
+	file, is := os.LookupEnv(notesVariable)
+	if !is {
+		return
+	}
+	type note struct {
+		Text string `json:"text"`
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "add", Description: os.Getenv("DURWARD_TEST_DESCRIPTION")}, func(_ context.Context, _ *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the test's own
+		if err != nil {
+			return nil, nil, err
+		}
+		defer f.Close()
+		_, err = fmt.Fprintln(f, in.Text)
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted"}}}, nil, err
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "read", Description: "Reads all notes."}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		all, err := os.ReadFile(file) //nolint:gosec // the test's own
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(all)}}}, nil, err
+	})
+	_ = server.Run(context.Background(), &mcp.StdioTransport{})
+	os.Exit(0)
+}
+
+// pinNotes writes servers.yaml and servers.lock into a home, as its operator accepts them: the tools as they are, or with another
+// description of one.
+func pinNotes(t *testing.T, h *harness.Host, file, description string) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: Adds a note.}\n    tools: {read: [read]}\n",
+		program, notesVariable, file)
+	entries, err := downstream.ReadFile("servers.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(program) //nolint:gosec // this very program
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := func(s string) json.RawMessage {
+		form, err := canonical.Transform([]byte(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return form
+	}
+	p := downstream.Pinned{Entry: entries[0], ProgramDigest: canonical.Digest(raw), Tools: []downstream.Tool{
+		{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
+			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
+		{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
+	}}
+	if p.EntryDigest, err = entries[0].Digest(); err != nil {
+		t.Fatal(err)
+	}
+	lock := &downstream.Lock{Servers: []downstream.Pinned{p}}
+	lock.Sort()
+	digest, err := lock.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	lock.Signed, err = statement.Sign(&statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: grant.NewID(), Operator: h.Operator,
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
+		Epoch: 1, Audience: h.Identity("vault").String(), Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"notes": 2}},
+	}, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := lock.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("config/servers.yaml", text)
+	h.WriteFile("config/servers.lock", string(signed))
+}
+
+// TestAnothersServer: a server that a human accepted is called through the whole pipeline. What it changes a human approves, by the very
+// arguments; what is not as it was accepted is called by nobody.
+func TestAnothersServer(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Egress: true})
+	file := h.Path("notes.txt")
+	pinNotes(t, h, file, "Adds a note.")
+	token := h.AddClient("agent")
+	h.StartAll()
+	agent := h.Connect(token)
+	notes := func() string {
+		raw, err := os.ReadFile(file)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	found := agent.Ask("find_tools", map[string]any{"words": "add a note"})
+	if !strings.Contains(string(found.Raw), `"tool":"notes__add"`) {
+		t.Fatalf("find_tools says %s", found.Raw)
+	}
+	if e := agent.Ask("describe_tool", map[string]any{"tool": "notes__add"}); !strings.Contains(string(e.Raw), "By the server notes: Adds a note.") || !strings.Contains(string(e.Raw), `"tier":"WRITE"`) {
+		t.Errorf("describe_tool says %s", e.Raw)
+	}
+	asked := agent.Ask("notes__add", map[string]any{"text": "first", "reason": "to remember it"})
+	if asked.Status != "pending_approval" || notes() != "" {
+		t.Fatalf("it was added without a human: %s, notes %q", asked.Raw, notes())
+	}
+	if card := h.Approve(asked.OperationID); !strings.Contains(card, "notes__add") || !strings.Contains(card, "first") || !strings.Contains(card, "NO SANDBOX") {
+		t.Errorf("the card says %s", card)
+	}
+	if e := agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}); e.Status != "ok" || !strings.Contains(string(e.Raw), "noted") || notes() != "first\n" {
+		t.Fatalf("approved: %s, notes %q", e.Raw, notes())
+	}
+	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" || !strings.Contains(string(e.Raw), `\u003cfetched_content\u003efirst`) {
+		t.Errorf("read: %s", e.Raw)
+	}
+	for name, arguments := range map[string]map[string]any{"notes__add": {"text": 3}, "notes__read": {"more": "x"}} {
+		if e := agent.Ask(name, arguments); e.Status != "error" || e.Error.Code != "INVALID_ARGUMENT" {
+			t.Errorf("%s with what it does not take: %s", name, e.Raw)
+		}
+	}
+	kinds := map[auditv1.Kind]int{}
+	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Tool: "notes__add", Limit: 100}) {
+		kinds[r.GetRecord().GetKind()]++
+	}
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_GRANTED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME} {
+		if kinds[kind] == 0 {
+			t.Errorf("the log has no %v of the call: %v", kind, kinds)
+		}
+	}
+	// Another definition than what the server has: the call is refused and nothing is added. A grant for the old one is worth nothing.
+	before := agent.Ask("notes__add", map[string]any{"text": "second"})
+	pinNotes(t, h, file, "Deletes everything.")
+	harness.Eventually(t, "the new lock counts", func() error {
+		if e := agent.Ask("describe_tool", map[string]any{"tool": "notes__add"}); !strings.Contains(string(e.Raw), "Deletes everything") {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
+	if out := h.Ask("approve", before.OperationID, "--yes"); out.Code == 0 {
+		t.Errorf("what was asked of the old definition was approved: %s", out.Stdout)
+	}
+	changed := agent.Ask("notes__add", map[string]any{"text": "third"})
+	h.Approve(changed.OperationID)
+	if e := agent.Ask("wait_operation", map[string]any{"operation_id": changed.OperationID}); e.Status != "error" || !strings.Contains(string(e.Raw), "server notes") || notes() != "first\n" {
+		t.Errorf("a tool that is not as it was accepted: %s, notes %q", e.Raw, notes())
+	}
+	// One changed byte of the lock, and there is no such tool.
+	lock := h.ReadFile("config/servers.lock")
+	h.WriteFile("config/servers.lock", strings.Replace(lock, "Reads all notes.", "Reads all notes!", 1))
+	harness.Eventually(t, "an unsigned lock pins nothing", func() error {
+		if e := agent.Ask("notes__read", map[string]any{}); e.Status != "denied" || e.Reason != "not_available" {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
+}
