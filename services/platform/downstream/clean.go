@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,13 +93,13 @@ func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
 		return t, err
 	}
 	t = Tool{Name: l.Name, Title: c.line("its title", l.Title, maxTitle), Description: c.prose("its description", l.Description, maxDescription)}
-	if len(l.Input) == 0 {
+	if none(l.Input) {
 		l.Input = json.RawMessage(`{"type":"object"}`)
 	}
 	if t.Input, err = c.schema(l.Input); err != nil {
 		return t, err
 	}
-	if len(l.Output) > 0 {
+	if !none(l.Output) {
 		if t.Output, err = c.schema(l.Output); err != nil {
 			return t, fmt.Errorf("its results: %w", err)
 		}
@@ -108,6 +107,8 @@ func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
 	t.Annotations, err = c.annotations(l.Annotations)
 	return t, err
 }
+
+func none(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
 // line and prose clean a text for people and models, and say what was wrong with it.
 func (c *cleaner) line(what, text string, limit int) string {
@@ -199,7 +200,7 @@ func hidden(s string) bool {
 
 // annotations are rebuilt from what the protocol knows.
 func (c *cleaner) annotations(raw json.RawMessage) (json.RawMessage, error) {
-	if len(raw) == 0 || bytes.Equal(raw, []byte("null")) {
+	if none(raw) {
 		return nil, nil
 	}
 	var hints struct {
@@ -217,4 +218,24 @@ func (c *cleaner) annotations(raw json.RawMessage) (json.RawMessage, error) {
 	}
 	hints.Title = c.line("its annotations' title", hints.Title, maxTitle)
 	return canonical.Marshal(hints)
+}
+
+// ListRequest asks egress' program to run a server once and list its tools, for a human who decides on it.
+type ListRequest struct {
+	Entry         Entry
+	ProgramDigest [32]byte
+	// Packages is the folder in which packages of npm are installed.
+	Packages string
+}
+
+// Listing is what a server says of itself: hostile.
+type Listing struct {
+	Name, Version, Instructions string
+	Tools                       []Listed
+}
+
+// ListAnswer is a listing, or why there is none: a sentence.
+type ListAnswer struct {
+	Listing *Listing `json:",omitempty"`
+	Problem string   `json:",omitempty"`
 }

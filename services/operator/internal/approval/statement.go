@@ -235,6 +235,13 @@ func (s Signer) Credential(vault string, epoch uint64, c *statement.Credential) 
 	return st
 }
 
+// Servers makes the statement by which an operator accepts other people's servers: what stands in servers.lock.
+func (s Signer) Servers(vault string, epoch uint64, accepted *statement.Servers) *statement.Statement {
+	st := s.Resume(vault, epoch)
+	st.Kind, st.Servers = statement.KindServers, accepted
+	return st
+}
+
 // ErrNoSuchSession means that no open session has the name.
 var ErrNoSuchSession = errors.New("no such session")
 

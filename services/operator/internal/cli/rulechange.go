@@ -64,7 +64,11 @@ type RuleChange struct {
 	Before func() error
 	// Ready is called when everything is agreed, signed and announced, right before the first file is written. May be nil.
 	Ready func() error
-	Yes   bool
+	// Beside is a further statement, shown and signed with those of the files; Keep writes it down, right before the first file is written.
+	// Both or neither.
+	Beside func(operator string, epoch uint64) (*statement.Statement, error)
+	Keep   func(signed *callv1.HumanStatement) (signedchange.File, error)
+	Yes    bool
 	// Unsigned: the change takes a right away, or root lets the first operator in. It is signed where a key can be asked for, and
 	// made all the same where none can.
 	Unsigned bool
@@ -92,10 +96,13 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 		return nil, err
 	}
 	plans = signedchange.Effective(plans)
-	if len(plans) == 0 {
+	if len(plans) == 0 && r.Beside == nil {
 		return &signedchange.Result{Files: []signedchange.File{}, InForce: true}, nil
 	}
-	byHand := signedchange.WhereToEdit(plans)
+	byHand := ""
+	if len(plans) > 0 {
+		byHand = signedchange.WhereToEdit(plans)
+	}
 	if err := signedchange.Signable(cfg, plans); err != nil && !r.Unsigned {
 		return nil, Usage(byHand, "%v", err)
 	}
@@ -141,7 +148,17 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 			return nil, err
 		}
 	}
-	if vault.Policy == nil {
+	if r.Beside != nil {
+		beside, err := r.Beside(signer.Operator, vault.Epoch)
+		if err == nil {
+			err = a.showConfigStatement(beside)
+		}
+		if err != nil {
+			return nil, err
+		}
+		statements = append(statements, beside)
+	}
+	if vault.Policy == nil && len(plans) > 0 {
 		a.Out.Remark("%s", a.Out.Yellow("The vault cannot be reached: it will find the change by itself and record it as found."))
 	}
 	if err := a.Confirm(ctx, "Sign and change it?", r.Yes); err != nil {
@@ -171,16 +188,43 @@ func (a *App) makeChanges(
 	ctx context.Context, cfg installdir.Config, r RuleChange, plans []*signedchange.Plan, signed []*callv1.HumanStatement, vault signedchange.Vault,
 ) (*signedchange.Result, error) {
 	warn := func(text string) { a.Out.Remark("%s", a.Out.Yellow(text)) }
+	record := func(f signedchange.File, statement string) {
+		a.Record(ctx, &auditv1.Body{
+			Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
+			Details: map[string]string{"file": clean.Line(f.Name, 256), "digest_before": cmp.Or(f.Before, "none"), "digest_after": cmp.Or(f.After, "none"),
+				"statement": statement},
+		})
+	}
+	var kept *signedchange.File
+	if r.Beside != nil {
+		beside := signed[len(plans)]
+		signed = signed[:len(plans)]
+		ready := r.Ready
+		r.Ready = func() error {
+			if ready != nil {
+				if err := ready(); err != nil {
+					return err
+				}
+			}
+			f, err := r.Keep(beside)
+			if err == nil {
+				kept = &f
+				record(f, signedchange.StatementDigest(beside))
+			}
+			return err
+		}
+		if len(plans) == 0 {
+			if err := r.Ready(); err != nil {
+				return nil, err
+			}
+		}
+	}
 	out, err := signedchange.Make(ctx, signedchange.Making{
-		Config: cfg, Plans: plans, Signed: signed, Optional: r.Unsigned, Vault: vault, Ready: r.Ready, Warn: warn, Explain: PublicText,
-		Record: func(f signedchange.File, statement string) {
-			a.Record(ctx, &auditv1.Body{
-				Action: clean.Line(r.Action, 128), Summary: clean.Line(r.Action, 500), Persistent: true, DecisionSource: "operator:" + cfg.Operator,
-				Details: map[string]string{"file": clean.Line(f.Name, 256), "digest_before": cmp.Or(f.Before, "none"), "digest_after": cmp.Or(f.After, "none"),
-					"statement": statement},
-			})
-		},
+		Config: cfg, Plans: plans, Signed: signed, Optional: r.Unsigned, Vault: vault, Ready: r.Ready, Warn: warn, Explain: PublicText, Record: record,
 	})
+	if out != nil && kept != nil {
+		out.Files, out.Unseen = append(out.Files, *kept), append(out.Unseen, kept.Name)
+	}
 	if _, unwritten := errors.AsType[*signedchange.WriteError](err); unwritten {
 		return nil, Failed("See what it is now: durward config show", "%v", err)
 	}

@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/operator/internal/cli/life"
 	"durward.internal/services/operator/internal/cli/privacy"
 	"durward.internal/services/operator/internal/cli/rules"
+	"durward.internal/services/operator/internal/cli/servers"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
@@ -106,7 +107,7 @@ func root(a *cli.App) *cobra.Command {
 		&cobra.Group{ID: cli.GroupAccess, Title: "Who may do what:"},
 	)
 	for _, commands := range []func(*cli.App) []*cobra.Command{
-		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, credentials.Commands, egress.Commands, host.Commands, life.Commands, privacy.Commands, rules.Commands,
+		admin.Commands, approve.Commands, audit.Commands, catalog.Commands, clients.Commands, credentials.Commands, egress.Commands, host.Commands, life.Commands, privacy.Commands, rules.Commands, servers.Commands,
 	} {
 		root.AddCommand(commands(a)...)
 	}

@@ -1,0 +1,117 @@
+// Package servers is the commands about other people's MCP servers. Both files are the operator's; no RPC changes them.
+package servers
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/servers"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/downstream"
+)
+
+// app is one run of the program, with this group's commands.
+type app struct{ *cli.App }
+
+// Commands returns the commands of this group.
+func Commands(core *cli.App) []*cobra.Command {
+	a := &app{core}
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Other people's MCP servers, behind the same door",
+		Long: `Other people's MCP servers, each in a sandbox of its own, whose tools agents reach through Durward: under tiers, approvals and
+records like Durward's own. servers.yaml says how each runs and what it may; servers.lock holds what each of its tools is, as
+you saw and signed it. A tool whose definition is another one than that is not called.`,
+		Example: `  durward server add npm:@modelcontextprotocol/server-filesystem@2026.8.31 --allow-read /srv/docs -- /srv/docs
+  durward server add program /usr/local/bin/notes-mcp --read find_note
+  durward server add https://mcp.example/mcp
+  durward server add ~/.cursor/mcp.json github
+  durward server list
+  durward server diff files`,
+	}
+	cmd.AddCommand(a.addCommand(), a.listCommand(), a.showCommand(), a.toolsCommand(), a.diffCommand(), a.acceptCommand(), a.removeCommand())
+	return cli.Grouped(cli.GroupAccess, cmd)
+}
+
+// state reads both files.
+func (a *app) state(cfg installdir.Config) (servers.State, servers.Files, error) {
+	files := servers.FilesOf(cfg)
+	s, err := files.Read(a.Now())
+	if err != nil {
+		return s, files, cli.Failed("Nothing of other people's servers is in force until it is corrected.", "%s", clean.Line(err.Error(), 500))
+	}
+	return s, files, nil
+}
+
+// entry is the one that a person named.
+func entry(s servers.State, id string) (downstream.Entry, error) {
+	e, ok := s.Entry(id)
+	if !ok {
+		return e, cli.Usage("See: durward server list", "there is no server %s", clean.Visible(id))
+	}
+	return e, nil
+}
+
+// complete completes a server.
+func (a *app) complete(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
+		s, err := servers.FilesOf(cfg).Read(a.Now())
+		for _, e := range s.Entries {
+			out = append(out, e.ID)
+		}
+		return out, err
+	})
+}
+
+// listed runs a server once and returns what it says of itself, cleaned, with the digest of its program.
+func (a *app) listed(ctx context.Context, files servers.Files, e downstream.Entry) (p downstream.Pinned, findings []downstream.Finding, err error) {
+	p.Entry = e
+	switch {
+	case e.NPM != nil:
+		a.Out.Remark("Installing %s@%s from npm, without running anything of it …", clean.Visible(e.NPM.Name), clean.Visible(e.NPM.Version))
+		_, p.ProgramDigest, err = servers.Install(ctx, servers.RunNPM, files.Packages, *e.NPM)
+	case e.Program != nil:
+		p.ProgramDigest, err = downstream.FileDigest(e.Program.Path)
+	}
+	if err != nil {
+		return p, nil, cli.Failed("Nothing was changed.", "%s", clean.Line(err.Error(), 500))
+	}
+	folder, err := cli.OwnFolder()
+	if err != nil {
+		return p, nil, err
+	}
+	where := "in its sandbox, without a network"
+	if e.URL != "" {
+		where = "at its URL"
+	} else if e.Sandbox.None {
+		where = "WITHOUT A SANDBOX"
+	}
+	a.Out.Remark("Asking %s for its tools, %s …", e.ID, where)
+	said, err := servers.ByProgram(folder)(ctx, p, files.Packages)
+	if err != nil {
+		return p, nil, cli.Failed("Nothing was changed.", "%s", clean.Line(err.Error(), 500))
+	}
+	pinned, findings := downstream.Pin(e.ID, said.Instructions, said.Tools)
+	pinned.ProgramDigest = p.ProgramDigest
+	return pinned, findings, nil
+}
+
+// accepted is listed, with the tiers and roles that the entry has.
+func (a *app) accepted(ctx context.Context, files servers.Files, e downstream.Entry) (downstream.Pinned, error) {
+	p, findings, err := a.listed(ctx, files, e)
+	if err != nil {
+		return p, err
+	}
+	err = servers.Accept(&p, e)
+	a.present(p, findings)
+	if err != nil {
+		return p, cli.Usage("Name tools that stand above.", "%v", err)
+	}
+	return p, nil
+}

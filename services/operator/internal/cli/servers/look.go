@@ -1,0 +1,283 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/servers"
+	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/downstream"
+)
+
+// shown is a server as --json has it.
+type shown struct {
+	ID      string   `json:"id"`
+	Runs    string   `json:"runs"`
+	InForce bool     `json:"in_force"`
+	Why     string   `json:"why,omitempty"`
+	Tools   int      `json:"tools"`
+	Sandbox []string `json:"sandbox"`
+}
+
+// tool is a tool as --json has it.
+type tool struct {
+	Name        string                     `json:"name"`
+	Tier        string                     `json:"tier"`
+	Title       string                     `json:"title,omitempty"`
+	Description string                     `json:"description"`
+	Input       json.RawMessage            `json:"input_schema"`
+	Output      json.RawMessage            `json:"output_schema,omitempty"`
+	Annotations json.RawMessage            `json:"annotations,omitempty"`
+	Roles       map[string]downstream.Role `json:"roles,omitempty"`
+	Digest      string                     `json:"definition_digest"`
+}
+
+func toolOf(server string, t downstream.Tool) tool {
+	digest := t.Digest(server)
+	return tool{server + downstream.Separator + t.Name, contract.TierName(t.Tier), t.Title, t.Description, t.Input, t.Output, t.Annotations, t.Roles,
+		canonical.FormatDigest(digest[:])}
+}
+
+func summary(s servers.State, e downstream.Entry) shown {
+	out := shown{ID: e.ID, Runs: runs(e), Sandbox: sandbox(e)}
+	for _, p := range s.InForce {
+		if p.Entry.ID == e.ID {
+			out.InForce, out.Tools = true, len(p.Tools)
+		}
+	}
+	for _, l := range s.Left {
+		if l.ID == e.ID {
+			out.Why = l.Why
+		}
+	}
+	return out
+}
+
+// runs says how a server is started.
+func runs(e downstream.Entry) string {
+	switch {
+	case e.NPM != nil:
+		return clean.Visible(strings.Join(append([]string{"npm:" + e.NPM.Name + "@" + e.NPM.Version}, e.NPM.Args...), " "))
+	case e.Program != nil:
+		return clean.Visible(strings.Join(append([]string{e.Program.Path}, e.Program.Args...), " "))
+	}
+	return clean.Visible(e.URL)
+}
+
+// sandbox says what a server may, in words.
+func sandbox(e downstream.Entry) []string {
+	if e.URL != "" {
+		return []string{"it runs elsewhere: what it does there nobody here bounds"}
+	}
+	s := e.Sandbox
+	if s.None {
+		return []string{"NO SANDBOX: it may whatever its user may"}
+	}
+	out := []string{}
+	for _, folder := range s.Read {
+		out = append(out, "reads "+clean.Visible(folder))
+	}
+	for _, folder := range s.Write {
+		out = append(out, "reads and writes "+clean.Visible(folder))
+	}
+	if len(s.Domains) == 0 {
+		out = append(out, "has no network")
+	} else {
+		out = append(out, "reaches "+clean.Visible(strings.Join(s.Domains, ", ")))
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Credentials)) {
+		out = append(out, fmt.Sprintf("gets the credential %s as $%s", clean.Visible(e.Credentials[name]), clean.Visible(name)))
+	}
+	return append(out, fmt.Sprintf("at most %d MiB, %g cores, %d processes", s.MemoryMiB, s.CPU, s.Processes))
+}
+
+func (a *app) listCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "list",
+		Short:             "The servers, and whether each is in force",
+		Example:           "  durward server list",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, _ []string) error {
+			s, _, err := a.state(cfg)
+			if err != nil {
+				return err
+			}
+			rows := []shown{}
+			for _, e := range s.Entries {
+				rows = append(rows, summary(s, e))
+			}
+			return a.Show(map[string]any{"servers": rows}, func() {
+				if len(rows) == 0 {
+					a.Out.Printf("No server of other people is here. Add one: durward server add -h\n")
+					return
+				}
+				a.Out.Table([]string{"SERVER", "RUNS", "TOOLS", "STATE"}, output.Each(rows, func(r shown) []string {
+					state := a.Out.Green("in force")
+					if !r.InForce {
+						state = a.Out.Yellow(clean.Visible(r.Why))
+					}
+					return []string{r.ID, clean.Line(r.Runs, 80), fmt.Sprint(r.Tools), state}
+				}))
+			})
+		}),
+	}
+}
+
+func (a *app) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "show SERVER",
+		Short:             "One server: how it runs, and what it may",
+		Example:           "  durward server show files",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete,
+		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
+			s, _, err := a.state(cfg)
+			if err != nil {
+				return err
+			}
+			e, err := entry(s, args[0])
+			if err != nil {
+				return err
+			}
+			row := summary(s, e)
+			return a.Show(row, func() {
+				a.about(e)
+				if row.InForce {
+					a.Out.Printf("  %s, with %s\n", a.Out.Green("in force"), cli.Count(row.Tools, "tool"))
+				} else {
+					a.Out.Printf("  %s\n", a.Out.Yellow("not in force: "+clean.Visible(row.Why)))
+				}
+			})
+		}),
+	}
+}
+
+// about says how a server runs and what it may.
+func (a *app) about(e downstream.Entry) {
+	out := a.Display()
+	out.Printf("%s  %s\n", out.Bold(e.ID), runs(e))
+	for _, line := range sandbox(e) {
+		if e.Sandbox.None {
+			line = out.Red(line)
+		}
+		out.Printf("  %s\n", line)
+	}
+	for _, of := range []struct {
+		is   bool
+		text string
+	}{
+		{e.Shared, "one process serves every client"}, {e.Remote, "clients on other hosts may use it"},
+		{e.Resources, "its resources are offered too"}, {e.Prompts, "its prompts are offered too"}, {e.Images, "its pictures are passed on, unseen"},
+	} {
+		if of.is {
+			out.Printf("  %s\n", out.Yellow(of.text))
+		}
+	}
+}
+
+func (a *app) toolsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "tools SERVER",
+		Short:             "A server's tools, as you accepted them",
+		Example:           "  durward server tools files\n  durward server tools files --json",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.complete,
+		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
+			s, _, err := a.state(cfg)
+			if err != nil {
+				return err
+			}
+			if _, err := entry(s, args[0]); err != nil {
+				return err
+			}
+			p, _ := s.Pinned(args[0])
+			tools := []tool{}
+			for _, t := range p.Tools {
+				tools = append(tools, toolOf(args[0], t))
+			}
+			return a.Show(map[string]any{"server": args[0], "instructions": p.Instructions, "tools": tools}, func() {
+				if len(tools) == 0 {
+					a.Out.Printf("None was accepted: durward server accept %s\n", args[0])
+				}
+				a.tools(p)
+			})
+		}),
+	}
+}
+
+// tools shows every definition, as agents get to see it.
+func (a *app) tools(p downstream.Pinned) {
+	out := a.Display()
+	if p.Instructions != "" {
+		out.Printf("What it tells every agent:\n%s\n", quoted(p.Instructions))
+	}
+	for _, t := range p.Tools {
+		tier := contract.TierName(t.Tier)
+		switch tier {
+		case "READ":
+			tier = out.Green(tier)
+		case "DESTRUCTIVE":
+			tier = out.Red(tier)
+		}
+		out.Printf("%s  %s\n", out.Bold(p.Entry.ID+downstream.Separator+t.Name), tier)
+		if t.Title != "" {
+			out.Printf("%s\n", quoted(t.Title))
+		}
+		if t.Description != "" {
+			out.Printf("%s\n", quoted(t.Description))
+		}
+		out.Printf("    arguments: %s\n", clean.Visible(string(t.Input)))
+		if len(t.Output) > 0 {
+			out.Printf("    results: %s\n", clean.Visible(string(t.Output)))
+		}
+		if len(t.Annotations) > 0 {
+			out.Printf("    it says of itself: %s\n", clean.Visible(string(t.Annotations)))
+		}
+		for _, pointer := range slices.Sorted(maps.Keys(t.Roles)) {
+			out.Printf("    %s is a %s\n", clean.Visible(pointer), t.Roles[pointer])
+		}
+	}
+}
+
+// quoted is a server's text of several lines, made visible.
+func quoted(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = "  │ " + clean.Visible(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// present shows everything that is about to be signed of a server, with what is suspicious last, where it is seen.
+func (a *app) present(p downstream.Pinned, findings []downstream.Finding) {
+	out := a.Display()
+	a.about(p.Entry)
+	a.tools(p)
+	for _, f := range findings {
+		text := clean.Visible(f.Text)
+		if f.Tool != "" {
+			text = f.Tool + ": " + text
+		}
+		switch {
+		case f.Phrase:
+			text = out.Red("! " + text)
+		case f.Refused:
+			text = out.Yellow("left out: " + text)
+		default:
+			text = out.Yellow(text)
+		}
+		out.Printf("%s\n", text)
+	}
+}

@@ -1,0 +1,208 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/downstream"
+)
+
+// TestAnEntryIsWrittenAsItIsRead: whatever an entry holds, the file says it, and what it cannot say is refused.
+func TestAnEntryIsWrittenAsItIsRead(t *testing.T) {
+	for name, e := range map[string]downstream.Entry{
+		"a package": {
+			ID: "files", NPM: &downstream.Package{Name: "@scope/x", Version: "1.2.3", Bin: "dist/index.js", Args: []string{"--a: b", "", "#c", "yes", "\u202e", `"q"`}},
+			Sandbox: downstream.Sandbox{Read: []string{"/srv/a b"}, Write: []string{"/srv/w"}, Domains: []string{"*.example.com"}, MemoryMiB: 64, CPU: 0.5, Processes: 8, None: true},
+			Env:     map[string]string{"A": "1", "B": "x: y"}, Credentials: map[string]string{"TOKEN": "t"}, Allow: []string{"x"},
+			Tiers: map[string]optionsv1.Tier{"x": optionsv1.Tier_TIER_READ, "y": optionsv1.Tier_TIER_DESTRUCTIVE},
+		},
+		"a program": {ID: "p", Program: &downstream.Program{Path: "/usr/bin/x", Args: []string{"-v"}}},
+		"a URL":     {ID: "u", URL: "https://mcp.example/mcp", Bearer: "token"},
+	} {
+		settled, err := Settle(e)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		before, err := Add("servers.yaml", nil, downstream.Entry{ID: "other", URL: "https://x.example/"})
+		if err == nil {
+			t.Errorf("%s: an entry without its defaults is written", name)
+		}
+		other, err := Settle(downstream.Entry{ID: "other", URL: "https://x.example/"})
+		if err == nil {
+			before, err = Add("servers.yaml", nil, other)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := Add("servers.yaml", before, settled)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, item(settled))
+			continue
+		}
+		entries, err := downstream.ReadFile("servers.yaml", after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, _ := State{Entries: entries}.Entry(e.ID)
+		if diff := cmp.Diff(settled, found); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		without, err := Remove(after, e.ID)
+		if err != nil || string(without) != string(before) {
+			t.Errorf("%s: taken away again: %v\n%s", name, err, without)
+		}
+	}
+	if _, err := Settle(downstream.Entry{ID: "a_b", URL: "https://x.example/"}); err == nil || !strings.HasPrefix(err.Error(), "a server's id") {
+		t.Errorf("an id that is none: %v", err)
+	}
+}
+
+func TestFromFile(t *testing.T) {
+	t.Setenv("PATH", "/usr/bin:/bin")
+	for name, c := range map[string]struct {
+		raw  string
+		want map[string]downstream.Entry
+		note string
+	}{
+		"Claude Desktop": {
+			`{"mcpServers":{"Git Hub":{"command":"npx","args":["-y","@x/server-github@1.2.3","--v"],"env":{"GITHUB_TOKEN":"ghp_secret","LOG":"debug"}}}}`,
+			map[string]downstream.Entry{"Git Hub": {
+				ID: "git-hub", NPM: &downstream.Package{Name: "@x/server-github", Version: "1.2.3", Args: []string{"--v"}},
+				Env: map[string]string{"LOG": "debug"}, Credentials: map[string]string{"GITHUB_TOKEN": "git-hub-github-token"},
+			}}, "GITHUB_TOKEN is not copied",
+		},
+		"VS Code": {
+			"{\n  // mine\n\"servers\":{\"sh\":{\"command\":\"true\",\"sandbox\":{\"filesystem\":{\"allowWrite\":[\"/w\"]},\"network\":{\"allowedDomains\":[\"x.example\"]}}}},\"inputs\":[]}",
+			map[string]downstream.Entry{"sh": {
+				ID: "sh", Program: &downstream.Program{Path: "/usr/bin/true"},
+				Sandbox: downstream.Sandbox{Write: []string{"/w"}, Domains: []string{"x.example"}},
+			}}, "",
+		},
+		"Cursor, elsewhere": {
+			`{"mcpServers":{"r":{"url":"https://r.example/mcp","headers":{"Authorization":"Bearer secret"}}}}`,
+			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp", Bearer: "r-token"}}, "headers are not copied",
+		},
+		"the registry": {
+			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
+			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
+			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","default":"fast"}]}]}`,
+			map[string]downstream.Entry{"io.example/files": {
+				ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0", Args: []string{"--root=/srv"}},
+				Env: map[string]string{"MODE": "fast"}, Credentials: map[string]string{"API": "files-api"},
+			}}, "argument dir has no value",
+		},
+		"the registry, elsewhere": {
+			`{"name":"io.example/r","remotes":[{"type":"sse","url":"https://old"},{"type":"streamable-http","url":"https://r.example/mcp"}]}`,
+			map[string]downstream.Entry{"io.example/r": {ID: "r", URL: "https://r.example/mcp"}}, "",
+		},
+	} {
+		found, err := FromFile([]byte(c.raw))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got, notes := map[string]downstream.Entry{}, ""
+		for key, f := range found {
+			if f.Problem != nil {
+				t.Errorf("%s: %v", name, f.Problem)
+			}
+			got[key], notes = f.Entry, notes+strings.Join(f.Notes, "\n")
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" || !strings.Contains(notes, c.note) || strings.Contains(notes, "ghp_") {
+			t.Errorf("%s: %s\n%s", name, diff, notes)
+		}
+	}
+	for name, raw := range map[string]string{
+		"no version": `{"mcpServers":{"x":{"command":"npx","args":["-y","@x/y"]}}}`, "a range": `{"mcpServers":{"x":{"command":"npx","args":["@x/y@^1.0.0"]}}}`,
+		"a container": `{"mcpServers":{"x":{"command":"docker","args":["run","x"]}}}`, "uvx": `{"mcpServers":{"x":{"command":"uvx","args":["x"]}}}`,
+		"no program": `{"mcpServers":{"x":{"command":"no-such-program-here"}}}`, "nothing": `{"mcpServers":{"x":{}}}`,
+	} {
+		if found, err := FromFile([]byte(raw)); err != nil || found["x"].Problem == nil {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	for name, raw := range map[string]string{"no JSON": "servers:", "no servers": "{}", "a container alone": `{"name":"x","packages":[{"registryType":"oci","identifier":"x"}]}`} {
+		if _, err := FromFile([]byte(raw)); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	for name, want := range map[string]string{
+		"@modelcontextprotocol/server-filesystem": "filesystem", "@playwright/mcp": "playwright", "github-mcp-server": "github", "mcp-server-git": "git",
+		"My_Server!": "my", "42": "", "x": "x", strings.Repeat("a", 40): strings.Repeat("a", 32),
+	} {
+		if got := IDOf(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// npm stands in for npm: it locks and installs what it is told to.
+func npm(lock, script string) NPM {
+	return func(_ context.Context, folder string, args ...string) ([]byte, error) {
+		if !strings.Contains(strings.Join(args, " "), "--ignore-scripts") {
+			return nil, errors.New("it would run scripts")
+		}
+		if args[0] == "install" {
+			return nil, os.WriteFile(filepath.Join(folder, "package-lock.json"), []byte(lock), 0o600)
+		}
+		at := filepath.Join(folder, "node_modules", "@x", "y")
+		return nil, errors.Join(os.MkdirAll(at, 0o700), os.WriteFile(filepath.Join(at, "index.js"), []byte(script), 0o600))
+	}
+}
+
+func TestInstall(t *testing.T) {
+	p := downstream.Package{Name: "@x/y", Version: "1.2.3"}
+	const good = `{"lockfileVersion":3,"packages":{"":{},"node_modules/@x/y":{"version":"1.2.3","integrity":"sha512-AAAA"},"node_modules/z":{"version":"1.0.0","integrity":"sha512-BBBB"}}}`
+	packages := t.TempDir()
+	folder, digest, err := Install(t.Context(), npm(good, "one"), packages, p)
+	if err != nil || folder != filepath.Join(packages, "@x+y@1.2.3") {
+		t.Fatalf("%s, %v", folder, err)
+	}
+	if _, again, err := Install(t.Context(), npm("", "two"), packages, p); err != nil || again != digest {
+		t.Errorf("what is there is fetched again: %v", err)
+	}
+	if _, other, err := Install(t.Context(), npm(good, "two"), t.TempDir(), p); err != nil || other == digest {
+		t.Errorf("another content has the same digest: %v", err)
+	}
+	for name, change := range map[string][2]string{
+		"another version":    {`"version":"1.2.3"`, `"version":"1.2.4"`},
+		"no digest":          {`"integrity":"sha512-BBBB"`, `"resolved":"git+ssh://x"`},
+		"a weak digest":      {"sha512-BBBB", "sha1-BBBB"},
+		"a link":             {`"integrity":"sha512-BBBB"`, `"integrity":"sha512-BBBB","link":true`},
+		"a lock of long ago": {`"lockfileVersion":3`, `"lockfileVersion":1`},
+	} {
+		packages := t.TempDir()
+		if _, _, err := Install(t.Context(), npm(strings.Replace(good, change[0], change[1], 1), "one"), packages, p); err == nil {
+			t.Errorf("%s is installed", name)
+		}
+		if left, _ := os.ReadDir(packages); len(left) > 0 {
+			t.Errorf("%s leaves %v", name, left)
+		}
+	}
+}
+
+func TestAccept(t *testing.T) {
+	e, err := Settle(downstream.Entry{ID: "x", URL: "https://x.example/", Tiers: map[string]optionsv1.Tier{"look": optionsv1.Tier_TIER_READ}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := downstream.Pinned{Tools: []downstream.Tool{{Name: "act"}, {Name: "look"}}}
+	if err := Accept(&p, e); err != nil || p.Tools[0].Tier != optionsv1.Tier_TIER_WRITE || p.Tools[1].Tier != optionsv1.Tier_TIER_READ || p.EntryDigest == [32]byte{} {
+		t.Errorf("%+v, %v", p, err)
+	}
+	p.Tools = p.Tools[:1]
+	if err := Accept(&p, e); err == nil {
+		t.Error("a tier of a tool that there is not is taken")
+	}
+}

@@ -1,0 +1,264 @@
+package servers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/pattern"
+)
+
+var (
+	notInID = pattern.New(`[^a-z0-9]+`)
+	// secretly are names of variables whose values are not copied, whatever they are.
+	secretly = pattern.New(`(?i)(token|key|secret|passw|auth|credential|cookie|session|bearer|private|_pat\b|dsn|connection|_url$|_uri$)`)
+)
+
+// Found is a server as another program's file has it, and what was not taken from there.
+type Found struct {
+	Entry downstream.Entry
+	// Notes are sentences for the operator: secrets that are named and not copied, and what else is left to do.
+	Notes []string
+	// Problem is why it cannot be run here.
+	Problem error
+}
+
+// IDOf makes an id of a name: "@modelcontextprotocol/server-filesystem" is filesystem, and "@playwright/mcp" playwright.
+func IDOf(name string) string {
+	if scope, rest := path.Split(name); rest == "mcp" || rest == "server" {
+		name = strings.TrimSuffix(scope, "/")
+	}
+	id := strings.Trim(notInID().ReplaceAllString(strings.ToLower(path.Base(name)), "-"), "-0123456789")
+	for _, word := range []string{"mcp-server-", "server-", "mcp-"} {
+		id = strings.TrimPrefix(id, word)
+	}
+	for _, word := range []string{"-mcp-server", "-server", "-mcp"} {
+		id = strings.TrimSuffix(id, word)
+	}
+	return strings.Trim(id[:min(len(id), 32)], "-")
+}
+
+// Package reads NAME@VERSION.
+func Package(spec string) (*downstream.Package, error) {
+	at := strings.LastIndexByte(spec, '@')
+	if at <= 0 {
+		return nil, fmt.Errorf("%s: an exact version is missing: npm:NAME@1.2.3", clean.Line(spec, 200))
+	}
+	name, version := spec[:at], spec[at+1:]
+	if err := downstream.CheckPackage(name, version); err != nil {
+		return nil, fmt.Errorf("%s: %w", clean.Line(spec, 200), err)
+	}
+	return &downstream.Package{Name: name, Version: version}, nil
+}
+
+// FromFile reads a server.json of the MCP registry, or the servers of Claude Desktop, Cursor and VS Code, by their names.
+func FromFile(raw []byte) (map[string]Found, error) {
+	if len(raw) > 1<<20 {
+		return nil, errors.New("it is larger than 1 MB")
+	}
+	var f struct {
+		MCPServers map[string]configured `json:"mcpServers"`
+		Servers    map[string]configured `json:"servers"`
+		Name       string                `json:"name"`
+		Packages   []registryPackage     `json:"packages"`
+		Remotes    []struct {
+			Type    string            `json:"type"`
+			URL     string            `json:"url"`
+			Headers []registryKeyword `json:"headers"`
+		} `json:"remotes"`
+	}
+	if err := json.Unmarshal(withoutComments(raw), &f); err != nil {
+		return nil, errors.New("it is no JSON that names servers")
+	}
+	out := map[string]Found{}
+	for _, of := range []map[string]configured{f.MCPServers, f.Servers} {
+		for name, c := range of {
+			found, err := c.found(name)
+			if err != nil {
+				found.Problem = err
+			}
+			out[name] = found
+		}
+	}
+	for _, p := range f.Packages {
+		if p.Type == "npm" || p.OldType == "npm" {
+			found, err := p.found(f.Name)
+			if err != nil {
+				return nil, err
+			}
+			out[f.Name] = found
+		}
+	}
+	for _, r := range f.Remotes {
+		if _, known := out[f.Name]; !known && r.Type == "streamable-http" {
+			found := Found{Entry: downstream.Entry{ID: IDOf(f.Name), URL: r.URL}}
+			if len(r.Headers) > 0 {
+				found.bearer()
+			}
+			out[f.Name] = found
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("it names no server that can be run: an npm package, a program, or a Streamable HTTP endpoint")
+	}
+	return out, nil
+}
+
+// withoutComments takes the lines out that hold nothing but a comment, which VS Code writes.
+func withoutComments(raw []byte) []byte {
+	var out []byte
+	for line := range bytes.Lines(raw) {
+		if !bytes.HasPrefix(bytes.TrimSpace(line), []byte("//")) {
+			out = append(out, line...)
+		}
+	}
+	return out
+}
+
+// configured is one server of Claude Desktop, Cursor or VS Code.
+type configured struct {
+	Command string            `json:"command"`
+	Args    []string          `json:"args"`
+	Env     map[string]string `json:"env"`
+	URL     string            `json:"url"`
+	Headers map[string]string `json:"headers"`
+	Sandbox struct {
+		Filesystem struct {
+			AllowRead  []string `json:"allowRead"`
+			AllowWrite []string `json:"allowWrite"`
+		} `json:"filesystem"`
+		Network struct {
+			AllowedDomains []string `json:"allowedDomains"`
+		} `json:"network"`
+	} `json:"sandbox"`
+}
+
+func (c configured) found(name string) (f Found, err error) {
+	f.Entry.ID = IDOf(name)
+	if c.URL != "" {
+		f.Entry.URL = c.URL
+		if len(c.Headers) > 0 {
+			f.bearer()
+		}
+		return f, nil
+	}
+	box := c.Sandbox
+	f.Entry.Sandbox = downstream.Sandbox{Read: box.Filesystem.AllowRead, Write: box.Filesystem.AllowWrite, Domains: box.Network.AllowedDomains}
+	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
+		f.variable(key, c.Env[key], secretly().MatchString(key))
+	}
+	switch path.Base(c.Command) {
+	case "npx", "bunx", "pnpx":
+		args := c.Args
+		for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			args = args[1:]
+		}
+		if len(args) == 0 {
+			return f, errors.New("it runs npx without a package")
+		}
+		if f.Entry.NPM, err = Package(args[0]); err != nil {
+			return f, fmt.Errorf("%w; find one with: npm view %s version", err, clean.Line(args[0], 200))
+		}
+		f.Entry.NPM.Args = args[1:]
+	case "docker", "podman", "uvx", "uv", "pipx", "sh", "bash", "cmd":
+		return f, fmt.Errorf("it is started through %s, which fetches or runs something else each time: install the program, and name it", clean.Line(c.Command, 64))
+	case ".", "":
+		return f, errors.New("it names no command")
+	default:
+		program, err := exec.LookPath(c.Command)
+		if err == nil {
+			program, err = filepath.Abs(program)
+		}
+		if err != nil {
+			return f, fmt.Errorf("its program %s is not on this host", clean.Line(c.Command, 200))
+		}
+		f.Entry.Program = &downstream.Program{Path: program, Args: c.Args}
+	}
+	return f, nil
+}
+
+// variable copies a value that is no secret, and names a credential for one that may be.
+func (f *Found) variable(name, value string, secret bool) {
+	if !secret {
+		if f.Entry.Env == nil {
+			f.Entry.Env = map[string]string{}
+		}
+		f.Entry.Env[name] = value
+		return
+	}
+	if f.Entry.Credentials == nil {
+		f.Entry.Credentials = map[string]string{}
+	}
+	credential := f.Entry.ID + "-" + strings.Trim(notInID().ReplaceAllString(strings.ToLower(name), "-"), "-")
+	f.Entry.Credentials[name] = credential
+	f.Notes = append(f.Notes, fmt.Sprintf("%s is not copied: store it with durward credential add %s --variable %s", clean.Visible(name), credential, clean.Visible(name)))
+}
+
+func (f *Found) bearer() {
+	f.Entry.Bearer = f.Entry.ID + "-token"
+	f.Notes = append(f.Notes, fmt.Sprintf("its headers are not copied: store the token with durward credential add %s", f.Entry.Bearer))
+}
+
+// registryPackage is a package of a server.json.
+type registryPackage struct {
+	Type       string            `json:"registryType"`
+	OldType    string            `json:"registry_type"`
+	Identifier string            `json:"identifier"`
+	Version    string            `json:"version"`
+	Arguments  []registryKeyword `json:"packageArguments"`
+	Variables  []registryKeyword `json:"environmentVariables"`
+}
+
+// registryKeyword is an argument, a variable or a header.
+type registryKeyword struct {
+	Type     string `json:"type"`
+	Name     string `json:"name"`
+	Value    string `json:"value"`
+	Default  string `json:"default"`
+	Required bool   `json:"isRequired"`
+	Secret   bool   `json:"isSecret"`
+}
+
+func (p registryPackage) found(name string) (f Found, err error) {
+	f.Entry.ID = IDOf(name)
+	if f.Entry.NPM, err = Package(p.Identifier + "@" + p.Version); err != nil {
+		return f, err
+	}
+	for _, a := range p.Arguments {
+		value := a.Value
+		if value == "" {
+			value = a.Default
+		}
+		switch {
+		case strings.ContainsAny(value, "{}") || value == "" && a.Required:
+			f.Notes = append(f.Notes, fmt.Sprintf("its argument %s has no value yet: give it behind --", clean.Visible(clean.Line(a.Name, 64))))
+		case a.Type == "named" && value != "":
+			f.Entry.NPM.Args = append(f.Entry.NPM.Args, a.Name+"="+value)
+		case a.Type == "named":
+			f.Entry.NPM.Args = append(f.Entry.NPM.Args, a.Name)
+		case value != "":
+			f.Entry.NPM.Args = append(f.Entry.NPM.Args, value)
+		}
+	}
+	for _, v := range p.Variables {
+		value := v.Value
+		if value == "" {
+			value = v.Default
+		}
+		if v.Secret || secretly().MatchString(v.Name) && v.Required {
+			f.variable(v.Name, "", true)
+		} else if value != "" {
+			f.variable(v.Name, value, false)
+		}
+	}
+	return f, nil
+}
