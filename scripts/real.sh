@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The suites against real parts: MCP clients from npm over HTTP and stdio, ssh-keygen on an approval as it is exported
+# The suites against real parts: MCP clients from npm over HTTP and stdio, MCP servers from npm as egress' children, ssh-keygen on an approval as it is exported
 # and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
 # official conformance suite; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
 # library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
@@ -14,6 +14,7 @@ for part; do
       scripts/install-real.sh
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
+      CGO_ENABLED=0 go test -tags real -count=1 -run '^TestReal' -v ./services/egress/internal/child
       CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     sandbox)

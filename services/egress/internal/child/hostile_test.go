@@ -126,6 +126,9 @@ func (h *hostile) list(message asked) {
 	case "pages":
 		h.answer(message.ID, fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, h.lists))
 		return
+	case "complains":
+		fmt.Fprintln(os.Stderr, "no \x1b[31mkey is set")
+		os.Exit(5)
 	case "listcrash":
 		os.Exit(4)
 	}

