@@ -87,6 +87,7 @@ func Groups() []Group {
 		{Name: "personal", Lines: personalLines(), egress: withOutside},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
+		{Name: "servers", Lines: serverLines()},
 		{Name: "roots", Lines: rootLines(), egress: func(*world) {}},
 		{Name: "authority", Lines: authorityLines()},
 		// The hostile vault stays once it stands in for the real one.

@@ -51,6 +51,7 @@ var shipped = []string{
 	"./gateway/cmd/gateway",
 	"./services/vault/cmd/vault",
 	"./services/egress/cmd/egress",
+	"./services/egress/cmd/durward-launcher",
 	"./services/executor/cmd/executor",
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",

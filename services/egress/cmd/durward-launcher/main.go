@@ -100,7 +100,7 @@ func main() {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	cfg := &settings{}
 	os.Exit(process.Main(process.Program{
-		Name: "durward-launcher", Version: version, Settings: cfg,
+		Name: "durward-launcher", Version: version, Settings: cfg, Flags: drillFlags,
 		Run: func(ctx context.Context, logger *slog.Logger) error { return run(ctx, cfg, logger) },
 	}, os.Args[1:], os.Stdout, os.Stderr))
 }

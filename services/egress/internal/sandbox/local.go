@@ -172,7 +172,7 @@ func (l *Local) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	}
 	cmd := c.limited(append([]string{l.bwrap, "--args", "3", "--seccomp", "4", "--"}, in.command()...)...)
 	cmd.Dir, cmd.Env = "/", []string{}
-	return p, c.start(cmd, p, arguments, l.filter)
+	return p, c.start(cmd, p, walls(arguments), judged(l.filter))
 }
 
 // bare starts a child without a sandbox, which development alone has.
@@ -292,9 +292,9 @@ func (c *child) bound() error {
 	if err == nil {
 		c.group = l.groups.Group(c.key)
 		var missing []string
-		if missing, err = c.group.Make(cgroup.Limits{
+		if missing, err = c.group.Make(bounds(cgroup.Limits{
 			MemoryMiB: uint32(box.MemoryMiB), CPUPercent: uint32(box.CPU * 100), PIDs: uint32(box.Processes + spare), //nolint:gosec // bounded where the file is read
-		}); err == nil && len(missing) > 0 {
+		})); err == nil && len(missing) > 0 {
 			err = fmt.Errorf("this host does not bound %s", missing)
 			c.group.Remove()
 		}
