@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -40,6 +41,7 @@ func init() {
 		}
 		defer f.Close()
 		_, err = fmt.Fprintln(f, in.Text)
+		err = errors.Join(err, os.WriteFile(file+".token", []byte(os.Getenv("NOTES_TOKEN")), 0o600)) //nolint:gosec // the test's own
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted"}}}, nil, err
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "read", Description: "Reads all notes."}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
@@ -58,7 +60,7 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: Adds a note.}\n    tools: {read: [read]}\n",
+	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: Adds a note.}\n    credentials: {NOTES_TOKEN: notes-token}\n    tools: {read: [read]}\n",
 		program, notesVariable, file)
 	entries, err := downstream.ReadFile("servers.yaml", []byte(text))
 	if err != nil {
@@ -138,6 +140,14 @@ func TestAnothersServer(t *testing.T) {
 	if e := agent.Ask("describe_tool", map[string]any{"tool": "notes__add"}); !strings.Contains(string(e.Raw), "By the server notes: Adds a note.") || !strings.Contains(string(e.Raw), `"tier":"WRITE"`) {
 		t.Errorf("describe_tool says %s", e.Raw)
 	}
+	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "error" || !strings.Contains(string(e.Raw), "durward credential grant notes-token --server notes") {
+		t.Errorf("without its credential: %s", e.Raw)
+	}
+	secret := canary("notes")
+	if out := h.Run(secret, "credential", "add", "notes-token", "--variable", "NOTES_TOKEN", "--stdin", "--yes"); out.Code != 0 {
+		t.Fatalf("add: %+v", out)
+	}
+	h.Durward("credential", "grant", "notes-token", "--server", "notes", "--yes")
 	asked := agent.Ask("notes__add", map[string]any{"text": "first", "reason": "to remember it"})
 	if asked.Status != "pending_approval" || notes() != "" {
 		t.Fatalf("it was added without a human: %s, notes %q", asked.Raw, notes())
@@ -147,6 +157,9 @@ func TestAnothersServer(t *testing.T) {
 	}
 	if e := agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}); e.Status != "ok" || !strings.Contains(string(e.Raw), "noted") || notes() != "first\n" {
 		t.Fatalf("approved: %s, notes %q", e.Raw, notes())
+	}
+	if got := h.ReadFile("notes.txt.token"); got != secret {
+		t.Errorf("the server's credential is %q", got)
 	}
 	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" || !strings.Contains(string(e.Raw), `\u003cfetched_content\u003efirst`) {
 		t.Errorf("read: %s", e.Raw)

@@ -4,16 +4,20 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/egress/internal/sandbox"
@@ -21,6 +25,8 @@ import (
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
 )
@@ -33,7 +39,7 @@ type others struct {
 }
 
 // openOthers reads what is in force and starts nothing.
-func openOthers(ctx context.Context, cfg *settings, out dialer.Config, foreign *ownership.Foreign, log process.Log, logger *slog.Logger) (*others, error) {
+func openOthers(ctx context.Context, cfg *settings, out dialer.Config, vault vaultv1.ReleaseServiceClient, foreign *ownership.Foreign, log process.Log, logger *slog.Logger) (*others, error) {
 	folder := filepath.Dir(cfg.path())
 	o := &others{}
 	var err error
@@ -63,19 +69,57 @@ func openOthers(ctx context.Context, cfg *settings, out dialer.Config, foreign *
 			}
 			return &child.Process{Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Wait: p.Wait, Kill: p.Kill, Freeze: p.Freeze}, nil
 		},
-		Env: func(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
-			if len(server.Entry.Credentials) > 0 {
-				return nil, errors.New("its credentials cannot be given to it yet")
+		Env: func(ctx context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
+			env := maps.Clone(server.Entry.Env)
+			if env == nil {
+				env = map[string]string{}
 			}
-			return maps.Clone(server.Entry.Env), nil
+			values, err := released(ctx, vault, server.Entry.ID, slices.Collect(maps.Values(server.Entry.Credentials)))
+			for variable, name := range server.Entry.Credentials {
+				env[variable] = values[name]
+			}
+			return env, err
 		},
 		Remote: remote,
-		Bearer: func(context.Context, *downstream.Pinned, string) (string, error) { return "", nil },
+		Bearer: func(ctx context.Context, server *downstream.Pinned, _ string) (string, error) {
+			values, err := released(ctx, vault, server.Entry.ID, []string{server.Entry.Bearer})
+			return values[server.Entry.Bearer], err
+		},
 	})
 	o.Servers = inforce.Open(ctx, inforce.Config{
 		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Unconfined: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
 	})
 	return o, nil
+}
+
+// released are the values of credentials that a human lets a server have, by name, from the vault.
+func released(ctx context.Context, vault vaultv1.ReleaseServiceClient, server string, names []string) (map[string]string, error) {
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" })
+	if len(names) == 0 {
+		return nil, nil
+	}
+	key, err := handover.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	out, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Service: server, Names: names, PublicKey: key.Public()})
+	if f := fault.From(err); err != nil {
+		if f.Code == callv1.Code_CODE_NOT_FOUND || f.Code == callv1.Code_CODE_DENIED {
+			return nil, fmt.Errorf("a credential is not stored, or not granted to it: durward credential grant %s --server %s", names[0], server)
+		}
+		return nil, errors.New("its credentials cannot be had: " + f.Message)
+	}
+	opened, err := key.Open(out.GetSealed(), server)
+	if err != nil {
+		return nil, err
+	}
+	defer handover.Clear(opened)
+	values := map[string]string{}
+	for _, v := range opened {
+		values[v.Name] = string(v.Value)
+	}
+	return values, nil
 }
 
 // remote is the way to servers on other hosts: to those of the entries in force alone, on the addresses that are judged.

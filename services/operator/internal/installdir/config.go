@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/security"
 )
@@ -77,6 +78,22 @@ func (h HealthAddresses) Of(role string) string {
 
 // ServersDir is the folder of servers.yaml and servers.lock, beside clients.yaml.
 func (c Config) ServersDir() string { return filepath.Dir(c.Clients) }
+
+// Servers are the ids of servers.yaml, as far as it can be read.
+func (c Config) Servers() (ids []string) {
+	text, err := os.ReadFile(filepath.Join(c.ServersDir(), downstream.File))
+	if err != nil {
+		return nil
+	}
+	entries, err := downstream.ReadFile(downstream.File, text)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
 
 // Load reads and checks config/operator.yaml.
 func (h Home) Load() (Config, error) {

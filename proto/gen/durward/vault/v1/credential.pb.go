@@ -1368,9 +1368,9 @@ const file_durward_vault_v1_credential_proto_rawDesc = "" +
 	"\x0fListCredentials\x12(.durward.vault.v1.ListCredentialsRequest\x1a).durward.vault.v1.ListCredentialsResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
 	"\x06Unseal\x12\x1f.durward.vault.v1.UnsealRequest\x1a .durward.vault.v1.UnsealResponse\"\x05\xaa\xbb\x18\x01\x06\x12^\n" +
 	"\n" +
-	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\xfd\x01\n" +
-	"\x0eReleaseService\x12v\n" +
-	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x05\xaa\xbb\x18\x01\x03\x12s\n" +
+	"RotateKeys\x12#.durward.vault.v1.RotateKeysRequest\x1a$.durward.vault.v1.RotateKeysResponse\"\x05\xaa\xbb\x18\x01\x062\xfe\x01\n" +
+	"\x0eReleaseService\x12w\n" +
+	"\x12ReleaseCredentials\x12+.durward.vault.v1.ReleaseCredentialsRequest\x1a,.durward.vault.v1.ReleaseCredentialsResponse\"\x06\xaa\xbb\x18\x02\x03\x04\x12s\n" +
 	"\x11ReleaseForRequest\x12*.durward.vault.v1.ReleaseForRequestRequest\x1a+.durward.vault.v1.ReleaseForRequestResponse\"\x05\xaa\xbb\x18\x01\x04B5Z3durward.internal/proto/gen/durward/vault/v1;vaultv1b\x06proto3"
 
 var (

@@ -337,7 +337,7 @@ const (
 type ReleaseServiceClient interface {
 	// ReleaseCredentials encrypts the credentials that a service is granted to the key of the program that becomes it. The grant is one
 	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
-	// statement lets it have unattended.
+	// statement lets it have unattended. For egress a service is another's MCP server, which has no other way.
 	ReleaseCredentials(ctx context.Context, in *ReleaseCredentialsRequest, opts ...grpc.CallOption) (*ReleaseCredentialsResponse, error)
 	// ReleaseForRequest encrypts what a credential puts into one place of requests to one origin, to a key that the caller made for this
 	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and
@@ -382,7 +382,7 @@ func (c *releaseServiceClient) ReleaseForRequest(ctx context.Context, in *Releas
 type ReleaseServiceServer interface {
 	// ReleaseCredentials encrypts the credentials that a service is granted to the key of the program that becomes it. The grant is one
 	// that the caller has redeemed and that still runs, for a tool that starts services. Without a grant the service gets what a human's
-	// statement lets it have unattended.
+	// statement lets it have unattended. For egress a service is another's MCP server, which has no other way.
 	ReleaseCredentials(context.Context, *ReleaseCredentialsRequest) (*ReleaseCredentialsResponse, error)
 	// ReleaseForRequest encrypts what a credential puts into one place of requests to one origin, to a key that the caller made for this
 	// call. The grant is one that the caller has redeemed and that still runs; its arguments hold a CredentialReference of that name and

@@ -162,6 +162,7 @@ stay until they are removed: durward credential remove NAME --version N.
 // grant is to whom a credential is granted, as flags say it.
 type grant struct {
 	origins, agents []string
+	servers         []string
 	header, scheme  string
 	query, body     string
 	unattended      bool
@@ -172,11 +173,14 @@ type grant struct {
 func (a *app) grantCommand() *cobra.Command {
 	var g grant
 	cmd := &cobra.Command{
-		Use:   "grant NAME (SERVICE... | --origin URL --agent CLIENT)",
-		Short: "Let services or requests have a credential, with your signature",
+		Use:   "grant NAME (SERVICE... | --server ID | --origin URL --agent CLIENT)",
+		Short: "Let services, MCP servers or requests have a credential, with your signature",
 		Long: `Adds to those that may get a credential. A service gets it when it is started by a call, its catalogue entry names it, and it
 is granted here. With --unattended it gets it in starts without a call too: a restart by rule, a boot mode, the undoing of a
 switch after the executor was restarted.
+
+With --server another's MCP server gets it whenever it starts, or in each request where it is on another host, if its entry in
+servers.yaml names it.
 
 With --origin the value goes into requests that agents make: to that origin exactly, by the agents named here whose line in
 clients.yaml names the credential, in calls that you let happen and that refer to it: {"$credential":"NAME"}. No agent sees
@@ -185,12 +189,14 @@ it. It goes into a header, unless --query or --body name another place; of --sch
 What is not said here stays as it was granted before; --agent and --origin are added to what is there.`,
 		Example: `  durward credential grant hf-token llm
   durward credential grant hf-token llm --unattended --for 720h
+  durward credential grant github --server github
   durward credential grant github --origin https://api.github.com --agent claude
   durward credential grant maps --origin https://maps.example --agent claude --query key`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
 	flags := cmd.Flags()
+	flags.StringArrayVar(&g.servers, "server", nil, "this MCP `SERVER` of servers.yaml may have it")
 	flags.StringArrayVar(&g.origins, "origin", nil, "requests to this origin, such as https://api.example.com, may have it")
 	flags.StringArrayVar(&g.agents, "agent", nil, "calls of this `CLIENT`, or CLIENT/AGENT, alone")
 	flags.StringVar(&g.header, "header", "Authorization", "with --origin: the `HEADER` that the value goes into")
@@ -201,6 +207,13 @@ What is not said here stays as it was granted before; --agent and --origin are a
 	cmd.MarkFlagsMutuallyExclusive("scheme", "query", "body")
 	flags.BoolVar(&g.unattended, "unattended", false, "services get it in starts without a call too")
 	flags.DurationVar(&g.lasts, "for", 0, "it ends by itself after this time (default: when it is revoked)")
+	cli.CompleteFlag(cmd, "server", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		cfg, err := a.Config()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return cfg.Servers(), cobra.ShellCompDirectiveNoFileComp
+	})
 	for _, name := range []string{"origin", "agent", "header", "scheme", "query", "body", "for"} {
 		cli.CompleteFlag(cmd, name, cobra.NoFileCompletions)
 	}
@@ -234,18 +247,18 @@ func (g *grant) place() string {
 
 // granted is the whole of what one sink may do with a credential once the flags are added to what it may do now.
 func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential, services []string, g grant, said func(flag string) bool) (*statement.CredentialGrants, error) {
-	toOrigins := len(g.origins) > 0
+	toOrigins, toServers := len(g.origins) > 0, len(g.servers) > 0
 	inRequest := said("header") || said("query") || said("body")
 	switch {
-	case toOrigins == (len(services) > 0):
-		return nil, cli.Usage("Name services, or --origin.", "it is not said to whom it is granted, or two things at once are")
+	case toServers && (toOrigins || len(services) > 0), !toServers && toOrigins == (len(services) > 0):
+		return nil, cli.Usage("Name services, --server, or --origin.", "it is not said to whom it is granted, or two things at once are")
 	case toOrigins && g.unattended, !toOrigins && (inRequest || said("scheme")):
 		return nil, cli.Usage("--header, --scheme, --query and --body go with --origin, --unattended with services.", "the flags do not fit together")
 	case g.lasts < 0:
 		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
 	}
 	to := &statement.CredentialGrants{Sink: s.Config.Executor.Identity}
-	if toOrigins {
+	if toOrigins || toServers {
 		self, err := identity.Parse(to.Sink)
 		if err != nil {
 			return nil, err
@@ -254,7 +267,9 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		if err != nil {
 			return nil, err
 		}
-		to.Sink, to.Place, to.Scheme = egress.String(), g.place(), g.scheme
+		if to.Sink = egress.String(); toOrigins {
+			to.Place, to.Scheme = g.place(), g.scheme
+		}
 	}
 	for _, now := range c.GetGrants() {
 		if now.GetSink() != to.Sink {
@@ -274,8 +289,8 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 	if strings.HasPrefix(to.Place, "?") || strings.HasPrefix(to.Place, "/") {
 		to.Scheme = ""
 	}
-	if said("unattended") {
-		to.Unattended = g.unattended
+	if said("unattended") || toServers {
+		to.Unattended = g.unattended || toServers
 	}
 	if g.lasts > 0 {
 		to.Until = statement.FormatTime(a.Now().Add(g.lasts))
@@ -284,7 +299,13 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 	if err != nil {
 		return nil, err
 	}
+	if toServers {
+		services, known = g.servers, s.Config.Servers()
+	}
 	for _, service := range services {
+		if !slices.Contains(known, service) && toServers {
+			return nil, cli.Usage("See: durward server list", "servers.yaml has no server %s", clean.Visible(service))
+		}
 		if !slices.Contains(known, service) {
 			return nil, cli.Usage("See: durward services", "the catalogue has no service %s", clean.Visible(service))
 		}
