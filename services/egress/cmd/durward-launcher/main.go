@@ -27,6 +27,7 @@ import (
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -134,11 +135,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 
 // pinned reads the files anew, and finds a server that is in force.
 func (s *settings) pinned(id string) (*downstream.Pinned, error) {
-	lock := filepath.Join(filepath.Dir(s.Servers), downstream.LockFile)
-	if err := s.common.Gateway.Refuse(s.Servers, lock); err != nil {
-		return nil, err
-	}
-	text, err := readBounded(s.Servers)
+	text, err := ownership.ReadFile(s.Servers, maxFile, s.common.Gateway)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +147,8 @@ func (s *settings) pinned(id string) (*downstream.Pinned, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text, err = readBounded(lock); err != nil {
+	lock := filepath.Join(filepath.Dir(s.Servers), downstream.LockFile)
+	if text, err = ownership.ReadFile(lock, maxFile, s.common.Gateway); err != nil {
 		return nil, err
 	}
 	signed, err := downstream.ReadLock(text, statement.ServersSigned(operators, time.Now()))
@@ -165,15 +163,4 @@ func (s *settings) pinned(id string) (*downstream.Pinned, error) {
 		return nil, fmt.Errorf("server %s is not in force: %s", id, left[i].Why)
 	}
 	return nil, errors.New("there is no such server")
-}
-
-func readBounded(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
-	}
-	return os.ReadFile(path)
 }

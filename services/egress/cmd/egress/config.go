@@ -37,6 +37,10 @@ type settings struct {
 	// whoever controls the vault can then make them. Empty: none. Read again within a second when the file changes.
 	Unattended []any `yaml:"unattended"`
 
+	// Launcher is where durward-launcher listens, which starts other people's MCP servers under a Unix user of its own:
+	// "unix:/run/durward/launcher/launcher.sock,user=durward-launcher". Empty: none is started, and in development egress starts them itself.
+	Launcher string `yaml:"launcher"`
+
 	// RefuseSuspicious is from which severity on (low, medium or high) a suspicious host that is on no list is refused, whatever a human
 	// says to one call; such flags stand on the card in any case. Empty or off: none is.
 	RefuseSuspicious string `yaml:"refuse_suspicious"`
@@ -104,6 +108,9 @@ func (s *settings) Validate() error {
 	}
 	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
 		problems = append(problems, errors.New("authorities: must be an absolute path"))
+	}
+	if at, err := config.ParseUnix(s.Launcher); s.Launcher != "" && (err != nil || len(at.Users) != 1 || len(at.Groups) > 0) {
+		problems = append(problems, errors.New("launcher: must be unix:PATH,user=NAME, with the one user who listens there"))
 	}
 	if s.Redirects != nil && (*s.Redirects < 0 || *s.Redirects > 20) {
 		problems = append(problems, errors.New("redirects: must be 0 to 20"))

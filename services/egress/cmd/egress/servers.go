@@ -20,6 +20,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/egress/internal/childproxy"
+	"durward.internal/services/egress/internal/launcher"
 	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
@@ -35,7 +36,14 @@ import (
 type others struct {
 	*inforce.Servers
 	running *child.Manager
-	local   *sandbox.Local
+	local   *sandbox.Local // nil where durward-launcher starts them
+}
+
+// none starts nothing: with egress' own user a server that breaks out would have what egress has.
+type none struct{}
+
+func (none) Start(context.Context, sandbox.Start) (*sandbox.Process, error) {
+	return nil, errors.New("this installation has no launcher of other people's servers: run `durward install --egress` again, or name one under launcher in egress.yaml")
 }
 
 // openOthers reads what is in force and starts nothing.
@@ -43,15 +51,22 @@ func openOthers(ctx context.Context, cfg *settings, out dialer.Config, vault vau
 	folder := filepath.Dir(cfg.path())
 	o := &others{}
 	var err error
-	o.local, err = sandbox.NewLocal(sandbox.Config{
-		State: filepath.Join(cfg.StateDir, "servers"), Own: []string{folder, cfg.StateDir, cfg.TrustDir}, Packages: filepath.Join(folder, downstream.PackagesDir),
-		Development: cfg.development, Logger: logger,
-	})
+	var starts sandbox.Launcher = none{}
+	switch {
+	case cfg.Launcher != "":
+		starts = launcher.Client{Address: cfg.Launcher}
+	case cfg.development:
+		o.local, err = sandbox.NewLocal(sandbox.Config{
+			State: filepath.Join(cfg.StateDir, "servers"), Own: []string{folder, cfg.StateDir, cfg.TrustDir}, Packages: filepath.Join(folder, downstream.PackagesDir),
+			Development: true, Logger: logger,
+		})
+		starts = o.local
+	}
 	if err != nil {
 		return nil, err
 	}
 	proxy := childproxy.New(childproxy.Config{Dialer: out, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
-	launcher := sandbox.Networked(o.local, func(listener net.Listener, s sandbox.Start) {
+	starts = sandbox.Networked(starts, func(listener net.Listener, s sandbox.Start) {
 		err := proxy.Serve(listener, childproxy.Child{Server: s.Server.Entry.ID, User: s.User, Domains: s.Server.Entry.Sandbox.Domains})
 		if err != nil && !errors.Is(err, net.ErrClosed) {
 			logger.Warn("a server's connections are not served any more", "server", s.Server.Entry.ID, "error", err)
@@ -63,7 +78,7 @@ func openOthers(ctx context.Context, cfg *settings, out dialer.Config, vault vau
 	}
 	o.running = child.New(child.Config{
 		Start: func(ctx context.Context, server *downstream.Pinned, user string, env map[string]string) (*child.Process, error) {
-			p, err := launcher.Start(ctx, sandbox.Start{Server: server, User: user, Env: env, Network: len(server.Entry.Sandbox.Domains) > 0})
+			p, err := starts.Start(ctx, sandbox.Start{Server: server, User: user, Env: env, Network: len(server.Entry.Sandbox.Domains) > 0})
 			if err != nil {
 				return nil, err
 			}
@@ -141,7 +156,9 @@ func (o *others) remote(out dialer.Config) (http.RoundTripper, error) {
 
 func (o *others) Close() error {
 	o.running.Close()
-	o.local.Close()
+	if o.local != nil {
+		o.local.Close()
+	}
 	return nil
 }
 
