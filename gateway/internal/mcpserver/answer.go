@@ -45,7 +45,8 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 		r.Next = nil // nothing is named that the client may not call
 	}
 	render := envelope.Result
-	if _, foreign := response.(*egressv1.CallServerToolResponse); foreign {
+	answered, foreign := response.(*egressv1.CallServerToolResponse)
+	if foreign {
 		render = envelope.ServerResult
 	}
 	result, err := render(response)
@@ -61,7 +62,7 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 		Replayed:    reply.Outcome.GetReplayed(),
 	}
 	out.Summary = cmp.Or(out.Summary, t.Title+": done.")
-	if reply.Outcome.GetFailed() {
+	if reply.Outcome.GetFailed() || foreign && answered.GetFailed() {
 		// It was done and did not go well; the result says how.
 		failure := envelope.Fault(call.RequestID, fault.New(callv1.Code_CODE_FAILED, out.Summary))
 		out.Status, out.Error = failure.Status, failure.Error

@@ -173,8 +173,9 @@ func response(result child.Result) (*egressv1.CallServerToolResponse, error) {
 		}
 		out.Content = append(out.Content, part)
 	}
-	if len(result.Structured) == 0 {
-		return out, nil
+	said := slices.ContainsFunc(result.Content, func(c child.Content) bool { return c.Kind == child.Text && c.Text != "" })
+	if len(result.Structured) == 0 || said {
+		return out, nil // what is given as text too is not read twice
 	}
 	dec := json.NewDecoder(strings.NewReader(string(result.Structured)))
 	dec.UseNumber()

@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
@@ -74,7 +75,7 @@ type Config struct {
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, clocks, certificates, packaged, units,
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, packaged, units,
 		binaries, drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
@@ -226,6 +227,11 @@ func permissions(_ context.Context, cfg Config) []Finding {
 		}
 		// What services write lies in the executor's state; it is theirs.
 		if entry.IsDir() && path == cfg.Home.State("executor") {
+			return fs.SkipDir
+		}
+		// Packages are as their publishers made them, and nobody else's way leads to them.
+		if entry.IsDir() && path == filepath.Join(cfg.Operator.ServersDir(), downstream.PackagesDir) {
+			open = slices.DeleteFunc(open, func(name string) bool { return filepath.Join(cfg.Home.Dir, name) == path })
 			return fs.SkipDir
 		}
 		return nil

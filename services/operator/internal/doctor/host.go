@@ -39,6 +39,8 @@ type Host struct {
 	Status *executorv1.GetStatusResponse
 	// Egress is egress' word; nil where there is none, or it does not answer.
 	Egress *egressv1.GetStatusResponse
+	// Servers are other people's MCP servers, as egress has them; nil where it does not answer.
+	Servers *egressv1.ListServersResponse
 	// Vault is the vault's; nil when it does not answer.
 	Vault *vaultv1.GetStatusResponse
 	// Audit is audit's; nil when it does not answer.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -39,7 +40,7 @@ func ByProgram(folder string) Lister {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(asked), out, &limited{Buffer: said, left: 64 << 10}
 		cmd.Env, cmd.WaitDelay = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, time.Second
 		err = cmd.Run()
-		if errors.Is(err, exec.ErrNotFound) {
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.New("durward-list is not beside this program: it runs other people's servers")
 		}
 		var answer downstream.ListAnswer

@@ -129,6 +129,7 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 		}
 		if s.Egress != nil {
 			h.Egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
+			h.Servers, _ = s.Egress.ListServers(ctx, &egressv1.ListServersRequest{})
 		}
 		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
 			h.Unenforced = unenforced(ctx, s, a.limitedServices())

@@ -32,7 +32,8 @@ you saw and signed it. A tool whose definition is another one than that is not c
   durward server list
   durward server diff files`,
 	}
-	cmd.AddCommand(a.addCommand(), a.listCommand(), a.showCommand(), a.toolsCommand(), a.diffCommand(), a.acceptCommand(), a.removeCommand())
+	cmd.AddCommand(a.addCommand(), a.listCommand(), a.showCommand(), a.toolsCommand(), a.diffCommand(), a.acceptCommand(), a.removeCommand(),
+		a.statusCommand(), a.logsCommand(), a.restartCommand())
 	return cli.Grouped(cli.GroupAccess, cmd)
 }
 
