@@ -11,10 +11,18 @@ import (
 	"time"
 )
 
-// TestMain is also the hostile server: a program that behaves until its tool is called, and then as HOSTILE says.
+// TestMain is also the hostile server, a program that behaves until its tool is called, and then as HOSTILE says; and the conformance
+// suite's client.
 func TestMain(m *testing.M) {
 	if mode := os.Getenv("HOSTILE"); mode != "" {
 		(&hostile{mode: mode, out: os.Stdout}).serve()
+		return
+	}
+	if os.Getenv("MCP_CONFORMANCE_SCENARIO") != "" {
+		if err := conform(os.Args[len(os.Args)-1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	os.Exit(m.Run())

