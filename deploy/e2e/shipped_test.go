@@ -47,8 +47,8 @@ func weakness(t *testing.T, path string) (flag bool, symbol string) {
 	if err == nil {
 		t.Fatalf("-weaken nothing is accepted: %s", out)
 	}
-	// The standard flag package, the operator's command line, and the inspector, which has no flags, say so of one that is not there.
-	flag = !slices.ContainsFunc([]string{"flag provided but not defined: -weaken", "unknown shorthand flag", "usage: durward-inspect"},
+	// The standard flag package, the operator's command line, and the inspector and the lister, which have no flags, say so of one that is not there.
+	flag = !slices.ContainsFunc([]string{"flag provided but not defined: -weaken", "unknown shorthand flag", "usage: durward-inspect", "usage: durward-list"},
 		func(sentence string) bool { return bytes.Contains(out, []byte(sentence)) })
 
 	symbol = findSymbol(t, path, func(name string) bool {

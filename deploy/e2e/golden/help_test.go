@@ -69,7 +69,7 @@ func tellHelp(t *testing.T, s *set) {
 		}
 		f := w.file("help/program-" + program + ".txt")
 		f.execute(program, "-h")
-		if program != "durward-demo" && program != "durward-inspect" {
+		if program != "durward-demo" && program != "durward-inspect" && program != "durward-list" {
 			f.execute(program, "-version")
 		}
 		f.execute(program, "-no-such-flag")

@@ -312,6 +312,17 @@ func tellRules(w *world) {
 	f.durward("egress", "har")
 	f.durward("egress", "sarif")
 
+	f = w.file("decisions/servers.txt")
+	f.says("Other people's MCP servers, where there are none; with one they are in the transcripts of e2e.")
+	f.both("server", "list")
+	f.durward("server", "add", "npm:left-pad")
+	f.durward("server", "add", "npm:left-pad@1.3.0")
+	f.durward("server", "add", "http://mcp.example/mcp")
+	f.durward("server", "add", "program", "/usr/bin/true", "--id", "a_b")
+	for _, command := range []string{"show", "tools", "diff", "accept", "remove"} {
+		f.durward("server", command, "notes")
+	}
+
 	tellCredentials(w)
 
 	f = w.file("decisions/client.txt")

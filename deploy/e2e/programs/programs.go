@@ -52,6 +52,7 @@ var shipped = []string{
 	"./services/vault/cmd/vault",
 	"./services/egress/cmd/egress",
 	"./services/egress/cmd/durward-launcher",
+	"./services/egress/cmd/durward-list",
 	"./services/executor/cmd/executor",
 	"./services/executor/cmd/durward-demo",
 	"./services/audit/cmd/audit",

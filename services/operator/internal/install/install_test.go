@@ -51,7 +51,7 @@ func newImage(t *testing.T) *image {
 	m.public = public
 	m.write("etc/passwd", fmt.Sprintf("root:x:0:0::/root:/bin/sh\nalice:x:%d:%d::/home/alice:/bin/sh\n", os.Getuid(), os.Getgid()))
 	m.write("etc/group", "root:x:0:\ndocker:x:64001:\n")
-	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-list", "durward-notify") {
 		m.must(os.WriteFile(filepath.Join(m.programs, name), []byte("program "+name), 0o755))
 	}
 	return m
@@ -1083,7 +1083,7 @@ func TestDocuments(t *testing.T) {
 // packaged lays out what Debian's package brings, as scripts/packages.sh does.
 func (m *image) packaged() {
 	m.Helper()
-	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-notify") {
+	for _, name := range append(installdir.Roles(), "durward", "durward-inspect", "durward-list", "durward-notify") {
 		m.write("usr/lib/durward/"+name, "packaged "+name)
 	}
 	const from = "files/systemd/"

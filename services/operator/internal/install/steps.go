@@ -52,7 +52,7 @@ func (p *Plan) programs() error {
 
 // programNames are the programs of this installation.
 func (p *Plan) programNames() []string {
-	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-notify")
+	names := append(installdir.Roles(), "durward", "durward-inspect", "durward-list", "durward-notify")
 	for _, a := range p.opts.wanted() {
 		names = append(names, a.program)
 	}

@@ -200,12 +200,14 @@ func (f *Found) variable(name, value string, secret bool) {
 	}
 	credential := f.Entry.ID + "-" + strings.Trim(notInID().ReplaceAllString(strings.ToLower(name), "-"), "-")
 	f.Entry.Credentials[name] = credential
-	f.Notes = append(f.Notes, fmt.Sprintf("%s is not copied: store it with durward credential add %s --variable %s", clean.Visible(name), credential, clean.Visible(name)))
+	f.Notes = append(f.Notes, fmt.Sprintf("%s is not copied: store it with durward credential add %s --variable %s, then durward credential grant %s --server %s",
+		clean.Visible(name), credential, clean.Visible(name), credential, f.Entry.ID))
 }
 
 func (f *Found) bearer() {
 	f.Entry.Bearer = f.Entry.ID + "-token"
-	f.Notes = append(f.Notes, fmt.Sprintf("its headers are not copied: store the token with durward credential add %s", f.Entry.Bearer))
+	f.Notes = append(f.Notes, fmt.Sprintf("its headers are not copied: store the token with durward credential add %s --variable TOKEN, then durward credential grant %s --server %s",
+		f.Entry.Bearer, f.Entry.Bearer, f.Entry.ID))
 }
 
 // registryPackage is a package of a server.json.
