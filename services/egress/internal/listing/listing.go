@@ -95,18 +95,18 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 // ask is what a server answers. It is told of the capabilities that it will be told of when it runs, for some list other tools by them.
 func ask(ctx context.Context, e downstream.Entry, transport mcp.Transport) (*downstream.Listing, error) {
 	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
+		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}}, //nolint:staticcheck // servers of today ask for roots
 	})
 	for _, folder := range slices.Concat([]string{"/data"}, e.Sandbox.Read, e.Sandbox.Write) {
 		if e.URL == "" {
-			client.AddRoots(&mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder})
+			client.AddRoots(&mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder}) //nolint:staticcheck // as above
 		}
 	}
 	session, err := client.Connect(ctx, transport, nil)
 	if err != nil {
 		return nil, reason(ctx, err)
 	}
-	defer session.Close()
+	defer func() { _ = session.Close() }() // the server is killed next
 	said := session.InitializeResult()
 	out := &downstream.Listing{Instructions: said.Instructions, Tools: []downstream.Listed{}}
 	if said.ServerInfo != nil {

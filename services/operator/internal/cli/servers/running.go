@@ -28,10 +28,10 @@ type running struct {
 
 // egress is the control side of the process that runs servers.
 func egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
-	if s.Peers.Egress == nil {
+	if s.Egress == nil {
 		return nil, cli.Failed("Add it: durward up --egress, or on an installed host: durward install --egress", "there is no egress here, which runs the servers")
 	}
-	return s.Peers.Egress, nil
+	return s.Egress, nil
 }
 
 func (a *app) statusCommand() *cobra.Command {
