@@ -77,10 +77,14 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 		now[servers[i].Entry.ID] = &servers[i]
 	}
 	for k, i := range m.instances {
-		if is := now[k.server]; is == nil || !reflect.DeepEqual(is, m.servers[k.server]) {
+		switch is := now[k.server]; {
+		case is == nil:
 			i.stop(errReplaced)
 			delete(m.instances, k)
-		} else {
+		case !reflect.DeepEqual(is, m.servers[k.server]):
+			i.stop(errReplaced)
+			i.ends, i.next, i.last, i.tools = 0, time.Time{}, "", nil
+		default:
 			now[k.server] = m.servers[k.server]
 		}
 	}
@@ -88,7 +92,7 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 }
 
 // Call calls a tool as it was pinned, with arguments in RFC 8785 form. timeout bounds the call from when the server is ready; 0 is what
-// its entry says. progress, if it is not nil, hears how far the call is until Call returns. Errors are of type *Error, or ctx's.
+// its entry says. progress, if it is not nil, hears how far the call is until Call returns; it must not block. Errors are of type *Error, or ctx's.
 func (m *Manager) Call(
 	ctx context.Context, principal, server, tool string, arguments []byte, timeout time.Duration, progress func(Progress),
 ) (Result, error) {

@@ -104,14 +104,6 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 	case status == http.StatusNotFound && request.Header.Get("Mcp-Session-Id") != "":
 		r.failed(errors.New("it ended the session"))
 		response.Body = swap(response.Body, nil)
-	case status != http.StatusOK && call.IsCall():
-		body, err := r.refusal(response, call)
-		if err != nil {
-			return err
-		}
-		response.Body = swap(response.Body, body)
-		response.StatusCode = http.StatusOK
-		response.Header.Set("Content-Type", "application/json")
 	case status == http.StatusOK && kind == eventStream:
 		response.Body = newEvents(response.Body, r)
 	case status == http.StatusOK && kind == "application/json":
@@ -136,6 +128,14 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 			return err
 		}
 		response.Body = swap(response.Body, body)
+	case call.IsCall():
+		body, err := r.refusal(response, kind, call)
+		if err != nil {
+			return err
+		}
+		response.Body = swap(response.Body, body)
+		response.StatusCode = http.StatusOK
+		response.Header.Set("Content-Type", "application/json")
 	default:
 		if request.Method == http.MethodPost {
 			response.StatusCode = http.StatusAccepted
@@ -145,9 +145,9 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 	return nil
 }
 
-// refusal is the answer to a call that a status refuses: the server's error, or one that says the status. The SDK would end its whole
+// refusal is the answer to a call that is refused by a status, or by a page: the server's error, or one that says the status. The SDK would end its whole
 // connection over the status of one call.
-func (r *remote) refusal(response *http.Response, call jsonrpc.Request) ([]byte, error) {
+func (r *remote) refusal(response *http.Response, kind string, call jsonrpc.Request) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(response.Body, maxFrame))
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (r *remote) refusal(response *http.Response, call jsonrpc.Request) ([]byte,
 	r.forget(call)
 	var in frame
 	if json.Unmarshal(raw, &in) != nil || in.Error == nil {
-		in = frame{Error: &frameError{Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("HTTP %d", response.StatusCode)}}
+		in = frame{Error: &frameError{Code: jsonrpc.CodeInternalError, Message: fmt.Sprintf("HTTP %d %s", response.StatusCode, kind)}}
 	}
 	message, err := in.answer(call)
 	if err != nil {

@@ -143,11 +143,14 @@ func TestRemoteHostile(t *testing.T) {
 		"number": {"what it sent has the number 1e999, which is out of range", func(w http.ResponseWriter, id string) {
 			answer(w, "text/event-stream", `data: {"jsonrpc":"2.0","id":`+id+`,"result":{"structuredContent":1e999}}`+"\n\n")
 		}},
-		"refusal": {"it answered with the error -32603: HTTP 401", func(w http.ResponseWriter, _ string) {
+		"refusal": {"it answered with the error -32603: HTTP 401 text/plain", func(w http.ResponseWriter, _ string) {
 			http.Error(w, "token expired, see \x1b[31m", http.StatusUnauthorized)
 		}},
 		"busy": {"it answered with the error -32603: HTTP 503", func(w http.ResponseWriter, _ string) {
 			w.WriteHeader(http.StatusServiceUnavailable)
+		}},
+		"page": {"it answered with the error -32603: HTTP 200 text/html", func(w http.ResponseWriter, _ string) {
+			answer(w, "text/html", "<h1>Sign in</h1>")
 		}},
 		"no answer at all": {"it answered with the error -32603: HTTP 204", func(w http.ResponseWriter, _ string) {
 			w.WriteHeader(http.StatusNoContent)
