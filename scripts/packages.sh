@@ -22,7 +22,7 @@ VERSION=$("$PROGRAMS/durward" version | cut -d' ' -f2)
 lib=$TREE/usr/lib
 install -d "$lib/durward" "$lib/systemd/system" "$lib/sysusers.d" "$lib/tmpfiles.d" "$TREE/usr/share/doc/durward" "$TREE/usr/share/lintian/overrides"
 
-programs=(audit auditrelay auditwitness durward durward-demo durward-inspect durward-list durward-notify egress executor gateway vault)
+programs=(audit auditrelay auditwitness durward durward-demo durward-inspect durward-launcher durward-list durward-notify egress executor gateway vault)
 install -m 755 "${programs[@]/#/$PROGRAMS/}" "$lib/durward/"
 for unit in deploy/systemd/durward*.{service,socket,timer,target}; do
   sed 's,/usr/local/lib/durward/,/usr/lib/durward/,' "$unit" >"$lib/systemd/system/${unit##*/}"

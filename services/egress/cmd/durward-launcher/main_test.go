@@ -3,7 +3,22 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/input"
 )
+
+// TestDocumentedFile: the file that documents every key is one that the launcher takes.
+func TestDocumentedFile(t *testing.T) {
+	input.Outside(t)
+	s := &settings{}
+	if err := config.Load("../../../../deploy/config/launcher.yaml", s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Validate(); err != nil || s.Packages == "" || len(s.Own) == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
 
 func TestValidate(t *testing.T) {
 	good := func() *settings {

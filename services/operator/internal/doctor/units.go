@@ -144,5 +144,5 @@ func units(_ context.Context, cfg Config) []Finding {
 // deniesAddresses reports whether a unit is shipped with IPAddressDeny.
 func deniesAddresses(unit string) bool {
 	return slices.Contains([]string{"durward-gateway.socket", "durward-audit.service", "durward-vault.service", "durward-executor.service", "durward-gateway.service",
-		"durward-egress.service", "durward-auditwitness.service"}, unit)
+		"durward-egress.service", "durward-launcher.service", "durward-auditwitness.service"}, unit)
 }

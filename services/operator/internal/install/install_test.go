@@ -87,7 +87,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 		passwd, group := m.read("etc/passwd"), m.read("etc/group")
 		var members []string
 		roles := installdir.Roles()
-		for _, added := range []string{"relay", "egress"} {
+		for _, added := range []string{"relay", "egress", "launcher"} {
 			if slices.Contains(args, "durward-"+added+".conf") {
 				roles = append([]string{added}, roles...)
 			}
@@ -121,7 +121,7 @@ func (m *image) command(_ context.Context, program string, args ...string) error
 	case "systemctl":
 		for _, unit := range args {
 			by := map[bool]string{true: "durward.target.wants", false: "timers.target.wants"}[strings.HasSuffix(unit, ".service") || strings.HasSuffix(unit, ".socket")]
-			if slices.Contains([]string{"durward.target", "durward-auditwitness.service", "durward-firewall.service"}, unit) {
+			if slices.Contains([]string{"durward.target", "durward-auditwitness.service", "durward-launcher.service", "durward-firewall.service"}, unit) {
 				by = "multi-user.target.wants"
 			}
 			m.write("etc/systemd/system/"+by+"/"+unit, "")
@@ -247,9 +247,12 @@ func TestPlanRefuses(t *testing.T) {
 // of a file in a home, and all of that goes again but for the list of domains and the certificate.
 func TestEgress(t *testing.T) {
 	m := newImage(t)
-	m.must(os.WriteFile(filepath.Join(m.programs, "egress"), []byte("program egress"), 0o755))
-	kept := []string{"etc/durward/security/domains.yaml", "etc/durward/tls/egress/key.pem", "usr/local/lib/durward/egress"}
+	for _, program := range []string{"egress", "durward-launcher"} {
+		m.must(os.WriteFile(filepath.Join(m.programs, program), []byte("program "+program), 0o755))
+	}
+	kept := []string{"etc/durward/security/domains.yaml", "etc/durward/tls/egress/key.pem", "usr/local/lib/durward/egress", "usr/local/lib/durward/durward-launcher"}
 	own := []string{
+		"etc/durward/launcher.yaml", "etc/systemd/system/durward-launcher.service", "etc/sysusers.d/durward-launcher.conf",
 		"etc/durward/egress.yaml", "etc/durward/operators.yaml", "etc/systemd/system/durward-egress.service", "etc/sysusers.d/durward-egress.conf",
 		"etc/tmpfiles.d/durward-egress.conf",
 	}
@@ -266,7 +269,8 @@ func TestEgress(t *testing.T) {
 	there("with egress", true, "etc/systemd/system/durward.target.wants/durward-egress.service", "run/durward/egress", "var/lib/durward/egress")
 	for file, want := range map[string]string{
 		"vault": "role: egress\n    identity: spiffe://durward.local/egress/local", "audit": "user=durward-egress",
-		"gateway": "address: unix:/run/durward/egress/grpc.sock,user=durward-egress", "egress": "domains: /etc/durward/security/domains.yaml",
+		"gateway": "address: unix:/run/durward/egress/grpc.sock,user=durward-egress", "egress": "launcher: unix:/run/durward/launcher/launcher.sock,user=durward-launcher",
+		"launcher":  "listen: unix:/run/durward/launcher/launcher.sock,user=durward-egress",
 		"operators": "egress_health: unix:/run/durward/egress/health.sock,user=durward-egress",
 	} {
 		if text := m.read("etc/durward/" + file + ".yaml"); !strings.Contains(text, want) {

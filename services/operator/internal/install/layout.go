@@ -97,6 +97,8 @@ const (
 	relay   = "relay"
 	egress  = "egress"
 	witness = "witness"
+	// launcher starts other people's MCP servers for egress, and comes with it.
+	launcher = "launcher"
 )
 
 const (
@@ -111,14 +113,15 @@ const (
 type addition struct {
 	wanted        bool
 	role, program string
-	// calls are the processes that it connects to. One that connects to none has nothing of Durward's: neither its group, nor a
-	// certificate, nor its target.
+	// calls are the processes that it connects to. One that connects to none has no certificate, and does not start with Durward's target.
 	calls []string
 	// serves: others connect to it, and it says whether it is well.
 	serves bool
 }
 
-func (a addition) unit() string { return "durward-" + a.program + ".service" }
+func (a addition) unit() string {
+	return "durward-" + strings.TrimPrefix(a.program, "durward-") + ".service"
+}
 
 // wantedBy is the unit with which an addition starts.
 func (a addition) wantedBy() string {
@@ -128,10 +131,14 @@ func (a addition) wantedBy() string {
 	return "durward.target"
 }
 
+// launcher reports whether other people's servers can be started: a container makes no sandboxes.
+func (s Settings) launcher() bool { return s.Egress && !s.Containers }
+
 func (s Settings) additions() []addition {
 	return []addition{
 		{wanted: s.Witness, role: witness, program: "auditwitness"},
 		{wanted: s.Relay, role: relay, program: "auditrelay", calls: []string{"audit"}},
+		{wanted: s.launcher(), role: launcher, program: "durward-launcher"},
 		{wanted: s.Egress, role: egress, program: egress, calls: []string{"vault", "audit"}, serves: true},
 	}
 }
@@ -175,6 +182,14 @@ type values struct {
 // WitnessAddress is where the witness listens, and WitnessURL where the relay finds it.
 func (v values) WitnessAddress() string { return v.loopback(witnessOffset) }
 func (v values) WitnessURL() string     { return "http://" + v.WitnessAddress() }
+
+// Launcher is where the launcher listens; empty where there is none.
+func (v values) Launcher() string {
+	if !v.launcher() {
+		return ""
+	}
+	return config.Unix{Path: runDir + "/launcher/launcher.sock"}.String()
+}
 
 // KID names the vault's first signing key.
 func (values) KID() string { return installdir.FirstKID }

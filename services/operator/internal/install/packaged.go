@@ -90,7 +90,7 @@ func (p *Plan) inPackage(file string) error {
 // supersede takes away the programs and documents of an installation without the package.
 func (p *Plan) supersede() {
 	var gone []string
-	for _, name := range slices.Concat(p.programNames(), []string{"auditwitness", "auditrelay", "egress"}) {
+	for _, name := range slices.Concat(p.programNames(), []string{"auditwitness", "auditrelay", "egress", "durward-launcher"}) {
 		gone = append(gone, programs+"/"+name)
 	}
 	if target, err := os.Readlink(p.on(command)); err == nil && target == commandTarget {

@@ -211,6 +211,11 @@ func (p *Plan) configs() error {
 		p.unwanted(etc + "/" + egress + ".yaml")
 		p.unwanted(etc + "/" + installdir.Shared + ".yaml")
 	}
+	if p.opts.launcher() {
+		names = append(names, launcher)
+	} else {
+		p.unwanted(etc + "/" + launcher + ".yaml")
+	}
 	for _, name := range names {
 		data, err := v.render(name)
 		if err != nil {
