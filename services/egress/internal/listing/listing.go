@@ -17,18 +17,17 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/downstream"
-	"durward.internal/services/platform/release"
 )
 
 const (
@@ -92,17 +91,9 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 	return listing, err
 }
 
-// ask is what a server answers. It is told of the capabilities that it will be told of when it runs, for some list other tools by them.
+// ask is what a server answers. The client is the one that it will have when it runs: some servers list other tools by what theirs can do.
 func ask(ctx context.Context, e downstream.Entry, transport mcp.Transport) (*downstream.Listing, error) {
-	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
-		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}}, //nolint:staticcheck // servers of today ask for roots
-	})
-	for _, folder := range slices.Concat([]string{"/data"}, e.Sandbox.Read, e.Sandbox.Write) {
-		if e.URL == "" {
-			client.AddRoots(&mcp.Root{URI: (&url.URL{Scheme: "file", Path: folder}).String(), Name: folder}) //nolint:staticcheck // as above
-		}
-	}
-	session, err := client.Connect(ctx, transport, nil)
+	session, err := child.NewClient(&e).Connect(ctx, transport, nil)
 	if err != nil {
 		return nil, reason(ctx, err)
 	}
