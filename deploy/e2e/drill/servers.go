@@ -65,10 +65,10 @@ func (w *world) newServers(guard string, arguments func(*servers) []string) *ser
 	}
 	s := &servers{w: w, dir: w.open755("servers"), bare: w.open755("outside")}
 	for _, folder := range []string{"etc", "trust", "bin", "tools"} {
-		w.must(os.Mkdir(s.path(folder), 0o755)) //nolint:gosec // the launcher's user reads it
+		w.must(os.Mkdir(s.path(folder), 0o755))
 	}
 	for _, folder := range []string{"state", "run"} {
-		w.must(os.Mkdir(s.path(folder), 0o755)) //nolint:gosec // as above
+		w.must(os.Mkdir(s.path(folder), 0o755))
 		w.must(os.Chown(s.path(folder), launcherNumber, launcherNumber))
 	}
 	s.program, s.secret = s.path("bin/escapes"), filepath.Join(s.bare, "secret")
@@ -79,15 +79,15 @@ func (w *world) newServers(guard string, arguments func(*servers) []string) *ser
 	if out, err := foreign.CombinedOutput(); err != nil {
 		w.t.Fatalf("%v\n%s", err, out)
 	}
-	w.must(os.Chmod(s.path("tools/foreign"), 0o755))            //nolint:gosec // a program
-	w.must(os.WriteFile(s.secret, []byte("a secret\n"), 0o644)) //nolint:gosec // everybody on the host reads it
+	w.must(os.Chmod(s.path("tools/foreign"), 0o755))
+	w.must(os.WriteFile(s.secret, []byte("a secret\n"), 0o644))
 	if arguments == nil {
 		arguments = func(*servers) []string { return nil }
 	}
 	s.sign(arguments(s))
 	s.socket = s.path("run/launcher.sock")
 	w.must(os.WriteFile(s.path("etc/launcher.yaml"), fmt.Appendf(nil, "listen: unix:%s,user=0\nservers: %s\nstate_dir: %s\ntrust_dir: %s\n",
-		s.socket, s.path("etc/servers.yaml"), s.path("state"), s.path("trust")), 0o644)) //nolint:gosec // as above
+		s.socket, s.path("etc/servers.yaml"), s.path("state"), s.path("trust")), 0o644))
 	s.start(guard)
 	return s
 }
@@ -100,7 +100,7 @@ func (w *world) open755(name string) string {
 	dir, err := os.MkdirTemp("", name)
 	w.must(err)
 	w.t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	w.must(os.Chmod(dir, 0o755)) //nolint:gosec // what it is for
+	w.must(os.Chmod(dir, 0o755))
 	return dir
 }
 
@@ -115,7 +115,7 @@ func (s *servers) sign(arguments []string) {
 		fmt.Fprintf(&text, "  - id: %s\n    program: {path: %s, args: %s}\n    sandbox: {filesystem: {allow_read: [%s]}, memory_mib: 256, cpu: 0.5}\n",
 			act, s.program, args, s.path("tools"))
 	}
-	w.must(os.WriteFile(s.path("etc/servers.yaml"), []byte(text.String()), 0o644)) //nolint:gosec // as above
+	w.must(os.WriteFile(s.path("etc/servers.yaml"), []byte(text.String()), 0o644))
 	entries, err := downstream.ReadFile("servers.yaml", []byte(text.String()))
 	w.must(err)
 	digest, err := downstream.FileDigest(s.program)
@@ -138,9 +138,9 @@ func (s *servers) sign(arguments []string) {
 	}, w.signer)
 	raw, err := lock.Marshal()
 	w.must(err)
-	w.must(os.WriteFile(s.path("etc/servers.lock"), raw, 0o644)) //nolint:gosec // as above
+	w.must(os.WriteFile(s.path("etc/servers.lock"), raw, 0o644))
 	signers := trust.FormatSigner(w.h.Operator, w.signer.PublicKey(), statement.Namespace)
-	w.must(os.WriteFile(s.path("trust/allowed_signers"), []byte(signers+"\n"), 0o644)) //nolint:gosec // as above
+	w.must(os.WriteFile(s.path("trust/allowed_signers"), []byte(signers+"\n"), 0o644))
 }
 
 // start starts the launcher in control groups that are its user's, as Delegate=yes makes them.
@@ -156,7 +156,7 @@ func (s *servers) start(guard string) {
 			w.must(os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory +pids +cpu"), 0))
 		}
 		group := filepath.Join(root, filepath.Base(s.dir))
-		w.must(os.Mkdir(group, 0o755)) //nolint:gosec // a control group
+		w.must(os.Mkdir(group, 0o755))
 		s.groups = append(s.groups, group)
 		for _, file := range []string{"", "cgroup.procs", "tasks", "cgroup.subtree_control"} {
 			if err := os.Chown(filepath.Join(group, file), launcherNumber, launcherNumber); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -170,7 +170,7 @@ func (s *servers) start(guard string) {
 	if w.weak && guard != "" {
 		args = append(args, "-weaken", guard)
 	}
-	s.cmd = exec.Command("/bin/sh", args...) //nolint:gosec // of a drill's
+	s.cmd = exec.Command("/bin/sh", args...)
 	said := &strings.Builder{}
 	s.cmd.Stderr, s.cmd.Env, s.cmd.Dir = said, []string{"PATH=/usr/bin:/bin"}, "/"
 	w.must(s.cmd.Start())
@@ -209,7 +209,7 @@ func (s *servers) begin(id string) *running {
 	w.must(err)
 	raw, err := json.Marshal(map[string]any{"server": id, "user": "drill", "env": map[string]string{}, "network": false})
 	w.must(err)
-	_, err = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)) //nolint:gosec // a few bytes
+	_, err = conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...))
 	w.must(err)
 	said, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4*4))
 	n, oobn, _, _, err := conn.ReadMsgUnix(said[:4], oob)
@@ -229,7 +229,7 @@ func (s *servers) begin(id string) *running {
 	var files []*os.File
 	for _, fd := range fds {
 		w.must(unix.SetNonblock(fd, true))
-		files = append(files, os.NewFile(uintptr(fd), id)) //nolint:gosec // a descriptor
+		files = append(files, os.NewFile(uintptr(fd), id))
 	}
 	return &running{conn, files[0], files[1], files[2]}
 }
@@ -278,7 +278,7 @@ func (w *world) escape(guard string) (trials, effects int) {
 	tcp := listen("tcp", "127.0.0.1:0")
 	listen("unix", "@"+abstract)
 	socket := listen("unix", filepath.Join(w.open755("sockets"), "s"))
-	w.must(os.Chmod(socket, 0o666)) //nolint:gosec // a wall of the sandbox is to hold, not this
+	w.must(os.Chmod(socket, 0o666))
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	w.must(err)
 	open = append(open, udp)

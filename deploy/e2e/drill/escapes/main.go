@@ -157,8 +157,7 @@ func take(what string) {
 	case "wait":
 		time.Sleep(time.Hour)
 	case "memory":
-		var held [][]byte
-		for {
+		for held := [][]byte{}; len(held) < 1<<20; {
 			held = append(held, bytes.Repeat([]byte{1}, 16<<20))
 		}
 	case "disk":
@@ -183,7 +182,8 @@ func take(what string) {
 	case "processor":
 		for range 64 {
 			go func() {
-				for {
+				for n := 0; n >= 0; n++ {
+					_ = n
 				}
 			}()
 		}

@@ -114,7 +114,7 @@ func (w *world) client(serverName string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:             http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy"}),
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", w.socket) },
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: serverName}, //nolint:gosec // a test's
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true, ServerName: serverName},
 		DisableKeepAlives: true,
 	}}
 }
@@ -205,20 +205,22 @@ func TestSNI(t *testing.T) {
 	to := host(t, "allowed.test", w.safe)
 	for name, say := range map[string]func(net.Conn) error{
 		"another name": func(c net.Conn) error {
-			return tls.Client(c, &tls.Config{ServerName: "other.test", InsecureSkipVerify: true}).Handshake() //nolint:gosec // a test's
+			return tls.Client(c, &tls.Config{ServerName: "other.test", InsecureSkipVerify: true}).Handshake()
 		},
 		"no name": func(c net.Conn) error {
-			return tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() //nolint:gosec // a test's
+			return tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake()
 		},
 		"no TLS": func(c net.Conn) error {
-			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: allowed.test\r\n\r\n"); err != nil {
+				return err
+			}
 			_, err := io.ReadFull(c, make([]byte, 1))
 			return err
 		},
 	} {
 		conn := w.dial()
 		fmt.Fprintf(conn, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", to, to)
-		if answer, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), &http.Request{Method: http.MethodConnect}); err != nil || answer.StatusCode != http.StatusOK { //nolint:bodyclose // a tunnel
+		if answer, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), &http.Request{Method: http.MethodConnect}); err != nil || answer.StatusCode != http.StatusOK {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if err := say(conn); err == nil {

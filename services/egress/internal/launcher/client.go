@@ -78,7 +78,7 @@ type remote struct {
 // listen reads what the launcher says, to the end.
 func (r *remote) listen() {
 	defer close(r.done)
-	defer r.conn.Close()
+	defer func() { _ = r.conn.Close() }()
 	for {
 		var said answer
 		files, err := read(r.conn, &said)

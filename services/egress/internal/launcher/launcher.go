@@ -62,7 +62,7 @@ func write(conn *net.UnixConn, v any, files ...*os.File) error {
 	if len(raw) > maxFrame {
 		return fmt.Errorf("more than %d bytes to say", maxFrame)
 	}
-	frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...) //nolint:gosec // bounded above
+	frame := append(binary.BigEndian.AppendUint32(nil, uint32(len(raw))), raw...)
 	var rights []byte
 	if len(files) > 0 {
 		var fds []int
@@ -71,7 +71,7 @@ func write(conn *net.UnixConn, v any, files ...*os.File) error {
 			if err != nil {
 				return err
 			}
-			if err := raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) }); err != nil { //nolint:gosec // a descriptor
+			if err := raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) }); err != nil {
 				return err
 			}
 		}
@@ -142,7 +142,7 @@ func received(oob []byte) (files []*os.File, err error) {
 			if err := unix.SetNonblock(fd, true); err != nil {
 				return files, err
 			}
-			files = append(files, os.NewFile(uintptr(fd), "child")) //nolint:gosec // a descriptor
+			files = append(files, os.NewFile(uintptr(fd), "child"))
 		}
 	}
 	return files, nil

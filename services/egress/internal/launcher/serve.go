@@ -48,7 +48,7 @@ func Serve(ctx context.Context, listener net.Listener, cfg Config) error {
 
 // child starts one child and holds it until it, or egress' end of the connection, ends.
 func (cfg Config) child(ctx context.Context, conn *net.UnixConn) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	_ = conn.SetDeadline(time.Now().Add(patience))
@@ -133,7 +133,7 @@ func descriptors(p *sandbox.Process) (files []*os.File, err error) {
 	if !ok {
 		return files, fmt.Errorf("a child's socket is %T", p.Proxy)
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	f, err := listener.File()
 	if err != nil {
 		return files, err

@@ -237,6 +237,6 @@ func exceeds(folder string, most int64) bool {
 		return nil
 	})
 	var disk unix.Statfs_t
-	full := unix.Statfs(folder, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < spareDisk //nolint:gosec // a size is positive
+	full := unix.Statfs(folder, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < spareDisk
 	return err != nil || full
 }

@@ -123,8 +123,8 @@ func (l *Local) Start(ctx context.Context, s Start) (_ *Process, err error) {
 	}
 	owner := sha256.Sum256([]byte(s.User))
 	c := &child{local: l, key: entry.ID + "-" + hex.EncodeToString(owner[:8]), entry: entry, done: make(chan struct{})}
-	if !l.claim(c.key) {
-		return nil, errors.New("it runs already for this user")
+	if err := l.claim(c.key); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -194,14 +194,17 @@ func (l *Local) bare(c *child, in inside) (*Process, error) {
 }
 
 // claim takes a child's place; there is one instance of a server for each user.
-func (l *Local) claim(key string) bool {
+func (l *Local) claim(key string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.running[key] || len(l.running) >= downstream.MaxServers {
-		return false
+	switch {
+	case l.running[key]:
+		return errors.New("it runs already for this user")
+	case len(l.running) >= downstream.MaxServers:
+		return fmt.Errorf("%d servers run already: one of them has to end first", downstream.MaxServers)
 	}
 	l.running[key] = true
-	return true
+	return nil
 }
 
 // ownFolder makes the child's own folder, which is its user's alone.
@@ -232,6 +235,7 @@ func (l *Local) ready(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	// #nosec G204 -- the host's own bubblewrap, with arguments of ours
 	cmd := exec.CommandContext(ctx, path, "--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib",
 		"--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--cap-drop", "ALL", "--", "/usr/bin/true")
 	cmd.SysProcAttr = l.attributes()
@@ -293,7 +297,7 @@ func (c *child) bound() error {
 		c.group = l.groups.Group(c.key)
 		var missing []string
 		if missing, err = c.group.Make(bounds(cgroup.Limits{
-			MemoryMiB: uint32(box.MemoryMiB), CPUPercent: uint32(box.CPU * 100), PIDs: uint32(box.Processes + spare), //nolint:gosec // bounded where the file is read
+			MemoryMiB: uint32(box.MemoryMiB), CPUPercent: uint32(box.CPU * 100), PIDs: uint32(box.Processes + spare),
 		})); err == nil && len(missing) > 0 {
 			err = fmt.Errorf("this host does not bound %s", missing)
 			c.group.Remove()

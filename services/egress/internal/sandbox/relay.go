@@ -72,12 +72,12 @@ func Relay(command []string) int {
 
 // pass carries one connection.
 func pass(from *net.TCPConn) {
-	defer from.Close()
+	defer func() { _ = from.Close() }()
 	to, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: proxySocket, Net: "unix"})
 	if err != nil {
 		return
 	}
-	defer to.Close()
+	defer func() { _ = to.Close() }()
 	var both sync.WaitGroup
 	both.Go(func() { _, _ = io.Copy(to, from); _ = to.CloseWrite() })
 	both.Go(func() { _, _ = io.Copy(from, to); _ = from.CloseWrite() })
