@@ -30,6 +30,7 @@ func init() {
 	if !is {
 		return
 	}
+	fmt.Fprintln(os.Stderr, "the notes are open")
 	type note struct {
 		Text string `json:"text"`
 	}
@@ -163,6 +164,35 @@ func TestAnothersServer(t *testing.T) {
 	}
 	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" || !strings.Contains(string(e.Raw), `\u003cfetched_content\u003efirst`) {
 		t.Errorf("read: %s", e.Raw)
+	}
+	var status struct {
+		Servers []struct{ ID, State, For string }
+	}
+	if h.DurwardJSON(&status, "server", "status"); len(status.Servers) != 1 || status.Servers[0].State != "running" || status.Servers[0].For != "agent" {
+		t.Errorf("server status says %+v", status)
+	}
+	if text := h.Durward("server", "logs", "notes"); !strings.Contains(text, "the notes are open") {
+		t.Errorf("server logs says %q", text)
+	}
+	if text := h.Durward("server", "restart", "notes"); !strings.Contains(text, "1 ended") {
+		t.Errorf("server restart says %q", text)
+	}
+	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" {
+		t.Errorf("after a restart: %s", e.Raw)
+	}
+	h.Durward("panic")
+	if h.DurwardJSON(&status, "server", "status"); len(status.Servers) != 1 || status.Servers[0].State != "frozen" {
+		t.Errorf("after a panic: %+v", status)
+	}
+	if e := agent.Ask("notes__add", map[string]any{"text": "while halted"}); e.Status == "ok" || notes() != "first\n" {
+		t.Errorf("after a panic: %s", e.Raw)
+	}
+	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "error" || e.Error.Code != "HALTED" {
+		t.Errorf("a read after a panic: %s", e.Raw)
+	}
+	h.Durward("resume", "--yes")
+	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" {
+		t.Errorf("after the end of a panic: %s", e.Raw)
 	}
 	for name, arguments := range map[string]map[string]any{"notes__add": {"text": 3}, "notes__read": {"more": "x"}} {
 		if e := agent.Ask(name, arguments); e.Status != "error" || e.Error.Code != "INVALID_ARGUMENT" {

@@ -47,8 +47,8 @@ type Definition struct {
 	Input  map[string]any
 	// URL names the argument that is a URL, if one is.
 	URL string
-	// Leaves: the server reaches other hosts. Shell: it is a program of this host that remote clients may not use.
-	Leaves, Shell bool
+	// Shell: it is a program of this host that remote clients may not use.
+	Shell bool
 }
 
 var pinned atomic.Pointer[[]Tool]
@@ -101,7 +101,8 @@ func pinnedTools() []Tool {
 func (d Definition) tool() Tool {
 	t := Tool{
 		Name: d.Server + "__" + d.Name, Title: d.Title, Description: d.Description, Tier: d.Tier, Source: sourceServers + d.Server, OneCall: true,
-		Leaves: d.Leaves, Method: ServersMethod, FullMethod: fullMethod(ServersMethod), Sink: ServersSink, DefinitionDigest: d.Digest,
+		Leaves: true, // what a stranger's program does with it is out of our hands: its intent is recorded before, and a halt ends it
+		Method: ServersMethod, FullMethod: fullMethod(ServersMethod), Sink: ServersSink, DefinitionDigest: d.Digest,
 		InputSchema: d.Input, ResultSchema: map[string]any{"type": "object"}, OpenResult: true, Foreign: &d.Foreign,
 	}
 	if d.URL != "" {

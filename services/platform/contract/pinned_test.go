@@ -20,7 +20,7 @@ func pinning(t *testing.T) Tool {
 			}
 			return nil
 		}},
-		Tier: optionsv1.Tier_TIER_WRITE, Digest: [32]byte{1}, URL: "url", Leaves: true, Shell: true,
+		Tier: optionsv1.Tier_TIER_WRITE, Digest: [32]byte{1}, URL: "url", Shell: true,
 		Input: map[string]any{"type": "object", "properties": map[string]any{"url": map[string]any{"type": "string"}}},
 	}
 	if err := Pin([]Definition{definition}); err != nil {

@@ -191,8 +191,7 @@ func (s *Servers) definitions(p *downstream.Pinned) ([]contract.Definition, erro
 				return check(schema, arguments)
 			}},
 			Title: t.Title, Description: t.Description, Tier: t.Tier, Digest: t.Digest(e.ID),
-			Leaves: e.URL != "" || len(e.Sandbox.Domains) > 0 || len(e.Sandbox.Read) > 0 || len(e.Sandbox.Write) > 0,
-			Shell:  e.URL == "" && !e.Remote,
+			Shell: e.URL == "" && !e.Remote,
 		}
 		if err := json.Unmarshal(t.Input, &d.Input); err != nil {
 			return nil, fmt.Errorf("the tool %s: its schema is no object", t.Name)
