@@ -31,7 +31,7 @@ const layerSession = "session"
 func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityConfigRequest) (*vaultv1.SecurityConfigResponse, error) {
 	q := question{method: vaultv1.ToolService_SecurityConfig_FullMethodName}
 	if err := s.admit(ctx, &q); err != nil {
-		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+		return nil, err
 	}
 	outcome := &callv1.Outcome{Summary: "what binds this session"}
 	if req.TierCeilingOverride != nil {
@@ -40,13 +40,7 @@ func (s *toolService) SecurityConfig(ctx context.Context, req *vaultv1.SecurityC
 		}
 	}
 	resp := s.bindings(q.opened, q.client)
-	r := q.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_OK, "show-config")
-	r.Body.Summary = "its session was shown what binds it"
-	var err error
-	if r.Body.Arguments, err = journal.Arguments(req); err != nil {
-		return nil, err
-	}
-	if err := s.Journal.Follow(ctx, r); err != nil {
+	if err := s.shown(ctx, &q, "show-config", "its session was shown what binds it", req); err != nil {
 		return nil, err
 	}
 	rpc.SetOutcome(ctx, outcome)

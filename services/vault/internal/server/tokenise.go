@@ -54,7 +54,7 @@ func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseReq
 func (s *toolService) Tokenize(ctx context.Context, req *vaultv1.TokenizeRequest) (*vaultv1.TokenizeResponse, error) {
 	q := question{method: vaultv1.ToolService_Tokenize_FullMethodName}
 	if err := s.admit(ctx, &q); err != nil {
-		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+		return nil, err
 	}
 	who := party{principal: q.opened.Principal, session: q.opened.Ref, channel: q.opened.Client.Channel, tool: "tokenize"}
 	result, err := s.replaced(ctx, who, token.OriginAgent, []string{req.GetText()})

@@ -91,7 +91,7 @@ func (s *toolService) WithdrawOperation(ctx context.Context, req *vaultv1.Withdr
 		return s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, action), err)
 	}
 	if err := s.admit(ctx, &q); err != nil {
-		return nil, refused("permit-refused", err)
+		return nil, err
 	}
 	op, err := s.Queue.Withdraw(ctx, req.GetOperationId(), q.permit.GetPrincipal(), q.permit.GetSession(), q.dangerous, func(session string) bool {
 		_, live := s.Sessions.Live(session)
@@ -154,7 +154,7 @@ const defaultShown = 50
 func (s *operationService) ListSessionOperations(ctx context.Context, req *vaultv1.ListSessionOperationsRequest) (*vaultv1.ListSessionOperationsResponse, error) {
 	q := question{method: vaultv1.OperationService_ListSessionOperations_FullMethodName}
 	if err := s.admit(ctx, &q); err != nil {
-		return nil, s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+		return nil, err
 	}
 	ops, err := s.Queue.Store.SessionOperations(ctx, q.permit.GetSession(), int(cmp.Or(req.GetLimit(), defaultShown)), req.GetStates()...)
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Server) observed(ctx context.Context, q *question, hold time.Duration, 
 		return s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, action), err)
 	}
 	if err := s.admit(ctx, q); err != nil {
-		return nil, refused("permit-refused", err)
+		return nil, err
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		hold = max(0, min(hold, time.Until(deadline)-holdSpare))
@@ -249,8 +249,15 @@ func (s *Server) mayTakeUp(permit *callv1.Permit, op *store.Operation) bool {
 }
 
 // admit verifies the permit that came with a call of one of the vault's own tools, or of what takes a tool's permit, and puts it
-// into the question. One that is refused is there too, if this vault signed it and its time has not passed.
+// into the question. One that is refused is there too, if this vault signed it and its time has not passed. What is refused is recorded.
 func (s *Server) admit(ctx context.Context, q *question) error {
+	if err := s.permitted(ctx, q); err != nil {
+		return s.recordRefused(ctx, q.record(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "permit-refused"), err)
+	}
+	return nil
+}
+
+func (s *Server) permitted(ctx context.Context, q *question) error {
 	values := metadata.ValueFromIncomingContext(ctx, rpc.MetadataPermit)
 	if len(values) != 1 {
 		return denied("there is no permit, or more than one")

@@ -4,12 +4,16 @@ package toolsearch
 
 import (
 	"cmp"
+	"encoding/json"
 	"math"
 	"slices"
 	"strings"
 	"unicode"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 )
 
 // The usual constants of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009), and how often a word of a name
@@ -19,6 +23,28 @@ const (
 	b          = 0.75
 	nameWeight = 3
 )
+
+// mostFound is how many tools Found names.
+const mostFound = 10
+
+// Found is what find_tools answers.
+func Found(words string, tools []contract.Tool) *vaultv1.FindToolsResponse {
+	resp := &vaultv1.FindToolsResponse{}
+	for _, t := range Best(words, tools, mostFound) {
+		resp.Tools = append(resp.Tools, &vaultv1.FoundTool{Tool: t.Name, Title: t.Title, Tier: t.Tier})
+	}
+	return resp
+}
+
+// Described is what describe_tool answers. A tool that is not there and one that is not theirs get one answer.
+func Described(name string, tools []contract.Tool) (*vaultv1.DescribeToolResponse, error) {
+	i := slices.IndexFunc(tools, func(t contract.Tool) bool { return t.Name == name })
+	if i < 0 {
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such tool for this client; find_tools finds those that there are", fault.WithField("tool"))
+	}
+	schema, err := json.Marshal(tools[i].InputSchema)
+	return &vaultv1.DescribeToolResponse{Description: contract.Told(tools[i]), Tier: tools[i].Tier, InputSchema: string(schema)}, err
+}
 
 // Best returns the tools that fit the words, the best first, at most so many.
 func Best(words string, tools []contract.Tool, most int) []contract.Tool {
