@@ -46,13 +46,14 @@ var (
 // with what finds the others.
 func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.ListToolsResult, error) {
 	var pinned []tool
-	for _, name := range call.Session.Tools() {
+	may := call.Session.Tools()
+	for _, name := range may {
 		if t, ok := s.served(name); ok && t.Foreign != nil {
 			pinned = append(pinned, t)
 		}
 	}
 	out := *all
-	out.Tools = slices.Clone(all.Tools)
+	out.Tools = slices.DeleteFunc(slices.Clone(all.Tools), func(t *mcp.Tool) bool { return !slices.Contains(may, t.Name) })
 	if len(pinned) == 0 {
 		without(&out, finders...)
 		return &out, nil

@@ -51,7 +51,7 @@ type Client struct {
 	// Identity is in the certificate of an internal program, which has neither token nor key; zero otherwise. Its instance is ID, so that
 	// a sink knows whose a permit is.
 	Identity identity.ID
-	// May are the tools that an internal program may call; what is not here does not exist for it.
+	// May are the tools that the client may call; what is not here does not exist for it. Empty: of an internal program none, of others all.
 	May []string
 	// Channel, and for a messaging channel its name.
 	Channel     callv1.Channel
@@ -150,7 +150,7 @@ type document struct {
 var (
 	idPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
-	toolPattern = pattern.New(`^[a-z][a-z0-9_]{0,63}$`)
+	toolPattern = pattern.New(`^([a-z][a-z0-9_]{0,63}|[a-z][a-z0-9-]{0,31}__[A-Za-z0-9_-]{1,61})$`)
 )
 
 // IsUser reports whether a name can be the user of a client.

@@ -112,7 +112,7 @@ func TestReadRefuses(t *testing.T) {
 		"identity of another role":   one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/operator/claude"),
 		"identity in a spelling":     one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude/"),
 		"identity that is a desktop": one(`token_sha256: ""`, "channel: desktop_ui", "identity: spiffe://durward.local/tool/claude"),
-		"may for a token":            one("may: [list_services]"),
+		"may of no server's tool":    one("may: [Fs__read]"),
 		"may of no tool":             one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [List]"),
 		"two of one id":              one() + strings.TrimPrefix(one("token_sha256: "+digest("u")), "clients:\n"),
 		"two of one token":           one() + strings.TrimPrefix(one("id: other"), "clients:\n"),
@@ -150,6 +150,13 @@ func TestRead(t *testing.T) {
 	waits, _ := contract.Lookup("wait_operation")
 	if c := list[0]; !c.Internal() || !c.KeyBound() || !c.MayCall(looks) || !c.MayCall(waits) || c.MayCall(start) || list[1].MayCall(looks) {
 		t.Errorf("internal programs %+v, %+v", c, list[1])
+	}
+	list, err = Read(write(t, "", one("may: [list_services, files__read_text_file, my-docs__Search]")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := list[0]; c.Internal() || !c.MayCall(looks) || !c.MayCall(waits) || c.MayCall(start) {
+		t.Errorf("a client with a set of tools: %+v", c)
 	}
 	list, err = Read(write(t, "", one()))
 	if err != nil {

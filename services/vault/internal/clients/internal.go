@@ -16,7 +16,8 @@ func (c *Client) Internal() bool { return !c.Identity.IsZero() }
 // MayCall reports whether the client's own entry lets it call a tool; rules decide beside it. The vault's own tools are about its own
 // session.
 func (c *Client) MayCall(t contract.Tool) bool {
-	return !c.Internal() || t.Sink == optionsv1.Role_ROLE_VAULT || slices.Contains(c.May, t.Name)
+	all := !c.Internal() && len(c.May) == 0
+	return all || t.Sink == optionsv1.Role_ROLE_VAULT || slices.Contains(c.May, t.Name)
 }
 
 // Known returns the internal program that has that identity.
@@ -27,9 +28,10 @@ func (r *Registry) Known(id identity.ID) (*Client, bool) {
 
 // addCredential is what the client is let in with: a token, and a key if it has one, or else a certificate.
 func (c *Client) addCredential(e entry) (err error) {
-	if e.Identity == "" && len(e.May) > 0 {
-		return errors.New("may is for a client with an identity; rules say what others may")
+	if slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern().MatchString(name) }) {
+		return errors.New("may: a tool's name is small letters, digits and _, or SERVER__TOOL")
 	}
+	c.May = e.May
 	if e.Identity == "" {
 		if c.Token, err = parseDigest(e.TokenSHA256); err != nil {
 			return fmt.Errorf("token_sha256 %w", err)
@@ -38,7 +40,6 @@ func (c *Client) addCredential(e entry) (err error) {
 		return err
 	}
 	c.Identity, err = identity.Parse(e.Identity)
-	c.May = e.May
 	switch {
 	case err != nil || c.Identity.Role() != optionsv1.Role_ROLE_TOOL || c.Identity.Instance() != c.ID:
 		return fmt.Errorf("identity must be spiffe://TRUST_DOMAIN/tool/%s", c.ID)
@@ -46,8 +47,6 @@ func (c *Client) addCredential(e entry) (err error) {
 		return errors.New("a client with an identity has no token_sha256, key or previous: its certificate is all that lets it in")
 	case e.Channel != "api":
 		return errors.New("a client with an identity has the channel api")
-	case slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern().MatchString(name) }):
-		return errors.New("may: a tool's name is small letters, digits and _")
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ const (
 	Gone = "client-or-tool-gone"
 	// DesktopGate decides where the gate in front of a desktop does.
 	DesktopGate = "desktop-gate"
-	// notInMay decides on a tool that an internal program's entry does not name.
+	// notInMay decides on a tool that the client's entry does not name.
 	notInMay = "not-in-may"
 	// domainBlocked and domainUnknown decide where the list of domains does, on what policies let run.
 	domainBlocked = "domain-blocked"

@@ -9,5 +9,5 @@ import (
 // Verdict is what policy said.
 func Verdict(d policy.Decision) policy.Verdict { return d.Verdict }
 
-// mayCall reports whether an internal program's entry names the tool.
+// mayCall reports whether the client's entry names the tool, where it names any.
 func mayCall(c *clients.Client, tool contract.Tool) bool { return c.MayCall(tool) }
