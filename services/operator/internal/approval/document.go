@@ -10,6 +10,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
 )
 
@@ -40,7 +41,7 @@ type Document struct {
 	Entries []Entry
 }
 
-// Entry is one definition, as the executor has it, under a title.
+// Entry is one definition, as the sink has it, under a title.
 type Entry struct {
 	Title string
 	JSON  []byte
@@ -87,7 +88,7 @@ func (s Document) Lines(now time.Time) ([]Line, error) {
 	}
 	out := slices.Concat(s.About, s.terms(now))
 	for _, e := range s.Entries {
-		out = append(out, Line{Heading, e.Title + ", as the executor has it (" + canonical.DigestText(e.JSON) + "):"})
+		out = append(out, Line{Heading, e.Title + ", as " + s.keeper() + " has it (" + canonical.DigestText(e.JSON) + "):"})
 		for _, text := range Lines(e.JSON) {
 			out = append(out, Line{Plain, "  " + text})
 		}
@@ -100,6 +101,14 @@ func (s Document) Lines(now time.Time) ([]Line, error) {
 		out = append(out, Line{Danger, Destructive})
 	}
 	return out, nil
+}
+
+// keeper is the process that said what the entries are: the one that the statement is for, or the executor.
+func (s Document) keeper() string {
+	if id, err := identity.Parse(s.Statement.Audience); err == nil && id.Role() == optionsv1.Role_ROLE_EGRESS {
+		return "egress"
+	}
+	return "the executor"
 }
 
 // destructive reports whether what the statement lets happen takes something away.
