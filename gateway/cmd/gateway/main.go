@@ -212,7 +212,8 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return err
 	}
 	if file != "" {
-		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Log: records, Logger: logger})
+		// Changes are recorded by vault and egress: audit takes no such record from the edge.
+		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Logger: logger})
 		go others.Watch(ctx)
 	}
 	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}

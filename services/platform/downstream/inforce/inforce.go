@@ -50,7 +50,7 @@ type Config struct {
 	Unconfined bool
 	// OnChange is called with what is in force, at first and whenever the files were read; nil: nobody is told.
 	OnChange func([]downstream.Pinned)
-	// Log records what changes.
+	// Log records what changes; nil: it is not recorded.
 	Log    process.Log
 	Logger *slog.Logger
 }
