@@ -113,6 +113,7 @@ func TestDefault(t *testing.T) {
 		{"a screenshot over messaging", call(downstream(read, "desktop:screenshot"), messaging, desktop), Deny, "desktop-is-off", Deny},
 		{"a shell over the API", call(downstream(write, "shell"), api), Deny, "no-shell-from-elsewhere", Deny},
 		{"a shell over SSH", call(downstream(write, "shell"), func(c *Call) { c.Remote = true }), Deny, "no-shell-from-elsewhere", Deny},
+		{"a server of this host over SSH", call(downstream(read, "shell:notes"), func(c *Call) { c.Remote = true }), Deny, "no-shell-from-elsewhere", Deny},
 		{"a shell over nobody knows what", call(downstream(write, "shell"), func(c *Call) { c.Channel = 0 }), Deny, "no-shell-from-elsewhere", Deny},
 
 		{"a change", call(start), Ask, "may-be-asked-for", Run},
