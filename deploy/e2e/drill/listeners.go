@@ -3,6 +3,8 @@ package drill
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/rpc"
 )
 
 // door is something that listens for HTTP, and a request that it answers when nothing speaks against it.
@@ -213,4 +221,67 @@ func (w *world) reachable(port int, args []string) bool {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// garbled sends bytes that are no message.
+type garbled []byte
+
+func (g garbled) Marshal(any) ([]byte, error) { return g, nil }
+func (garbled) Unmarshal([]byte, any) error   { return nil }
+func (garbled) Name() string                  { return "proto" }
+
+// untoldRefusals sends processes what gRPC and TLS refuse before any code of ours sees it. Its effects are refusals of which the log has
+// no record.
+func untoldRefusals(w *world) (trials, effects int) {
+	for role, to := range map[string]struct {
+		conn   *grpc.ClientConn
+		method string
+	}{
+		harness.Vault:    {w.gatewayVault, vaultv1.AuthorityService_Authorise_FullMethodName},
+		harness.Executor: {w.gatewayExecutor, executorv1.ToolService_StartService_FullMethodName},
+		harness.Audit:    {w.gatewayAudit, auditv1.LogService_Append_FullMethodName},
+	} {
+		send := func(ctx context.Context, g garbled) error {
+			return to.conn.Invoke(ctx, to.method, g, g, grpc.ForceCodec(g))
+		}
+		for what, refused := range map[string]func(ctx context.Context) error{
+			"no message": func(ctx context.Context) error { return send(ctx, garbled{0xff, 0xff}) },
+			"too large":  func(ctx context.Context) error { return send(ctx, make(garbled, 2*rpc.DefaultMessageBytes)) },
+			"no certificate": func(ctx context.Context) error {
+				stranger := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}} // #nosec G402 -- a stranger believes everybody
+				conn, err := stranger.DialContext(ctx, "tcp", w.h.Address(role))
+				if err != nil {
+					return err
+				}
+				_, err = conn.Read(make([]byte, 1)) // with TLS 1.3 it is told now
+				return errors.Join(err, conn.Close())
+			},
+		} {
+			trials++
+			denied := func() int {
+				return w.query(harness.Audit, `SELECT count(*) FROM entries JOIN writers ON writers.id = entries.writer WHERE writers.role = ? AND status = ?`,
+					role, int(auditv1.Status_STATUS_DENIED))
+			}
+			before := denied()
+			ctx, cancel := w.ctx(callTime)
+			err := refused(ctx)
+			cancel()
+			if err == nil {
+				w.t.Fatalf("%s takes %s", role, what)
+			}
+			if harness.Poll(func() error {
+				if denied() == before {
+					return errors.New("the log has no record of it")
+				}
+				return nil
+			}) != nil {
+				w.t.Logf("%s refuses %s, and the log has no record of it", role, what)
+				effects++
+			}
+			if w.caught(effects) {
+				return trials, effects
+			}
+		}
+	}
+	return trials, effects
 }

@@ -37,6 +37,7 @@ func singleLines() []Line {
 		{"tokenise-used-up", vault("turns"), tokeniseUsedUp},
 		{"opening-replayed", vault("opening"), openingReplayed},
 		{"progress-made-up-ids", map[string]string{harness.Executor: "begun"}, madeUpIDs},
+		{"refusals-untold", map[string]string{harness.Vault: "unseen", harness.Executor: "unseen", harness.Audit: "unseen"}, untoldRefusals},
 		{"log-unlinked", map[string]string{harness.Audit: "place"}, logUnlinked},
 	}
 }

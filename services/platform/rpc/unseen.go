@@ -41,7 +41,7 @@ func (unseen) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Contex
 // HandleRPC implements stats.Handler.
 func (u unseen) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	end, ok := s.(*stats.End)
-	if !ok || end.Error == nil {
+	if !ok || end.Error == nil || !unseenTold() {
 		return
 	}
 	if r, ok := ctx.Value(reachedKey{}).(*reached); ok && !r.chain.Load() {
@@ -82,7 +82,7 @@ type peers struct {
 
 func (p peers) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	out, info, err := p.TransportCredentials.ServerHandshake(conn)
-	if err != nil && !errors.Is(err, io.EOF) { // who says nothing asks for nothing
+	if err != nil && !errors.Is(err, io.EOF) && unseenTold() { // who says nothing asks for nothing
 		cause := errors.New("the peer did not prove who it is")
 		if errors.Is(err, identity.ErrTime) { // its certificate is one of ours
 			cause = err

@@ -39,7 +39,7 @@ var Guards = weakness.Of("required", "grant", "permit", "in-force", "audience", 
 	}).
 	Also(filewatch.GuardStamps, filewatch.WeakenStamps).Also(recorder.GuardSpool, recorder.WeakenSpool).
 	Also(GuardOwnership, ownership.WeakenOwnership).Also(reserve.GuardReserve, reserve.WeakenReserve).
-	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardSpans, rpc.WeakenSpans).And(desktop.Guards).
+	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardUnseen, rpc.WeakenUnseen).Also(rpc.GuardSpans, rpc.WeakenSpans).And(desktop.Guards).
 	Also(statement.GuardSpelling, statement.WeakenSpelling)
 
 func verifyGrant(signed *callv1.SignedGrant, keys grant.Keys, now time.Time) (*callv1.Grant, error) {

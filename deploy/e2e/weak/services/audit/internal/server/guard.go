@@ -12,7 +12,7 @@ import (
 
 // Guards are those that a drill build may lack.
 var Guards = weakness.Of("kinds", "credentials").Also("written", log.WeakenWritten).Also("place", log.WeakenPlace).Also("synced", database.WeakenSync).
-	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(reserve.GuardReserve, reserve.WeakenReserve)
+	Also(rpc.GuardCallers, rpc.WeakenCallers).Also(rpc.GuardUnseen, rpc.WeakenUnseen).Also(reserve.GuardReserve, reserve.WeakenReserve)
 
 func kindsKept() bool { return !Guards.Off("kinds") }
 

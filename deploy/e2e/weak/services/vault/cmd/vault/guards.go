@@ -8,6 +8,7 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
@@ -29,7 +30,7 @@ func guardFlags(flags *flag.FlagSet) {
 		Also(clients.GuardRotation, clients.WeakenRotation).Also(usage.GuardReservation, usage.WeakenReservation).
 		// What the vault reads of others' packages.
 		And(policy.Guards).And(desktop.Guards).
-		Also(trust.GuardForms, trust.WeakenForms).Also(filewatch.GuardStamps, filewatch.WeakenStamps).
+		Also(rpc.GuardUnseen, rpc.WeakenUnseen).Also(trust.GuardForms, trust.WeakenForms).Also(filewatch.GuardStamps, filewatch.WeakenStamps).
 		Also("ownership", ownership.WeakenOwnership).Also("layers", security.WeakenLayers).Also(reserve.GuardReserve, reserve.WeakenReserve)
 	flags.Func("weaken", fmt.Sprintf("remove guards: %v", guards.Names()), guards.Weaken)
 }

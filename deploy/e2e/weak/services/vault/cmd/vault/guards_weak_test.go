@@ -15,7 +15,7 @@ func TestGuardsAreKnown(t *testing.T) {
 		"announcement": true, "halted": true, "rotation-end": true, "usage-reservation": true,
 		"approval": true, "unapproved": true, "owner": true, "spent": true, "proof": true,
 		"self-approval": true, "key-bound": true, "standing-epoch": true, "standing-uses": true, "confirm-delay": true,
-		"four-eyes": true, "spelling": true, "opening": true, "turns": true, "forms": true, "stamps": true, "sink": true, "asked": true,
+		"four-eyes": true, "spelling": true, "opening": true, "turns": true, "unseen": true, "forms": true, "stamps": true, "sink": true, "asked": true,
 		"desktop-off": true, "desktop-channel": true, "desktop-killed": true, "desktop-span": true, "desktop-spacing": true, "desktop-each": true,
 		"policy-error": true, "policy-project": true, "policy-known": true, "policy-binds": true, "policy-forbid": true,
 		"layers,policy-project": true,
