@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -188,9 +189,14 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // tail keeps the end of what a server writes beside its answers.
-type tail struct{ text []byte }
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
 
 func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.text = append(t.text, p...)
 	if over := len(t.text) - maxSaid; over > 0 {
 		t.text = t.text[over:]
@@ -200,6 +206,8 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // String is its last line that says something.
 func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
 	return clean.Line(lines[len(lines)-1], 200)
 }
