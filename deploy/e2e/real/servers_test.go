@@ -1,0 +1,153 @@
+//go:build real
+
+package real
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/deploy/e2e/harness"
+)
+
+// walk returns the command lines with which README puts another's server behind Durward, without the program's name.
+func walk(t *testing.T) (lines [][]string) {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(raw), "\n## Other people's MCP servers\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		if command, is := strings.CutPrefix(line, "    durward "); is {
+			lines = append(lines, strings.Fields(command))
+		}
+	}
+	if len(lines) != 3 {
+		t.Fatalf("README's section has the commands %q, want 3", lines)
+	}
+	return lines
+}
+
+// locked is a server's package with the version that this folder's lock has.
+func locked(t *testing.T, name string) string {
+	t.Helper()
+	raw, err := os.ReadFile("package.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct{ Dependencies map[string]string }
+	if err := json.Unmarshal(raw, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	name = "@modelcontextprotocol/server-" + name
+	return "npm:" + name + "@" + manifest.Dependencies[name]
+}
+
+// command runs durward with the npm settings of whoever runs the test. npm has these packages already: what is installed here is locked.
+func command(t *testing.T, h *harness.Host, args ...string) {
+	t.Helper()
+	home, err := os.UserHomeDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
+	cmd.Env = append(cmd.Env, "npm_config_userconfig="+filepath.Join(home, ".npmrc"), "npm_config_cache="+filepath.Join(home, ".npm"), "npm_config_prefer_offline=true")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("durward %q: %v\n%s", args, err, out)
+	}
+}
+
+// TestServersOfOthers follows README: the protocol's reference servers from npm, each in its sandbox, behind the gateway, for the client that
+// README connects. What they change a human approves.
+func TestServersOfOthers(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{})
+	docs, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside.txt")
+	for file, text := range map[string]string{filepath.Join(docs, "hello.txt"): "hello there", outside: "not for agents"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := walk(t)
+	if up := lines[0]; !slices.Equal(up[:2], []string{"up", "--development"}) || !slices.Contains(lines[1], locked(t, "filesystem")) {
+		t.Fatalf("README starts with %q and %q", up, lines[1])
+	}
+	h.Up(lines[0][2:]...)
+	for _, line := range lines[1:] {
+		for i, word := range line {
+			line[i] = strings.ReplaceAll(word, "/srv/docs", docs)
+		}
+		command(t, h, slices.Insert(line, 2, "--yes")...)
+	}
+	command(t, h, "server", "add", locked(t, "memory"), "--env", "MEMORY_FILE_PATH=/data/memory.jsonl", "--read", "read_graph", "--yes")
+	command(t, h, "server", "add", locked(t, "everything"), "--read", "get-env", "--yes")
+
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(h.Dir), ".claude.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var settings struct {
+		Servers map[string]struct {
+			Command string
+			Args    []string
+		} `json:"mcpServers"`
+	}
+	if err := json.Unmarshal(raw, &settings); err != nil {
+		t.Fatal(err)
+	}
+	bridge := settings.Servers["durward"]
+	c := startTypescript(t, "v2.mjs", []string{"DURWARD_ERA=auto"}, append([]string{"stdio", bridge.Command}, bridge.Args...)...)
+	is := func(want string, result *mcp.CallToolResult, says string) harness.Envelope {
+		t.Helper()
+		e := harness.CheckResult(t, nil, result)
+		if e.Status != want || !strings.Contains(string(e.Raw), says) {
+			t.Fatalf("it is %s, want %s with %q: %s", e.Status, want, says, e.Raw)
+		}
+		return e
+	}
+	ask := func(want, tool string, arguments map[string]any, says string) harness.Envelope {
+		t.Helper()
+		results, _ := c.Call(tool, arguments, 1)
+		return is(want, results[0], says)
+	}
+	// approved asks, and has a human say yes once nothing has happened.
+	approved := func(tool string, arguments map[string]any, untouched func() bool) {
+		t.Helper()
+		asked := ask("pending_approval", tool, arguments, "durward approve")
+		if !untouched() {
+			t.Fatalf("%s did something before a human approved", tool)
+		}
+		h.Approve(asked.OperationID)
+		ask("ok", "wait_operation", asked.Next.Arguments, "")
+	}
+
+	ask("ok", "find_tools", map[string]any{"words": "read a text file"}, `"tool":"files__read_text_file"`)
+	ask("ok", "files__read_text_file", map[string]any{"path": filepath.Join(docs, "hello.txt")}, "hello there")
+	written := filepath.Join(docs, "new.txt")
+	approved("files__write_file", map[string]any{"path": written, "content": "by an agent"}, func() bool {
+		_, err := os.Stat(written)
+		return os.IsNotExist(err)
+	})
+	if text, err := os.ReadFile(written); err != nil || string(text) != "by an agent" {
+		t.Errorf("what was approved wrote %q, %v", text, err)
+	}
+	for _, path := range []string{outside, "/etc/passwd", filepath.Join(docs, "..", "..", "..", "etc", "passwd"), h.Path("keys", "operator_ed25519")} {
+		if e := ask("error", "files__read_text_file", map[string]any{"path": path}, ""); strings.Contains(string(e.Raw), "not for agents") {
+			t.Errorf("%s was read: %s", path, e.Raw)
+		}
+	}
+
+	ada := map[string]any{"entities": []any{map[string]any{"name": "Ada", "entityType": "person", "observations": []any{"writes programs"}}}}
+	approved("memory__create_entities", ada, func() bool {
+		results, _ := c.Call("memory__read_graph", map[string]any{}, 1)
+		return !strings.Contains(string(is("ok", results[0], "").Raw), "writes programs")
+	})
+	ask("ok", "memory__read_graph", map[string]any{}, "writes programs")
+}
