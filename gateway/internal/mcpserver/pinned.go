@@ -58,6 +58,12 @@ func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.List
 		without(&out, finders...)
 		return &out, nil
 	}
+	// Most clients let a model call what is listed alone: the shape of results, which durward://results tells, makes room for them.
+	for i, t := range out.Tools {
+		short := *t
+		short.OutputSchema = nil
+		out.Tools[i] = &short
+	}
 	size, err := sizeOf(out)
 	for _, name := range lesser {
 		if err == nil && size > mostListed {

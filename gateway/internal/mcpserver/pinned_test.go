@@ -107,3 +107,15 @@ func TestPinnedToolsAreListed(t *testing.T) {
 		t.Errorf("a list of %d bytes", len(raw))
 	}
 }
+
+// Most clients let a model call what is listed alone, so a good deal of a server's tools is.
+func TestManyPinnedToolsAreListed(t *testing.T) {
+	pin(t, 60)
+	e := newEdge(t, edgeOptions{})
+	raw := string(e.own(t, tokenAgent, "tools/list", "", "", "{}").message.Result)
+	if n := strings.Count(raw, `"name":"fs__`); n < 3 || len(raw) > mostToolList {
+		t.Errorf("%d of the server's tools are listed, in %d bytes", n, len(raw))
+	} else {
+		t.Logf("%d of the server's tools are listed, in %d bytes", n, len(raw))
+	}
+}
