@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"golang.org/x/crypto/ssh"
@@ -18,8 +17,6 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/downstream"
-	"durward.internal/services/platform/grant"
-	"durward.internal/services/platform/statement"
 )
 
 // notesVariable makes of this test's program another's MCP server: one that keeps notes in a file.
@@ -63,34 +60,12 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string) {
 	}
 	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: Adds a note.}\n    credentials: {NOTES_TOKEN: notes-token}\n    tools: {read: [read]}\n",
 		program, notesVariable, file)
-	entries, err := downstream.ReadFile("servers.yaml", []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := os.ReadFile(program) //nolint:gosec // this very program
-	if err != nil {
-		t.Fatal(err)
-	}
 	schema := func(s string) json.RawMessage {
 		form, err := canonical.Transform([]byte(s))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return form
-	}
-	p := downstream.Pinned{Entry: entries[0], ProgramDigest: canonical.Digest(raw), Tools: []downstream.Tool{
-		{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
-			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
-		{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
-	}}
-	if p.EntryDigest, err = entries[0].Digest(); err != nil {
-		t.Fatal(err)
-	}
-	lock := &downstream.Lock{Servers: []downstream.Pinned{p}}
-	lock.Sort()
-	digest, err := lock.Digest()
-	if err != nil {
-		t.Fatal(err)
 	}
 	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
 	if err != nil {
@@ -100,21 +75,13 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
-	lock.Signed, err = statement.Sign(&statement.Statement{
-		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: grant.NewID(), Operator: h.Operator,
-		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
-		Epoch: 1, Audience: h.Identity("vault").String(), Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"notes": 2}},
-	}, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signed, err := lock.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := harness.Accepted(t, text, map[string][]downstream.Tool{"notes": {
+		{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
+			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
+		{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
+	}}, h.Operator, signer)
 	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", string(signed))
+	h.WriteFile("config/servers.lock", lock)
 }
 
 // TestAnothersServer: a server that a human accepted is called through the whole pipeline. What it changes a human approves, by the very

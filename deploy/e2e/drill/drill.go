@@ -88,6 +88,7 @@ func Groups() []Group {
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
 		{Name: "servers", Lines: serverLines()},
+		{Name: "pinned", Lines: pinnedLines(), egress: func(*world) {}},
 		{Name: "roots", Lines: rootLines(), egress: func(*world) {}},
 		{Name: "authority", Lines: authorityLines()},
 		// The hostile vault stays once it stands in for the real one.

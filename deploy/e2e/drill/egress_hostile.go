@@ -207,8 +207,14 @@ func (w *world) requestApproved(s *agentSession, arguments []byte) *callv1.Signe
 		SessionId: s.handle, Tool: w.tool("http_request").Ref(), Arguments: arguments,
 	})
 	w.must(err)
-	w.h.Approve(asked.GetOperationId())
-	out, err := w.waitFor(callTime, s.permits["vault"], asked.GetOperationId())
+	return w.grantApproved(s, asked.GetOperationId())
+}
+
+// grantApproved is the grant of an operation that waits, once the operator has approved it.
+func (w *world) grantApproved(s *agentSession, operation string) *callv1.SignedGrant {
+	w.t.Helper()
+	w.h.Approve(operation)
+	out, err := w.waitFor(callTime, s.permits["vault"], operation)
 	w.must(err)
 	if out.GetGrant() == nil {
 		w.t.Fatalf("an approved request has no grant: %v", out.GetState())

@@ -20,8 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/deploy/e2e/harness"
-	"durward.internal/services/platform/downstream"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -116,29 +114,7 @@ func (s *servers) sign(arguments []string) {
 			act, s.program, args, s.path("tools"))
 	}
 	w.must(os.WriteFile(s.path("etc/servers.yaml"), []byte(text.String()), 0o644))
-	entries, err := downstream.ReadFile("servers.yaml", []byte(text.String()))
-	w.must(err)
-	digest, err := downstream.FileDigest(s.program)
-	w.must(err)
-	lock, tools := &downstream.Lock{}, map[string]int{}
-	for _, e := range entries {
-		p := downstream.Pinned{Entry: e, ProgramDigest: digest}
-		p.EntryDigest, err = e.Digest()
-		w.must(err)
-		lock.Servers, tools[e.ID] = append(lock.Servers, p), 0
-	}
-	lock.Sort()
-	signed, err := lock.Digest()
-	w.must(err)
-	now := time.Now()
-	lock.Signed = w.sign(&statement.Statement{
-		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: grant.NewID(), Operator: w.h.Operator,
-		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
-		Epoch: 1, Audience: "spiffe://durward.local/vault/main", Servers: &statement.Servers{Digest: signed, Tools: tools},
-	}, w.signer)
-	raw, err := lock.Marshal()
-	w.must(err)
-	w.must(os.WriteFile(s.path("etc/servers.lock"), raw, 0o644))
+	w.must(os.WriteFile(s.path("etc/servers.lock"), []byte(harness.Accepted(w.t, text.String(), nil, w.h.Operator, w.signer)), 0o644))
 	signers := trust.FormatSigner(w.h.Operator, w.signer.PublicKey(), statement.Namespace)
 	w.must(os.WriteFile(s.path("trust/allowed_signers"), []byte(signers+"\n"), 0o644))
 }

@@ -195,7 +195,9 @@ func (h *Host) connect(transport mcp.Transport) *Client {
 	}
 	for _, tool := range list.Tools {
 		c.Tools[tool.Name] = tool
-		c.schemas[tool.Name] = ResolveSchema(h.t, tool.OutputSchema)
+		if tool.OutputSchema != nil { // beside other people's servers there is no room for it
+			c.schemas[tool.Name] = ResolveSchema(h.t, tool.OutputSchema)
+		}
 	}
 	return c
 }

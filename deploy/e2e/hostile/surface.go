@@ -147,7 +147,7 @@ func (g gateway) call(e era, c client, tool, arguments string) *message {
 // fillers are legal values of parameters that name nothing that is there.
 var fillers = map[string]string{
 	"service_id": "no-such-service", "mode_id": "no-such-mode", "model_id": "no-such/model", "plan_digest": strings.Repeat("0", 64),
-	"operation_id": strings.Repeat("0", 32), "reason": "because", "text": "a line",
+	"operation_id": strings.Repeat("0", 32), "reason": "because", "text": "a line", "words": "services", "tool": "list_services",
 }
 
 // within puts a string into an argument, by the argument's type: as it is, into a list beside a legal one, or as the key of a map.

@@ -187,7 +187,7 @@ func ReadLock(text []byte, verify Verifier) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if digest != signed {
+	if !accepted(digest, signed) {
 		return nil, errors.New("the servers are not those that were signed")
 	}
 	for _, s := range f.Servers {
@@ -279,7 +279,7 @@ func Join(entries []Entry, lock *Lock) (in []Pinned, left []Left) {
 		switch {
 		case !known:
 			left = append(left, Left{e.ID, "its tools were never accepted: durward server accept " + e.ID})
-		case err != nil || digest != p.EntryDigest:
+		case err != nil || !accepted(digest, p.EntryDigest):
 			left = append(left, Left{e.ID, "servers.yaml says something else of it than what was accepted: durward server accept " + e.ID})
 		default:
 			p.Entry, p.Tools = e, slices.Clone(p.Tools)

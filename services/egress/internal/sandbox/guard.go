@@ -12,3 +12,6 @@ func judged(filter []byte) []byte { return filter }
 
 // bounds are the limits of an entry, as they are.
 func bounds(l cgroup.Limits) cgroup.Limits { return l }
+
+// accepted reports whether a program is the one that the lock has.
+func accepted(is, pinned [32]byte) bool { return is == pinned }

@@ -47,7 +47,7 @@ func (l *Local) pinnedProgram(p *downstream.Pinned) (copied string, err error) {
 	if _, err := io.Copy(io.MultiWriter(to, sum), io.LimitReader(from, maxProgram+1)); err != nil {
 		return "", fmt.Errorf("its program %s cannot be read: %w", path, err)
 	}
-	if [32]byte(sum.Sum(nil)) != p.ProgramDigest {
+	if !accepted([32]byte(sum.Sum(nil)), p.ProgramDigest) {
 		return "", fmt.Errorf("its program %s is not the one that was accepted: look at it, and accept it with `durward server accept %s`", path, p.Entry.ID)
 	}
 	if fresh == nil {
@@ -64,7 +64,7 @@ func (l *Local) pinnedPackage(p *downstream.Pinned) (tree, program string, err e
 	if err != nil {
 		return "", "", fmt.Errorf("its package %s is not installed in %s, or not whole: %w", p.Entry.NPM.Name, from, err)
 	}
-	if is != p.ProgramDigest {
+	if !accepted(is, p.ProgramDigest) {
 		return "", "", fmt.Errorf("its package %s is not the one that was accepted: look at it, and accept it with `durward server accept %s`", p.Entry.NPM.Name, p.Entry.ID)
 	}
 	tree = filepath.Join(l.cfg.State, "programs", hex.EncodeToString(is[:]))

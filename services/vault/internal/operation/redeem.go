@@ -150,6 +150,9 @@ func (q *Queue) stands(g *callv1.Grant, e *entry) error {
 	if !q.letIn(g.GetPrincipal()) {
 		return refusedGrant(errGone)
 	}
+	if _, same := contract.Referred(g.GetTool()); !same { // the sink may not have read yet what a human accepted anew
+		return refusedGrant(errors.New("the tool is not what the grant is for any more"))
+	}
 	if e == nil {
 		return nil
 	}

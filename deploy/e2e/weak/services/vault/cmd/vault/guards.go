@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"durward.internal/services/platform/desktop"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/reserve"
@@ -31,6 +32,7 @@ func guardFlags(flags *flag.FlagSet) {
 		// What the vault reads of others' packages.
 		And(policy.Guards).And(desktop.Guards).
 		Also(rpc.GuardUnseen, rpc.WeakenUnseen).Also(trust.GuardForms, trust.WeakenForms).Also(filewatch.GuardStamps, filewatch.WeakenStamps).
-		Also("ownership", ownership.WeakenOwnership).Also("layers", security.WeakenLayers).Also(reserve.GuardReserve, reserve.WeakenReserve)
+		Also("ownership", ownership.WeakenOwnership).Also("layers", security.WeakenLayers).Also(reserve.GuardReserve, reserve.WeakenReserve).
+		Also(downstream.GuardAccepted, downstream.WeakenAccepted)
 	flags.Func("weaken", fmt.Sprintf("remove guards: %v", guards.Names()), guards.Weaken)
 }
