@@ -30,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 			if raw, err := os.ReadFile(file); err != nil || strings.Contains(string(raw), "\nstop") {
 				t.Fatalf("it stops before its end, or cannot be read: %v", err)
 			}
-			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog})
+			h := harness.Start(t, harness.Options{Catalog: harness.ModesCatalog, Egress: filepath.Base(file) == "server.txtar"})
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, ContinueOnError: true,
 				Setup: func(env *testscript.Env) error {
