@@ -105,7 +105,7 @@ func TestPipeline(t *testing.T) {
 				Catalog: harness.ModesCatalog, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
 			})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
-			for _, tool := range harness.Tools() {
+			for _, tool := range harness.Listed() {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()
@@ -148,7 +148,7 @@ const burst = 60
 // order is the tools in the order in which each finds what it needs: something that runs can be stopped, what slept can be woken,
 // and a log has lines once something ran.
 var order = []string{
-	"security_config", "tokenize", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "withdraw_operation", "wait_operation", "start_service",
+	"security_config", "tokenize", "find_tools", "describe_tool", "gpu_status", "list_services", "service_info", "list_modes", "mode_info", "list_models", "model_info", "withdraw_operation", "wait_operation", "start_service",
 	"simulate_mode", "switch_mode", "sleep_service", "wake_service", "stop_service", "service_logs",
 }
 
@@ -220,6 +220,10 @@ func (p *pipeline) arguments(tool toolset.Tool, operation string) string {
 		return fmt.Sprintf(`{"model_id":%q}`, harness.DemoModel)
 	case fields.ByName("text") != nil:
 		return `{"text":"a text of the agent's own"}`
+	case fields.ByName("words") != nil:
+		return `{"words":"start a service"}`
+	case fields.ByName("tool") != nil:
+		return `{"tool":"start_service"}`
 	case fields.ByName("operation_id") != nil:
 		return fmt.Sprintf(`{"operation_id":%q}`, operation)
 	default:

@@ -33,17 +33,17 @@ func init() {
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "add", Description: os.Getenv("DURWARD_TEST_DESCRIPTION")}, func(_ context.Context, _ *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the test's own
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, nil, err
 		}
 		defer f.Close()
 		_, err = fmt.Fprintln(f, in.Text)
-		err = errors.Join(err, os.WriteFile(file+".token", []byte(os.Getenv("NOTES_TOKEN")), 0o600)) //nolint:gosec // the test's own
+		err = errors.Join(err, os.WriteFile(file+".token", []byte(os.Getenv("NOTES_TOKEN")), 0o600))
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted"}}}, nil, err
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "read", Description: "Reads all notes."}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		all, err := os.ReadFile(file) //nolint:gosec // the test's own
+		all, err := os.ReadFile(file)
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(all)}}}, nil, err
 	})
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})

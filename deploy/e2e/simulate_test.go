@@ -159,7 +159,7 @@ func TestSimulate(t *testing.T) {
 			t.Parallel()
 			h := harness.Start(t, harness.Options{Catalog: crowdedCatalog})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
-			for _, tool := range harness.Tools() {
+			for _, tool := range harness.Listed() {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()

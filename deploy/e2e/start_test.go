@@ -13,7 +13,7 @@ import (
 
 // initBytes is how much a program may allocate before its main begins: less than the garbage collector's first cycle waits for, which
 // every command of durward would pay for.
-const initBytes = 3 << 20
+const initBytes = 4 << 20
 
 // TestProgramsBeginLean: what a program might need later (patterns, lists, rules) is made when it is needed.
 func TestProgramsBeginLean(t *testing.T) {

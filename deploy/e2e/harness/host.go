@@ -54,6 +54,11 @@ func Tools() []contract.Tool {
 	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return t.Sink == optionsv1.Role_ROLE_EGRESS })
 }
 
+// Listed are those of them that tools/list shows where there are no other people's servers: what finds tools finds nothing more there.
+func Listed() []contract.Tool {
+	return slices.DeleteFunc(Tools(), func(t contract.Tool) bool { return t.Name == "find_tools" || t.Name == "describe_tool" })
+}
+
 // Patience is how long anything that ought to happen at once may take on a busy machine.
 const Patience = 20 * time.Second
 

@@ -98,8 +98,8 @@ func newAsker(t *testing.T, tools []*mcp.Tool) asker {
 	for _, tool := range tools {
 		a.schemas[tool.Name] = tool.OutputSchema
 	}
-	if len(tools) != len(harness.Tools()) {
-		t.Fatalf("%d tools, want %d", len(tools), len(harness.Tools()))
+	if len(tools) != len(harness.Listed()) {
+		t.Fatalf("%d tools, want %d", len(tools), len(harness.Listed()))
 	}
 	return a
 }
