@@ -315,11 +315,12 @@ func tellRules(w *world) {
 	f = w.file("decisions/servers.txt")
 	f.says("Other people's MCP servers, where there are none; with one they are in the transcripts of e2e.")
 	f.both("server", "list")
+	f.durward("server", "status")
 	f.durward("server", "add", "npm:left-pad")
 	f.durward("server", "add", "npm:left-pad@1.3.0")
 	f.durward("server", "add", "http://mcp.example/mcp")
 	f.durward("server", "add", "program", "/usr/bin/true", "--id", "a_b")
-	for _, command := range []string{"show", "tools", "diff", "accept", "remove"} {
+	for _, command := range []string{"show", "tools", "diff", "accept", "remove", "logs", "restart"} {
 		f.durward("server", command, "notes")
 	}
 
