@@ -46,7 +46,7 @@ func init() {
 		all, err := os.ReadFile(file)
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(all)}}}, nil, err
 	})
-	_ = server.Run(context.Background(), &mcp.StdioTransport{})
+	_ = server.Run(context.Background(), &mcp.StdioTransport{}) // it ends with its input
 	os.Exit(0)
 }
 

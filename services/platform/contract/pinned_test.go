@@ -26,7 +26,7 @@ func pinning(t *testing.T) Tool {
 	if err := Pin([]Definition{definition}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = Pin(nil) })
+	t.Cleanup(func() { _ = Pin(nil) }) // no tools are always taken
 	tool, ok := Lookup("web__open")
 	if !ok {
 		t.Fatal("a pinned tool is not found")

@@ -38,7 +38,7 @@ func TestAChangedTreeHasAnotherDigest(t *testing.T) {
 		"a link":        func(dir string) error { return os.Symlink("b.js", dir+"/l") },
 		"another link":  func(dir string) error { return os.Symlink("a/x.js", dir+"/l") },
 		"moved bytes": func(dir string) error {
-			_ = os.WriteFile(dir+"/a/x.js", []byte("on"), 0o644)
+			_ = os.WriteFile(dir+"/a/x.js", []byte("on"), 0o644) // what the test then finds says whether it is there
 			return os.WriteFile(dir+"/b.js", []byte("etwo"), 0o644)
 		},
 	} {

@@ -60,7 +60,7 @@ func newServers(t *testing.T, tools *Tools) (*Servers, *runs) {
 	if err := contract.Pin(definitions); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = contract.Pin(nil) })
+	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
 	running := &runs{}
 	return NewServers(tools, running, inForce{web}), running
 }

@@ -38,7 +38,7 @@ type stand struct {
 
 func newStand(t *testing.T) *stand {
 	t.Helper()
-	t.Cleanup(func() { _ = contract.Pin(nil) })
+	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
 	signer, err := ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(append(make([]byte, 31), 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func within(t *testing.T, what string, is func() bool) {
 		if time.Since(began) > 10*time.Second {
 			t.Fatalf("not so: %s", what)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // the files are looked at by their times: there is no event
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Logf("%s: after %s", what, took)
