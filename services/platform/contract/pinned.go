@@ -81,9 +81,6 @@ func Pin(definitions []Definition) error {
 
 func byName(a, b Tool) int { return strings.Compare(a.Name, b.Name) }
 
-// Pinned returns the pinned tools of this process, sorted by name. The slice is the caller's.
-func Pinned() []Tool { return slices.Clone(pinnedTools()) }
-
 // All returns the tools of the compiled contract and those that are pinned, sorted by name. The slice is the caller's.
 func All() []Tool {
 	tools := append(Tools(), pinnedTools()...)

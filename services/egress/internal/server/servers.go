@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,6 +121,9 @@ func (s *Servers) leads(ctx context.Context, tool contract.Tool, server *downstr
 	if i < 0 {
 		return fault.New(callv1.Code_CODE_CONFLICT, "the tool is not in force any more; ask again")
 	}
+	if len(server.Tools[i].Roles) == 0 {
+		return nil
+	}
 	var arguments map[string]any
 	if err := json.Unmarshal([]byte(r.GetArgumentsJcs()), &arguments); err != nil {
 		return err
@@ -177,7 +181,7 @@ func response(result child.Result) (*egressv1.CallServerToolResponse, error) {
 	if len(result.Structured) == 0 || said {
 		return out, nil // what is given as text too is not read twice
 	}
-	dec := json.NewDecoder(strings.NewReader(string(result.Structured)))
+	dec := json.NewDecoder(bytes.NewReader(result.Structured))
 	dec.UseNumber()
 	var tree any
 	if err := dec.Decode(&tree); err != nil {

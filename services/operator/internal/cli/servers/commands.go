@@ -61,13 +61,7 @@ func (a *app) complete(_ *cobra.Command, args []string, _ string) ([]string, cob
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.CompleteFrom(args, func(cfg installdir.Config) (out []string, err error) {
-		s, err := servers.FilesOf(cfg).Read(a.Now())
-		for _, e := range s.Entries {
-			out = append(out, e.ID)
-		}
-		return out, err
-	})
+	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) { return cfg.Servers(), nil })
 }
 
 // listed runs a server once and returns what it says of itself, cleaned, with the digest of its program.
