@@ -29,6 +29,9 @@ func agentLines() []Line {
 // passphrase protects the operator's key while the agent tries.
 const passphrase = "correct horse battery staple"
 
+// patience is how long an attempt may wait for what it is asked and does not know; what should succeed has minutes.
+const patience, minutes = 3 * time.Second, 2 * time.Minute
+
 // agentTerminal runs `durward approve` in terminals of its own. Its effects are decisions in the vault's store.
 func agentTerminal(w *world) (trials, effects int) {
 	id := w.ask(w.open(), "start_service", idle)
@@ -38,9 +41,13 @@ func agentTerminal(w *world) (trials, effects int) {
 	decided := func() int {
 		return w.query(harness.Vault, `SELECT count(*) FROM operations WHERE operation_id = ? AND state != 1`, id)
 	}
+	within := patience
+	if w.weak {
+		within = minutes
+	}
 	for _, a := range w.attempts(id) {
 		trials++
-		w.terminal(a)
+		w.terminal(a, within)
 		if effects = decided(); w.caught(effects) {
 			return trials, effects
 		}
@@ -48,7 +55,7 @@ func agentTerminal(w *world) (trials, effects int) {
 	effects = decided()
 	if !w.weak {
 		// With the passphrase the very same way leads to an approval: it was not the terminal that was in the way.
-		w.terminal(attempt{args: []string{"--home", w.h.Dir, "approve", id}, answers: []string{"y", passphrase}})
+		w.terminal(attempt{args: []string{"--home", w.h.Dir, "approve", id}, answers: []string{"y", passphrase}}, minutes)
 		if decided() != effects+1 {
 			w.t.Fatal("not even the operator can approve in the agent's terminal, so the agent's failure proves nothing")
 		}
@@ -125,8 +132,8 @@ func (w *world) anotherKey() string {
 	return dir
 }
 
-// terminal runs an attempt in a pseudo-terminal, as its controlling one, and types.
-func (w *world) terminal(a attempt) {
+// terminal runs an attempt in a pseudo-terminal, as its controlling one, and types, until it ends or its time is up.
+func (w *world) terminal(a attempt, within time.Duration) {
 	w.t.Helper()
 	master, slave, err := harness.OpenTerminal(80, 24)
 	w.must(err)
@@ -155,7 +162,7 @@ func (w *world) terminal(a attempt) {
 	go typeAnswers(master, a.answers)
 	select {
 	case <-ended:
-	case <-time.After(3 * time.Second):
+	case <-time.After(within):
 		_ = cmd.Process.Kill()
 		<-ended
 	}

@@ -164,7 +164,13 @@ func (s *servers) start(guard string) {
 			}
 		}
 	})
-	harness.Eventually(w.t, "the launcher listens", func() error { _, err := os.Stat(s.socket); return err })
+	harness.Eventually(w.t, "the launcher listens", func() error {
+		conn, err := net.Dial("unix", s.socket)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
 }
 
 // maxHeld are processes and threads of a server by its entry, of its sandbox, of the launcher and of a neighbour.
@@ -225,7 +231,9 @@ func (r *running) end() time.Duration {
 
 // escape runs the hostile server beside a service of the host, sockets, and another server, and counts what it achieves.
 func (w *world) escape(guard string) (trials, effects int) {
-	abstract := fmt.Sprintf("durward-drill-%d-%t", os.Getpid(), w.weak)
+	sockets := w.open755("sockets")
+	// A name of its own: one that was closed is free only when no process that is being started holds it any more.
+	abstract := "durward-drill-" + filepath.Base(sockets)
 	var open []io.Closer
 	defer func() {
 		for _, c := range open {
@@ -253,7 +261,7 @@ func (w *world) escape(guard string) (trials, effects int) {
 	}
 	tcp := listen("tcp", "127.0.0.1:0")
 	listen("unix", "@"+abstract)
-	socket := listen("unix", filepath.Join(w.open755("sockets"), "s"))
+	socket := listen("unix", filepath.Join(sockets, "s"))
 	w.must(os.Chmod(socket, 0o666))
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	w.must(err)
