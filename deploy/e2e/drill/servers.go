@@ -24,8 +24,14 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// launcherNumber is the Unix user of the launcher, which nobody on this machine has.
-const launcherNumber = 64120
+// launcherNumber is the Unix user of a world's launcher, which nobody on this machine has. Each world has its own, since what a user holds is
+// counted.
+func (w *world) launcherNumber() int {
+	if w.weak {
+		return 64121
+	}
+	return 64120
+}
 
 // endsWithin is how long a server may take to be gone.
 const endsWithin = 5 * time.Second
@@ -67,7 +73,7 @@ func (w *world) newServers(guard string, arguments func(*servers) []string) *ser
 	}
 	for _, folder := range []string{"state", "run"} {
 		w.must(os.Mkdir(s.path(folder), 0o755))
-		w.must(os.Chown(s.path(folder), launcherNumber, launcherNumber))
+		w.must(os.Chown(s.path(folder), w.launcherNumber(), w.launcherNumber()))
 	}
 	s.program, s.secret = s.path("bin/escapes"), filepath.Join(s.bare, "secret")
 	w.copyProgram(w.build("escapes"), s.program)
@@ -122,7 +128,7 @@ func (s *servers) sign(arguments []string) {
 // start starts the launcher in control groups that are its user's, as Delegate=yes makes them.
 func (s *servers) start(guard string) {
 	w := s.w
-	join := ""
+	join, number := "", w.launcherNumber()
 	for _, controller := range []string{"memory", "pids", "cpu", ""} {
 		root := filepath.Join("/sys/fs/cgroup", controller)
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
@@ -135,13 +141,13 @@ func (s *servers) start(guard string) {
 		w.must(os.Mkdir(group, 0o755))
 		s.groups = append(s.groups, group)
 		for _, file := range []string{"", "cgroup.procs", "tasks", "cgroup.subtree_control"} {
-			if err := os.Chown(filepath.Join(group, file), launcherNumber, launcherNumber); err != nil && !errors.Is(err, os.ErrNotExist) {
+			if err := os.Chown(filepath.Join(group, file), number, number); err != nil && !errors.Is(err, os.ErrNotExist) {
 				w.t.Fatal(err)
 			}
 		}
 		join += "echo $$ >" + group + "/cgroup.procs && "
 	}
-	args := []string{"-c", join + `exec "$@"`, "sh", "setpriv", "--reuid", strconv.Itoa(launcherNumber), "--regid", strconv.Itoa(launcherNumber),
+	args := []string{"-c", join + `exec "$@"`, "sh", "setpriv", "--reuid", strconv.Itoa(number), "--regid", strconv.Itoa(number),
 		"--clear-groups", "--no-new-privs", s.path("bin/durward-launcher"), "-config", s.path("etc/launcher.yaml")}
 	if w.weak && guard != "" {
 		args = append(args, "-weaken", guard)
@@ -277,7 +283,8 @@ func (w *world) escape(guard string) (trials, effects int) {
 		}
 	}()
 	// Another process of the launcher's user, as another server is.
-	victim := exec.Command("setpriv", "--reuid", strconv.Itoa(launcherNumber), "--regid", strconv.Itoa(launcherNumber), "--clear-groups", "sh", "-c", "echo up; exec sleep 1000 # echo")
+	user := strconv.Itoa(w.launcherNumber())
+	victim := exec.Command("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "sh", "-c", "echo up; exec sleep 1000 # echo")
 	out, err := victim.StdoutPipe()
 	w.must(err)
 	w.must(victim.Start())
@@ -394,10 +401,11 @@ func (s *servers) latency(r *running, times int) time.Duration {
 
 // held is how many processes and threads the launcher's user has.
 func (s *servers) held() (n int) {
+	number := s.w.launcherNumber()
 	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	for _, task := range tasks {
 		var st syscall.Stat_t
-		if syscall.Stat(task, &st) == nil && st.Uid == launcherNumber {
+		if syscall.Stat(task, &st) == nil && int(st.Uid) == number {
 			n++
 		}
 	}
