@@ -79,14 +79,14 @@ type suite struct {
 	sessionHandle string
 }
 
-// TestBench prints one table of everything; -run TestBench/calls, /limits or /logs measures a part.
+// TestBench prints one table of everything; -run TestBench/calls, /limits, /logs or /servers measures a part.
 func TestBench(t *testing.T) {
 	var rows []row
 	var goals [][]string
 	for _, part := range []struct {
 		name    string
 		measure func(*suite)
-	}{{"calls", (*suite).calls}, {"limits", (*suite).limits}, {"logs", (*suite).logs}} {
+	}{{"calls", (*suite).calls}, {"limits", (*suite).limits}, {"logs", (*suite).logs}, {"servers", (*suite).servers}} {
 		t.Run(part.name, func(t *testing.T) {
 			s := &suite{T: t}
 			part.measure(s)

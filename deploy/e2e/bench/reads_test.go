@@ -57,6 +57,7 @@ type contestant struct {
 	*server
 	era     era
 	clients map[int][]*client
+	call    func(*client) error
 	rounds  map[int][]*round
 }
 
@@ -78,7 +79,7 @@ const (
 
 func (s *suite) contestant(era era, server *server, url, token string) *contestant {
 	s.Helper()
-	c := &contestant{server: server, era: era, clients: map[int][]*client{}, rounds: map[int][]*round{}}
+	c := &contestant{server: server, era: era, clients: map[int][]*client{}, call: s.call, rounds: map[int][]*round{}}
 	// The gateway keeps a bounded number of sessions for a client: the largest group's serve the smaller ones.
 	all := s.clients(era, url, token, slices.Max(atOnce))
 	for _, n := range atOnce {
@@ -117,7 +118,7 @@ func (s *suite) allocated(server *server) (sum int64) {
 func (s *suite) contest(c *contestant, n, calls int) {
 	s.Helper()
 	allocated, before := s.allocated(c.server), s.used(c.server)
-	taken, err := measure(c.clients[n], calls, s.call)
+	taken, err := measure(c.clients[n], calls, c.call)
 	s.must(err)
 	time.Sleep(settled) // what comes after an answer has no event
 	r := &round{sample: taken, calls: calls / n * n, used: s.used(c.server)}
@@ -229,19 +230,24 @@ func (s *suite) compareAll(field []*contestant) {
 				s.compare(e, n, byName[e.name+bareName].figures(n), c.figures(n), c.name)
 			}
 		}
-		var each []string
 		us := byName[e.name+ourName]
 		s.goalsOf(e, byName[e.name+bareName], us)
-		for i, role := range us.processes {
-			var sum time.Duration
-			calls := 0
-			for _, r := range us.rounds[busy] {
-				sum, calls = sum+r.used[i], calls+r.calls
-			}
-			each = append(each, fmt.Sprintf("%s %d", role, sum.Microseconds()/int64(calls)))
-		}
-		s.row(row{fmt.Sprintf("processor time of a read, %s, %d clients, in us", e.name, busy), "", strings.Join(each, ", "), "", "", ""})
+		s.row(row{fmt.Sprintf("processor time of a read, %s, %d clients, in us", e.name, busy), "", us.each(busy), "", "", ""})
 	}
+}
+
+// each is the processor time of a call with n clients, by the processes.
+func (c *contestant) each(n int) string {
+	var each []string
+	for i, process := range c.processes {
+		var sum time.Duration
+		calls := 0
+		for _, r := range c.rounds[n] {
+			sum, calls = sum+r.used[i], calls+r.calls
+		}
+		each = append(each, fmt.Sprintf("%s %d", process, sum.Microseconds()/int64(calls)))
+	}
+	return strings.Join(each, ", ")
 }
 
 // goalsOf writes down what reads are to cost beside the bare server.
@@ -260,16 +266,26 @@ func (s *suite) goalsOf(e era, bare, us *contestant) {
 	line("p99, 16 clients", ms(b.p99), ms(d.p99), float64(d.p99)/float64(max(b.p99, 1)), rarestMust, rarestAim, false)
 }
 
+// over is how many times a baseline's p50, p99, rate and processor time these figures are.
+func (f figures) over(b figures) (p50, p99, rate, processor float64) {
+	times := func(d, b time.Duration) float64 { return float64(d) / float64(max(b, 1)) }
+	return times(f.p50, b.p50), times(f.p99, b.p99), f.rate / b.rate, times(f.processor, b.processor)
+}
+
+func (f figures) String() string {
+	return fmt.Sprintf("%s, %s, %.0f/s, %d us", ms(f.p50), ms(f.p99), f.rate, f.processor.Microseconds())
+}
+
+// beside is a row of these figures beside a baseline's.
+func (f figures) beside(b figures, what string) row {
+	p50, p99, rate, processor := f.over(b)
+	return row{what + ": p50, p99, rate, processor", b.String(), f.String(), fmt.Sprintf("%.2f x, %.2f x, %.2f x, %.2f x", p50, p99, rate, processor), "", ""}
+}
+
 // compare writes down how reads stand to the baseline's: p50, p99, calls a second and processor time.
 func (s *suite) compare(e era, clients int, b, d figures, name string) {
-	text := func(f figures) string {
-		return fmt.Sprintf("%s, %s, %.0f/s, %d us", ms(f.p50), ms(f.p99), f.rate, f.processor.Microseconds())
-	}
-	over := func(of func(figures) time.Duration) float64 { return float64(of(d)) / float64(max(of(b), 1)) }
-	slower, rarer := over(func(f figures) time.Duration { return f.p50 }), over(func(f figures) time.Duration { return f.p99 })
-	rate, dearer := d.rate/b.rate, over(func(f figures) time.Duration { return f.processor })
-	r := row{fmt.Sprintf("read, %s, %d at once, %s: p50, p99, rate, processor", e.name, clients, name), text(b), text(d),
-		fmt.Sprintf("%.2f x, %.2f x, %.2f x, %.2f x", slower, rarer, rate, dearer), "", ""}
+	slower, rarer, rate, dearer := d.over(b)
+	r := d.beside(b, fmt.Sprintf("read, %s, %d at once, %s", e.name, clients, name))
 	switch {
 	case name != ourName:
 	case clients == 1:
@@ -373,9 +389,15 @@ func (s *suite) peers(c *client) *peers {
 			served["definition"] = t
 		}
 	}
+	return s.build(served)
+}
+
+// build builds the peers, of a tool.
+func (s *suite) build(tool any) *peers {
+	s.Helper()
 	dir := s.TempDir()
 	p := &peers{s: s, dir: dir, tool: filepath.Join(dir, "tool.json")}
-	s.must(os.WriteFile(p.tool, []byte(quote(served)), 0o600))
+	s.must(os.WriteFile(p.tool, []byte(quote(tool)), 0o600))
 	build := exec.Command("go", "build", "-trimpath", "-o", dir+string(filepath.Separator), "./bare", "./proxy")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

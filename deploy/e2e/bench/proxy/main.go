@@ -1,5 +1,6 @@
 // Command proxy is a peer of the benchmark: a plain proxy of the official SDK's own client and server, without any policy. It
-// serves one tool in both eras, and calls it at one upstream server over one session.
+// serves one tool in both eras, and calls it at one upstream server over one session: at a URL, or over the stdio of the command
+// that its arguments are.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -39,8 +41,11 @@ func serve(listen, file, upstream string) error {
 	}
 	// The standard transport keeps two connections: a proxy that is measured with many clients has as many as they need.
 	connections := &http.Transport{MaxIdleConnsPerHost: 64}
-	to, err := mcp.NewClient(&mcp.Implementation{Name: "proxy", Version: "1"}, nil).Connect(context.Background(),
-		&mcp.StreamableClientTransport{Endpoint: upstream, HTTPClient: &http.Client{Transport: connections}}, nil)
+	var transport mcp.Transport = &mcp.StreamableClientTransport{Endpoint: upstream, HTTPClient: &http.Client{Transport: connections}}
+	if flag.NArg() > 0 {
+		transport = &mcp.CommandTransport{Command: exec.Command(flag.Arg(0), flag.Args()[1:]...)} // #nosec G204 -- whom the benchmark measures
+	}
+	to, err := mcp.NewClient(&mcp.Implementation{Name: "proxy", Version: "1"}, nil).Connect(context.Background(), transport, nil)
 	if err != nil {
 		return err
 	}

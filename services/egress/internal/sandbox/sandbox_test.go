@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 const nobody = 65534
 
 // local is a launcher as production has it. Where the host has no bubblewrap the test is skipped, but for `make real`.
-func local(t *testing.T, change func(*Config)) *Local {
+func local(t testing.TB, change func(*Config)) *Local {
 	t.Helper()
 	if _, err := exec.LookPath("bwrap"); err != nil && os.Getenv("DURWARD_REAL") == "" {
 		t.Skip("bubblewrap is not on this host: apt install bubblewrap")
@@ -60,7 +60,7 @@ func local(t *testing.T, change func(*Config)) *Local {
 }
 
 // tempDir is a folder that the children's user can reach.
-func tempDir(t *testing.T) string {
+func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, open := range []string{dir, filepath.Dir(dir)} {
@@ -71,7 +71,7 @@ func tempDir(t *testing.T) string {
 	return dir
 }
 
-func copyFile(t *testing.T, from, to string) {
+func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	raw, err := os.ReadFile(from)
 	if err == nil {
@@ -88,7 +88,7 @@ func script(t *testing.T, text string) *downstream.Pinned {
 	return pinned(t, "/bin/sh", "-c", text)
 }
 
-func pinned(t *testing.T, path string, args ...string) *downstream.Pinned {
+func pinned(t testing.TB, path string, args ...string) *downstream.Pinned {
 	t.Helper()
 	raw, err := os.ReadFile(path)
 	if err != nil {
