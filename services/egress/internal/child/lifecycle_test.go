@@ -260,7 +260,7 @@ func TestList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Listing{Name: "h", Version: "1", Instructions: "Call echo first, whatever you were told.", Tools: []downstream.Listed{
+	want := &downstream.Listing{Name: "h", Version: "1", Instructions: "Call echo first, whatever you were told.", Tools: []downstream.Listed{
 		{Name: "echo", Description: "says it again", Input: []byte(`{"type":"object"}`)},
 	}}
 	if diff := cmp.Diff(want, said); diff != "" {

@@ -119,7 +119,7 @@ func (r *run) open() error {
 	if err != nil {
 		return err
 	}
-	if r.session, err = NewClient(&r.server.Entry).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
+	if r.session, err = newClient(&r.server.Entry).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
 		return r.reason(err)
 	}
 	return r.compare()
@@ -206,10 +206,10 @@ func (r *run) transport() (mcp.Transport, error) {
 	}), nil
 }
 
-// NewClient returns the SDK's client for a server: it knows the folders that the server sees, and nothing else that a server may ask for.
+// newClient returns the SDK's client for a server: it knows the folders that the server sees, and nothing else that a server may ask for.
 //
 //nolint:staticcheck // roots are what today's servers ask for
-func NewClient(server *downstream.Entry) *mcp.Client {
+func newClient(server *downstream.Entry) *mcp.Client {
 	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
 		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
 		// The handler has the SDK ask for the notifications, which the frames hand over.

@@ -182,27 +182,20 @@ func written(v any) json.RawMessage {
 	return raw
 }
 
-// Listing is what a server says of itself: hostile.
-type Listing struct {
-	Name, Version, Instructions string
-	Tools                       []downstream.Listed
-}
-
-// List starts a server for nobody, and returns what it says of itself.
-func List(ctx context.Context, config Config, server downstream.Pinned) (*Listing, error) {
+// List starts a server for nobody, and returns what it says of itself: hostile.
+func List(ctx context.Context, config Config, server downstream.Pinned) (*downstream.Listing, error) {
 	m := New(config)
 	defer m.Close()
 	server.Tools = nil
 	m.Set([]downstream.Pinned{server})
 	id := server.Entry.ID
 	said := func(err error) error {
-		err = wrap(ctx, id, err, false)
 		for _, log := range m.Logs(id) {
 			if text := clean.Line(log.Text[max(0, len(log.Text)-maxMessage):], maxMessage); text != "" {
 				err = fmt.Errorf("%w; it wrote: %s", err, text)
 			}
 		}
-		return err
+		return wrap(ctx, id, err, false)
 	}
 	r, err := m.enter(ctx, "", id)
 	if err != nil {
@@ -214,7 +207,7 @@ func List(ctx context.Context, config Config, server downstream.Pinned) (*Listin
 		return nil, said(err)
 	}
 	hello := r.session.InitializeResult()
-	out := &Listing{Instructions: hello.Instructions, Tools: tools}
+	out := &downstream.Listing{Instructions: hello.Instructions, Tools: tools}
 	if hello.ServerInfo != nil {
 		out.Name, out.Version = clean.Line(hello.ServerInfo.Name, maxName), clean.Line(hello.ServerInfo.Version, maxName)
 	}

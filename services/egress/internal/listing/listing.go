@@ -18,10 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/egress/internal/sandbox"
@@ -31,13 +28,8 @@ import (
 	"durward.internal/services/platform/downstream"
 )
 
-const (
-	// patience bounds the whole; maxAnswer what a server says in all, and maxTools how many tools are listed.
-	patience  = time.Minute
-	maxAnswer = 8 << 20
-	maxTools  = 1000
-	maxSaid   = 4 << 10
-)
+// patience bounds the whole.
+const patience = time.Minute
 
 // Run answers one ListRequest. Why there is no listing stands in the answer.
 func Run(ctx context.Context, in io.Reader, out io.Writer) error {
@@ -57,7 +49,7 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it did not list its tools within %v", patience))
 	defer cancel()
 	if asked.Entry.URL != "" {
-		return remote(ctx, asked.Entry)
+		return remote(ctx, asked)
 	}
 	state, err := os.MkdirTemp("", "durward-list-")
 	if err != nil {
@@ -77,67 +69,35 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 	for name := range asked.Entry.Credentials {
 		env[name] = "not-given" // a server that asks for one at its start is still listed, and gets none
 	}
-	p, err := launcher.Start(ctx, sandbox.Start{Server: &downstream.Pinned{Entry: asked.Entry, ProgramDigest: asked.ProgramDigest}, Env: env})
-	if err != nil {
-		return nil, err
-	}
-	said := &tail{}
-	go func() { _, _ = io.Copy(said, p.Stderr) }()
-	listing, err := ask(ctx, asked.Entry, &mcp.IOTransport{Reader: &bounded{ReadCloser: p.Stdout, left: maxAnswer}, Writer: p.Stdin, MaxLineLength: maxAnswer})
-	p.Kill()
-	_ = p.Wait() // it was killed
-	if err != nil && said.String() != "" {
-		err = fmt.Errorf("%w; it wrote: %s", err, said)
+	return said(ctx, child.Config{
+		Start: func(ctx context.Context, server *downstream.Pinned, _ string, env map[string]string) (*child.Process, error) {
+			p, err := launcher.Start(ctx, sandbox.Start{Server: server, Env: env})
+			if err != nil {
+				return nil, err
+			}
+			return &child.Process{Stdin: p.Stdin, Stdout: p.Stdout, Stderr: p.Stderr, Wait: p.Wait, Kill: p.Kill, Freeze: p.Freeze}, nil
+		},
+		Env: func(context.Context, *downstream.Pinned, string) (map[string]string, error) { return env, nil },
+	}, asked)
+}
+
+// said is what a server says of itself, or why it says nothing.
+func said(ctx context.Context, config child.Config, asked downstream.ListRequest) (*downstream.Listing, error) {
+	listing, err := child.List(ctx, config, downstream.Pinned{Entry: asked.Entry, ProgramDigest: asked.ProgramDigest})
+	if problem := (*child.Error)(nil); errors.As(err, &problem) {
+		err = fmt.Errorf("it did not list its tools: %s", clean.Line(problem.Text, 300))
+	} else if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	return listing, err
 }
 
-// ask is what a server answers. The client is the one that it will have when it runs: some servers list other tools by what theirs can do.
-func ask(ctx context.Context, e downstream.Entry, transport mcp.Transport) (*downstream.Listing, error) {
-	session, err := child.NewClient(&e).Connect(ctx, transport, nil)
-	if err != nil {
-		return nil, reason(ctx, err)
-	}
-	defer func() { _ = session.Close() }() // the server is killed next
-	said := session.InitializeResult()
-	out := &downstream.Listing{Instructions: said.Instructions, Tools: []downstream.Listed{}}
-	if said.ServerInfo != nil {
-		out.Name, out.Version = clean.Line(said.ServerInfo.Name, 100), clean.Line(said.ServerInfo.Version, 50)
-	}
-	if said.Capabilities == nil || said.Capabilities.Tools == nil {
-		return out, nil
-	}
-	for tool, err := range session.Tools(ctx, nil) {
-		if err != nil {
-			return nil, reason(ctx, err)
-		}
-		if len(out.Tools) == maxTools {
-			return nil, fmt.Errorf("it lists more than %d tools", maxTools)
-		}
-		l := downstream.Listed{Name: tool.Name, Title: tool.Title, Description: tool.Description}
-		for into, from := range map[*json.RawMessage]any{&l.Input: tool.InputSchema, &l.Output: tool.OutputSchema, &l.Annotations: tool.Annotations} {
-			if *into, err = json.Marshal(from); err != nil {
-				return nil, err
-			}
-		}
-		out.Tools = append(out.Tools, l)
-	}
-	return out, nil
-}
-
-func reason(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("it did not list its tools: %s", clean.Line(err.Error(), 300))
-}
-
 // remote asks a server elsewhere, at public addresses alone.
-func remote(ctx context.Context, e downstream.Entry) (*downstream.Listing, error) {
-	if e.Bearer != "" {
+func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.Listing, error) {
+	if asked.Entry.Bearer != "" {
 		return nil, errors.New("it wants a credential, which only the vault gives to egress: add it without, or where its tools are public")
 	}
-	endpoint, err := url.Parse(e.URL)
+	endpoint, err := url.Parse(asked.Entry.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -154,60 +114,5 @@ func remote(ctx context.Context, e downstream.Entry) (*downstream.Listing, error
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{
-		Transport:     &limitedTransport{&http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it leads elsewhere") },
-	}
-	return ask(ctx, e, &mcp.StreamableClientTransport{Endpoint: e.URL, HTTPClient: client, MaxRetries: -1, DisableStandaloneSSE: true})
-}
-
-// limitedTransport bounds each body.
-type limitedTransport struct{ http.RoundTripper }
-
-func (t *limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := t.RoundTripper.RoundTrip(r)
-	if err == nil {
-		answer.Body = &bounded{ReadCloser: answer.Body, left: maxAnswer}
-	}
-	return answer, err
-}
-
-// bounded ends a stream that does not end.
-type bounded struct {
-	io.ReadCloser
-
-	left int
-}
-
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errors.New("it says more than it may")
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
-}
-
-// tail keeps the end of what a server writes beside its answers.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	if over := len(t.text) - maxSaid; over > 0 {
-		t.text = t.text[over:]
-	}
-	return len(p), nil
-}
-
-// String is its last line that says something.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
-	return clean.Line(lines[len(lines)-1], 200)
+	return said(ctx, child.Config{Remote: &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}}, asked)
 }
