@@ -20,6 +20,7 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
@@ -121,7 +122,7 @@ func (n *notes) ref(tool string) *callv1.ToolRef {
 	for _, t := range n.tools {
 		if t.Name == tool {
 			digest := t.Digest("notes")
-			return &callv1.ToolRef{Name: "notes" + downstream.Separator + tool, Source: downstream.Source("notes"), DefinitionDigest: digest[:]}
+			return &callv1.ToolRef{Name: contract.ServerTool("notes", tool), Source: contract.ServerSource("notes"), DefinitionDigest: digest[:]}
 		}
 	}
 	n.w.t.Fatalf("the server has no tool %s", tool)

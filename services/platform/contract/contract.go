@@ -145,7 +145,7 @@ func Lookup(name string) (Tool, bool) {
 	if t, ok := Native(name); ok {
 		return t, true
 	}
-	return among(pinnedTools(), name)
+	return Pinned(name)
 }
 
 // Native finds a tool of the compiled contract alone.

@@ -34,8 +34,14 @@ type Foreign struct {
 	Check func(arguments []byte) error
 }
 
-// sourceServers begins the source of a server's tool.
-const sourceServers = "mcp:"
+// Separator stands between a server's id and its tool's name.
+const Separator = "__"
+
+// ServerTool is how a server's tool is called here.
+func ServerTool(server, tool string) string { return server + Separator + tool }
+
+// ServerSource is where a server's tools are from.
+func ServerSource(server string) string { return "mcp:" + server }
 
 // Definition is what a human pinned of a tool.
 type Definition struct {
@@ -51,7 +57,10 @@ type Definition struct {
 	Shell bool
 }
 
-var pinned atomic.Pointer[[]Tool]
+// arrived are the pinned tools of this process, alone and with the contract's own, each sorted by name.
+type arrived struct{ pinned, all []Tool }
+
+var current atomic.Pointer[arrived]
 
 // ServersMethod is the RPC of every pinned tool.
 var ServersMethod = egressv1.File_durward_egress_v1_tools_proto.Services().ByName("ServerService").Methods().ByName("CallServerTool")
@@ -75,7 +84,9 @@ func Pin(definitions []Definition) error {
 			return fmt.Errorf("two tools are called %s", tools[i].Name)
 		}
 	}
-	pinned.Store(&tools)
+	all := append(Tools(), tools...)
+	slices.SortFunc(all, byName)
+	current.Store(&arrived{tools, all})
 	return nil
 }
 
@@ -83,21 +94,23 @@ func byName(a, b Tool) int { return strings.Compare(a.Name, b.Name) }
 
 // All returns the tools of the compiled contract and those that are pinned, sorted by name. The slice is the caller's.
 func All() []Tool {
-	tools := append(Tools(), pinnedTools()...)
-	slices.SortFunc(tools, byName)
-	return tools
+	if c := current.Load(); c != nil {
+		return slices.Clone(c.all)
+	}
+	return Tools()
 }
 
-func pinnedTools() []Tool {
-	if tools := pinned.Load(); tools != nil {
-		return *tools
+// Pinned finds one of the pinned tools.
+func Pinned(name string) (Tool, bool) {
+	if c := current.Load(); c != nil {
+		return among(c.pinned, name)
 	}
-	return nil
+	return Tool{}, false
 }
 
 func (d Definition) tool() Tool {
 	t := Tool{
-		Name: d.Server + "__" + d.Name, Title: d.Title, Description: d.Description, Tier: d.Tier, Source: sourceServers + d.Server, OneCall: true,
+		Name: ServerTool(d.Server, d.Name), Title: d.Title, Description: d.Description, Tier: d.Tier, Source: ServerSource(d.Server), OneCall: true,
 		Leaves: true, // what a stranger's program does with it is out of our hands: its intent is recorded before, and a halt ends it
 		Method: ServersMethod, FullMethod: fullMethod(ServersMethod), Sink: ServersSink, DefinitionDigest: d.Digest,
 		InputSchema: d.Input, ResultSchema: map[string]any{"type": "object"}, OpenResult: true, Foreign: &d.Foreign,
@@ -117,8 +130,8 @@ func OfServers(request any) (Tool, bool, error) {
 	if !is {
 		return Tool{}, false, nil
 	}
-	t, ok := Lookup(call.GetTool())
-	if !ok || t.Foreign == nil {
+	t, ok := Pinned(call.GetTool())
+	if !ok {
 		return Tool{}, true, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(errors.New("no such tool is pinned here")))
 	}
 	_, err := t.Decode([]byte(call.GetArgumentsJcs()))

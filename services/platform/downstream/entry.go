@@ -12,13 +12,11 @@ const (
 	MaxServers = 20
 	// MaxToolName is the most characters of SERVER__TOOL.
 	MaxToolName = 64
-	// Separator stands between a server's id and its tool's name.
-	Separator = "__"
 )
 
 // Entry is one server of servers.yaml. Exactly one of Program, NPM and URL is set.
 type Entry struct {
-	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + Separator.
+	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + contract.Separator.
 	ID string
 	// Program is an executable and its arguments; NPM a package; URL a remote server's Streamable HTTP endpoint, over https.
 	Program *Program

@@ -13,6 +13,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/contract"
 )
 
 // Pinned is one server as a human accepted it: what is signed in servers.lock. Nothing that a server or egress says at run time is in
@@ -30,7 +31,7 @@ type Pinned struct {
 
 // Tool is a whole definition as it was cleaned, shown and signed.
 type Tool struct {
-	// Name is the server's own; the agent sees ID + Separator + Name.
+	// Name is the server's own; the agent sees ID + contract.Separator + Name.
 	Name, Title, Description string
 	// Input and Output are JSON Schemas in RFC 8785 form; Output may be empty.
 	Input, Output json.RawMessage
@@ -41,9 +42,6 @@ type Tool struct {
 	// Instructions are the server's, which agents read with each of its tools.
 	Instructions string
 }
-
-// Source is where a server's tools are from.
-func Source(server string) string { return "mcp:" + server }
 
 // Lock is servers.lock.
 type Lock struct {
@@ -85,10 +83,8 @@ type (
 // tiers by their names in the lock.
 var tiers = map[string]optionsv1.Tier{"READ": optionsv1.Tier_TIER_READ, "WRITE": optionsv1.Tier_TIER_WRITE, "DESTRUCTIVE": optionsv1.Tier_TIER_DESTRUCTIVE}
 
-func tierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }
-
 func (t Tool) lock() lockTool {
-	return lockTool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, tierName(t.Tier), t.Roles}
+	return lockTool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, contract.TierName(t.Tier), t.Roles}
 }
 
 // Digest is SHA-256 of the whole definition as agents and humans get to see it, of that server's tool: what grants are for.
@@ -98,7 +94,7 @@ func (t Tool) Digest(server string) [32]byte {
 		Server       string `json:"server"`
 		Source       string `json:"source"`
 		Instructions string `json:"instructions"`
-	}{t.lock(), server, Source(server), t.Instructions})
+	}{t.lock(), server, contract.ServerSource(server), t.Instructions})
 	if err != nil {
 		// ReadLock and Clean let no such tool through; what nobody signed is covered by nothing.
 		return [32]byte{}
@@ -228,7 +224,7 @@ func (s lockServer) pinned() (p Pinned, err error) {
 	for _, t := range s.Tools {
 		tool := Tool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, tiers[t.Tier], t.Roles, s.Instructions}
 		if err := tool.check(s.ID); err != nil {
-			return p, fmt.Errorf("%s%s%s: %w", s.ID, Separator, t.Name, err)
+			return p, fmt.Errorf("%s: %w", contract.ServerTool(s.ID, t.Name), err)
 		}
 		p.Tools = append(p.Tools, tool)
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
@@ -57,9 +58,10 @@ func New(registry prometheus.Registerer, service string) *Calls {
 func (c *Calls) Unary() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		tool, ok := c.tools[info.FullMethod]
-		if pinned, is, err := contract.OfServers(request); is {
-			if tool, ok = pinned.Name, true; err != nil {
-				tool = span.Unknown
+		if call, is := request.(*egressv1.CallServerToolRequest); is {
+			tool, ok = span.Unknown, true
+			if pinned, known := contract.Pinned(call.GetTool()); known {
+				tool = pinned.Name
 			}
 		}
 		if !ok {

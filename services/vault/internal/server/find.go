@@ -41,13 +41,7 @@ func (s *toolService) theirs(ctx context.Context, q *question) ([]contract.Tool,
 	if err := s.admit(ctx, q); err != nil {
 		return nil, err
 	}
-	var out []contract.Tool
-	for _, name := range s.callable(s.judge(q.opened, q.client)) {
-		if t, ok := contract.Lookup(name); ok {
-			out = append(out, t)
-		}
-	}
-	return out, nil
+	return s.callable(s.judge(q.opened, q.client)), nil
 }
 
 // shown records that the session was shown something, with what it asked for.

@@ -34,10 +34,10 @@ func (s *Server) judgeClient(client *clients.Client) decision.Judge {
 	return decision.Of(s.Security.Current(), client, s.Now())
 }
 
-// callable names the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
+// callable are the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
 // own those that its permit names.
-func (s *Server) callable(j decision.Judge) []string {
-	var names []string
+func (s *Server) callable(j decision.Judge) []contract.Tool {
+	var tools []contract.Tool
 	for _, tool := range contract.All() {
 		own := tool.Sink == optionsv1.Role_ROLE_VAULT
 		if _, served := s.sinks[tool.Sink]; !served && !own {
@@ -46,10 +46,18 @@ func (s *Server) callable(j decision.Judge) []string {
 		verdict, certain := j.Always(tool)
 		denied := certain && verdict == policy.Deny
 		if own && j.Permitted(tool, own) || !own && !denied {
-			names = append(names, tool.Name)
+			tools = append(tools, tool)
 		}
 	}
-	return names
+	return tools
+}
+
+func names(tools []contract.Tool) []string {
+	out := make([]string, len(tools))
+	for i, tool := range tools {
+		out[i] = tool.Name
+	}
+	return out
 }
 
 // stillAllowed judges an operation again, by the rules as they are when a human approves it or somebody comes to carry it out: what a

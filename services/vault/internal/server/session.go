@@ -118,7 +118,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	}
 	return &vaultv1.OpenSessionResponse{
 		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).Call.Ceiling,
-		KeyBound: client.KeyBound(), Permits: permits, Tools: s.callable(s.judge(opened, client)), ExpiresAt: timestamppb.New(opened.ExpiresAt()),
+		KeyBound: client.KeyBound(), Permits: permits, Tools: names(s.callable(s.judge(opened, client))), ExpiresAt: timestamppb.New(opened.ExpiresAt()),
 		IdleTimeoutS: uint32(opened.Idle.Seconds()),
 	}, nil
 }
@@ -188,7 +188,7 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
-	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: s.callable(s.judge(opened, client))}, nil
+	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: names(s.callable(s.judge(opened, client)))}, nil
 }
 
 // CloseSession ends a session; closing what is not open is no error.

@@ -45,7 +45,7 @@ type tool struct {
 
 func toolOf(server string, t downstream.Tool) tool {
 	digest := t.Digest(server)
-	return tool{server + downstream.Separator + t.Name, contract.TierName(t.Tier), t.Title, t.Description, t.Input, t.Output, t.Annotations, t.Roles,
+	return tool{contract.ServerTool(server, t.Name), contract.TierName(t.Tier), t.Title, t.Description, t.Input, t.Output, t.Annotations, t.Roles,
 		canonical.FormatDigest(digest[:])}
 }
 
@@ -231,7 +231,7 @@ func (a *app) tools(p downstream.Pinned) {
 		case "DESTRUCTIVE":
 			tier = out.Red(tier)
 		}
-		out.Printf("%s  %s\n", out.Bold(p.Entry.ID+downstream.Separator+t.Name), tier)
+		out.Printf("%s  %s\n", out.Bold(contract.ServerTool(p.Entry.ID, t.Name)), tier)
 		if t.Title != "" {
 			out.Printf("%s\n", quoted(t.Title))
 		}
