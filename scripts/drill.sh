@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Attacks the built programs and prints a line for each attack; any effect, or a negative control that shows none, fails.
 # scripts/drill.sh 'gateway-.*' runs those that match. Attacks that repeat one thing very often take a sample, and those on
-# switches run once; with DURWARD_FULL=1 they do so at full size, and 3 times. WORLDS says how many installations run at once.
+# switches run once; with DURWARD_FULL=1 they do so at full size, and 3 times. WORLDS says how many installations run at once: three a core.
 # Lines on audit's syscalls need strace (scripts/install-real.sh strace), and say so where there is none. Those on other people's servers
 # need root and bubblewrap, which is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ "$(id -u)" != 0 ] || scripts/install-real.sh sandbox
 cd deploy/e2e/drill
-exec go test -tags drill -count=1 -timeout 90m -run TestDrill -args -worlds "${WORLDS:-8}" -lines "${1:-.}"
+exec go test -tags drill -count=1 -timeout 90m -run TestDrill -args -worlds "${WORLDS:-$((3 * $(nproc)))}" -lines "${1:-.}"

@@ -32,11 +32,16 @@ const logged = "Tr0ub4dor-and-3"
 func secretsInLogs(w *world) (trials, effects int) {
 	s := w.open()
 	for range 20 {
-		allowed, err := w.authorise(s.handle, "service_logs", victim)
-		w.must(err)
-		answer, err := w.execute(w.gatewayExecutor, "service_logs", victim, rpc.MetadataGrant, marshal(allowed.GetGrant()))
-		w.must(err)
-		log := answer.(*executorv1.ServiceLogsResponse).GetLog()
+		var log string
+		harness.Eventually(w.t, "the log is read", func() error { // a busy vault looks through nothing, and says so
+			allowed, err := w.authorise(s.handle, "service_logs", victim)
+			w.must(err)
+			answer, err := w.execute(w.gatewayExecutor, "service_logs", victim, rpc.MetadataGrant, marshal(allowed.GetGrant()))
+			if err == nil {
+				log = answer.(*executorv1.ServiceLogsResponse).GetLog()
+			}
+			return err
+		})
 		trials++
 		if strings.Contains(log, logged) {
 			effects++
