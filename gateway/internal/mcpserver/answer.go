@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/picture"
 )
 
 // answer is an envelope with what goes into the reply's _meta beside it.
@@ -32,6 +33,8 @@ type answer struct {
 	proof string
 	// dangerous is until when the session is in dangerous mode; zero: it is not.
 	dangerous time.Time
+	// pictures are a server's, which no envelope holds.
+	pictures []mcp.Content
 	// fault is for the log.
 	fault *fault.Error
 	// form is how the envelope is written but for its request id; nil where nobody remembers.
@@ -45,9 +48,10 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 		r.Next = nil // nothing is named that the client may not call
 	}
 	render := envelope.Result
+	var pictures []mcp.Content
 	answered, foreign := response.(*egressv1.CallServerToolResponse)
 	if foreign {
-		render = envelope.ServerResult
+		render, pictures = envelope.ServerResult, picturesOf(answered)
 	}
 	result, err := render(response)
 	if err != nil {
@@ -74,7 +78,17 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 	if config, ok := reply.Response.(*vaultv1.SecurityConfigResponse); ok {
 		call.Session.Lower(config.GetTierCeiling())
 	}
-	return answer{Envelope: out, receipt: reply.Outcome.GetReceipt()}, nil
+	return answer{Envelope: out, receipt: reply.Outcome.GetReceipt(), pictures: pictures}, nil
+}
+
+// picturesOf returns the pictures of a server's result. Egress has checked them; nothing is believed because of it.
+func picturesOf(r *egressv1.CallServerToolResponse) (out []mcp.Content) {
+	for _, c := range r.GetContent() {
+		if len(c.GetData()) > 0 && len(out) < picture.Most && picture.Check(c.GetMediaType(), c.GetData()) == nil {
+			out = append(out, &mcp.ImageContent{MIMEType: c.GetMediaType(), Data: c.GetData()})
+		}
+	}
+	return out
 }
 
 // shortLines returns what a sink says beside a result, bounded.
@@ -143,7 +157,7 @@ func (s *Server) final(call *httpfront.Call, out answer) answer {
 	return s.banner(call, out)
 }
 
-// result writes an envelope as text and as structured content, byte for byte the same JSON.
+// result writes an envelope as text and as structured content, byte for byte the same JSON, and a server's pictures after it.
 func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (*mcp.CallToolResult, error) {
 	out = s.final(call, out)
 	raw, err := out.JSON()
@@ -153,7 +167,7 @@ func (s *Server) result(ctx context.Context, call *httpfront.Call, out answer) (
 	}
 	return &mcp.CallToolResult{
 		Meta:              metaOf(call, out),
-		Content:           []mcp.Content{&mcp.TextContent{Text: string(raw)}},
+		Content:           append([]mcp.Content{&mcp.TextContent{Text: string(raw)}}, out.pictures...),
 		StructuredContent: json.RawMessage(raw),
 		IsError:           out.IsError(),
 	}, nil

@@ -369,6 +369,12 @@ func FromCatalog(fd protoreflect.FieldDescriptor) bool {
 	return origin == optionsv1.Origin_ORIGIN_CATALOGUE
 }
 
+// unseen reports whether the contract lets bytes of a stranger's leave that nobody can look through.
+func unseen(fd protoreflect.FieldDescriptor) bool {
+	origin, _ := proto.GetExtension(fd.Options(), optionsv1.E_Origin).(optionsv1.Origin)
+	return origin == optionsv1.Origin_ORIGIN_UNSEEN && fd.Kind() == protoreflect.BytesKind
+}
+
 // OutsideFields returns the response fields of the tool whose text a program or a stranger wrote. A sink that cannot
 // tokenise must not serve a tool that has any.
 func (t Tool) OutsideFields() []string { return outsideFields(t.Method) }
@@ -401,7 +407,7 @@ func Opaque(d protoreflect.MessageDescriptor) []string {
 			value = fd.MapValue()
 		}
 		foreign := value.Message() != nil && value.Message().ParentFile().Package() != d.ParentFile().Package() && holdsText(value.Message())
-		if !FromCatalog(fd) && (!lookedThrough(value.Kind()) || foreign) {
+		if !FromCatalog(fd) && !unseen(fd) && (!lookedThrough(value.Kind()) || foreign) {
 			out = append(out, path)
 		}
 	})

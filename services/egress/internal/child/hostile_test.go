@@ -146,7 +146,10 @@ func (h *hostile) list(message asked) {
 func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 	id := message.ID
 	switch h.mode {
-	case "line":
+	case "line", "picture":
+		if h.mode == "picture" {
+			fmt.Fprintf(h.out, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"image","mimeType":"image/png","data":"`, id)
+		}
 		chunk := bytes.Repeat([]byte("a"), 1<<20)
 		for range 100 {
 			if _, err := h.out.Write(chunk); err != nil {

@@ -88,6 +88,7 @@ func TestHostile(t *testing.T) {
 	}
 	for mode, want := range map[string]string{
 		"line":         "it sent a message of more than 4 MiB",
+		"picture":      "it sent a message of more than 4 MiB",
 		"endless":      "it did not answer within 700ms",
 		"wrong-id":     "it did not answer within 700ms",
 		"deep":         "what it sent is nested more than 32 deep",

@@ -3,27 +3,23 @@ package child
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/picture"
 )
 
 const (
-	// maxResult bounds a result, in bytes, and maxPieces in pieces of content.
+	// maxResult bounds a result without its pictures, in bytes, and maxPieces in pieces of content.
 	maxResult = 1 << 20
 	maxPieces = 1000
 	// maxName is the most characters of a name and of a type, maxURI of a URI.
 	maxName = 200
 	maxURI  = 2000
 )
-
-// pictures are the types of images that are passed on, if the entry says so.
-var pictures = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
 
 // rebuild makes a result anew from what the SDK read.
 func rebuild(in *mcp.CallToolResult, images bool) (Result, error) {
@@ -34,11 +30,14 @@ func rebuild(in *mcp.CallToolResult, images bool) (Result, error) {
 		return Result{}, fmt.Errorf("its result has more than %d pieces", maxPieces)
 	}
 	out := Result{IsError: in.IsError}
-	size := 0
+	size, pictures := 0, 0
+	if images {
+		pictures = picture.Most
+	}
 	for _, piece := range in.Content {
-		made := content(piece, images)
+		made := content(piece, &pictures)
 		out.Content = append(out.Content, made)
-		size += len(made.Text) + len(made.URI) + len(made.MIME) + len(made.Data)
+		size += len(made.Text) + len(made.URI) + len(made.MIME)
 	}
 	if in.StructuredContent != nil {
 		shown, err := cleaned(in.StructuredContent)
@@ -58,14 +57,15 @@ func rebuild(in *mcp.CallToolResult, images bool) (Result, error) {
 	return out, nil
 }
 
-func content(piece mcp.Content, images bool) Content {
+// content is what is passed on of one piece. pictures is how many more pictures may be.
+func content(piece mcp.Content, pictures *int) Content {
 	switch piece := piece.(type) {
 	case *mcp.TextContent:
 		return Content{Kind: Text, Text: clean.Block(piece.Text, clean.Whole)}
 	case *mcp.ImageContent:
-		return picture("image", piece.Data, piece.MIMEType, images)
+		return shown("image", piece.Data, piece.MIMEType, pictures)
 	case *mcp.AudioContent:
-		return picture("audio", piece.Data, piece.MIMEType, false)
+		return note("audio", piece.Data, piece.MIMEType, "no sound passes")
 	case *mcp.ResourceLink:
 		name := clean.Line(piece.Name, maxName)
 		if address := webAddress(piece.URI); address != "" {
@@ -77,7 +77,7 @@ func content(piece mcp.Content, images bool) Content {
 		switch {
 		case r == nil:
 		case r.Blob != nil:
-			return picture("resource", r.Blob, r.MIMEType, images)
+			return shown("resource", r.Blob, r.MIMEType, pictures)
 		default:
 			return Content{
 				Kind: Resource, Text: clean.Block(r.Text, clean.Whole), URI: webAddress(r.URI), MIME: clean.Line(r.MIMEType, maxName),
@@ -87,12 +87,22 @@ func content(piece mcp.Content, images bool) Content {
 	return Content{Kind: Text, Text: "[content of a kind that is not passed on]"}
 }
 
-// picture passes on an image whose bytes are what its type says; a note stands for everything else.
-func picture(what string, data []byte, mime string, passed bool) Content {
-	if passed && slices.Contains(pictures, mime) && http.DetectContentType(data) == mime {
-		return Content{Kind: Image, Data: data, MIME: mime}
+// shown passes on an image whose bytes are what its type says; a note stands for everything else.
+func shown(what string, data []byte, mime string, pictures *int) Content {
+	why := picture.Check(mime, data)
+	switch {
+	case why != nil:
+		return note(what, data, mime, why.Error())
+	case *pictures == 0:
+		return note(what, data, mime, fmt.Sprintf("pictures pass where the server's entry says images, and %d a result", picture.Most))
 	}
-	return Content{Kind: Text, Text: fmt.Sprintf("[%s that is not passed on: %s, %d bytes]", what, clean.Line(mime, maxName), len(data))}
+	*pictures--
+	return Content{Kind: Image, Data: data, MIME: mime}
+}
+
+// note says what was left out, and why.
+func note(what string, data []byte, mime, why string) Content {
+	return Content{Kind: Text, Text: fmt.Sprintf("[%s that is not passed on: %s, %d bytes; %s]", what, clean.Line(mime, maxName), len(data), why)}
 }
 
 // webAddress returns an https or http URI, and nothing of any other.

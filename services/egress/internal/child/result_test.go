@@ -2,6 +2,7 @@ package child
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,9 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"durward.internal/services/platform/picture"
 )
 
-const png = "\x89PNG\r\n\x1a\n and more"
+// png is a picture of one pixel.
+const png = "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f\x15\xc4\x89"
 
 // TestContent: each kind of content becomes what is passed on of it.
 func TestContent(t *testing.T) {
@@ -23,19 +27,19 @@ func TestContent(t *testing.T) {
 		"image": {&mcp.ImageContent{Data: []byte(png), MIMEType: "image/png"}, true, Content{Kind: Image, Data: []byte(png), MIME: "image/png"}},
 		"image where none is wanted": {
 			&mcp.ImageContent{Data: []byte(png), MIMEType: "image/png"}, false,
-			Content{Kind: Text, Text: "[image that is not passed on: image/png, 17 bytes]"},
+			Content{Kind: Text, Text: "[image that is not passed on: image/png, 33 bytes; pictures pass where the server's entry says images, and 4 a result]"},
 		},
 		"image that is something else": {
 			&mcp.ImageContent{Data: []byte("<script>"), MIMEType: "image/png"}, true,
-			Content{Kind: Text, Text: "[image that is not passed on: image/png, 8 bytes]"},
+			Content{Kind: Text, Text: "[image that is not passed on: image/png, 8 bytes; its bytes are not of that type]"},
 		},
 		"image of a kind that runs programs": {
 			&mcp.ImageContent{Data: []byte("<svg/>"), MIMEType: "image/svg+xml\x1b[31m"}, true,
-			Content{Kind: Text, Text: "[image that is not passed on: image/svg+xml, 6 bytes]"},
+			Content{Kind: Text, Text: "[image that is not passed on: image/svg+xml, 6 bytes; its type is not one that is passed on]"},
 		},
 		"audio": {
 			&mcp.AudioContent{Data: []byte("RIFF"), MIMEType: "audio/wav"}, true,
-			Content{Kind: Text, Text: "[audio that is not passed on: audio/wav, 4 bytes]"},
+			Content{Kind: Text, Text: "[audio that is not passed on: audio/wav, 4 bytes; no sound passes]"},
 		},
 		"link": {
 			&mcp.ResourceLink{URI: "https://example.com/a?b=c", Name: "a\u202eb", MIMEType: "text/html"}, true,
@@ -55,16 +59,42 @@ func TestContent(t *testing.T) {
 		},
 		"bytes of a resource": {
 			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "x:y", Blob: []byte("MZ"), MIMEType: "application/x-dosexec"}}, true,
-			Content{Kind: Text, Text: "[resource that is not passed on: application/x-dosexec, 2 bytes]"},
+			Content{Kind: Text, Text: "[resource that is not passed on: application/x-dosexec, 2 bytes; its type is not one that is passed on]"},
 		},
 		"picture of a resource": {
 			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "x:y", Blob: []byte(png), MIMEType: "image/png"}}, true,
 			Content{Kind: Image, Data: []byte(png), MIME: "image/png"},
 		},
+		"image whose header alone is one": {
+			&mcp.ImageContent{Data: []byte("\x89PNG\r\n\x1a\n<html><script>"), MIMEType: "image/png"}, true,
+			Content{Kind: Text, Text: "[image that is not passed on: image/png, 22 bytes; its bytes are not of that type]"},
+		},
 		"nothing": {&mcp.EmbeddedResource{}, true, Content{Kind: Text, Text: "[content of a kind that is not passed on]"}},
 	} {
-		if diff := cmp.Diff(c.want, content(c.piece, c.images)); diff != "" {
+		pictures := 0
+		if c.images {
+			pictures = 1
+		}
+		if diff := cmp.Diff(c.want, content(c.piece, &pictures)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestPictures: a result has so many and no more, and they count for nothing of what its texts may hold.
+func TestPictures(t *testing.T) {
+	large := append([]byte(png), make([]byte, picture.MaxBytes-len(png))...)
+	many := slices.Repeat([]mcp.Content{&mcp.ImageContent{Data: large, MIMEType: "image/png"}}, picture.Most+2)
+	for images, want := range map[bool]int{true: picture.Most, false: 0} {
+		out, err := rebuild(&mcp.CallToolResult{Content: many}, images)
+		passed := 0
+		for _, c := range out.Content {
+			if c.Kind == Image {
+				passed++
+			}
+		}
+		if err != nil || passed != want || len(out.Content) != len(many) {
+			t.Errorf("images %t: %d of %d pictures pass, %v", images, passed, len(out.Content), err)
 		}
 	}
 }

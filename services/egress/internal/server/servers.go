@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,6 +87,11 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 		}
 	}
 	sink.Summarise(ctx, summary)
+	for i, c := range result.Content {
+		if c.Kind == child.Image {
+			sink.Detail(ctx, fmt.Sprintf("picture_%d", i), fmt.Sprintf("%s of %d bytes, SHA-256 %x", c.MIME, len(c.Data), sha256.Sum256(c.Data)))
+		}
+	}
 	return response(result)
 }
 
@@ -166,14 +172,14 @@ func inFolders(box downstream.Sandbox, value any) bool {
 func response(result child.Result) (*egressv1.CallServerToolResponse, error) {
 	out := &egressv1.CallServerToolResponse{Failed: result.IsError}
 	for _, c := range result.Content {
-		part := &egressv1.ServerContent{Kind: string(c.Kind), Text: c.Text, MediaType: c.MIME}
+		part := &egressv1.ServerContent{Kind: string(c.Kind), Text: c.Text}
 		switch c.Kind {
 		case child.Text:
-			part.MediaType = ""
 		case child.Resource, child.Link:
 			part.Text = strings.TrimSpace(c.URI + "\n" + c.Text)
 		case child.Image:
-			part.Text = fmt.Sprintf("a picture of %d bytes, which is not passed on", len(c.Data))
+			part.Text = fmt.Sprintf("a picture of %d bytes", len(c.Data))
+			part.MediaType, part.Data = c.MIME, c.Data // a type of our list's: any other may be a sentence
 		}
 		out.Content = append(out.Content, part)
 	}

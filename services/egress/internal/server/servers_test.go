@@ -159,10 +159,11 @@ func TestServerData(t *testing.T) {
 		}
 	}
 	out, err := response(child.Result{Structured: []byte(`{"a":1}`), Content: []child.Content{
-		{Kind: child.Text, Text: `{"a":1}`, MIME: "text/html"}, {Kind: child.Link, URI: "https://a.example/", Text: "name"}, {Kind: child.Image, Data: make([]byte, 7), MIME: "image/png"},
+		{Kind: child.Text, Text: `{"a":1}`, MIME: "text/html"}, {Kind: child.Link, URI: "https://a.example/", Text: "name", MIME: "obey/me"}, {Kind: child.Image, Data: make([]byte, 7), MIME: "image/png"},
 	}})
 	if err != nil || out.GetShape() != "" || len(out.GetContent()) != 3 || out.GetContent()[0].GetMediaType() != "" ||
-		out.GetContent()[1].GetText() != "https://a.example/\nname" || out.GetContent()[2].GetText() != "a picture of 7 bytes, which is not passed on" {
+		out.GetContent()[1].GetText() != "https://a.example/\nname" || out.GetContent()[1].GetMediaType() != "" ||
+		out.GetContent()[2].GetText() != "a picture of 7 bytes" || out.GetContent()[2].GetMediaType() != "image/png" || len(out.GetContent()[2].GetData()) != 7 {
 		t.Errorf("with texts: %v, %v", out, err)
 	}
 }

@@ -153,12 +153,14 @@ func (x *CallServerToolResponse) GetFailed() bool {
 // ServerContent is one part of an answer.
 type ServerContent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "text", "link" or "picture".
+	// "text", "resource", "link" or "image".
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// The text; a link's name and URI; of a picture what it is.
+	// The text; a link's name and URI; of an image what it is.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// Of what is no text.
-	MediaType     string `protobuf:"bytes,3,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// Of an image: one of the types that are passed on.
+	MediaType string `protobuf:"bytes,3,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
+	// The image, where the server's entry says images.
+	Data          []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *ServerContent) GetMediaType() string {
 		return x.MediaType
 	}
 	return ""
+}
+
+func (x *ServerContent) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
 }
 
 type FetchUrlRequest struct {
@@ -647,12 +656,13 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\acontent\x18\x01 \x03(\v2 .durward.egress.v1.ServerContentB\x04\x80\xbc\x18\x02R\acontent\x12\x1a\n" +
 	"\x05shape\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\x05shape\x12\x1c\n" +
 	"\x06leaves\x18\x03 \x03(\tB\x04\x80\xbc\x18\x02R\x06leaves\x12\x1c\n" +
-	"\x06failed\x18\x04 \x01(\bB\x04\x80\xbc\x18\x01R\x06failed\"h\n" +
+	"\x06failed\x18\x04 \x01(\bB\x04\x80\xbc\x18\x01R\x06failed\"\x82\x01\n" +
 	"\rServerContent\x12\x18\n" +
 	"\x04kind\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x04kind\x12\x18\n" +
 	"\x04text\x18\x02 \x01(\tB\x04\x80\xbc\x18\x02R\x04text\x12#\n" +
 	"\n" +
-	"media_type\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\tmediaType\"\xd8\x01\n" +
+	"media_type\x18\x03 \x01(\tB\x04\x80\xbc\x18\x01R\tmediaType\x12\x18\n" +
+	"\x04data\x18\x04 \x01(\fB\x04\x80\xbc\x18\x03R\x04data\"\xd8\x01\n" +
 	"\x0fFetchUrlRequest\x12?\n" +
 	"\x03url\x18\x01 \x01(\tB(\xbaH\x1b\xc8\x01\x01r\x16\x18\x80\x102\x11^https?://[!-~]+$\x92\xbc\x18\x06DomainH\x00R\x03url\x88\x01\x01\x12)\n" +
 	"\x04head\x18\x02 \x01(\bB\x10\x8a\xbc\x18\fStatus aloneH\x01R\x04head\x88\x01\x01\x12=\n" +

@@ -166,6 +166,8 @@ const (
 	Origin_ORIGIN_CATALOGUE Origin = 1
 	// Anything a program or a stranger wrote. Tokenised by the vault and wrapped before it leaves a sink.
 	Origin_ORIGIN_OUTSIDE Origin = 2
+	// A stranger's bytes, which nobody can look through. They leave a sink where a human let them, held to a type and a size.
+	Origin_ORIGIN_UNSEEN Origin = 3
 )
 
 // Enum value maps for Origin.
@@ -174,11 +176,13 @@ var (
 		0: "ORIGIN_UNSPECIFIED",
 		1: "ORIGIN_CATALOGUE",
 		2: "ORIGIN_OUTSIDE",
+		3: "ORIGIN_UNSEEN",
 	}
 	Origin_value = map[string]int32{
 		"ORIGIN_UNSPECIFIED": 0,
 		"ORIGIN_CATALOGUE":   1,
 		"ORIGIN_OUTSIDE":     2,
+		"ORIGIN_UNSEEN":      3,
 	}
 )
 
@@ -510,11 +514,12 @@ const file_durward_options_v1_options_proto_rawDesc = "" +
 	"\tTIER_READ\x10\x01\x12\x0e\n" +
 	"\n" +
 	"TIER_WRITE\x10\x02\x12\x14\n" +
-	"\x10TIER_DESTRUCTIVE\x10\x03*J\n" +
+	"\x10TIER_DESTRUCTIVE\x10\x03*]\n" +
 	"\x06Origin\x12\x16\n" +
 	"\x12ORIGIN_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ORIGIN_CATALOGUE\x10\x01\x12\x12\n" +
-	"\x0eORIGIN_OUTSIDE\x10\x02:T\n" +
+	"\x0eORIGIN_OUTSIDE\x10\x02\x12\x11\n" +
+	"\rORIGIN_UNSEEN\x10\x03:T\n" +
 	"\acallers\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x03(\x0e2\x18.durward.options.v1.RoleR\acallers:N\n" +
 	"\x04tool\x12\x1e.google.protobuf.MethodOptions\x18\xb6\x87\x03 \x01(\v2\x18.durward.options.v1.ToolR\x04tool:8\n" +
 	"\x06permit\x12\x1e.google.protobuf.MethodOptions\x18\xb7\x87\x03 \x01(\tR\x06permit:=\n" +
