@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,8 +41,9 @@ func auditWithholds(w *world) (trials, effects int) {
 		w.h.Ask("audit", "export", path) // it writes what it has, and may say what that lacks
 		return path
 	}
-	last := withheldBodies[len(withheldBodies)-1:]
-	for _, which := range slices.Concat(withheldBodies, slices.Repeat(last, w.size(40, 1)-1)) {
+	ways := slices.Concat(withheldBodies, slices.Repeat(withheldBodies[len(withheldBodies)-1:], 39))
+	rand.Shuffle(len(withheldBodies), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
+	for _, which := range ways[:w.tries(len(ways), 3)] {
 		w.h.Process(harness.Audit).Stop()
 		whole := w.copyState(harness.Audit)
 		withheld := w.withhold(which)
