@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/downstream"
 )
 
 // walk returns the command lines with which README puts another's server behind Durward, without the program's name.
@@ -35,8 +36,15 @@ func walk(t *testing.T) (lines [][]string) {
 	return lines
 }
 
-// locked is a server's package with the version that this folder's lock has.
+// locked is a reference server's package with the version that this folder's lock has.
 func locked(t *testing.T, name string) string {
+	t.Helper()
+	p := dependency(t, "@modelcontextprotocol/server-"+name)
+	return "npm:" + p.Name + "@" + p.Version
+}
+
+// dependency is a package in the version that this folder's lock has.
+func dependency(t *testing.T, name string) downstream.Package {
 	t.Helper()
 	raw, err := os.ReadFile("package.json")
 	if err != nil {
@@ -46,8 +54,7 @@ func locked(t *testing.T, name string) string {
 	if err := json.Unmarshal(raw, &manifest); err != nil {
 		t.Fatal(err)
 	}
-	name = "@modelcontextprotocol/server-" + name
-	return "npm:" + name + "@" + manifest.Dependencies[name]
+	return downstream.Package{Name: name, Version: manifest.Dependencies[name]}
 }
 
 // command runs durward with the npm settings of whoever runs the test. npm has these packages already: what is installed here is locked.
