@@ -48,6 +48,7 @@ fi
 if [ $# = 0 ]; then
   package ssh-keygen openssh-client
   package promtool prometheus
+  package /usr/lib/chromium/chromium chromium
   package dbus-daemon dbus
   package strace strace
   package protoc protobuf-compiler

@@ -19,8 +19,8 @@ func (t Tool) Destination(request proto.Message) (to destination.Destination, is
 	}
 	var raw string
 	if t.Foreign != nil {
-		if raw, is = argument(request, t.ResourceArgument); !is {
-			return to, false, nil
+		if raw, is, err = argument(request, t.ResourceArgument); !is || err != nil {
+			return to, false, err
 		}
 	} else {
 		raw = request.ProtoReflect().Get(t.Method.Input().Fields().ByName(protoreflect.Name(t.ResourceArgument))).String()

@@ -190,15 +190,18 @@ func (t Tool) HasArgument(name string) bool {
 	return has
 }
 
-// argument is a text among a pinned tool's arguments.
-func argument(request proto.Message, name string) (string, bool) {
+// argument is a text among a pinned tool's arguments; false: it was not given. Anything but a text is refused: nobody could judge it.
+func argument(request proto.Message, name string) (text string, given bool, err error) {
 	call, _ := request.(*egressv1.CallServerToolRequest)
 	var arguments map[string]json.RawMessage
-	var text string
-	if json.Unmarshal([]byte(call.GetArgumentsJcs()), &arguments) != nil || json.Unmarshal(arguments[name], &text) != nil {
-		return "", false
+	if json.Unmarshal([]byte(call.GetArgumentsJcs()), &arguments) != nil {
+		return "", false, invalid("", "the arguments must be a JSON object")
 	}
-	return text, true
+	raw, given := arguments[name]
+	if given && json.Unmarshal(raw, &text) != nil {
+		return "", true, invalid(name, "a URL is a text")
+	}
+	return text, given, nil
 }
 
 // freeTextForeign is FreeText of a pinned tool's arguments: every text in them, and no key.

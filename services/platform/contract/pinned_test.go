@@ -96,7 +96,7 @@ func TestPinnedArguments(t *testing.T) {
 		t.Errorf("the request is one of %s, %t, %v", found.Name, is, err)
 	}
 	for _, raw := range []string{
-		`[]`, `"x"`, `{"a":1,"a":2}`, `{"n":9007199254740993}`, `{"n":1e400}`, `{"n":1e99999999}`, `{"unfit":1}`, `{"url":"file:///etc/passwd"}`, `{"url":"javascript:alert(1)"}`,
+		`[]`, `"x"`, `{"a":1,"a":2}`, `{"n":9007199254740993}`, `{"n":1e400}`, `{"n":1e99999999}`, `{"unfit":1}`, `{"url":"file:///etc/passwd"}`, `{"url":"javascript:alert(1)"}`, `{"url":["https://example.org/"]}`, `{"url":7}`,
 		`{"a":"` + strings.Repeat("x", maxSigned) + `"}`, `{"a":1} `, ` `, `{"a":"\ud800"}`,
 	} {
 		m, err := tool.Decode([]byte(raw))

@@ -37,6 +37,8 @@ type Entry struct {
 	Roles map[string]map[string]Role
 	// Shared: one instance serves every principal, and its state is theirs together.
 	Shared bool
+	// PerSession: each session of a principal has an instance of its own, whose folder is in memory: nothing of it outlives the instance.
+	PerSession bool
 	// Remote: clients on other hosts may use it though it is a program of this one.
 	Remote bool
 	// Resources and Prompts: those of the server are offered, too.

@@ -72,11 +72,12 @@ type server struct {
 		Destructive []string                     `yaml:"destructive"`
 		Roles       map[string]map[string]string `yaml:"roles"`
 	} `yaml:"tools"`
-	Shared    bool `yaml:"shared"`
-	Remote    bool `yaml:"remote"`
-	Resources bool `yaml:"resources"`
-	Prompts   bool `yaml:"prompts"`
-	Images    bool `yaml:"images"`
+	Shared     bool `yaml:"shared"`
+	PerSession bool `yaml:"per_session"`
+	Remote     bool `yaml:"remote"`
+	Resources  bool `yaml:"resources"`
+	Prompts    bool `yaml:"prompts"`
+	Images     bool `yaml:"images"`
 }
 
 var (
@@ -139,7 +140,7 @@ func (s server) entry() (Entry, *placed) {
 			Ready: cmp.Or(s.Timeouts.Ready, 30*time.Second), Call: cmp.Or(s.Timeouts.Call, 30*time.Second), Idle: cmp.Or(s.Timeouts.Idle, 10*time.Minute),
 		},
 		Tiers: map[string]optionsv1.Tier{}, Roles: map[string]map[string]Role{},
-		Shared: s.Shared, Remote: s.Remote, Resources: s.Resources, Prompts: s.Prompts, Images: s.Images,
+		Shared: s.Shared, PerSession: s.PerSession, Remote: s.Remote, Resources: s.Resources, Prompts: s.Prompts, Images: s.Images,
 	}
 	if p := s.Program; p != nil {
 		e.Program = &Program{Path: p.Path, Args: p.Args}
@@ -253,6 +254,9 @@ func absolute(path string) bool { return filepath.IsAbs(path) && filepath.Clean(
 
 func checkSandbox(e *Entry) *placed {
 	s := e.Sandbox
+	if e.PerSession && (e.Shared || s.None) {
+		return wrong("per_session is for a server in a sandbox that is not shared", "per_session")
+	}
 	for key, list := range map[string][]string{"allow_read": s.Read, "allow_write": s.Write} {
 		for i, path := range list {
 			if !absolute(path) || path == "/" || len(list) > 50 {
@@ -340,7 +344,7 @@ func (s server) checkTools(e *Entry) *placed {
 		}
 		e.Roles[tool] = map[string]Role{}
 		for pointer, role := range s.Tools.Roles[tool] {
-			if r := Role(role); r != RoleURL && r != RolePath || !strings.HasPrefix(pointer, "/") {
+			if r := Role(role); r != RoleURL && r != RolePath || !strings.HasPrefix(pointer, "/") || strings.Count(pointer, "/") > 1 {
 				return wrong("a role is written as /ARGUMENT: url or /ARGUMENT: path", "tools", "roles", tool, pointer)
 			}
 			e.Roles[tool][pointer] = Role(role)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -164,8 +165,9 @@ func (o *others) Close() error {
 
 // recordVerdict records what a server reached, and what it was refused.
 func recordVerdict(ctx context.Context, log process.Log, logger *slog.Logger, v childproxy.Verdict) {
+	principal, session, _ := strings.Cut(v.User, "/")
 	r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
-		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: v.User, Details: map[string]string{"server": v.Server, "destination": v.To},
+		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: principal, Session: session, Details: map[string]string{"server": v.Server, "destination": v.To},
 	}}
 	if v.Why != "" {
 		r.Kind, r.Status, r.Body.Summary = auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, "the MCP server "+v.Server+" was refused a connection"

@@ -29,7 +29,7 @@ type Manager struct {
 	ending sync.WaitGroup
 }
 
-// key is what an instance is for. A shared one has no principal.
+// key is what an instance is for. A shared one has no principal; that of one session is CLIENT/SESSION.
 type key struct{ server, principal string }
 
 // instance is a server for a principal, whether it runs or not.

@@ -89,7 +89,9 @@ func (c *child) start(cmd *exec.Cmd, p *Process, pipes ...[]byte) (err error) {
 		_, err = ours[3+i].Write(pipes[i])
 		err = errors.Join(err, ours[3+i].Close())
 	}
-	go c.watch()
+	if c.data != "" {
+		go c.watch()
+	}
 	go c.reap()
 	if err != nil {
 		c.Kill()

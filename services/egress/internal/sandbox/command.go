@@ -14,7 +14,7 @@ import (
 	"durward.internal/services/platform/pattern"
 )
 
-// tmpBytes is the size of a child's /tmp, in memory.
+// tmpBytes is the size of a child's /tmp, and of its own folder where that is in memory too.
 const tmpBytes = 64 << 20
 
 var variable = pattern.New(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
@@ -24,7 +24,7 @@ type inside struct {
 	entry *downstream.Entry
 	// program is the copy of the pinned program; tree that of a package, and bin its program in there.
 	program, tree, bin string
-	// data is the child's own folder on the host; relay and proxy are empty without a network.
+	// data is the child's own folder on the host; empty: it is in memory, and ends with the child. relay and proxy are empty without a network.
 	data, relay, proxy string
 	// etc holds the few files of /etc that programs ask for.
 	etc string
@@ -64,7 +64,12 @@ func (in inside) arguments() ([]byte, error) {
 	if in.tree != "" {
 		add("--ro-bind", in.tree, packagePath)
 	}
-	add("--bind", in.data, "/data", "--chdir", "/data")
+	if in.data == "" {
+		add("--size", strconv.Itoa(tmpBytes), "--perms", "0700", "--tmpfs", "/data")
+	} else {
+		add("--bind", in.data, "/data")
+	}
+	add("--chdir", "/data")
 	env := map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/data", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
 	maps.Copy(env, in.env)
 	if in.relay != "" {

@@ -131,9 +131,11 @@ func (l *Local) Start(ctx context.Context, s Start) (_ *Process, err error) {
 			c.clear()
 		}
 	}()
-	c.data = filepath.Join(l.cfg.State, "servers", c.key)
-	if err := l.ownFolder(c.data); err != nil {
-		return nil, err
+	if !entry.PerSession {
+		c.data = filepath.Join(l.cfg.State, "servers", c.key)
+		if err := l.ownFolder(c.data); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.bound(); err != nil {
 		return nil, err

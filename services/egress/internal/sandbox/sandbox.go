@@ -17,7 +17,7 @@ import (
 // Start is one child to start.
 type Start struct {
 	Server *downstream.Pinned
-	// User is whose instance it is: it has a folder of its own. Empty: one that all share.
+	// User is whose instance it is, a client or CLIENT/SESSION: it has a folder of its own. Empty: one that all share.
 	User string
 	// Env are the variables that the child gets, credentials among them. None of this process' own reach it.
 	Env map[string]string

@@ -119,6 +119,23 @@ func run(t *testing.T, l Launcher, s Start) (string, error) {
 	return string(raw) + <-out, p.Wait()
 }
 
+// TestPerSession: the folder of a server for each session is in memory. Nothing of it outlives the server, and there is no more of it than of /tmp.
+func TestPerSession(t *testing.T) {
+	l := local(t, nil)
+	kept := "cat /data/kept; echo secret >/data/kept; cat /data/kept; head -c 70000000 /dev/zero >/data/large || echo full"
+	for perSession, want := range map[bool]int{true: 1, false: 2} {
+		var out string
+		for range 2 {
+			s := script(t, kept)
+			s.Entry.PerSession = perSession
+			out, _ = run(t, l, Start{Server: s, User: "ann/1"})
+		}
+		if got := strings.Count(out, "secret"); got != want || strings.Contains(out, "full") != perSession {
+			t.Errorf("per session %t: started again, it says %q", perSession, out)
+		}
+	}
+}
+
 func TestInside(t *testing.T) {
 	l := local(t, nil)
 	shared, private := filepath.Join(tempDir(t), "shared"), filepath.Join(tempDir(t), "private")

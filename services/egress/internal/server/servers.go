@@ -75,7 +75,12 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 			return nil, err
 		}
 	}
-	result, err := s.running.Call(ctx, sink.For(ctx).Client, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), 0, nil)
+	party := sink.For(ctx)
+	owner := party.Client
+	if server.Entry.PerSession {
+		owner += "/" + party.Session
+	}
+	result, err := s.running.Call(ctx, owner, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), 0, nil)
 	if err != nil {
 		return nil, serverFault(tool, err)
 	}

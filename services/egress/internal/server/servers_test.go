@@ -87,6 +87,7 @@ func TestServersRefuse(t *testing.T) {
 		{"web__look", `{"url":"file:///etc/passwd"}`, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"web__look", `{"url":"javascript:alert(1)"}`, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"web__look", `{"url":"data:text/html,x"}`, callv1.Code_CODE_INVALID_ARGUMENT},
+		{"web__look", `{"url":["https://here.example/"]}`, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"web__look", `{"path":"/etc/passwd"}`, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"web__look", `{"path":"/srv/docs/../../etc/passwd"}`, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"web__look", `{"path":"/srv/docs-other"}`, callv1.Code_CODE_INVALID_ARGUMENT},

@@ -68,7 +68,11 @@ func (j Judge) Decide(tool contract.Tool, arguments []byte, counts usage.Counts)
 func (j Judge) judgeDomain(tool contract.Tool, arguments []byte, d *policy.Decision) {
 	found := destination.Unknown
 	if request, err := tool.Decode(arguments); err == nil {
-		if to, _, err := tool.Destination(request); err == nil {
+		to, leads, err := tool.Destination(request)
+		if err == nil && !leads {
+			return
+		}
+		if err == nil {
 			found, _ = j.State.Domains.Judge(destination.Party{Client: j.Call.Client, Agent: j.Call.Agent, User: j.Call.User}, to)
 		}
 	}

@@ -178,7 +178,7 @@ func (a *app) about(e downstream.Entry) {
 		is   bool
 		text string
 	}{
-		{e.Shared, "one process serves every client"}, {e.Remote, "clients on other hosts may use it"},
+		{e.Shared, "one process serves every client"}, {e.PerSession, "each session has a process of its own, and nothing of it is kept"}, {e.Remote, "clients on other hosts may use it"},
 		{e.Resources, "its resources are offered too"}, {e.Prompts, "its prompts are offered too"}, {e.Images, "its pictures are passed on, unseen"},
 	} {
 		if of.is {
