@@ -16,7 +16,7 @@ const (
 
 // Entry is one server of servers.yaml. Exactly one of Program, NPM and URL is set.
 type Entry struct {
-	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + contract.Separator.
+	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + separator.
 	ID string
 	// Program is an executable and its arguments; NPM a package; URL a remote server's Streamable HTTP endpoint, over https.
 	Program *Program

@@ -16,7 +16,6 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/pattern"
 )
@@ -355,12 +354,12 @@ func (s server) checkTools(e *Entry) *placed {
 
 // CheckTool reports why a server's tool cannot be offered under its name.
 func CheckTool(server, tool string) error {
-	switch length := len(server) + len(contract.Separator) + len(tool); {
+	switch length := len(server) + len(separator) + len(tool); {
 	case !toolName().MatchString(tool):
 		return fmt.Errorf("%q is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64", clean.Line(tool, 100))
-	case length > MaxToolName && MaxToolName-len(contract.Separator)-len(tool) > 0:
-		return fmt.Errorf("%s has %d characters, and clients take %d: give the server an id of at most %d", contract.ServerTool(server, tool), length, MaxToolName,
-			MaxToolName-len(contract.Separator)-len(tool))
+	case length > MaxToolName && MaxToolName-len(separator)-len(tool) > 0:
+		return fmt.Errorf("%s has %d characters, and clients take %d: give the server an id of at most %d", called(server, tool), length, MaxToolName,
+			MaxToolName-len(separator)-len(tool))
 	case length > MaxToolName:
 		return fmt.Errorf("%s has %d characters, and no id is short enough beside it: leave it out", tool, len(tool))
 	}

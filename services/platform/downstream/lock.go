@@ -13,7 +13,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
-	"durward.internal/services/platform/contract"
 )
 
 // Pinned is one server as a human accepted it: what is signed in servers.lock. Nothing that a server or egress says at run time is in
@@ -31,7 +30,7 @@ type Pinned struct {
 
 // Tool is a whole definition as it was cleaned, shown and signed.
 type Tool struct {
-	// Name is the server's own; the agent sees ID + contract.Separator + Name.
+	// Name is the server's own; the agent sees ID + separator + Name.
 	Name, Title, Description string
 	// Input and Output are JSON Schemas in RFC 8785 form; Output may be empty.
 	Input, Output json.RawMessage
@@ -42,6 +41,15 @@ type Tool struct {
 	// Instructions are the server's, which agents read with each of its tools.
 	Instructions string
 }
+
+// How contract names things. The programs that list and start servers do not link it, since it brings gRPC; a test holds these to it.
+const separator = "__"
+
+func called(server, tool string) string { return server + separator + tool }
+
+func source(server string) string { return "mcp:" + server }
+
+func tierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }
 
 // Lock is servers.lock.
 type Lock struct {
@@ -84,7 +92,7 @@ type (
 var tiers = map[string]optionsv1.Tier{"READ": optionsv1.Tier_TIER_READ, "WRITE": optionsv1.Tier_TIER_WRITE, "DESTRUCTIVE": optionsv1.Tier_TIER_DESTRUCTIVE}
 
 func (t Tool) lock() lockTool {
-	return lockTool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, contract.TierName(t.Tier), t.Roles}
+	return lockTool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, tierName(t.Tier), t.Roles}
 }
 
 // Digest is SHA-256 of the whole definition as agents and humans get to see it, of that server's tool: what grants are for.
@@ -94,7 +102,7 @@ func (t Tool) Digest(server string) [32]byte {
 		Server       string `json:"server"`
 		Source       string `json:"source"`
 		Instructions string `json:"instructions"`
-	}{t.lock(), server, contract.ServerSource(server), t.Instructions})
+	}{t.lock(), server, source(server), t.Instructions})
 	if err != nil {
 		// ReadLock and Clean let no such tool through; what nobody signed is covered by nothing.
 		return [32]byte{}
@@ -224,7 +232,7 @@ func (s lockServer) pinned() (p Pinned, err error) {
 	for _, t := range s.Tools {
 		tool := Tool{t.Name, t.Title, t.Description, t.Input, t.Output, t.Annotations, tiers[t.Tier], t.Roles, s.Instructions}
 		if err := tool.check(s.ID); err != nil {
-			return p, fmt.Errorf("%s: %w", contract.ServerTool(s.ID, t.Name), err)
+			return p, fmt.Errorf("%s: %w", called(s.ID, t.Name), err)
 		}
 		p.Tools = append(p.Tools, tool)
 	}
