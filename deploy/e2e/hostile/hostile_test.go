@@ -25,6 +25,7 @@ import (
 	"unicode/utf8"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/contract"
 )
 
 // full says that every string of the corpora is sent; else a sample is.
@@ -75,6 +76,17 @@ services:
 		services += fmt.Sprintf("  - {id: %q, name: Decoy, driver: \"null\"}\n", id)
 	}
 	return services
+}
+
+// unlistedTools are those that find tools, in the form of tools/list, which has them beside other people's servers alone. They can be called here too.
+func unlistedTools() json.RawMessage {
+	var tools []any
+	for _, name := range []string{"find_tools", "describe_tool"} {
+		tool, _ := contract.Native(name)
+		tools = append(tools, map[string]any{"name": name, "inputSchema": tool.InputSchema})
+	}
+	out, _ := json.Marshal(map[string]any{"tools": tools}) // a schema is JSON
+	return out
 }
 
 var logLevel = regexp.MustCompile(`(?m)^log_level:.*$`)
@@ -141,7 +153,11 @@ func TestHostile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	surfaces = append(surfaces, g.otherSurfaces()...)
+	unlisted, err := g.toolSurfaces(unlistedTools())
+	if err != nil {
+		t.Fatal(err)
+	}
+	surfaces = slices.Concat(surfaces, unlisted, g.otherSurfaces())
 	r := &run{g: g, surfaces: surfaces, counts: make([]count, len(surfaces)), guest: guest, found: map[finding][]string{}}
 	r.plan(own, public, made)
 
