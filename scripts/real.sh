@@ -15,7 +15,7 @@ for part; do
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
       CGO_ENABLED=0 go test -tags real -count=1 -run '^TestReal' -v ./services/egress/internal/child
-      CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
+      CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -skip "${REAL_SKIP:-^$}" -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     sandbox)
       scripts/install-real.sh sandbox
