@@ -64,7 +64,7 @@ func host(url string) string { return url[strings.Index(url, "//")+2:] }
 
 // TestBrowser (BRW-1): @playwright/mcp and the host's Chromium in the sandbox, by the entry that deploy/examples has. Pages are read where both the
 // list of domains and the entry lead; nothing else is reached, whatever an agent or a page tries; and a session leaves nothing to the next.
-func TestBrowser(t *testing.T) { //nolint:paralleltest // Chromium needs both cores to start in time
+func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores to start in time
 	other := newPages(t, httptest.NewServer, "")
 	site := newPages(t, httptest.NewServer, other.named())
 	secure := newPages(t, httptest.NewTLSServer, "")
