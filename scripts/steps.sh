@@ -28,7 +28,7 @@ fi
 case $mode in
   ci)
     # The unit tests run once, under the race detector; samples are those of the commit.
-    # A browser beside all the rest is late.
+    # The browser is slow to start on two busy cores: make real and make full have it.
     export RACE=1 FUZZ=services/inspector REAL_SKIP='^TestBrowser$'
     DURWARD_SEED=$((16#$(git rev-parse --short=12 HEAD | cut -c1-12)))
     export DURWARD_SEED
