@@ -3,7 +3,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$(scripts/tools.sh generate):$(scripts/tools.sh lint):$PATH
-root=$PWD
 export GOFLAGS=-trimpath
 step() { echo "lint: $*"; }
 
@@ -26,21 +25,17 @@ for module in $(scripts/modules.sh); do
     { echo "$module does not stand alone: cd $module && GOWORK=off go mod tidy" >&2; exit 1; }
 done
 
-# What a tag adds is in no ordinary build, so that a module with tagged files is looked at with its tags too.
-for module in $(scripts/modules.sh); do
-  [ "$module" = proto ] && continue
-  tags=$(git grep -hE '^//go:build [a-z]+$' -- "$module/*.go" | cut -d' ' -f2 | sort -u | paste -sd,) || true
-  for build in "" ${tags:+"$tags"}; do
-    step "$module${build:+ with $build}"
-    (cd "$module" && CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --config "$root/.golangci.yml" --build-tags "$build" ./...)
-  done
-done
+# All modules at once, so that what they share is looked at once; tags add files and take none away here, so that one look
+# with all of them sees everything.
+mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
+tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
+step golangci-lint
+CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --build-tags "$tags" "${packages[@]}"
 
 # Files that take the place of shipped ones are in no module.
 for build in weak conformance; do
   step "$build builds"
   go run ./deploy/e2e/cmd/programs -overlay ".cache/$build.overlay" "$build"
-  mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
   # go vet enters the folder of each package, so a package that is in the overlay alone needs an empty one.
   made=()
   while read -r folder; do
@@ -54,9 +49,7 @@ done
 
 step tests
 (cd scripts/tools/lint && GOWORK=off CGO_ENABLED=0 go test ./...)
-tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
-mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
-for build in "" "$tags"; do CGO_ENABLED=0 testvet -tags "$build" -sleeps -sleepers durward.internal/deploy/e2e/drill "${packages[@]}"; done
+CGO_ENABLED=0 testvet -tags "$tags" -sleeps -sleepers durward.internal/deploy/e2e/drill "${packages[@]}"
 
 step documents
 scripts/check-docs.sh
