@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,8 +32,7 @@ func init() {
 	type note struct {
 		Text string `json:"text"`
 	}
-	server := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "add", Description: os.Getenv("DURWARD_TEST_DESCRIPTION")}, func(_ context.Context, _ *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
+	add := func(_ context.Context, _ *mcp.CallToolRequest, in note) (*mcp.CallToolResult, any, error) {
 		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, nil, err
@@ -41,7 +41,17 @@ func init() {
 		_, err = fmt.Fprintln(f, in.Text)
 		err = errors.Join(err, os.WriteFile(file+".token", []byte(os.Getenv("NOTES_TOKEN")), 0o600))
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "noted"}}}, nil, err
-	})
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "notes", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "add", Description: os.Getenv("DURWARD_TEST_DESCRIPTION")}, add)
+	// Other tools that add, as a file defines them.
+	var more []*mcp.Tool
+	if raw, err := os.ReadFile(file + ".tools"); err == nil && json.Unmarshal(raw, &more) != nil {
+		os.Exit(1)
+	}
+	for _, tool := range more {
+		mcp.AddTool(server, tool, add)
+	}
 	mcp.AddTool(server, &mcp.Tool{Name: "read", Description: "Reads all notes."}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		all, err := os.ReadFile(file)
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(all)}}}, nil, err
@@ -51,9 +61,34 @@ func init() {
 }
 
 // pinNotes writes servers.yaml and servers.lock into a home, as its operator accepts them: the tools as they are, or with another
-// description of one.
-func pinNotes(t *testing.T, h *harness.Host, file, description string) {
+// description of one, and others that are cleaned as those of any server.
+func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*mcp.Tool) {
 	t.Helper()
+	var listed []downstream.Listed
+	for _, tool := range more {
+		one := downstream.Listed{Name: tool.Name, Title: tool.Title, Description: tool.Description}
+		var err error
+		one.Input, err = json.Marshal(tool.InputSchema)
+		if err == nil {
+			one.Annotations, err = json.Marshal(tool.Annotations)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, one)
+	}
+	accepted, findings := downstream.Clean("notes", listed)
+	if len(accepted) != len(more) {
+		t.Fatalf("of %d tools %d can be accepted: %+v", len(more), len(accepted), findings)
+	}
+	for i := range accepted {
+		accepted[i].Tier = optionsv1.Tier_TIER_WRITE
+	}
+	if raw, err := json.Marshal(more); err != nil {
+		t.Fatal(err)
+	} else if more != nil {
+		h.WriteFile(filepath.Base(file)+".tools", string(raw))
+	}
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -75,11 +110,11 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lock := harness.Accepted(t, text, map[string][]downstream.Tool{"notes": {
-		{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
+	lock := harness.Accepted(t, text, map[string][]downstream.Tool{"notes": append(accepted,
+		downstream.Tool{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
 			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
-		{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
-	}}, h.Operator, signer)
+		downstream.Tool{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
+	)}, h.Operator, signer)
 	h.WriteFile("config/servers.yaml", text)
 	h.WriteFile("config/servers.lock", lock)
 }
