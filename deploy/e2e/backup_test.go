@@ -2,14 +2,24 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/fault"
 )
 
 // TestBackup copies a running installation, under load, and puts the copy back: whatever is wrong with the file or the host changes
@@ -17,7 +27,8 @@ import (
 // works again once a human resumes.
 func TestBackup(t *testing.T) {
 	t.Parallel()
-	h := harness.New(t, harness.Options{})
+	h := harness.New(t, harness.Options{Catalog: changedCatalog})
+	letChange(h)
 	h.StartAll()
 	agent := h.Connect(h.AddClient("agent"))
 	mutate(t, h, agent, "start_service")
@@ -41,30 +52,38 @@ func TestBackup(t *testing.T) {
 	}
 
 	// Changes go on meanwhile.
-	begun, stop, ended := make(chan struct{}), make(chan struct{}), make(chan int)
-	go func() {
-		n := 0
-		for {
-			select {
-			case <-stop:
-				ended <- n
-				return
-			default:
-			}
-			if h.Run("", []string{"stop", "start"}[n%2], harness.DemoService, "--yes").Code == 0 {
-				if n++; n == 1 {
-					close(begun)
-				}
-			}
-		}
-	}()
-	<-begun
+	load := changing(t, h)
+	before, began := load.count(), time.Now()
 	h.Durward("backup", file)
-	close(stop)
-	if n := <-ended; n%2 == 1 {
-		h.Durward("start", harness.DemoService, "--yes")
+	during, took := load.count()-before, time.Since(began)
+	load.end()
+	t.Logf("%d changes in the %s of the backup, %.0f a second", during, took.Round(time.Millisecond), float64(during)/took.Seconds())
+	if during == 0 {
+		t.Error("no change was made while the backup was")
+	}
+	harness.Eventually(t, "every change that was answered is in the log, once", func() error {
+		if n := int64(len(logged(h))); n != load.count() {
+			return fmt.Errorf("%d of %d are", n, load.count())
+		}
+		return nil
+	})
+	made := logged(h)
+	for id, c := range made {
+		if c != (change{intents: 1, ends: 1}) {
+			t.Errorf("the operation %s: %+v", id, c)
+		}
 	}
 	refused("is there already", "backup", file)
+	refused("--keep is for the backups in a folder", "backup", h.Path("another"), "--keep", "1")
+	old := h.Path("backups", "durward-20260131T030000Z.backup")
+	if err := os.Mkdir(filepath.Dir(old), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("backups/"+filepath.Base(old), "")
+	h.Durward("backup", filepath.Dir(old), "--keep", "1")
+	if kept, _ := filepath.Glob(h.Path("backups", "*")); len(kept) != 1 || kept[0] == old {
+		t.Errorf("of two backups are kept: %v", kept)
+	}
 	whole, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +108,7 @@ func TestBackup(t *testing.T) {
 	for _, role := range roles {
 		h.Process(role).Stop()
 	}
-	before := h.Digest("state")
+	digests := h.Digest("state")
 	write := func(name string, content []byte) string {
 		t.Helper()
 		h.WriteFile(name, string(content))
@@ -108,7 +127,7 @@ func TestBackup(t *testing.T) {
 	h.WriteFile("trust/log_keys", keys)
 	refused("there is no terminal to ask at", "restore", file, "--key", key)
 	after := h.Digest("state")
-	for path, digest := range before {
+	for path, digest := range digests {
 		if after[path] != digest && !strings.Contains(path, "operator") {
 			t.Errorf("%s was changed by a restore that was refused", path)
 		}
@@ -142,6 +161,17 @@ func TestBackup(t *testing.T) {
 	restored := h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_RESTORED}})
 	if len(restored) != 1 || restored[0].GetRecord().GetBody().GetDetails()["lost"] == "0" || restored[0].GetRecord().GetBody().GetStatement() == nil {
 		t.Errorf("the log says of the restore: %v", restored)
+	}
+	// Of each program one change may have been under way when the log was copied.
+	unended := 0
+	for id, c := range logged(h) {
+		if _, known := made[id]; !known || c.intents != 1 || c.ends > 1 {
+			t.Errorf("the operation %s after the restore: %+v", id, c)
+		}
+		unended += 1 - c.ends
+	}
+	if unended > changers {
+		t.Errorf("%d changes have no end in the restored log", unended)
 	}
 	if out := h.Durward("audit", "verify"); !strings.Contains(out, "signed statements") {
 		t.Errorf("verify:\n%s", out)
@@ -177,4 +207,108 @@ func TestSupportBundle(t *testing.T) {
 			t.Errorf("%.20q… is in it", secret)
 		}
 	}
+}
+
+// changers are so many internal programs, each with a service of its own: one may make 50 changes a second.
+const changers = 4
+
+// changedCatalog adds their services, behind which there is no program.
+func changedCatalog(h *harness.Host) string {
+	var b strings.Builder
+	b.WriteString(harness.DemoCatalog(h))
+	for n := range changers {
+		fmt.Fprintf(&b, "  - {id: null-%d, name: Nothing, driver: \"null\"}\n", n)
+	}
+	return b.String()
+}
+
+// letChange lets them change what they like unasked. Nothing runs yet.
+func letChange(h *harness.Host) {
+	var rule, list strings.Builder
+	for n := range changers {
+		for _, tool := range []string{"start_service", "stop_service"} {
+			fmt.Fprintf(&rule, "permit (principal in Client::\"changer-%d\", action == Action::\"callWithoutApproval:%s\", resource);\n", n, tool)
+			fmt.Fprintf(&list, "  - {tool: %s, clients: [changer-%d]}\n", tool, n)
+		}
+	}
+	h.WriteFile("config/security/policy/changers.cedar", rule.String())
+	const file = "config/executor.yaml"
+	h.WriteFile(file, strings.Replace(h.ReadFile(file), "unattended: []", "unattended:\n"+strings.TrimSuffix(list.String(), "\n"), 1))
+}
+
+// change is what the log has of one.
+type change struct{ intents, ends int }
+
+// logged are the changes of the programs that the log has, by operation.
+func logged(h *harness.Host) map[string]change {
+	out := map[string]change{}
+	for n := range changers {
+		query := &auditv1.SearchRecordsRequest{
+			Principal: fmt.Sprintf("changer-%d", n), Limit: 1000,
+			Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_RECOVERED},
+		}
+		for page := h.Records(query); len(page) > 0; page = h.Records(query) {
+			for _, e := range page {
+				id := e.GetRecord().GetOperationId()
+				c := out[id]
+				if e.GetRecord().GetKind() == auditv1.Kind_KIND_INTENT {
+					c.intents++
+				} else {
+					c.ends++
+				}
+				out[id] = c
+			}
+			if query.Before = page[0].GetIndex(); query.Before == 0 {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// ongoing are changes that are made until end is called.
+type ongoing struct {
+	made atomic.Int64
+	end  func()
+}
+
+func (c *ongoing) count() int64 { return c.made.Load() }
+
+// changing begins them, and returns when each program has made one.
+func changing(t *testing.T, h *harness.Host) *ongoing {
+	t.Helper()
+	c := &ongoing{}
+	ctx, stop := context.WithCancel(t.Context())
+	var running, begun sync.WaitGroup
+	c.end = func() { stop(); running.Wait() }
+	for n := range changers {
+		program := executorv1.NewToolServiceClient(program(t, h, fmt.Sprintf("changer-%d", n), "start_service,stop_service", func(id string) { t.Errorf("%s waits for a human", id) }))
+		service := proto.String(fmt.Sprintf("null-%d", n))
+		begun.Add(1)
+		running.Go(func() {
+			first := sync.OnceFunc(begun.Done)
+			defer first()
+			for i := 0; ctx.Err() == nil; i++ {
+				var err error
+				if i%2 == 0 {
+					_, err = program.StartService(t.Context(), &executorv1.StartServiceRequest{ServiceId: service})
+				} else {
+					_, err = program.StopService(t.Context(), &executorv1.StopServiceRequest{ServiceId: service})
+				}
+				switch {
+				case fault.Is(err, callv1.Code_CODE_RATE_LIMITED):
+					i--
+					time.Sleep(20 * time.Millisecond) // as it is told to
+				case err != nil:
+					t.Error(err)
+					return
+				default:
+					c.made.Add(1)
+					first()
+				}
+			}
+		})
+	}
+	begun.Wait()
+	return c
 }

@@ -197,7 +197,10 @@ func (s *Source) accept(certificate, key []byte) (*x509svid.SVID, error) {
 	}
 	snapshot := s.roots.Current()
 	bundle := x509bundle.FromX509Authorities(svid.ID.TrustDomain(), snapshot.Bundle)
+	var unknown x509.UnknownAuthorityError
 	switch _, _, err := x509svid.Verify(svid.Certificates, bundle); {
+	case errors.As(err, &unknown):
+		return nil, fmt.Errorf("is not valid under the trust folder: no root in %s leads to it, through what follows it in its file", trust.FileCA)
 	case err != nil:
 		return nil, fmt.Errorf("is not valid under the trust folder: %w", s.told(svid.Certificates, err))
 	case snapshot.Revoked(id.String()):

@@ -49,7 +49,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a folder":          {identity.Files{Certificate: kit.Dir, Key: good.Key}, "regular file"},
 		"not PEM":           {identity.Files{Certificate: write("c", []byte("hello")), Key: good.Key}, "certificate"},
 		"another's key":     {identity.Files{Certificate: good.Certificate, Key: kit.Files(gateway, "main").Key}, "match"},
-		"another authority": {other.Files(vault, "main"), "not valid under the trust folder"},
+		"another authority": {other.Files(vault, "main"), "no root in ca.pem leads to it"},
 		"revoked":           {revoked, "revoked"},
 		"expired":           {identity.Files{Certificate: write("c", short), Key: write("k", shortKey)}, "not valid under the trust folder"},
 	} {
@@ -218,8 +218,8 @@ func TestFilesOfACompany(t *testing.T) {
 		chain, key []byte
 		says       string
 	}{
-		"without its intermediate": {leaf, key, "not valid under the trust folder"},
-		"another company's":        {strangers, strangersKey, "not valid under the trust folder"},
+		"without its intermediate": {leaf, key, "no root in ca.pem leads to it"},
+		"another company's":        {strangers, strangersKey, "no root in ca.pem leads to it"},
 		"another process's":        {others, othersKey, "and this process is " + self},
 		"another trust domain's":   {domains, domainsKey, "and this process is " + self},
 		"ended":                    {ended, endedKey, "ended 1h"},

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -333,14 +334,14 @@ func certificates(_ context.Context, cfg Config) []Finding {
 	for _, c := range cfg.Home.Certificates() {
 		switch {
 		case c.Problem != "" || !now.Before(c.NotAfter):
-			bad = append(bad, c.Role)
+			bad = append(bad, c.Role+" ("+cmp.Or(clean.Line(c.Problem, 300), "expired")+")")
 		case now.After(c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)):
 			late = append(late, c.Role)
 		}
 	}
 	switch {
 	case len(bad) > 0:
-		return []Finding{{Bad, "certificates", "missing or expired: " + strings.Join(bad, ", "), "durward cert renew"}}
+		return []Finding{{Bad, "certificates", "of no use: " + strings.Join(bad, ", "), "durward cert renew, or put what your authority issues there"}}
 	case len(late) > 0:
 		return []Finding{{Warning, "certificates", "due for renewal, and nobody renews them: " + strings.Join(late, ", "), "durward cert renew, or keep durward up running"}}
 	default:

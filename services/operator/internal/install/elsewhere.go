@@ -28,16 +28,7 @@ func delivered(root, dir string, id identity.ID) (pki.Leaf, error) {
 	if err != nil {
 		return leaf, err
 	}
-	roots, err := trust.Open(filepath.Join(root, trustDir))
-	if err != nil {
-		return leaf, err
-	}
-	defer roots.Close()
-	is, err := identity.Open(identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, roots)
-	if err == nil && is.ID() != id {
-		err = fmt.Errorf("it is for %s, not %s", is.ID(), id)
-	}
-	return leaf, err
+	return leaf, installdir.Judge(filepath.Join(root, trustDir), identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, id)
 }
 
 // Certificates are those of an installation, each as the process that has it judges it now.

@@ -1,6 +1,7 @@
 package installdir
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/trust"
 )
 
 func publicHalf(key grant.Key) ed25519.PublicKey {
@@ -26,8 +28,22 @@ type Certificate struct {
 	Identity  string    `json:"identity"`
 	NotBefore time.Time `json:"not_before"`
 	NotAfter  time.Time `json:"not_after"`
-	// Problem says why the certificate cannot be read; the other fields but Role are zero then.
+	// Problem says why the certificate cannot be used. Where it cannot be read, the other fields but Role are zero.
 	Problem string `json:"problem,omitempty"`
+}
+
+// Judge judges a certificate and its key as the process does that has them and is id.
+func Judge(trustDir string, files identity.Files, id identity.ID) error {
+	roots, err := trust.Open(trustDir)
+	if err != nil {
+		return err
+	}
+	defer roots.Close()
+	is, err := identity.Open(files, roots)
+	if err == nil && is.ID() != id {
+		err = fmt.Errorf("it is for %s, not %s", is.ID(), id)
+	}
+	return err
 }
 
 // Certificates returns every leaf of this home, in the order of the roles, the operator's and its notifier's last, if it has one. Where
@@ -64,6 +80,10 @@ func (h Home) Certificates() []Certificate {
 			c.Problem = "it is missing or unreadable"
 		} else {
 			c.Identity, c.NotBefore, c.NotAfter = leaf.ID.String(), leaf.NotBefore.UTC(), leaf.NotAfter.UTC()
+			key := cmp.Or(map[string]string{"operator": cfg.TLS.Key}[role], filepath.Join(filepath.Dir(file), pki.FileKey))
+			if err := Judge(cmp.Or(cfg.TrustDir, h.Trust()), identity.Files{Certificate: file, Key: key}, leaf.ID); err != nil {
+				c.Problem = err.Error()
+			}
 		}
 		out = append(out, c)
 	}

@@ -64,7 +64,7 @@ func (a *app) certStatus(certificates []installdir.Certificate) error {
 			left := approval.Duration(c.NotAfter.Sub(now))
 			if c.Problem != "" || now.After(c.NotAfter) {
 				bad++
-				left = a.Out.Red(cmp.Or(clean.Line(c.Problem, 200), "expired "+approval.Duration(now.Sub(c.NotAfter))+" ago"))
+				left = a.Out.Red(cmp.Or(clean.Line(c.Problem, 300), "expired "+approval.Duration(now.Sub(c.NotAfter))+" ago"))
 			}
 			return []string{c.Role, c.Identity, left}
 		}))
