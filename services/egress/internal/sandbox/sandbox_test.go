@@ -172,12 +172,40 @@ func TestInside(t *testing.T) {
 	if t.Failed() {
 		t.Log(got)
 	}
-	// What it kept is there for the same user, and for no other.
-	s.Entry.Program.Args[1] = "ls /data"
-	mine, _ := run(t, l, Start{Server: s, User: "ann"})
-	others, _ := run(t, l, Start{Server: s, User: "bob"})
-	if mine != "kept\n" || others != "" {
-		t.Errorf("ann finds %q, bob %q", mine, others)
+}
+
+// TestAFolderForEachClient: what a server keeps for one client is there when that client comes again, and no other client's instance
+// finds it, running beside it as the same Unix user. Its control is the entry without a sandbox, whose instance finds it at once.
+func TestAFolderForEachClient(t *testing.T) {
+	l := local(t, nil)
+	holds := script(t, "echo of ann >/data/anns-notes; echo up; sleep 60")
+	p, err := l.Start(t.Context(), Start{Server: holds, User: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Stdout.Read(make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob(filepath.Join(l.cfg.State, "servers", "*", "anns-notes"))
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("it is kept at %v, %v", folders, err)
+	}
+	look := script(t, `find / -path /proc -prune -o -path /usr -prune -o -name anns-notes -print 2>/dev/null; cat "$0" 2>/dev/null; ls /data`)
+	look.Entry.Program.Args = append(look.Entry.Program.Args, folders[0])
+	if got, _ := run(t, l, Start{Server: look, User: "bob"}); got != "" {
+		t.Errorf("bob finds %q", got)
+	}
+	development := local(t, func(c *Config) { c.State, c.Development = l.cfg.State, true })
+	bare := script(t, `cat "$0"`)
+	bare.Entry.Program.Args = append(bare.Entry.Program.Args, folders[0])
+	bare.Entry.Sandbox = downstream.Sandbox{None: true, MemoryMiB: 96, CPU: 1, Processes: 32}
+	if got, _ := run(t, development, Start{Server: bare, User: "bob"}); got != "of ann\n" {
+		t.Errorf("without a sandbox bob finds %q", got)
+	}
+	p.Kill()
+	_ = p.Wait() // it was killed
+	if got, _ := run(t, l, Start{Server: look, User: "ann"}); got != "/data/anns-notes\nanns-notes\n" {
+		t.Errorf("ann finds %q", got)
 	}
 }
 
