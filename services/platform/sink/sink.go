@@ -32,6 +32,7 @@ import (
 	"durward.internal/services/platform/refusals"
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/share"
 	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/trust"
 )
@@ -193,7 +194,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		cfg:        cfg,
 		under:      under,
 		operators:  contract.OperatorStreams(cfg.Self.Role()),
-		streams:    streams{open: map[string]int{}, moved: make(chan struct{})},
+		streams:    streams{Places: share.Places{Each: MaxPrincipalStreams, All: MaxStreams}, moved: make(chan struct{})},
 		leaving:    leaving{ends: map[*context.CancelCauseFunc]bool{}},
 		self:       cfg.Self.String(),
 		tools:      map[string]contract.Tool{},

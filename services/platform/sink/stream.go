@@ -14,6 +14,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/share"
 )
 
 // How many streams may be open, for one principal and in all.
@@ -26,33 +27,12 @@ const (
 // program that was taken away is out within a second.
 const permitInterval = 200 * time.Millisecond
 
-// streams counts what is open and wakes it when the sink's epoch moves.
+// streams counts what is open by principal, and wakes it when the sink's epoch moves.
 type streams struct {
+	share.Places
 	mu sync.Mutex
-	// open counts by principal.
-	open map[string]int
-	all  int
 	// moved is closed, and replaced, when the epoch or the halt changes.
 	moved chan struct{}
-}
-
-// admit takes a place for a stream of the principal, and returns what gives it back; nil if there is none.
-func (s *streams) admit(principal string) func() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all >= MaxStreams || s.open[principal] >= MaxPrincipalStreams {
-		return nil
-	}
-	s.all++
-	s.open[principal]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.all--
-		if s.open[principal]--; s.open[principal] == 0 {
-			delete(s.open, principal)
-		}
-	}
 }
 
 func (s *streams) move() {
@@ -91,7 +71,7 @@ func (a *Authority) Stream() grpc.StreamServerInterceptor {
 		if err != nil {
 			return err
 		}
-		leave := a.streams.admit(c.who.principal)
+		leave := a.streams.Enter(c.who.principal)
 		if leave == nil {
 			return a.refuseWith(ctx, c, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many streams are open",
 				fault.WithRetry(time.Minute)))

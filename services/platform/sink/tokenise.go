@@ -19,11 +19,6 @@ import (
 	"durward.internal/services/platform/outside"
 )
 
-// replacements counts what stands in a text for values.
-func replacements(text string) int {
-	return strings.Count(text, "[[SECRET:") + strings.Count(text, "[[PII:") + strings.Count(text, " REDACTED]")
-}
-
 // withheld stands where text from outside was, when nobody could look through it.
 const (
 	withheld         = "(withheld: it could not be checked for secrets)"
@@ -80,7 +75,7 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 		for i, h := range batch {
 			h.Set(c.cleaned(answer.GetTexts()[i]))
 			if !h.Beside {
-				c.replaced += max(replacements(answer.GetTexts()[i])-replacements(h.Text), 0)
+				c.replaced += max(outside.Replacements(answer.GetTexts()[i])-outside.Replacements(h.Text), 0)
 			}
 		}
 	}
@@ -131,7 +126,7 @@ func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, respons
 func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error {
 	f := fault.From(err)
 	texts := append([]string{f.Message}, f.DidYouMean...)
-	if !tokenisationRequired() || a.cfg.Tokeniser == nil || c.signedGrant == nil && c.signedPermit == nil || !slices.ContainsFunc(texts, remarkable) {
+	if !tokenisationRequired() || a.cfg.Tokeniser == nil || c.signedGrant == nil && c.signedPermit == nil || !slices.ContainsFunc(texts, outside.Remarkable) {
 		return err
 	}
 	told := *f
@@ -142,34 +137,10 @@ func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error
 		return &told
 	}
 	for i, text := range answer.GetTexts() {
-		c.replaced += max(replacements(text)-replacements(texts[i]), 0)
+		c.replaced += max(outside.Replacements(text)-outside.Replacements(texts[i]), 0)
 	}
 	told.Message, told.DidYouMean = c.cleaned(answer.GetTexts()[0]), answer.GetTexts()[1:]
 	return &told
-}
-
-// remarkable reports whether a sentence has anything in it that a value could be told by: more digits than a small number has, a capital
-// within it, a sign that no sentence has, a long word.
-func remarkable(sentence string) bool {
-	digits := 0
-	for i, word := range strings.Fields(sentence) {
-		capitals := 0
-		for _, r := range word {
-			switch {
-			case r >= '0' && r <= '9':
-				digits++
-			case r >= 'A' && r <= 'Z':
-				capitals++
-			case r >= 'a' && r <= 'z', strings.ContainsRune("-_.,;:'\"()…", r):
-			default:
-				return true
-			}
-		}
-		if digits > 4 || len(word) > 20 || capitals > 0 && i > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // tokeniseDone is tokenise for the answer of a change. What was done is told in any case; text from outside that could not be

@@ -11,7 +11,6 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/proof"
-	"durward.internal/services/vault/internal/share"
 	"durward.internal/services/vault/internal/standing"
 )
 
@@ -402,7 +401,7 @@ func TestWatchersOfOneIdentity(t *testing.T) {
 		v.must(err)
 		go func() { _, err := stream.Recv(); answers <- err }()
 	}
-	for range 20 - share.StreamsEach {
+	for range 20 - watchesEach {
 		wantCode(t, <-answers, callv1.Code_CODE_RATE_LIMITED)
 	}
 	another, err := vaultv1.NewSessionServiceClient(v.as(gateway, "second")).WatchSessions(ctx, &vaultv1.WatchSessionsRequest{})
@@ -414,7 +413,7 @@ func TestWatchersOfOneIdentity(t *testing.T) {
 	if err := <-told; err != nil {
 		t.Errorf("another gateway: %v", err)
 	}
-	for range share.StreamsEach {
+	for range watchesEach {
 		v.must(<-answers)
 	}
 }

@@ -28,9 +28,9 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/share"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/operation"
-	"durward.internal/services/vault/internal/share"
 )
 
 func operationDigest(arguments []byte) []byte {

@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/rollback"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/share"
 	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/vault/internal/capability"
 	"durward.internal/services/vault/internal/changelog"
@@ -41,7 +42,6 @@ import (
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/session"
-	"durward.internal/services/vault/internal/share"
 	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/token"
 	"durward.internal/services/vault/internal/usage"
@@ -109,7 +109,7 @@ type Server struct {
 	// senders are how often people on messaging platforms ask.
 	senders usage.Rates
 	// watching are the gateways that are told of sessions.
-	watching share.Streams
+	watching share.Places
 	// gateways are what gateways say of themselves.
 	gateways gateways
 	// tokenising has turns at looking through texts.
@@ -124,7 +124,7 @@ type Server struct {
 
 // New checks that there is one sink a role.
 func New(c Config) (*Server, error) {
-	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: share.NewTurns(tokeniseAtOnce), capabilities: capability.New(c.Now)}
+	s := &Server{Config: c, sinks: map[optionsv1.Role]identity.ID{}, started: c.Now(), tokenising: share.NewTurns(tokeniseAtOnce), watching: share.Places{Each: watchesEach}, capabilities: capability.New(c.Now)}
 	s.credentials = credential.New(credential.Config{
 		Self: c.Self, Sinks: c.Sinks, Safe: c.Safe, Consent: c.Consent, Issuer: c.Issuer, Queue: c.Queue, Clients: c.Clients,
 		Halt: c.Halt, Journal: c.Journal, Now: c.Now,
@@ -292,4 +292,15 @@ func note(r *auditv1.Record, suppressed int) {
 		r.Body.Details = map[string]string{}
 	}
 	r.Body.Details["suppressed"] = strconv.Itoa(suppressed)
+}
+
+// WhileItLeads refuses calls once another vault may lead: this one was stopped, or cut off from the database that they share, and what it
+// knows may be old.
+func (s *Server) WhileItLeads(leads func() bool) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		if !leads() {
+			return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "this vault leads no more, and another one takes over; try again", fault.WithRetry(time.Second))
+		}
+		return handle(ctx, req)
+	}
 }

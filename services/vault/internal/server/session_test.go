@@ -20,9 +20,9 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/proof"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/share"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
-	"durward.internal/services/vault/internal/share"
 )
 
 func TestOpenSessionFailuresAreAlike(t *testing.T) {

@@ -48,3 +48,30 @@ func TestNobodyUsesUpTheTurns(t *testing.T) {
 		}
 	})
 }
+
+func TestPlacesAreCounted(t *testing.T) {
+	const each, all = 32, 256
+	s := &Places{Each: each, All: all}
+	var leave []func()
+	for range each {
+		leave = append(leave, s.Enter("one"))
+	}
+	if s.Enter("one") != nil {
+		t.Error("one principal has more than its share")
+	}
+	for i := len(leave); i < all; i++ {
+		leave = append(leave, s.Enter(string(rune('A'+i/each))))
+	}
+	if s.Enter("another") != nil {
+		t.Error("there are more than in all")
+	}
+	for _, l := range leave {
+		if l == nil {
+			t.Fatal("a place within the bounds was refused")
+		}
+		l()
+	}
+	if len(s.of) != 0 || s.Held() != 0 {
+		t.Errorf("%v, %d in all, when all have left", s.of, s.Held())
+	}
+}

@@ -5,9 +5,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	callv1 "durward.internal/proto/gen/durward/call/v1"
-	"durward.internal/services/platform/fault"
 )
 
 // Turns lets so many work at a time, and of each principal one: whoever asks for much waits for himself, and not others for him.
@@ -106,32 +103,41 @@ func (t *Throttle) Allow(principal string, now time.Time) (ok bool, suppressed i
 	return true, suppressed
 }
 
-// StreamsEach is how many streams one identity may hold: a reconnect overlaps the stream that it replaces.
-const StreamsEach = 4
+// Places counts what each party holds of something, such as streams, and what all hold together; Each and All are the most, and All is
+// without bound at 0. It is safe for concurrent use.
+type Places struct {
+	Each, All int
 
-// Streams counts by identity, so that one gateway cannot leave the others without. Its zero value is ready; it is safe
-// for concurrent use.
-type Streams struct {
-	mu sync.Mutex
-	of map[string]int
+	mu  sync.Mutex
+	of  map[string]int
+	all int
 }
 
-// Enter counts one more of an identity until leave is called.
-func (w *Streams) Enter(identity string) (leave func(), _ error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.of[identity] >= StreamsEach {
-		return nil, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: this process watches often enough already", fault.WithRetry(time.Minute))
+// Enter takes a place for a party until leave is called, which is nil where there is none left.
+func (p *Places) Enter(party string) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of[party] >= p.Each || p.All > 0 && p.all >= p.All {
+		return nil
 	}
-	if w.of == nil {
-		w.of = map[string]int{}
+	if p.of == nil {
+		p.of = map[string]int{}
 	}
-	w.of[identity]++
+	p.of[party]++
+	p.all++
 	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.of[identity]--; w.of[identity] == 0 {
-			delete(w.of, identity)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.all--
+		if p.of[party]--; p.of[party] == 0 {
+			delete(p.of, party)
 		}
-	}, nil
+	}
+}
+
+// Held is how many places are taken.
+func (p *Places) Held() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all
 }
