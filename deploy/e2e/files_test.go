@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -73,4 +74,53 @@ func runEdited(t *testing.T, opts harness.Options) (ran bool) {
 		t.Errorf("as it was approved: %s", done.Raw)
 	}
 	return false
+}
+
+// TestEditedWeightsAreNotServed: one byte of a large file whose digest the entry asks for, and which no argument names, keeps the service
+// from starting; an executor that holds a service to its program alone starts it.
+func TestEditedWeightsAreNotServed(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]harness.Options{
+		"shipped":                    {},
+		"without the guard of files": {Build: harness.Build{Weak: true}, Flags: map[string][]string{harness.Executor: {"-weaken", "files"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts.Catalog = func(h *harness.Host) string {
+				return scriptedCatalog(h) + fmt.Sprintf("    digests: [%q]\n", h.Path("weights"))
+			}
+			h := harness.New(t, opts)
+			h.WriteFile("svc.sh", fmt.Sprintf("exec %s -port %d -touch %s\n", filepath.Join(h.Bin, "durward-demo"), h.Port(2), h.Path("starts-"+scripted)))
+			h.WriteFile("weights", "x")
+			write := func(b string) {
+				f, err := os.OpenFile(h.Path("weights"), os.O_WRONLY, 0)
+				if err == nil {
+					_, err = f.WriteAt([]byte(b), 65<<20)
+				}
+				if err := errors.Join(err, f.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("a")
+			h.StartAll()
+			agent := h.Connect(h.AddClient("agent"))
+			start := func() harness.Envelope { return agent.Ask("start_service", map[string]any{"service_id": scripted}) }
+			h.Approve(start().OperationID)
+			write("b")
+			edited := start()
+			if opts.Flags != nil {
+				if edited.Status != "ok" {
+					t.Errorf("it did not start, so that the test shows nothing: %s", edited.Raw)
+				}
+				return
+			}
+			if edited.Error == nil || !slices.Contains([]string{"CONFLICT", "PLAN_CHANGED"}, edited.Error.Code) {
+				t.Errorf("with edited weights: %s", edited.Raw)
+			}
+			write("a")
+			if done := start(); done.Status != "ok" {
+				t.Errorf("with the weights that were approved: %s", done.Raw)
+			}
+		})
+	}
 }

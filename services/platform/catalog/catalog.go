@@ -199,6 +199,8 @@ type Service struct {
 	LogMaxBytes   int64  `json:"log_max_bytes"`
 	// Writes are files among the arguments that the service itself changes: no approval holds them.
 	Writes []string `json:"writes,omitempty"`
+	// Digests are files whose whole content an approval holds, whatever their size: a model's weights.
+	Digests []string `json:"digests,omitempty"`
 }
 
 // Mode is a named set of services that run together.

@@ -250,6 +250,8 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "health too patient", text: entry("    health: {timeout_s: 31}\n"), at: "10:25", what: "1 to 30"},
 		{name: "start timeout", text: entry("    start_timeout_s: 3601\n"), at: "10:22", what: "1 to 3600"},
 		{name: "stop timeout", text: entry("    stop_timeout_s: 601\n"), at: "10:21", what: "1 to 600"},
+		{name: "a digest of what is no path", text: entry("    digests: [weights]\n"), at: "10:14", what: "digests is up to"},
+		{name: "a digest of what is written", text: entry("    writes: [/a]\n    digests: [/a]\n"), at: "11:14", what: "none of which the service writes"},
 		{name: "a file to write that is no path", text: entry("    writes: [log]\n"), at: "10:13", what: "writes is up to"},
 		{name: "tiny log", text: entry("    log_max_bytes: 10\n"), at: "10:20", what: "log_max_bytes"},
 		{name: "two things", text: with("id: chat", `id: "-chat"`) + "  - {id: x, driver: nul}\n", at: "5:9", what: "c.yaml:10:21: driver must be"},

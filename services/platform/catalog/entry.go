@@ -22,6 +22,7 @@ const (
 	maxEnvironment  = 64
 	maxCredentials  = 16
 	maxWrites       = 16
+	maxDigests      = 256
 	maxWeek         = 7 * 24 * 3600
 	defaultLogBytes = 10 << 20
 	minLogBytes     = 64 << 10
@@ -72,6 +73,7 @@ type service struct {
 	StopTimeoutS  uint32            `yaml:"stop_timeout_s"`
 	LogMaxBytes   int64             `yaml:"log_max_bytes"`
 	Writes        []string          `yaml:"writes"`
+	Digests       []string          `yaml:"digests"`
 }
 
 // service resolves one entry.
@@ -84,7 +86,7 @@ func (c *checker) service(at spot, in *service) (*Service, *problem) {
 		Environment: in.Environment, WorkingDir: in.WorkingDir, RunAs: in.RunAs, Port: in.Port, BaseURL: in.BaseURL, OpenAI: in.OpenAI,
 		VRAMMiB: in.VRAMMiB, Sleep: in.Sleep, SleepMiB: in.SleepMiB, DependsOn: in.DependsOn, Pin: in.Pin, MinResidenceS: in.MinResidenceS,
 		Idle: in.Idle, Restart: in.Restart, Limits: in.Limits, Network: in.Network,
-		StartTimeoutS: in.StartTimeoutS, StallTimeoutS: in.StallTimeoutS, StopTimeoutS: in.StopTimeoutS, LogMaxBytes: in.LogMaxBytes, Writes: in.Writes,
+		StartTimeoutS: in.StartTimeoutS, StallTimeoutS: in.StallTimeoutS, StopTimeoutS: in.StopTimeoutS, LogMaxBytes: in.LogMaxBytes, Writes: in.Writes, Digests: in.Digests,
 	}
 	out.Name = cmp.Or(out.Name, out.ID)
 	for _, step := range []func(spot, *service, *Service) *problem{
@@ -286,8 +288,10 @@ func limits(at spot, in *service, out *Service) *problem {
 		return wrong(at.in(".log_max_bytes"), "log_max_bytes must be %d to %d", minLogBytes, maxLogBytes)
 	case len(in.Writes) > maxWrites || slices.ContainsFunc(in.Writes, func(w string) bool { return !plainPath(w) }):
 		return wrong(at.in(".writes"), "writes is up to %d absolute paths in their shortest form", maxWrites)
-	case len(in.Writes) > 0 && in.Driver != DriverProcess && in.Driver != DriverSystemd:
-		return wrong(at.in(".writes"), "writes is for process and systemd services, whose arguments are held to the files that they name")
+	case len(in.Digests) > maxDigests || slices.ContainsFunc(in.Digests, func(d string) bool { return !plainPath(d) || slices.Contains(in.Writes, d) }):
+		return wrong(at.in(".digests"), "digests is up to %d absolute paths in their shortest form, none of which the service writes", maxDigests)
+	case len(in.Writes)+len(in.Digests) > 0 && in.Driver != DriverProcess && in.Driver != DriverSystemd:
+		return wrong(at.in(".writes"), "writes and digests are for process and systemd services, whose arguments are held to the files that they name")
 	case in.Limits != Limits{} && in.Driver != DriverProcess && in.Driver != DriverDocker:
 		return wrong(at.in(".limits"), "limits are for process and docker services; a unit says its own")
 	case in.Limits.MemoryMiB > maxVRAMMiB:

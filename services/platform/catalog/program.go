@@ -23,10 +23,12 @@ var ErrNoProgram = errors.New("the program file is missing")
 // comparison, so whoever may replace the file in that instant (its owner) can still do so.
 type Programs struct {
 	mu    sync.Mutex
-	known map[string]programDigest
+	known map[string]*programDigest
 }
 
+// programDigest is of one file. Its lock is held while the file is read, which takes a while where it holds a model's weights.
 type programDigest struct {
+	mu     sync.Mutex
 	stamp  filewatch.Stamp
 	digest string
 }
@@ -50,19 +52,28 @@ func (p *Programs) Digest(file string) (string, error) {
 		return "", ErrNoProgram
 	}
 	stamp := filewatch.Of(sys)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if known, ok := p.known[file]; ok && known.stamp == stamp {
+	known := p.of(file)
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.digest != "" && known.stamp == stamp {
 		return known.digest, nil
 	}
 	hash := sha256.New()
 	if _, err := io.Copy(hash, f); err != nil {
 		return "", fmt.Errorf("program digest: %w", err)
 	}
-	digest := canonical.FormatDigest(hash.Sum(nil))
+	known.stamp, known.digest = stamp, canonical.FormatDigest(hash.Sum(nil))
+	return known.digest, nil
+}
+
+func (p *Programs) of(file string) *programDigest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.known == nil {
-		p.known = map[string]programDigest{}
+		p.known = map[string]*programDigest{}
 	}
-	p.known[file] = programDigest{stamp: stamp, digest: digest}
-	return digest, nil
+	if p.known[file] == nil {
+		p.known[file] = &programDigest{}
+	}
+	return p.known[file]
 }

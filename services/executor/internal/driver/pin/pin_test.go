@@ -1,6 +1,7 @@
 package pin
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,19 +90,60 @@ func TestAFilesChangeIsSeen(t *testing.T) {
 			}
 			find := Finder{Programs: &catalog.Programs{}}
 			before := find.Arguments([]string{path})
-			definition := Definition("sha256:x", before)
-			if again := find.Arguments([]string{path}); definition == "sha256:x" || Definition("sha256:x", again) != definition || !Unchanged(before) {
+			definition := define(t, "sha256:x", before)
+			if again := find.Arguments([]string{path}); definition == "sha256:x" || define(t, "sha256:x", again) != definition || !Unchanged(before) {
 				t.Fatal("it changes by itself, or does not count")
 			}
 			time.Sleep(10 * time.Millisecond) // the kernel's clock for times of change goes on
 			c.change(t, path)
-			if Definition("sha256:x", find.Arguments([]string{path})) == definition {
+			if define(t, "sha256:x", find.Arguments([]string{path})) == definition {
 				t.Error("another file has the same definition")
 			}
 			if Unchanged(before) {
 				t.Error("the last look does not see it")
 			}
 		})
+	}
+}
+
+func define(t *testing.T, runs string, files []File) string {
+	t.Helper()
+	definition, err := Definition(runs, files)
+	must(t, err)
+	return definition
+}
+
+// TestADigestThatIsAskedFor: of a large file that the entry names, in its arguments or not, the content counts and nothing else; where
+// there is no digest of it there is no definition.
+func TestADigestThatIsAskedFor(t *testing.T) {
+	path := put(t, filepath.Join(t.TempDir(), "weights.gguf"), "x")
+	must(t, os.Truncate(path, maxContent+1))
+	asks, stamps := Finder{Programs: &catalog.Programs{}, Digests: []string{path}}, Finder{Programs: &catalog.Programs{}}
+	digest, stamp := define(t, "x", asks.Arguments(nil)), define(t, "x", stamps.Arguments([]string{path}))
+	if again := define(t, "x", asks.Arguments([]string{"--model=" + path})); again != digest {
+		t.Error("a file that an argument names too counts twice")
+	}
+	if diff := cmp.Diff([]string{"checked, not held: " + path}, Lines(asks.Arguments(nil))); diff != "" {
+		t.Error(diff)
+	}
+	must(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
+	if define(t, "x", asks.Arguments(nil)) != digest {
+		t.Error("the same content has another definition")
+	}
+	if define(t, "x", stamps.Arguments([]string{path})) == stamp { // what is not asked for goes by its times
+		t.Error("other times have the same definition where no digest is asked for")
+	}
+	time.Sleep(10 * time.Millisecond) // the kernel's clock for times of change goes on
+	poke(t, path)
+	if define(t, "x", asks.Arguments(nil)) == digest {
+		t.Error("one byte is another, and the definition is the same")
+	}
+	must(t, os.Remove(path))
+	for name, at := range map[string]string{"a file that is not there": path, "a folder": filepath.Dir(path)} {
+		asks.Digests = []string{at}
+		if d, err := Definition("x", asks.Arguments(nil)); !errors.Is(err, ErrUnread) {
+			t.Errorf("%s has the definition %q, %v", name, d, err)
+		}
 	}
 }
 
@@ -123,13 +165,13 @@ func TestDefinitionsAreNotConfused(t *testing.T) {
 	a, b := File{path: "/a", identity: "1"}, File{path: "/b", identity: "2"}
 	seen := []string{"x"}
 	for _, files := range [][]File{{a}, {b}, {a, b}, {b, a}, {{path: "/a1", identity: ""}}, {{path: "/a", identity: "12"}}} {
-		d := Definition("x", files)
+		d := define(t, "x", files)
 		if slices.Contains(seen, d) {
 			t.Errorf("%v has another's definition", files)
 		}
 		seen = append(seen, d)
 	}
-	if Definition("x", []File{{path: "/log", why: "the service writes it"}}) != "x" {
+	if define(t, "x", []File{{path: "/log", why: "the service writes it"}}) != "x" {
 		t.Error("what is not pinned counts")
 	}
 }

@@ -190,7 +190,7 @@ func (d *Driver) Definition(_ context.Context, s *catalog.Service) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return pin.Definition(digest, arguments(s, &d.programs)), nil
+	return pin.Definition(digest, arguments(s, &d.programs))
 }
 
 // Pins say how firmly the program and each file that the arguments name is held. A program that is given no file needs no words.

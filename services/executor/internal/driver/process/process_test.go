@@ -710,18 +710,20 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	put(config, "x")
 	put(script, "x")
 	put(log, "x")
-	s.Argv, s.Writes = append(s.Argv, "svc.py", "--config="+config, log), []string{log}
+	weights := filepath.Join(s.WorkingDir, "weights") // no argument names it
+	put(weights, "x")
+	s.Argv, s.Writes, s.Digests = append(s.Argv, "svc.py", "--config="+config, log), []string{log}, []string{weights}
 	definition, err := d.Definition(t.Context(), s)
 	if err != nil || definition == program {
 		t.Fatalf("%q, %v", definition, err)
 	}
 	if diff := cmp.Diff([]string{
-		"pinned: " + s.Argv[0], "checked, not held: " + script, "checked, not held: " + config, "not pinned, the service writes it: " + log,
+		"pinned: " + s.Argv[0], "checked, not held: " + script, "checked, not held: " + config, "not pinned, the service writes it: " + log, "checked, not held: " + weights,
 	}, d.Pins(t.Context(), s)); diff != "" {
 		t.Error(diff)
 	}
 	put(log, "more")
-	for _, path := range []string{script, config} {
+	for _, path := range []string{script, config, weights} {
 		put(path, "y")
 		if err := d.Start(t.Context(), s, definition); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
 			t.Errorf("%s was edited: %v", filepath.Base(path), err)

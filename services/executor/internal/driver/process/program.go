@@ -50,10 +50,10 @@ func (p *program) judge(definition string) error {
 	if _, err := io.Copy(sum, p.file); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
-	if pin.Definition(canonical.FormatDigest(sum.Sum(nil)), p.files) != definition {
+	is, err := pin.Definition(canonical.FormatDigest(sum.Sum(nil)), p.files)
+	if err != nil || is != definition {
 		return driver.ErrChanged
 	}
-	var err error
 	if p.script, err = isScript(p.file); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
@@ -70,7 +70,7 @@ func isScript(file io.ReaderAt) (bool, error) {
 
 // arguments are the files that the service's arguments name.
 func arguments(s *catalog.Service, programs *catalog.Programs) []pin.File {
-	find := pin.Finder{Programs: programs, Writes: s.Writes}
+	find := pin.Finder{Programs: programs, Writes: s.Writes, Digests: s.Digests}
 	if as, err := runsAs(s); err == nil {
 		find.Dir = workingDir(s, as)
 	}

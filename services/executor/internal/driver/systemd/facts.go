@@ -352,7 +352,7 @@ func (f facts) network(s *catalog.Service, filters bool) driver.Network {
 // files are those that the unit's commands name and its EnvironmentFile=, which systemd opens by name. systemd's own words for a
 // working folder (~) lead nowhere here.
 func files(f facts, s *catalog.Service, programs *catalog.Programs) []pin.File {
-	find := pin.Finder{Programs: programs, Writes: s.Writes}
+	find := pin.Finder{Programs: programs, Writes: s.Writes, Digests: s.Digests}
 	if find.Dir = strings.TrimLeft(f.dir, "-!"); !filepath.IsAbs(find.Dir) {
 		find.Dir = ""
 	}

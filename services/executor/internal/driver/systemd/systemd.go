@@ -210,7 +210,7 @@ func (d *Driver) definition(ctx context.Context, s *catalog.Service, programs *c
 	if err != nil {
 		return "", err
 	}
-	return pin.Definition(unit, files(f, s, programs)), nil
+	return pin.Definition(unit, files(f, s, programs))
 }
 
 // Pins say of each file that a start of the unit opens whether it is held.
