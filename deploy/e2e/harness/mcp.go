@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/picture"
 )
 
 // Envelope is what every tool answers with, as a client that knows nothing else of Durward reads it.
@@ -36,6 +37,8 @@ type Envelope struct {
 	Error       *Failure        `json:"error"`
 	// Raw is the envelope as it arrived.
 	Raw []byte `json:"-"`
+	// Pictures come behind the envelope, which tells of each.
+	Pictures []*mcp.ImageContent `json:"-"`
 	// Meta is the result's _meta: request id, operation id, receipt.
 	Meta map[string]any `json:"-"`
 }
@@ -286,8 +289,8 @@ func CheckResult(t testing.TB, schema *jsonschema.Resolved, result *mcp.CallTool
 			t.Errorf("the answer does not fit the tool's output schema: %v\n%s", err, structured)
 		}
 	}
-	if len(result.Content) != 1 {
-		t.Fatalf("%d content blocks, want 1", len(result.Content))
+	if len(result.Content) == 0 {
+		t.Fatal("no content")
 	}
 	text, ok := result.Content[0].(*mcp.TextContent)
 	if !ok {
@@ -301,6 +304,16 @@ func CheckResult(t testing.TB, schema *jsonschema.Resolved, result *mcp.CallTool
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&e); err != nil {
 		t.Fatalf("envelope %s: %v", structured, err)
+	}
+	for _, more := range result.Content[1:] {
+		shown, is := more.(*mcp.ImageContent)
+		if !is || picture.Check(shown.MIMEType, shown.Data) != nil {
+			t.Fatalf("behind the envelope is a %T that no entry lets pass: %+v", more, more)
+		}
+		e.Pictures = append(e.Pictures, shown)
+	}
+	if told := strings.Count(string(e.Result), `"kind":"image"`); len(e.Pictures) > min(told, picture.Most) {
+		t.Errorf("%d pictures, and %d are told of", len(e.Pictures), told)
 	}
 	if failed := e.Status == "denied" || e.Status == "error"; failed != result.IsError {
 		t.Errorf("isError is %t with status %s", result.IsError, e.Status)

@@ -3,7 +3,10 @@
 package real
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/downstream"
 )
 
@@ -94,7 +98,9 @@ func TestServersOfOthers(t *testing.T) {
 		command(t, h, slices.Insert(line, 2, "--yes")...)
 	}
 	command(t, h, "server", "add", locked(t, "memory"), "--env", "MEMORY_FILE_PATH=/data/memory.jsonl", "--read", "read_graph", "--yes")
-	command(t, h, "server", "add", locked(t, "everything"), "--read", "get-env", "--yes")
+	command(t, h, "server", "add", locked(t, "everything"), "--read", "get-tiny-image", "--yes")
+	h.WriteFile("config/servers.yaml", strings.Replace(h.ReadFile("config/servers.yaml"), "- id: everything\n", "- id: everything\n    images: true\n", 1))
+	command(t, h, "server", "accept", "everything", "--yes")
 
 	raw, err := os.ReadFile(filepath.Join(filepath.Dir(h.Dir), ".claude.json"))
 	if err != nil {
@@ -157,4 +163,44 @@ func TestServersOfOthers(t *testing.T) {
 		return !strings.Contains(string(is("ok", results[0], "").Raw), "writes programs")
 	})
 	ask("ok", "memory__read_graph", map[string]any{}, "writes programs")
+
+	// A picture arrives, and the log tells of it. What changes something gives it once: it is not kept to answer again.
+	seen := ask("ok", "everything__get-tiny-image", map[string]any{}, "a picture of")
+	pictured(t, h, seen, "everything__get-tiny-image")
+	drawing := ask("pending_approval", "everything__get-annotated-message", map[string]any{"messageType": "success", "includeImage": true}, "durward approve")
+	h.Approve(drawing.OperationID)
+	pictured(t, h, ask("ok", "wait_operation", drawing.Next.Arguments, "a picture of"), "everything__get-annotated-message")
+	if again := ask("ok", "wait_operation", drawing.Next.Arguments, "a picture of"); !again.Replayed || len(again.Pictures) > 0 || !strings.Contains(string(again.Raw), "which is not kept") {
+		t.Errorf("answered again: %d pictures, %s", len(again.Pictures), again.Raw)
+	}
+	if without := ask("ok", "files__read_text_file", map[string]any{"path": written}, "by an agent"); len(without.Pictures) > 0 {
+		t.Errorf("%d pictures of a server whose entry has no images", len(without.Pictures))
+	}
+}
+
+// pictured is an answer with one picture, of which the log has type, size and digest, and no byte.
+func pictured(t *testing.T, h *harness.Host, e harness.Envelope, tool string) {
+	t.Helper()
+	if len(e.Pictures) != 1 {
+		t.Fatalf("%s gives %d pictures: %s", tool, len(e.Pictures), e.Raw)
+	}
+	shown := e.Pictures[0]
+	want := fmt.Sprintf("%s of %d bytes, SHA-256 %x", shown.MIMEType, len(shown.Data), sha256.Sum256(shown.Data))
+	harness.Eventually(t, "the log tells of the picture", func() error {
+		var told []string
+		for _, r := range h.Records(&auditv1.SearchRecordsRequest{Tool: tool, Limit: 100}) {
+			for name, value := range r.GetRecord().GetBody().GetDetails() {
+				if strings.HasPrefix(name, "picture_") {
+					told = append(told, value)
+				}
+			}
+			if text := r.String(); strings.Contains(text, base64.StdEncoding.EncodeToString(shown.Data[:48])) || strings.Contains(text, "IHDR") {
+				t.Errorf("the log has the picture itself: %s", text)
+			}
+		}
+		if !slices.Equal(told, []string{want}) {
+			return fmt.Errorf("it tells %q, want %q", told, want)
+		}
+		return nil
+	})
 }

@@ -183,6 +183,22 @@ func numbersStay(raw []byte) bool {
 	}
 }
 
+// Kept is what is worth keeping of a response, to answer the same call again: all but pictures, which take MiBs of a disk.
+func Kept(response proto.Message) proto.Message {
+	r, is := response.(*egressv1.CallServerToolResponse)
+	if !is || !slices.ContainsFunc(r.GetContent(), func(c *egressv1.ServerContent) bool { return len(c.GetData()) > 0 }) {
+		return response
+	}
+	r = proto.CloneOf(r)
+	for _, c := range r.GetContent() {
+		if len(c.GetData()) > 0 {
+			c.Data = nil
+			c.Text += ", which is not kept"
+		}
+	}
+	return r
+}
+
 // HasArgument reports whether a tool's schema has an argument of that name.
 func (t Tool) HasArgument(name string) bool {
 	properties, _ := t.InputSchema["properties"].(map[string]any)

@@ -404,9 +404,9 @@ func (a *Authority) run(ctx context.Context, c *call, request proto.Message, han
 	return response, nil
 }
 
-// digest returns SHA-256 of the response's RFC 8785 form, and its wire form for a replay.
+// digest returns SHA-256 of the response's RFC 8785 form, and the wire form of what is kept of it for a replay.
 func (a *Authority) digest(ctx context.Context, c *call, response proto.Message) (digest, wire []byte) {
-	wire, err := proto.Marshal(response)
+	wire, err := proto.Marshal(contract.Kept(response))
 	if err == nil {
 		var form []byte
 		if form, err = contract.Canonical(response); err == nil {

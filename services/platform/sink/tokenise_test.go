@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -459,5 +461,31 @@ func TestGpumodD13SwitchWithoutApprovalHasNoEffect(t *testing.T) {
 				t.Errorf("%v, %d effects, recorded as %v", err, effects, log.records)
 			}
 		})
+	}
+}
+
+// A picture is in the digest of what was returned, and not in what is kept to answer again.
+func TestPicturesAreNotKept(t *testing.T) {
+	a, _, _ := newAuthority(t, platformtest.New(t))
+	response := func(data string) *egressv1.CallServerToolResponse {
+		return &egressv1.CallServerToolResponse{Content: []*egressv1.ServerContent{
+			{Kind: "text", Text: "made"}, {Kind: "image", Text: "a picture", MediaType: "image/png", Data: []byte(data)},
+		}}
+	}
+	one, kept := a.digest(t.Context(), &call{}, response("one picture"))
+	other, _ := a.digest(t.Context(), &call{}, response("two picture"))
+	if len(one) == 0 || bytes.Equal(one, other) {
+		t.Errorf("the digests are %x and %x", one, other)
+	}
+	want := response("")
+	want.Content[1].Text += ", which is not kept"
+	got := &egressv1.CallServerToolResponse{}
+	if err := proto.Unmarshal(kept, got); err != nil || !proto.Equal(got, want) {
+		t.Errorf("kept is %v, %v", got, err)
+	}
+	plain := response("")
+	whole, err := proto.Marshal(plain)
+	if _, kept := a.digest(t.Context(), &call{}, plain); err != nil || !bytes.Equal(kept, whole) {
+		t.Errorf("without a picture something else is kept: %q, %v", kept, err)
 	}
 }
