@@ -122,6 +122,30 @@ func TestReadIsGrantedOnce(t *testing.T) {
 	wantCode(t, v.redeem(resp.GetGrant()), callv1.Code_CODE_ALREADY_SPENT)
 }
 
+// A read's redemption waits for no audit, is told of once, and does not happen where it could not be told of.
+func TestAReadIsRedeemedWithoutWaiting(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(reader)
+	ask := func(argument string) *callv1.SignedGrant {
+		resp, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "service_info", argument))
+		v.must(err)
+		return resp.GetGrant()
+	}
+	first, second, third := ask("a"), ask("b"), ask("c")
+	v.audit.set(func(f *fakeAudit) { f.hung = true })
+	v.must(v.redeem(first))
+	if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 1 {
+		t.Errorf("%d records of one redemption", n)
+	}
+	v.audit.set(func(f *fakeAudit) { f.down = true })
+	wantCode(t, v.redeem(second), callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.audit.set(func(f *fakeAudit) { f.hung, f.down, f.full = false, false, true })
+	wantCode(t, v.redeem(third), callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.audit.set(func(f *fakeAudit) { f.full = false })
+	v.must(v.redeem(second))
+	wantCode(t, v.redeem(third), callv1.Code_CODE_ALREADY_SPENT)
+}
+
 // The main job: ask, look, approve, wait, redeem, settle, and the records that tell of it.
 func TestApprovedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
