@@ -92,11 +92,8 @@ func said(ctx context.Context, config child.Config, asked downstream.ListRequest
 	return listing, err
 }
 
-// remote asks a server elsewhere, at public addresses alone.
+// remote asks a server elsewhere, at public addresses alone, without the credential of its entry: only the vault gives one, and to egress alone.
 func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.Listing, error) {
-	if asked.Entry.Bearer != "" {
-		return nil, errors.New("it wants a credential, which only the vault gives to egress: add it without, or where its tools are public")
-	}
 	endpoint, err := url.Parse(asked.Entry.URL)
 	if err != nil {
 		return nil, err
@@ -114,5 +111,9 @@ func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.List
 	if err != nil {
 		return nil, err
 	}
-	return said(ctx, child.Config{Remote: &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}}, asked)
+	listing, err := said(ctx, child.Config{Remote: &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}}, asked)
+	if err != nil && asked.Entry.Bearer != "" {
+		err = fmt.Errorf("%w; it was asked without its credential, which the vault gives to egress alone: a server that lists nothing without cannot be added", err)
+	}
+	return listing, err
 }

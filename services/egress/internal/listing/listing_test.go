@@ -129,16 +129,31 @@ func TestRemote(t *testing.T) {
 	s.AddTool(&mcp.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return nil, errLate
 	})
-	server := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if shown := r.Header.Get("Authorization"); shown != "" {
+			t.Errorf("a listing shows %q", shown)
+		}
+		handler.ServeHTTP(w, r)
+	}))
 	defer server.Close()
+	closed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "", http.StatusUnauthorized)
+	}))
+	defer closed.Close()
 	elsewhere := httptest.NewServer(http.RedirectHandler(server.URL, http.StatusTemporaryRedirect))
 	defer elsewhere.Close()
-	if got := answer(t, t.Context(), downstream.ListRequest{Entry: downstream.Entry{ID: "far", URL: server.URL}}); got.Listing == nil || len(got.Listing.Tools) != 1 {
+	for _, bearer := range []string{"", "x"} { // one that lists to everybody is added with what its calls need
+		if got := answer(t, t.Context(), downstream.ListRequest{Entry: downstream.Entry{ID: "far", URL: server.URL, Bearer: bearer}}); got.Listing == nil || len(got.Listing.Tools) != 1 {
+			t.Errorf("with the credential %q: %+v", bearer, got)
+		}
+	}
+	if got := answer(t, t.Context(), downstream.ListRequest{Entry: downstream.Entry{ID: "far", URL: closed.URL, Bearer: "x"}}); got.Listing != nil || !strings.Contains(got.Problem, "without its credential") {
 		t.Errorf("%+v", got)
 	}
 	for name, e := range map[string]downstream.Entry{
 		"a redirect":         {ID: "far", URL: elsewhere.URL},
-		"a credential":       {ID: "far", URL: server.URL, Bearer: "x"},
+		"a closed door":      {ID: "far", URL: closed.URL},
 		"a private address":  {ID: "far", URL: "https://10.0.0.1/mcp"},
 		"a cloud's metadata": {ID: "far", URL: "http://169.254.169.254/mcp"},
 	} {
