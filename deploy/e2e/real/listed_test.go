@@ -56,7 +56,8 @@ var setOfItsOwn = []string{"files__read_text_file", "files__list_directory", "me
 func TestServersListed(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
-	before, all, set := h.AddClient("before"), h.AddClient("all"), h.AddClient("set")
+	before, all, set, paged := h.AddClient("before"), h.AddClient("all"), h.AddClient("set"), h.AddClient("paged")
+	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+"pages: [paged]\n")
 	clients := h.ReadFile("config/clients.yaml")
 	h.WriteFile("config/clients.yaml", strings.Replace(clients, "- id: set\n", "- id: set\n    may: ["+strings.Join(setOfItsOwn, ", ")+"]\n", 1))
 	h.StartAll()
@@ -103,6 +104,26 @@ func TestServersListed(t *testing.T) {
 	if every.bytes > 16_000 || some.bytes > every.bytes || !slices.Contains(names, "find_tools") {
 		t.Errorf("Durward lists %d bytes, and %d of a set: %q", every.bytes, some.bytes, names)
 	}
+	// A client of whom gateway.yaml says so is told of every tool, in pages.
+	whole, pages, cursor := sum.tools, 0, ""
+	reader := h.Connect(paged)
+	for seen := 0; pages == 0 || cursor != ""; pages++ {
+		page, err := reader.ListTools(t.Context(), &mcp.ListToolsParams{Cursor: cursor})
+		if err != nil {
+			t.Fatalf("page %d: %v", pages, err)
+		}
+		for _, tool := range page.Tools {
+			if strings.Contains(tool.Name, "__") {
+				seen++
+			}
+		}
+		if cursor = page.NextCursor; cursor == "" && seen != whole {
+			t.Errorf("%d pages with %d of %d tools of servers", pages+1, seen, whole)
+		}
+	}
+	if pages < 3 {
+		t.Errorf("%d pages", pages)
+	}
 	for _, tool := range setOfItsOwn {
 		if !slices.Contains(few, tool) {
 			t.Errorf("%s is in the client's set, and not listed: %q", tool, few)
@@ -145,6 +166,14 @@ func TestServersListed(t *testing.T) {
 			}
 			has(t, list.Tools)
 			says(t, i.Call("files__read_text_file", path)())
+		})
+	}
+	for _, era := range []string{"legacy", "auto"} {
+		t.Run("typescript pages "+era, func(t *testing.T) {
+			c := startTypescript(t, "v2.mjs", []string{"DURWARD_ERA=" + era, "DURWARD_TOKEN=" + paged}, "http", h.MCPURL())
+			if n := len(c.Tools()); n < whole {
+				t.Errorf("the client that fetches every page has %d tools, want %d and Durward's own", n, whole)
+			}
 		})
 	}
 	for _, test := range []struct{ script, era string }{{"v1.mjs", ""}, {"v2.mjs", "legacy"}, {"v2.mjs", "auto"}, {"v2.mjs", "pin"}} {

@@ -71,6 +71,9 @@ type settings struct {
 	// SessionsPerPrincipal is how many sessions a client keeps, 1 to 1024; a further one ends the one that has been idle
 	// longest. Default 32.
 	SessionsPerPrincipal int `yaml:"sessions_per_principal"`
+	// Pages are the clients, by their ids in clients.yaml, whose tools/list holds every tool of other people's servers that they may
+	// call, in pages. Default: none, what does not fit one page is found by find_tools.
+	Pages []string `yaml:"pages"`
 	// ThroughSDK has the MCP SDK serve every message: without it, reads of the host's state are answered where they were understood,
 	// at a fraction of the cost. The answers are the same. Default false.
 	ThroughSDK bool `yaml:"through_sdk"`
@@ -234,6 +237,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		Hold:           time.Duration(s.HoldS) * time.Second,
 		SessionTimeout: time.Duration(s.SessionIdleS) * time.Second,
 		Limits:         &s.Limits,
+		Pages:          s.Pages,
 		Draining:       ctx.Done(),
 	})
 	if err != nil {

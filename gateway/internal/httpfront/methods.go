@@ -54,7 +54,7 @@ func methods() map[string]method {
 		"notifications/progress":           {eras: onlyStateful, decode: decodeNothing},
 		"notifications/roots/list_changed": {eras: onlyStateful, decode: decodeNothing},
 		"server/discover":                  {eras: onlyStateless, decode: decodeNothing, forward: true},
-		"tools/list":                       {eras: bothEras, decode: decodeList, forward: true},
+		"tools/list":                       {eras: bothEras, decode: decodeTools, forward: true},
 		methodCallTool:                     {eras: bothEras, decode: decodeCall, forward: true, named: true},
 		"prompts/list":                     {eras: bothEras, decode: decodeList, forward: true},
 		"prompts/get":                      {eras: bothEras, decode: decodePrompt, forward: true, named: true},
@@ -197,15 +197,29 @@ func (a again) check(f *Frame) *frameError {
 	return nil
 }
 
-func decodeList(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
+func decodeList(f *Frame, params jsontext.Value) ([]byte, *frameError) {
+	raw, err := decodeTools(f, params)
+	if err == nil && raw != nil {
+		err = invalidParams(sentencePage)
+	}
+	return nil, err
+}
+
+const sentencePage = "The list has one page: ask for it without a cursor."
+
+// decodeTools reads a request for the one list that has pages, for some clients.
+func decodeTools(_ *Frame, params jsontext.Value) ([]byte, *frameError) {
 	var p struct {
 		Cursor *string        `json:"cursor"`
 		Meta   jsontext.Value `json:"_meta"`
 	}
-	if json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || p.Cursor != nil {
-		return nil, invalidParams("The list has one page: ask for it without a cursor.")
+	switch {
+	case json.Unmarshal(params, &p, json.RejectUnknownMembers(true)) != nil || p.Cursor != nil && !bounded(*p.Cursor, maxName):
+		return nil, invalidParams(sentencePage)
+	case p.Cursor == nil:
+		return nil, nil
 	}
-	return nil, nil
+	return member(nil, "cursor", *p.Cursor), nil
 }
 
 func decodeCancelled(f *Frame, params jsontext.Value) ([]byte, *frameError) {

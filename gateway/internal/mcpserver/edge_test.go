@@ -690,6 +690,8 @@ type edgeOptions struct {
 	permits time.Duration
 	// throughSDK has the SDK serve every message.
 	throughSDK bool
+	// pages are the principals whose tools/list has pages.
+	pages []string
 	// metrics counts; nil: nobody does.
 	metrics *metrics.Metrics
 	// wrap is around the connections to the peers; nil leaves them as they are.
@@ -754,7 +756,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Metrics: opts.metrics, Logger: logger, Version: "test", Hold: orDefault(opts.hold, time.Second),
-		SessionTimeout: orDefault(opts.idle, time.Minute), Draining: draining,
+		SessionTimeout: orDefault(opts.idle, time.Minute), Draining: draining, Pages: opts.pages,
 	}.TellingEvery(opts.telling))
 	must(t, err)
 	e.server = server

@@ -2,12 +2,19 @@ package mcpserver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/gateway/internal/httpfront"
+	"durward.internal/gateway/internal/refusal"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
 )
 
 // Tools of other people's MCP servers. What they are a human pinned, and can change at any time: so they are not registered with the SDK,
@@ -43,14 +50,18 @@ var (
 )
 
 // list makes of the list of all tools of ours the one for a session: with the pinned tools that it may call, as many as fit, and then
-// with what finds the others.
-func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.ListToolsResult, error) {
+// with what finds the others. A client with pages gets all of them, in pages.
+func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListToolsResult, cursor string) (*mcp.ListToolsResult, error) {
 	var pinned []tool
 	may := call.Session.Tools()
 	for _, name := range may {
 		if t, ok := s.served(name); ok && t.Foreign != nil {
 			pinned = append(pinned, t)
 		}
+	}
+	paged := len(pinned) > 0 && slices.Contains(s.conf.Pages, call.Session.Principal())
+	if cursor != "" && !paged {
+		return nil, s.noPage(ctx, call, "The list has one page: ask for it without a cursor.")
 	}
 	out := *all
 	out.Tools = slices.Clone(all.Tools)
@@ -64,6 +75,16 @@ func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.List
 		short := *t
 		short.OutputSchema = nil
 		out.Tools[i] = &short
+	}
+	if paged {
+		for _, t := range pinned {
+			listed, err := s.listed(t)
+			if err != nil {
+				return nil, err
+			}
+			out.Tools = append(out.Tools, listed)
+		}
+		return s.page(ctx, call, out, cursor)
 	}
 	size, err := sizeOf(out)
 	for _, name := range lesser {
@@ -85,6 +106,52 @@ func (s *Server) list(call *httpfront.Call, all *mcp.ListToolsResult) (*mcp.List
 		}
 	}
 	return &out, err
+}
+
+// page is the page of a list that begins at a cursor. Nothing is kept of cursors: one is made of the place and of the whole list, so that
+// one of a list that has changed since is none.
+func (s *Server) page(ctx context.Context, call *httpfront.Call, list mcp.ListToolsResult, cursor string) (*mcp.ListToolsResult, error) {
+	whole, err := json.Marshal(list.Tools)
+	if err != nil {
+		return nil, err
+	}
+	digest := sha256.Sum256(whole)
+	place := func(i int) string {
+		sum := sha256.Sum256(fmt.Append(digest[:], i))
+		return hex.EncodeToString(sum[:16])
+	}
+	from := 0
+	for cursor != "" && place(from) != cursor {
+		if from++; from == len(list.Tools) {
+			return nil, s.noPage(ctx, call, "There is no page at this cursor, or the list has changed: begin again without one.")
+		}
+	}
+	out := list
+	out.Tools, out.NextCursor = nil, place(0)
+	size, err := sizeOf(out)
+	out.NextCursor = ""
+	for i, t := range list.Tools[from:] {
+		n, wrong := sizeOf(t)
+		if err = errors.Join(err, wrong); err != nil {
+			return nil, err
+		}
+		switch {
+		case size+n+1 <= mostListed:
+			out.Tools, size = append(out.Tools, t), size+n+1
+		case len(out.Tools) > 0:
+			out.NextCursor = place(from + i)
+			return &out, nil
+		} // what no page holds find_tools finds
+	}
+	return &out, nil
+}
+
+// noPage refuses a cursor.
+func (s *Server) noPage(ctx context.Context, call *httpfront.Call, sentence string) error {
+	s.conf.Refusals.Record(ctx, refusal.Event{
+		RequestID: call.RequestID, Code: callv1.Code_CODE_INVALID_ARGUMENT, Reason: "cursor", Principal: call.Session.Principal(), Session: call.Session.Ref(),
+	})
+	return refuse(call, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, sentence, fault.WithField("cursor")))
 }
 
 func without(list *mcp.ListToolsResult, names ...string) {

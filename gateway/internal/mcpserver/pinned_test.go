@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -155,5 +156,79 @@ func TestManyPinnedToolsAreListed(t *testing.T) {
 		t.Errorf("%d of the server's tools are listed, in %d bytes", n, len(raw))
 	} else {
 		t.Logf("%d of the server's tools are listed, in %d bytes", n, len(raw))
+	}
+}
+
+// A client that pages is told of every tool, in pages within the bound of a list. A cursor is good for the list that it is of, and for a client
+// that pages.
+func TestPagesOfTools(t *testing.T) {
+	pin(t, 60)
+	e := newEdge(t, edgeOptions{pages: []string{"agent"}})
+	one := newEdge(t, edgeOptions{pages: []string{"other"}})
+	older := e.connect(t, tokenAgent)
+	list := func(era, cursor string) (names []string, next string, code int) {
+		t.Helper()
+		params := ""
+		if cursor != "" {
+			params = fmt.Sprintf(`"cursor":%q`, cursor)
+		}
+		var r reply
+		switch era {
+		case "sessions":
+			r = e.send(t, request{session: older, body: `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{` + params + `}}`})
+		case "stateless":
+			r = e.own(t, tokenAgent, "tools/list", "", params, "{}")
+		default:
+			r = one.own(t, tokenAgent, "tools/list", "", params, "{}")
+		}
+		m := r.message
+		if m.Error != nil {
+			return nil, "", m.Error.Code
+		}
+		var got struct {
+			Tools      []struct{ Name string }
+			NextCursor string
+		}
+		must(t, json.Unmarshal(m.Result, &got))
+		if len(m.Result) > mostToolList {
+			t.Errorf("%s: a page of %d bytes", era, len(m.Result))
+		}
+		for _, tool := range got.Tools {
+			names = append(names, tool.Name)
+		}
+		return names, got.NextCursor, 0
+	}
+	const invalidParams = -32602
+	for _, era := range []string{"sessions", "stateless"} {
+		first, second, _ := list(era, "")
+		all, pages := slices.Clone(first), 1
+		for next := second; next != "" && pages < 20; pages++ {
+			var names []string
+			var code int
+			if names, next, code = list(era, next); code != 0 || len(names) == 0 {
+				t.Fatalf("%s: page %d has %q, error %d", era, pages, names, code)
+			}
+			all = append(all, names...)
+		}
+		slices.Sort(all)
+		if distinct := slices.Compact(slices.Clone(all)); len(distinct) != len(all) || strings.Count(strings.Join(all, " "), "fs__") != 60 || !slices.Contains(all, "find_tools") || pages < 3 {
+			t.Errorf("%s: %d pages with %q", era, pages, all)
+		}
+		for _, cursor := range []string{"x", second + "0", strings.Repeat("0", len(second)), strings.Repeat("x", 1000)} {
+			if _, _, code := list(era, cursor); code != invalidParams {
+				t.Errorf("%s: the cursor %.50q gives the error %d", era, cursor, code)
+			}
+		}
+		if _, _, code := list("one page", second); code != invalidParams {
+			t.Errorf("a client without pages uses a cursor: error %d", code)
+		}
+	}
+	if _, next, _ := list("one page", ""); next != "" {
+		t.Error("a client without pages is told of another page")
+	}
+	_, next, _ := list("stateless", "")
+	pin(t, 59)
+	if _, _, code := list("stateless", next); code != invalidParams {
+		t.Errorf("a cursor of a list that has changed gives the error %d", code)
 	}
 }

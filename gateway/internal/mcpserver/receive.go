@@ -67,12 +67,16 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		if err := s.renew(ctx, call); err != nil {
 			return nil, err
 		}
+		cursor := ""
+		if r, ok := req.(*mcp.ListToolsRequest); ok && r.Params != nil {
+			cursor, r.Params.Cursor = r.Params.Cursor, "" // the pages are ours
+		}
 		result, err := next(ctx, method, req)
 		if err != nil {
 			return nil, err
 		}
 		if list, ok := result.(*mcp.ListToolsResult); ok {
-			return s.list(call, list)
+			return s.list(ctx, call, list, cursor)
 		}
 		return result, nil
 	case methodListPrompts, methodGetPrompt:

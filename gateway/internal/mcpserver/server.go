@@ -74,6 +74,8 @@ type Config struct {
 	Hold time.Duration
 	// SessionTimeout is how long a client's session may be idle; the front sees to that.
 	SessionTimeout time.Duration
+	// Pages are the principals whose tools/list has pages.
+	Pages []string
 	// Limits are what the front allows a client, for durward://config to tell; nil: it tells nothing of them.
 	Limits *limit.Config
 	// Draining is closed when the process is about to stop: calls that wait for a human then end as pending.
