@@ -29,6 +29,7 @@ func (s *Server) served(name string) (tool, bool) {
 		return t, true
 	}
 	t, ok := s.conf.Relay.Pinned(name)
+	ok = ok && t.IsTool()
 	return tool{Tool: t, reason: ok && !t.HasArgument(argReason)}, ok
 }
 

@@ -84,7 +84,10 @@ func registerPrompts(sdk *mcp.Server) {
 		if p.argument != "" {
 			listed.Arguments = []*mcp.PromptArgument{{Name: p.argument, Description: p.about, Required: true}}
 		}
-		sdk.AddPrompt(listed, func(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		sdk.AddPrompt(listed, func(ctx context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			if served, ok := ctx.Value(besideKey{}).(*mcp.GetPromptResult); ok {
+				return served, nil
+			}
 			return p.get(callOf(req), req.Params.Arguments)
 		})
 	}
@@ -117,11 +120,18 @@ func (s *Server) prompt(ctx context.Context, next mcp.MethodHandler, method stri
 		return slices.ContainsFunc(prompts, func(p prompt) bool { return p.name == name && p.may(call) })
 	}
 	if params, ok := req.GetParams().(*mcp.GetPromptParams); ok && !has(params.Name) {
+		if served, is, err := s.getServers(ctx, req, call, params); err != nil {
+			return nil, err
+		} else if is {
+			params.Name, params.Arguments = prompts[0].name, nil // the SDK needs to find a handler
+			return next(context.WithValue(ctx, besideKey{}, served), method, req)
+		}
 		return nil, refuse(call, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "there is no such prompt", fault.WithField("name")))
 	}
 	result, err := next(ctx, method, req)
 	if list, ok := result.(*mcp.ListPromptsResult); ok && err == nil {
 		list.Prompts = slices.DeleteFunc(list.Prompts, func(p *mcp.Prompt) bool { return !has(p.Name) })
+		addServers(call, list)
 	}
 	return result, err
 }

@@ -79,6 +79,12 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 			return s.list(ctx, call, list, cursor)
 		}
 		return result, nil
+	case "resources/list", "resources/templates/list":
+		result, err := next(ctx, method, req)
+		if err == nil {
+			addServers(call, result)
+		}
+		return result, err
 	case methodListPrompts, methodGetPrompt:
 		return s.prompt(ctx, next, method, req, call)
 	case methodGetTask, methodUpdateTask, methodCancelTask:

@@ -160,6 +160,12 @@ func (s *Server) resource(ctx context.Context, next mcp.MethodHandler, method st
 	var asked string
 	switch params := req.GetParams().(type) {
 	case *mcp.ReadResourceParams:
+		if served, is, err := s.readServers(ctx, req, call, params.URI); err != nil {
+			return nil, err
+		} else if is {
+			params.URI = resource.URI{Kind: resource.Help}.String()
+			return next(context.WithValue(ctx, besideKey{}, served), method, req)
+		}
 		var uri resource.URI
 		asked = params.URI
 		if uri, err = parseURI(params.URI); err != nil {
@@ -234,6 +240,9 @@ func parseURI(uri string) (resource.URI, error) {
 
 // read is the handler of every resource: it reads the one that dispatch found in the request.
 func (r *resources) read(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	if served, ok := ctx.Value(besideKey{}).(*mcp.ReadResourceResult); ok {
+		return served, nil
+	}
 	call := callOf(req)
 	uri, _ := ctx.Value(uriKey{}).(resource.URI) // without it, it is no resource's
 	text, err := r.reader.Read(ctx, client(call), uri)

@@ -175,11 +175,29 @@ func (s *Session) Lower(ceiling optionsv1.Tier) {
 
 // Tools returns the names of the tools that the client may call, sorted, as the vault said last: what an answer may name.
 func (s *Session) Tools() []string {
+	var names []string
+	for _, t := range s.may() {
+		if t.IsTool() {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// Beside returns what stands beside the tools of other people's servers, and the client may read or get.
+func (s *Session) Beside() []contract.Tool {
+	return slices.DeleteFunc(s.may(), contract.Tool.IsTool)
+}
+
+// may is everything that the client may call, read or get.
+func (s *Session) may() (all []contract.Tool) {
 	now := s.state.Load()
-	return slices.DeleteFunc(slices.Clone(now.tools), func(name string) bool {
-		t, ok := contract.Lookup(name)
-		return !ok || t.Tier > now.ceiling // it may have been lowered meanwhile
-	})
+	for _, name := range now.tools {
+		if t, ok := contract.Lookup(name); ok && t.Tier <= now.ceiling { // it may have been lowered meanwhile
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // May reports whether the client may call a tool, as far as it is known here.

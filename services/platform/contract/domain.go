@@ -1,6 +1,8 @@
 package contract
 
 import (
+	"strings"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -21,6 +23,9 @@ func (t Tool) Destination(request proto.Message) (to destination.Destination, is
 	if t.Foreign != nil {
 		if raw, is, err = argument(request, t.ResourceArgument); !is || err != nil {
 			return to, false, err
+		}
+		if t.ResourcesURI() != "" && !strings.HasPrefix(raw, "http:") && !strings.HasPrefix(raw, "https:") {
+			return to, false, nil // it means what the server makes of it
 		}
 	} else {
 		raw = request.ProtoReflect().Get(t.Method.Input().Fields().ByName(protoreflect.Name(t.ResourceArgument))).String()

@@ -43,6 +43,65 @@ func ServerTool(server, tool string) string { return server + Separator + tool }
 // ServerSource is where a server's tools are from.
 func ServerSource(server string) string { return "mcp:" + server }
 
+// What a server offers beside tools is pinned as a tool whose name has a dot, which no tool's own name has.
+const (
+	readResource = "resources.read"
+	promptPrefix = "prompts."
+)
+
+// serversScheme begins the URIs of servers' resources: then come the server's id, a slash, and the server's own URI as it is.
+const serversScheme = "durward://servers/"
+
+// IsTool reports whether agents call it as a tool; what else a server offers they read as a resource, or get as a prompt.
+func (t Tool) IsTool() bool { return t.Foreign == nil || !strings.Contains(t.Foreign.Name, ".") }
+
+// ResourcesURI is under which a pinned tool serves a server's resources; "" for every other tool.
+func (t Tool) ResourcesURI() string {
+	if t.Foreign == nil || t.Foreign.Name != readResource {
+		return ""
+	}
+	return serversScheme + t.Foreign.Server + "/"
+}
+
+// PromptName is how agents call the prompt that a pinned tool serves; "" for every other tool.
+func (t Tool) PromptName() string {
+	if t.Foreign == nil {
+		return ""
+	}
+	own, is := strings.CutPrefix(t.Foreign.Name, promptPrefix)
+	if !is {
+		return ""
+	}
+	return ServerTool(t.Foreign.Server, own)
+}
+
+// ResourceCall is the call that reading a URI is judged as; false: the URI is none of a server's that is pinned with its resources.
+func ResourceCall(uri string) (t Tool, arguments json.RawMessage, is bool) {
+	id, own, is := strings.Cut(strings.TrimPrefix(uri, serversScheme), "/")
+	if t, is = Pinned(ServerTool(id, readResource)); !is || !strings.HasPrefix(uri, t.ResourcesURI()) {
+		return t, nil, false
+	}
+	given := map[string]string{}
+	if own != "" {
+		given["uri"] = own
+	}
+	arguments, err := json.Marshal(given)
+	return t, arguments, err == nil
+}
+
+// PromptCall is the call that getting a prompt is judged as; false: it is none of a server's that is pinned.
+func PromptCall(name string, given map[string]string) (t Tool, arguments json.RawMessage, is bool) {
+	server, own, _ := strings.Cut(name, Separator)
+	if t, is = Pinned(ServerTool(server, promptPrefix+own)); !is {
+		return t, nil, false
+	}
+	if given == nil {
+		given = map[string]string{}
+	}
+	arguments, err := json.Marshal(given)
+	return t, arguments, err == nil
+}
+
 // Definition is what a human pinned of a tool.
 type Definition struct {
 	Foreign

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/injection"
@@ -22,8 +23,9 @@ const (
 	maxProse        = 2000
 )
 
-// Listed is one tool as a server listed it: hostile.
+// Listed is one tool, or what stands beside the tools, as a server listed it: hostile.
 type Listed struct {
+	Kind                       Kind `json:",omitempty"`
 	Name, Title, Description   string
 	Input, Output, Annotations json.RawMessage
 }
@@ -56,14 +58,14 @@ func Clean(server string, listed []Listed) ([]Tool, []Finding) {
 	}
 	alike := map[string][]string{}
 	for _, l := range listed {
-		alike[skeleton(l.Name)] = append(alike[skeleton(l.Name)], l.Name)
+		alike[skeleton(l.PinnedName())] = append(alike[skeleton(l.PinnedName())], l.Name)
 	}
 	var out []Tool
 	for _, l := range listed {
 		// No name is shown that was not checked.
-		c.tool = clean.Visible(clean.Line(l.Name, MaxToolName))
+		c.tool = clean.Visible(clean.Line(l.PinnedName(), MaxToolName))
 		t, err := c.clean(server, l)
-		if names := alike[skeleton(l.Name)]; err == nil && len(names) > 1 {
+		if names := alike[skeleton(l.PinnedName())]; err == nil && len(names) > 1 {
 			err = fmt.Errorf("its name looks like that of another of its tools: %s", clean.Visible(strings.Join(names, ", ")))
 		}
 		if err != nil {
@@ -89,10 +91,19 @@ func (c *cleaner) find(format string, args ...any) {
 }
 
 func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
-	if err := CheckTool(server, l.Name); err != nil {
+	if err := checkName(server, l.Name, l.PinnedName()); err != nil && l.Kind != KindResources {
 		return t, err
 	}
-	t = Tool{Name: l.Name, Title: c.line("its title", l.Title, maxTitle), Description: c.prose("its description", l.Description, maxDescription)}
+	switch l.Kind {
+	case KindResources:
+		return reader(), nil
+	case KindPrompt:
+		t.Tier = optionsv1.Tier_TIER_READ // it is for text; a human's rule can have it ask
+	case KindTool:
+	default:
+		return t, errors.New("it is of a kind that is not known")
+	}
+	t = Tool{Tier: t.Tier, Name: l.PinnedName(), Title: c.line("its title", l.Title, maxTitle), Description: c.prose("its description", l.Description, maxDescription)}
 	if none(l.Input) {
 		l.Input = json.RawMessage(`{"type":"object"}`)
 	}

@@ -353,10 +353,13 @@ func (s server) checkTools(e *Entry) *placed {
 }
 
 // CheckTool reports why a server's tool cannot be offered under its name.
-func CheckTool(server, tool string) error {
+func CheckTool(server, tool string) error { return checkName(server, tool, tool) }
+
+// checkName is CheckTool for a name of the server's own that is pinned as tool.
+func checkName(server, own, tool string) error {
 	switch length := len(server) + len(separator) + len(tool); {
-	case !toolName().MatchString(tool):
-		return fmt.Errorf("%q is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64", clean.Line(tool, 100))
+	case !toolName().MatchString(own):
+		return fmt.Errorf("%q is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64", clean.Line(own, 100))
 	case length > MaxToolName && MaxToolName-len(separator)-len(tool) > 0:
 		return fmt.Errorf("%s has %d characters, and clients take %d: give the server an id of at most %d", called(server, tool), length, MaxToolName,
 			MaxToolName-len(separator)-len(tool))

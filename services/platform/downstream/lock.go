@@ -243,7 +243,7 @@ func (s lockServer) pinned() (p Pinned, err error) {
 }
 
 func (t Tool) check(server string) error {
-	if err := CheckTool(server, t.Name); err != nil {
+	if err := checkPinned(server, t.Name); err != nil {
 		return err
 	}
 	if t.Tier == 0 {
@@ -268,7 +268,8 @@ func (t Tool) check(server string) error {
 // Left is a server that is not in force, and why: a sentence for the operator.
 type Left struct{ ID, Why string }
 
-// Join is what is in force: the servers whose entry is the one that was accepted, with the tools that it allows.
+// Join is what is in force: the servers whose entry is the one that was accepted, with the tools that it allows. What stands beside tools
+// was pinned because the entry says so.
 func Join(entries []Entry, lock *Lock) (in []Pinned, left []Left) {
 	pinned := map[string]Pinned{}
 	if lock != nil {
@@ -288,7 +289,7 @@ func Join(entries []Entry, lock *Lock) (in []Pinned, left []Left) {
 		default:
 			p.Entry, p.Tools = e, slices.Clone(p.Tools)
 			if len(e.Allow) > 0 {
-				p.Tools = slices.DeleteFunc(p.Tools, func(t Tool) bool { return !slices.Contains(e.Allow, t.Name) })
+				p.Tools = slices.DeleteFunc(p.Tools, func(t Tool) bool { return isTool(t.Name) && !slices.Contains(e.Allow, t.Name) })
 			}
 			in = append(in, p)
 		}

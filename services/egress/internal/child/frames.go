@@ -246,7 +246,7 @@ func (f *frames) notified(in frame) error {
 			return f.drop()
 		}
 		f.progressed(p.Token, Progress{Done: p.Done, Total: p.Total, Message: clean.Line(p.Message, maxMessage)})
-	case "notifications/tools/list_changed":
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed":
 		f.toolsChanged()
 	case "notifications/message":
 		var m struct {

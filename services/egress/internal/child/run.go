@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -210,11 +211,15 @@ func (r *run) transport() (mcp.Transport, error) {
 //
 //nolint:staticcheck // roots are what today's servers ask for
 func newClient(server *downstream.Entry) *mcp.Client {
-	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, &mcp.ClientOptions{
+	options := &mcp.ClientOptions{
 		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
-		// The handler has the SDK ask for the notifications, which the frames hand over.
+		// The handlers have the SDK ask for the notifications, which the frames hand over.
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {},
-	})
+	}
+	if server.Prompts {
+		options.PromptListChangedHandler = func(context.Context, *mcp.PromptListChangedRequest) {}
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, options)
 	if server.URL != "" {
 		return client
 	}
@@ -249,12 +254,7 @@ func (r *run) call(ctx context.Context, tool string, arguments []byte, timeout t
 	r.manager.mu.Unlock()
 	defer context.AfterFunc(flights, func() { interrupt(context.Cause(flights)) })()
 
-	params := &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)}
-	if progress != nil {
-		params.SetProgressToken(r.follow(progress))
-		defer r.unfollow(params.GetProgressToken())
-	}
-	result, err := r.session.CallTool(ctx, params)
+	result, err := r.answer(ctx, tool, arguments, progress)
 	if err != nil {
 		if ctx.Err() != nil {
 			return Result{}, context.Cause(ctx)
@@ -262,6 +262,22 @@ func (r *run) call(ctx context.Context, tool string, arguments []byte, timeout t
 		return Result{}, r.reason(err)
 	}
 	return rebuild(result, r.server.Entry.Images)
+}
+
+// answer makes the request that a pinned tool stands for. What a resource or a prompt holds is answered as a tool's content.
+func (r *run) answer(ctx context.Context, tool string, arguments []byte, progress func(Progress)) (*mcp.CallToolResult, error) {
+	if own, isPrompt := strings.CutPrefix(tool, downstream.PromptPrefix); isPrompt {
+		return r.prompt(ctx, own, arguments)
+	}
+	if tool == downstream.ReadResource {
+		return r.resource(ctx, arguments)
+	}
+	params := &mcp.CallToolParams{Name: tool, Arguments: json.RawMessage(arguments)}
+	if progress != nil {
+		params.SetProgressToken(r.follow(progress))
+		defer r.unfollow(params.GetProgressToken())
+	}
+	return r.session.CallTool(ctx, params)
 }
 
 // reason says why a request failed: why the run ended, what the server answered, or what was wrong with it.

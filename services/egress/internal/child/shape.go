@@ -47,13 +47,24 @@ var results = map[string]*shape{
 	"tools/list": fields("nextCursor").
 		with("tools", fields("name", "title", "description", "inputSchema", "outputSchema", "annotations")),
 	"tools/call": fields("structuredContent", "isError", "resultType", "requestState").
-		with("content", fields("type", "text", "data", "mimeType", "uri", "name", "title").
-			with("resource", fields("uri", "mimeType", "text", "blob"))).
+		with("content", pieces).
+		with("inputRequests", whole),
+	"prompts/list": fields("nextCursor").
+		with("prompts", fields("name", "title", "description").with("arguments", fields("name", "description", "required"))),
+	"prompts/get": fields("resultType", "requestState").
+		with("messages", fields("role").with("content", pieces)).
+		with("inputRequests", whole),
+	"resources/list":           fields("nextCursor").with("resources", fields("uri", "name", "description")),
+	"resources/templates/list": fields("nextCursor").with("resourceTemplates", fields("uriTemplate", "name", "description")),
+	"resources/read": fields("resultType", "requestState").
+		with("contents", resource).
 		with("inputRequests", whole),
 }
 
 var (
-	capabilities   = fields().with("tools", fields("listChanged"))
+	capabilities   = fields().with("tools", fields("listChanged")).with("prompts", fields("listChanged")).with("resources", noFields)
+	resource       = fields("uri", "mimeType", "text", "blob")
+	pieces         = fields("type", "text", "data", "mimeType", "uri", "name", "title").with("resource", resource)
 	implementation = fields("name", "version")
 	progressShape  = fields("progressToken", "progress", "total", "message")
 	messageShape   = fields("level", "logger", "data")

@@ -121,8 +121,8 @@ func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
 		tools[pinned.Name], digests[pinned.Name] = Absent, pinned
 	}
 	for _, tool := range listed {
-		if tools[tool.Name] == Absent {
-			tools[tool.Name] = Changed
+		if name := tool.PinnedName(); tools[name] == Absent {
+			tools[name] = Changed
 			known = append(known, tool)
 		}
 	}
@@ -137,40 +137,68 @@ func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
 	return tools, nil
 }
 
-// list reads every page of what a server lists, within the bounds.
+// list reads every page of what a server lists, within the bounds: its tools, and what its entry offers beside them.
 func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 	listed := []downstream.Listed{}
-	if c := r.session.InitializeResult().Capabilities; c == nil || c.Tools == nil {
+	c := r.session.InitializeResult().Capabilities
+	if c == nil {
 		return listed, nil
 	}
 	size, names := 0, map[string]bool{}
-	params := &mcp.ListToolsParams{}
-	for range maxPages {
-		page, err := r.session.ListTools(ctx, params)
-		if err != nil {
-			return nil, r.reason(err)
+	add := func(one downstream.Listed) error {
+		name := one.PinnedName()
+		if names[name] {
+			return fmt.Errorf("it lists the tool %q twice", clean.Line(name, maxName))
 		}
-		for _, tool := range page.Tools {
-			if names[tool.Name] {
-				return nil, fmt.Errorf("it lists the tool %q twice", clean.Line(tool.Name, maxName))
+		names[name] = true
+		size += len(one.Name) + len(one.Title) + len(one.Description) + len(one.Input) + len(one.Output) + len(one.Annotations)
+		if size > maxListing || len(listed) == maxTools {
+			return fmt.Errorf("it lists more than %d tools, or %d MiB of them", maxTools, maxListing>>20)
+		}
+		listed = append(listed, one)
+		return nil
+	}
+	if c.Tools != nil {
+		err := pages("tools", func(cursor string) ([]*mcp.Tool, string, error) {
+			page, err := r.session.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
+			if err != nil {
+				return nil, "", r.reason(err)
 			}
-			names[tool.Name] = true
-			one := downstream.Listed{
+			return page.Tools, page.NextCursor, nil
+		}, func(tool *mcp.Tool) error {
+			return add(downstream.Listed{
 				Name: tool.Name, Title: tool.Title, Description: tool.Description,
 				Input: written(tool.InputSchema), Output: written(tool.OutputSchema), Annotations: written(tool.Annotations),
-			}
-			size += len(one.Name) + len(one.Title) + len(one.Description) + len(one.Input) + len(one.Output) + len(one.Annotations)
-			if size > maxListing || len(listed) == maxTools {
-				return nil, fmt.Errorf("it lists more than %d tools, or %d MiB of them", maxTools, maxListing>>20)
-			}
-			listed = append(listed, one)
+			})
+		})
+		if err != nil {
+			return nil, err
 		}
-		if page.NextCursor == "" {
-			return listed, nil
-		}
-		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
 	}
-	return nil, fmt.Errorf("it lists its tools on more than %d pages", maxPages)
+	if r.server.Entry.Prompts && c.Prompts != nil {
+		err := pages("prompts", func(cursor string) ([]*mcp.Prompt, string, error) {
+			page, err := r.session.ListPrompts(ctx, &mcp.ListPromptsParams{Cursor: cursor})
+			if err != nil {
+				return nil, "", r.reason(err)
+			}
+			return page.Prompts, page.NextCursor, nil
+		}, func(p *mcp.Prompt) error {
+			one, err := prompted(p)
+			if err != nil {
+				return err
+			}
+			return add(one)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if r.server.Entry.Resources && c.Resources != nil {
+		if err := add(downstream.Listed{Kind: downstream.KindResources}); err != nil {
+			return nil, err
+		}
+	}
+	return listed, nil
 }
 
 // written is what the SDK read of a member, as JSON; nothing for one that is not there.

@@ -62,6 +62,8 @@ const (
 // Methods that the bridge knows, and headers of the protocol.
 const (
 	methodCall        = "tools/call"
+	methodRead        = "resources/read"
+	methodPrompt      = "prompts/get"
 	methodSubscribe   = "resources/subscribe"
 	methodUnsubscribe = "resources/unsubscribe"
 	methodListen      = "subscriptions/listen"

@@ -239,9 +239,9 @@ func (m message) statelessHeaders() http.Header {
 	}
 	headers := http.Header{headerProtocol: {headerValue(params.Meta.Protocol)}, "Mcp-Method": {headerValue(m.Method)}}
 	switch m.Method {
-	case methodCall, "prompts/get":
+	case methodCall, methodPrompt:
 		headers.Set("Mcp-Name", headerValue(params.Name))
-	case "resources/read":
+	case methodRead:
 		headers.Set("Mcp-Name", headerValue(params.URI))
 	case "tasks/get", "tasks/update", "tasks/cancel":
 		headers.Set("Mcp-Name", headerValue(params.TaskID))

@@ -242,7 +242,7 @@ type request struct {
 // looks, or renews them where it is asked to.
 func asksPermit(method string) bool {
 	switch method {
-	case methodCall, "resources/read", methodSubscribe, "completion/complete", methodListen, "tasks/get", methodListTools, methodPing:
+	case methodCall, methodRead, methodSubscribe, "completion/complete", methodListen, "tasks/get", methodListTools, methodPing:
 		return true
 	default:
 		return false
@@ -257,15 +257,27 @@ func (p *prover) request(line []byte, m message, needed string) (request, error)
 	}
 	var params struct {
 		Name      string          `json:"name"`
+		URI       string          `json:"uri"`
 		Arguments json.RawMessage `json:"arguments"`
 	}
 	var tool contract.Tool
 	known := false
-	if m.Method == methodCall {
+	switch m.Method {
+	case methodCall, methodRead, methodPrompt:
 		if json.Unmarshal(m.Params, &params) != nil {
 			return p.unsigned(line) // the gateway says what is wrong with it
 		}
+	}
+	switch m.Method {
+	case methodCall:
 		tool, known = contract.Lookup(params.Name)
+	case methodRead: // of another's server, it is a call
+		tool, params.Arguments, known = contract.ResourceCall(params.URI)
+	case methodPrompt:
+		var given map[string]string
+		if len(params.Arguments) == 0 || json.Unmarshal(params.Arguments, &given) == nil {
+			tool, params.Arguments, known = contract.PromptCall(params.Name, given)
+		}
 	}
 	now := p.now()
 	demanded, age := needed != "", p.age()

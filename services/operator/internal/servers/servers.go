@@ -124,7 +124,10 @@ func Accept(p *downstream.Pinned, e downstream.Entry) error {
 	known := map[string]bool{}
 	for i, t := range p.Tools {
 		known[t.Name] = true
-		p.Tools[i].Tier, p.Tools[i].Roles = cmp.Or(e.Tiers[t.Name], optionsv1.Tier_TIER_WRITE), e.Roles[t.Name]
+		p.Tools[i].Tier = cmp.Or(e.Tiers[t.Name], t.Tier, optionsv1.Tier_TIER_WRITE)
+		if roles := e.Roles[t.Name]; roles != nil {
+			p.Tools[i].Roles = roles
+		}
 	}
 	for _, name := range slices.Sorted(slices.Values(slices.Concat(e.Allow, slices.Collect(maps.Keys(e.Tiers)), slices.Collect(maps.Keys(e.Roles))))) {
 		if !known[name] {

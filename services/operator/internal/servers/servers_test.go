@@ -197,8 +197,9 @@ func TestAccept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := downstream.Pinned{Tools: []downstream.Tool{{Name: "act"}, {Name: "look"}}}
-	if err := Accept(&p, e); err != nil || p.Tools[0].Tier != optionsv1.Tier_TIER_WRITE || p.Tools[1].Tier != optionsv1.Tier_TIER_READ || p.EntryDigest == [32]byte{} {
+	roles := map[string]downstream.Role{"/uri": downstream.RoleURL}
+	p := downstream.Pinned{Tools: []downstream.Tool{{Name: "act"}, {Name: "look"}, {Name: downstream.ReadResource, Tier: optionsv1.Tier_TIER_READ, Roles: roles}}}
+	if err := Accept(&p, e); err != nil || p.Tools[2].Tier != optionsv1.Tier_TIER_READ || len(p.Tools[2].Roles) != 1 || p.Tools[0].Roles != nil || p.Tools[0].Tier != optionsv1.Tier_TIER_WRITE || p.Tools[1].Tier != optionsv1.Tier_TIER_READ || p.EntryDigest == [32]byte{} {
 		t.Errorf("%+v, %v", p, err)
 	}
 	p.Tools = p.Tools[:1]

@@ -150,7 +150,7 @@ type document struct {
 var (
 	idPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 	namePattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
-	toolPattern = pattern.New(`^([a-z][a-z0-9_]{0,63}|[a-z][a-z0-9-]{0,31}__[A-Za-z0-9_-]{1,61})$`)
+	toolPattern = pattern.New(`^([a-z][a-z0-9_]{0,63}|[a-z][a-z0-9-]{0,31}__[A-Za-z0-9_.-]{1,61})$`)
 )
 
 // IsUser reports whether a name can be the user of a client.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -36,12 +37,13 @@ func (s *toolService) DescribeTool(ctx context.Context, req *vaultv1.DescribeToo
 	return resp, s.shown(ctx, &q, "describe-tool", "its session was shown a tool", req)
 }
 
-// theirs are the tools that the permit's session may call.
+// theirs are the tools that the permit's session may call, without what is no tool to it: servers' resources and prompts.
 func (s *toolService) theirs(ctx context.Context, q *question) ([]contract.Tool, error) {
 	if err := s.admit(ctx, q); err != nil {
 		return nil, err
 	}
-	return s.callable(s.judge(q.opened, q.client)), nil
+	all := s.callable(s.judge(q.opened, q.client))
+	return slices.DeleteFunc(all, func(t contract.Tool) bool { return !t.IsTool() }), nil
 }
 
 // shown records that the session was shown something, with what it asked for.
