@@ -36,8 +36,8 @@ for program in audit vault executor gateway egress durward durward-inspect; do
   layer "$program"
 done
 mkdir "$work/libc"
-# A program that needs no library makes ldd fail.
-{ ldd "$PROGRAMS/executor" 2>/dev/null || true; } | grep -oE '/[^ ]+' | while read -r library; do
+# A program that needs no library makes ldd fail, and grep find none.
+{ ldd "$PROGRAMS/executor" 2>/dev/null | grep -oE '/[^ ]+' || true; } | while read -r library; do
   install -D -m 755 "$(realpath "$library")" "$work/libc$library"
 done
 layer libc
