@@ -3,6 +3,7 @@
 package real
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -40,6 +41,9 @@ func newPages(t *testing.T, start func(http.Handler) *httptest.Server, other str
 			body = `busy page<script>alert("stop"); window.open("/popup"); document.write("the script went on");
 				const a = document.createElement("a"); a.href = "/file"; a.download = "prize.txt"; document.body.append(a); a.click();
 				fetch("` + other + `/stolen").catch(() => document.body.append(" and was kept in"));</script>`
+		case "/click":
+			body = `<button id="open" onclick="this.textContent = 'was clicked: ' + (window.open('/popup') !== null)">open</button>
+				<a id="linked" href="` + other + `/linked">what is linked</a>`
 		case "/popup":
 			body = "this is a pop-up"
 		case "/file":
@@ -157,10 +161,40 @@ func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores
 	if n := other.asked.Load(); n != 0 {
 		t.Errorf("what the entry does not have was asked %d times", n)
 	}
-	tabs := agent.Ask("browser__browser_tabs", map[string]any{"action": "list"})
-	h.Approve(tabs.OperationID)
-	if e := agent.Ask("wait_operation", tabs.Next.Arguments); e.Status != "ok" || !strings.Contains(string(e.Raw), "- 0: (current)") || strings.Contains(string(e.Raw), "- 1:") {
-		t.Errorf("tabs: %s", e.Raw)
+	approved := func(tool string, arguments map[string]any) harness.Envelope {
+		t.Helper()
+		asked := agent.Ask("browser__browser_"+tool, arguments)
+		h.Approve(asked.OperationID)
+		return agent.Ask("wait_operation", asked.Next.Arguments)
+	}
+	alone := func() error {
+		if e := approved("tabs", map[string]any{"action": "list"}); e.Status != "ok" || !strings.Contains(string(e.Raw), "- 0: (current)") || strings.Contains(string(e.Raw), "- 1:") {
+			return fmt.Errorf("tabs: %s", e.Raw)
+		}
+		return nil
+	}
+	if err := alone(); err != nil {
+		t.Error(err)
+	}
+	// A window that a page opens as somebody clicks, which no browser blocks, is closed again; and where a link of a page leads is judged when it is
+	// followed, whoever clicked it. That the click arrives the page shows.
+	see(agent, site.named()+"/click", other.named()+"/linked")
+	if e := approved("click", map[string]any{"element": "the button", "target": "#open"}); e.Status != "ok" {
+		t.Errorf("a click: %s", e.Raw)
+	}
+	harness.Eventually(t, "one page is open after the click", alone)
+	if e := ask(agent, "snapshot", map[string]any{}, "ok", "was clicked: true"); strings.Contains(string(e.Raw), "this is a pop-up") {
+		t.Errorf("the pop-up is in front: %s", e.Raw)
+	}
+	approved("click", map[string]any{"element": "the link", "target": "#linked"})
+	harness.Eventually(t, "the link is refused", func() error {
+		if e := agent.Ask("browser__browser_snapshot", map[string]any{}); !strings.Contains(string(e.Raw), "is not among the domains of server browser") {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
+	if n := other.asked.Load(); n != 0 {
+		t.Errorf("what the entry does not have was asked %d times by links", n)
 	}
 
 	see(agent, site.named()+"/cookie", "cookie []")
@@ -188,6 +222,15 @@ func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores
 		return nil
 	})
 	see(agent, other.named()+"/", "hello from a page")
+	see(agent, site.named()+"/click", "what is linked")
+	before = other.asked.Load()
+	approved("click", map[string]any{"element": "the link", "target": "#linked"})
+	harness.Eventually(t, "the link leads somewhere with its site in the entry", func() error {
+		if other.asked.Load() == before {
+			return errors.New("it was not asked")
+		}
+		return nil
+	})
 }
 
 // example is the entry of one of deploy/examples, with the folder that it reads.
