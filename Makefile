@@ -16,7 +16,7 @@ gpu: ## the suite for a host with a real NVIDIA card; says so where there is non
 	@scripts/gpu.sh
 real-packages: ## Debian's package in a systemd of its own: twice the same bytes, installed, upgraded, tried from outside, purged
 	@scripts/real-packages.sh
-real-compose: ## images and deploy/compose on a Docker Engine of its own: set up, first approval, killed, replaced, started twice, down and up
+real-compose: ## images and deploy/compose on a Docker Engine of its own: set up, first approval, killed, replaced, started twice, down and up, a backup put back
 	@scripts/real-compose.sh
 conformance: ## the official MCP conformance suite, every revision (part of real)
 	@scripts/conformance.sh

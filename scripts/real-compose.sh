@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deploy/compose on a Docker Engine of its own (scripts/own-dockerd.sh), with images made here: set up, up, a first approval, each
-# container killed, one image replaced, the project started twice, down and up. Nothing is pulled. Needs root, and Go for Docker Compose,
+# container killed, one image replaced, the project started twice, down and up, a backup put back. Nothing is pulled. Needs root, and Go for Docker Compose,
 # which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -32,7 +32,7 @@ const operatorUser = 60737
 var containers = []string{"audit", "vault", "executor", "egress", "gateway", "renew"}
 
 // TestRealCompose lives with deploy/compose: set up, up, a first approval, each container killed, one replaced by another version, a project
-// started twice, down and up again with what was there before.
+// started twice, down and up again with what was there before, and with what a backup has of it.
 func TestRealCompose(t *testing.T) {
 	if os.Getenv("COMPOSE") == "" || os.Getenv("DOCKER_HOST") == "" {
 		t.Fatal("run scripts/real-compose.sh, which makes images and engine")
@@ -54,6 +54,7 @@ func TestRealCompose(t *testing.T) {
 		{"another version of one", (*composed).upgraded},
 		{"started twice", (*composed).twice},
 		{"down and up", (*composed).again},
+		{"a backup put back", (*composed).restored},
 		{"with Docker and with GPUs", (*composed).overlays},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(&composed{t, h.files, h.work, h.env}) }) {
@@ -375,6 +376,43 @@ func (h *composed) again() {
 				h.Logf("memory of %s: %s", name, strings.Join(strings.Fields(line), " "))
 			}
 		}
+	}
+}
+
+// restored makes a backup while all run, changes something, and puts the backup back: nothing begins before a person resumes, and then
+// all goes on, with the operator's statement of what is lost in the log.
+func (h *composed) restored() {
+	said := func(service string, args ...string) string {
+		h.Helper()
+		out, code := h.once(service, args...)
+		if code != 0 {
+			h.Fatalf("%s %v ended with %d:\n%s", service, args, code, out)
+		}
+		return out
+	}
+	began := time.Now()
+	recipient := regexp.MustCompile(`age1[0-9a-z]+`).FindString(said("setup", "backup", "--new-key", "/home/root/backup.key"))
+	said("setup", "backup", "/home/root/backup", "--to", recipient)
+	made := time.Since(began)
+	h.ask("start_service")
+	restore := []string{"restore", "/home/root/backup", "--key", "/home/root/backup.key", "--yes"}
+	if out, code := h.once("setup", restore...); code == 0 || !strings.Contains(out, "is running") {
+		h.Errorf("a restore while all run ended with %d:\n%s", code, out)
+	}
+	h.ok("down")
+	began = time.Now()
+	said("setup", restore...)
+	h.ok("up", "--detach", "--wait")
+	h.Logf("seconds: a backup %.1f, put back and up %.1f", made.Seconds(), time.Since(began).Seconds())
+	if out, code := h.once("durward", "stop", "demo", "--yes"); code == 0 {
+		h.Errorf("a change before anybody resumed:\n%s", out)
+	}
+	said("durward", "resume", "--yes")
+	h.well()
+	h.ask("start_service")
+	said("durward", "audit", "verify")
+	if out := said("durward", "audit", "search", "--kind", "restored", "--json"); !strings.Contains(out, "lost") {
+		h.Errorf("the log does not say what is lost:\n%s", out)
 	}
 }
 

@@ -152,6 +152,12 @@ func (h Home) Exists() bool {
 	return err == nil
 }
 
+// Runs reports whether it is the processes' home too: that of an operator of an installed host has this program's configuration alone.
+func (h Home) Runs() bool {
+	_, err := os.Stat(h.Config("audit"))
+	return err == nil
+}
+
 // WriteFile replaces path atomically: a temporary file in the same folder is written, flushed to disk and renamed, and the
 // folder is flushed too. A reader sees the old content or the new.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {

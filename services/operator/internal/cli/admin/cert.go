@@ -30,7 +30,7 @@ func (a *app) certCommand() *cobra.Command {
 		Long: `Shows the certificates of this home. As root, where Durward was installed, it shows those of every process and operator,
 each as its process judges it: its chain, its identity, its key and its time.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if os.Geteuid() == 0 && !a.Home.Exists() {
+			if os.Geteuid() == 0 && !a.Home.Runs() {
 				if list, err := install.Certificates("/"); err == nil && slices.ContainsFunc(list, func(c installdir.Certificate) bool { return !c.NotAfter.IsZero() }) {
 					return a.certStatus(list)
 				}

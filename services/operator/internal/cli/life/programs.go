@@ -38,7 +38,7 @@ var keepers = []string{"executor", "egress", "vault", "audit"}
 // programs are those of this host; as root, those that are installed.
 func (a *app) programs() ([]program, error) {
 	installed := false
-	if os.Geteuid() == 0 && !a.Home.Exists() {
+	if os.Geteuid() == 0 && !a.Home.Runs() {
 		_, err := os.Stat(filepath.Join(etc, "audit.yaml"))
 		installed = err == nil
 	}
