@@ -148,7 +148,7 @@ func TestAnothersResources(t *testing.T) {
 	harness.Eventually(t, "an unsigned lock offers nothing", func() error {
 		_, err := agent.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "durward://servers/shelf/shelf:///book"})
 		if err == nil || !strings.Contains(err.Error(), "here is no such resource") {
-			return fmt.Errorf("%v", err)
+			return fmt.Errorf("it is still offered: %w", err)
 		}
 		return nil
 	})

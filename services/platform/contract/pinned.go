@@ -77,7 +77,7 @@ func (t Tool) PromptName() string {
 
 // ResourceCall is the call that reading a URI is judged as; false: the URI is none of a server's that is pinned with its resources.
 func ResourceCall(uri string) (t Tool, arguments json.RawMessage, is bool) {
-	id, own, is := strings.Cut(strings.TrimPrefix(uri, serversScheme), "/")
+	id, own, _ := strings.Cut(strings.TrimPrefix(uri, serversScheme), "/")
 	if t, is = Pinned(ServerTool(id, readResource)); !is || !strings.HasPrefix(uri, t.ResourcesURI()) {
 		return t, nil, false
 	}
