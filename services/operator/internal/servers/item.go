@@ -55,6 +55,14 @@ func item(e downstream.Entry) string {
 	box(line, list, e.Sandbox)
 	table("env", e.Env)
 	table("credentials", e.Credentials)
+	for _, offers := range []struct {
+		key string
+		is  bool
+	}{{"resources", e.Resources}, {"prompts", e.Prompts}, {"images", e.Images}} {
+		if offers.is {
+			line(0, "%s: true", offers.key)
+		}
+	}
 	read, destructive := tools(e, optionsv1.Tier_TIER_READ), tools(e, optionsv1.Tier_TIER_DESTRUCTIVE)
 	if len(e.Allow)+len(read)+len(destructive) > 0 {
 		line(0, "tools:")

@@ -23,7 +23,7 @@ func TestAnEntryIsWrittenAsItIsRead(t *testing.T) {
 			Env:     map[string]string{"A": "1", "B": "x: y"}, Credentials: map[string]string{"TOKEN": "t"}, Allow: []string{"x"},
 			Tiers: map[string]optionsv1.Tier{"x": optionsv1.Tier_TIER_READ, "y": optionsv1.Tier_TIER_DESTRUCTIVE},
 		},
-		"a program": {ID: "p", Program: &downstream.Program{Path: "/usr/bin/x", Args: []string{"-v"}}},
+		"a program": {ID: "p", Resources: true, Prompts: true, Images: true, Program: &downstream.Program{Path: "/usr/bin/x", Args: []string{"-v"}}},
 		"a URL":     {ID: "u", URL: "https://mcp.example/mcp", Bearer: "token"},
 	} {
 		settled, err := Settle(e)

@@ -29,7 +29,8 @@ type adding struct {
 	readFolders, writeFolders []string
 	domains                   []string
 	env, credentials          map[string]string
-	yesPublisher, yes         bool
+	resources, prompts        bool
+	images, yesPublisher, yes bool
 }
 
 func (a *app) addCommand() *cobra.Command {
@@ -81,6 +82,9 @@ of its own tools lowers no tier.
 	flags.StringArrayVar(&f.domains, "domain", nil, "it may reach this `DOMAIN`")
 	flags.StringToStringVar(&f.env, "env", nil, "give it a variable, `VAR=VALUE`, that is no secret")
 	flags.StringToStringVar(&f.credentials, "credential", nil, "give it a stored credential in a variable, `VAR=NAME`")
+	flags.BoolVar(&f.resources, "resources", false, "offer its resources, too")
+	flags.BoolVar(&f.prompts, "prompts", false, "offer its prompts, too")
+	flags.BoolVar(&f.images, "images", false, "let pictures through, at which nobody looks")
 	flags.BoolVar(&f.yesPublisher, "yes-publisher", false, "the package's publisher is whom you mean")
 	flags.BoolVar(&f.yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
 	for _, folder := range []string{"allow-read", "allow-write"} {
@@ -219,6 +223,7 @@ func (f adding) entry(e downstream.Entry) (downstream.Entry, error) {
 	}
 	e.Sandbox.Domains = append(e.Sandbox.Domains, f.domains...)
 	e.Env, e.Credentials, e.Allow = merged(e.Env, f.env), merged(e.Credentials, f.credentials), f.allow
+	e.Resources, e.Prompts, e.Images = e.Resources || f.resources, e.Prompts || f.prompts, e.Images || f.images
 	e.Tiers = map[string]optionsv1.Tier{}
 	for tier, names := range map[optionsv1.Tier][]string{optionsv1.Tier_TIER_READ: f.read, optionsv1.Tier_TIER_DESTRUCTIVE: f.destructive} {
 		for _, name := range names {
