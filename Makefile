@@ -48,10 +48,8 @@ full: ## every step at full size, with its times beside its budget; hours
 	@scripts/steps.sh full
 lint: ## contract, generated code, modules apart, golangci-lint, testvet, documents, shellcheck
 	@scripts/lint.sh
-generate: ## generated code from proto/, the tables of SECURITY.md, the references of RPCs and commands
+generate: ## generated code and descriptors from proto/, the tables of SECURITY.md, the references of RPCs and commands
 	@scripts/generate.sh
-descriptors: ## the contract's descriptor set for grpcurl -protoset, .cache/durward.binpb
-	@scripts/generate.sh --descriptors .cache/durward.binpb
 hooks: ## a Git hook that checks format, vet and documents before each commit
 	@scripts/hooks.sh
 build: ## binaries into bin/
@@ -63,4 +61,4 @@ images: ## container images of each process, FROM scratch, into bin/images/durwa
 clean: ## what the build made (state in ~/.durward stays)
 	@rm -rf bin .cache
 
-.PHONY: help run test real real-packages real-compose gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate descriptors hooks build packages images clean golden-diff golden-accept
+.PHONY: help run test real real-packages real-compose gpu conformance race drill soak hostile vram-report detect-report bench bench-document bench-compare fuzz full lint generate hooks build packages images clean golden-diff golden-accept

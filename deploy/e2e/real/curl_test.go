@@ -13,7 +13,7 @@ import (
 )
 
 // TestCurl calls processes with a program for any gRPC server, buf curl, to which grpcurl is alike: an operator by what the processes
-// tell of themselves, and by the descriptor set of `make descriptors`. An internal program is told nothing of what is served; with the
+// tell of themselves, and by the contract's descriptor set. An internal program is told nothing of what is served; with the
 // set it is answered, or refused, as the contract says.
 func TestCurl(t *testing.T) {
 	h := harness.Start(t, harness.Options{})
@@ -22,9 +22,9 @@ func TestCurl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := filepath.Join(t.TempDir(), "durward.binpb")
-	if out, err := exec.CommandContext(t.Context(), "../../../scripts/generate.sh", "--descriptors", set).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	set, err := filepath.Abs("../../../proto/durward.binpb")
+	if err != nil {
+		t.Fatal(err)
 	}
 	const operator, program = "operator", "tools/reporter"
 	const status, services = "/durward.vault.v1.ControlService/GetStatus", "/durward.executor.v1.ToolService/ListServices"

@@ -106,6 +106,13 @@ func (c *CA) Issue(id identity.ID, ttl time.Duration) (certPEM, keyPEM []byte, e
 	case ttl < 0 || ttl > LeafLife:
 		return nil, nil, fmt.Errorf("a certificate lives at most %s", LeafLife)
 	}
+	now := time.Now()
+	switch {
+	case now.Before(c.cert.NotBefore): // nobody would accept it, nor any other once the clock is right
+		return nil, nil, fmt.Errorf("this host's clock says %s, and the authority was made on %s: set the clock", day(now), day(c.cert.NotBefore))
+	case now.After(c.cert.NotAfter):
+		return nil, nil, fmt.Errorf("the authority ended on %s: make another, or set this host's clock", day(c.cert.NotAfter))
+	}
 	uri, err := url.Parse(id.String())
 	if err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
@@ -114,7 +121,6 @@ func (c *CA) Issue(id identity.ID, ttl time.Duration) (certPEM, keyPEM []byte, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate a key: %w", err)
 	}
-	now := time.Now()
 	template := &x509.Certificate{
 		SerialNumber: newSerial(),
 		Subject:      pkix.Name{CommonName: identity.RoleName(id.Role()) + "/" + id.Instance()},
@@ -136,6 +142,8 @@ func (c *CA) Issue(id identity.ID, ttl time.Duration) (certPEM, keyPEM []byte, e
 	}
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", keyDER), nil
 }
+
+func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
 // Write stores the authority as ca.pem and ca.key, 0600, in a folder that it makes 0700. It refuses to replace a key.
 func (c *CA) Write(dir string) error {

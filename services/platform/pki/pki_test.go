@@ -5,7 +5,9 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -55,6 +57,23 @@ func TestIssueRefuses(t *testing.T) {
 			t.Errorf("an authority for %q", domain)
 		}
 	}
+}
+
+// A host that was restored with a clock of years ago, or whose authority is older than its life, is told so.
+func TestIssueOutsideTheAuthoritysTime(t *testing.T) {
+	ca, err := pki.NewCA("durward.local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) { // its clock begins in the year 2000
+		if _, _, err := ca.Issue(id(t, "durward.local"), 0); err == nil || !strings.Contains(err.Error(), "set the clock") {
+			t.Errorf("before the authority was made: %v", err)
+		}
+		time.Sleep(50 * 365 * 24 * time.Hour)
+		if _, _, err := ca.Issue(id(t, "durward.local"), 0); err == nil || !strings.Contains(err.Error(), "ended on") {
+			t.Errorf("after the authority's end: %v", err)
+		}
+	})
 }
 
 func TestIssue(t *testing.T) {

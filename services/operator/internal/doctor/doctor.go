@@ -330,9 +330,11 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 
 func certificates(_ context.Context, cfg Config) []Finding {
 	now := cfg.Now()
-	var bad, late []string
+	var bad, late, ahead []string
 	for _, c := range cfg.Home.Certificates() {
 		switch {
+		case c.NotBefore.After(now):
+			ahead = append(ahead, c.Role)
 		case c.Problem != "" || !now.Before(c.NotAfter):
 			bad = append(bad, c.Role+" ("+cmp.Or(clean.Line(c.Problem, 300), "expired")+")")
 		case now.After(c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)):
@@ -340,6 +342,8 @@ func certificates(_ context.Context, cfg Config) []Finding {
 		}
 	}
 	switch {
+	case len(ahead) > 0:
+		return []Finding{{Bad, "certificates", "of the future, by this host's clock: " + strings.Join(ahead, ", "), "Set this host's clock (chrony, systemd-timesyncd); a renewal would help nobody."}}
 	case len(bad) > 0:
 		return []Finding{{Bad, "certificates", "of no use: " + strings.Join(bad, ", "), "durward cert renew, or put what your authority issues there"}}
 	case len(late) > 0:

@@ -87,6 +87,7 @@ func TestExamine(t *testing.T) {
 		}, "permissions", Bad},
 		{"expired", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(25 * time.Hour) } }, "certificates", Bad},
 		{"due", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(20 * time.Hour) } }, "certificates", Warning},
+		{"a clock of last year", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().AddDate(-1, 0, 0) } }, "certificates", Bad},
 		{"a missing program", func(_ *testing.T, c *Config) {
 			c.Version = func(context.Context, string) (string, error) { return "", errors.New("no") }
 		}, "programs", Bad},
@@ -102,7 +103,7 @@ func TestExamine(t *testing.T) {
 			if f.Level != c.want {
 				t.Errorf("%+v, want %s", f, c.want)
 			}
-			if f.Level != Good && f.Do == "" {
+			if f.Level != Good && f.Do == "" || c.name == "a clock of last year" && !strings.Contains(f.Do, "clock") {
 				t.Errorf("%+v does not say what to do", f)
 			}
 		})

@@ -23,7 +23,7 @@ in [proto](../../proto). [connect.md](connect.md#an-internal-program) says how a
 A call is refused as ` + "`CODE_DENIED`" + ` ("not allowed") unless the certificate on its connection has one of the roles in the table.
 
 Each process answers gRPC reflection (` + "`grpc.reflection.v1`" + `) for an operator's certificate alone. Any other caller of grpcurl or its like takes
-the descriptor set: ` + "`make descriptors`" + ` writes it to .cache/durward.binpb, for ` + "`grpcurl -protoset`" + `.
+the descriptor set, ` + "`proto/durward.binpb`" + `: ` + "`grpcurl -protoset`" + `.
 
 `
 
