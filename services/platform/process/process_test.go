@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -142,6 +143,34 @@ func TestMainRuns(t *testing.T) {
 	}
 	if code, _, usage, _ := run(t, nil, "-help"); code != 0 || !strings.Contains(usage, "-dangerous-allow-remote") || !strings.Contains(usage, "health_listen stays on loopback") || !strings.Contains(usage, "-development") {
 		t.Errorf("-help: %d %s", code, usage)
+	}
+}
+
+// guarded are settings of a process that obeys files of humans.
+type guarded struct {
+	config.Common `yaml:",inline"`
+	Audit         config.Peer `yaml:"audit"`
+	gateways      string
+	development   bool
+}
+
+func (g *guarded) Validate() error     { return nil }
+func (g *guarded) Gateways() string    { return g.gateways }
+func (g *guarded) InDevelopment() bool { return g.development }
+func (g *guarded) Obeyed() []string    { return nil }
+
+// Where nobody says who the gateway's user is, the log says what that means; in development it goes without saying.
+func TestStartsWithoutTheGatewaysUser(t *testing.T) {
+	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetMemoryLimit(limit); debug.SetGCPercent(percent) })
+	for _, g := range []*guarded{{}, {development: true}, {gateways: "nobody"}} {
+		var log bytes.Buffer
+		code := process.Main(process.Program{
+			Name: "demo", Version: "v1.2.3", Settings: g, Run: func(context.Context, *slog.Logger) error { return nil },
+		}, []string{"-config", write(t, "")}, io.Discard, &log)
+		if warned := strings.Contains(log.String(), "without gateway_user"); code == 0 && warned != (g.gateways == "" && !g.development) || code != 0 && g.gateways == "" {
+			t.Errorf("%+v: %d, %s", g, code, log.String())
+		}
 	}
 }
 

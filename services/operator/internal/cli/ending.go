@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -24,13 +26,16 @@ const (
 func (s *Session) EndAtSinks(ctx context.Context, statements ...*callv1.HumanStatement) error {
 	// What the vault shows no statement for has none that could be used.
 	statements = slices.DeleteFunc(statements, func(h *callv1.HumanStatement) bool { return h == nil })
+	var deaf []string
 	for _, sink := range s.Sinks {
 		if err := endAt(ctx, sink, statements); err != nil {
-			return Unreachable("Try again, or stop everything: durward panic",
-				"%s has not learnt that it ended (%s): what waits there may still begin", sinkWords(sink.Name), PublicText(err))
+			deaf = append(deaf, fmt.Sprintf("%s has not learnt that it ended (%s)", sinkWords(sink.Name), PublicText(err)))
 		}
 	}
-	return nil
+	if len(deaf) == 0 {
+		return nil
+	}
+	return Unreachable("Try again, or stop everything: durward panic", "%s: what waits there may still begin", strings.Join(deaf, ", and "))
 }
 
 // endAt tells one sink.

@@ -178,7 +178,7 @@ func (a *app) withdraw(ctx context.Context, s *cli.Session, id string, signed *c
 		err = nil
 	}
 	if err := errors.Join(err, s.EndAtSinks(ctx, signed)); err != nil {
-		a.Out.Remark("%s", a.Out.Red("It could not be withdrawn everywhere; without your second signature it allows nothing."))
+		a.Out.Remark("%s", a.Out.Red("It could not be withdrawn everywhere ("+cli.PublicText(err)+"); without your second signature it allows nothing."))
 	}
 }
 

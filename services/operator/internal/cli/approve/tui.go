@@ -261,15 +261,19 @@ func (d *desk) Mute(ctx context.Context, principal string, length time.Duration)
 }
 
 func (d *desk) Revoke(ctx context.Context, standingID string) error {
-	response, err := d.s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: standingID})
+	list, err := d.s.Vault.Standing.ListStanding(ctx, &vaultv1.ListStandingRequest{})
 	if err != nil {
 		return plain(err)
 	}
+	response, err := d.s.Vault.Standing.RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{StandingId: standingID})
 	var statements []*callv1.HumanStatement
-	for _, one := range response.GetEnded() {
-		statements = append(statements, one.GetStatement())
+	for _, one := range append(list.GetStanding(), response.GetEnded()...) {
+		if one.GetStandingId() == standingID {
+			statements = append(statements, one.GetStatement())
+		}
 	}
-	return plain(d.s.EndAtSinks(ctx, statements...))
+	// Whatever the vault says: the sinks have the last word on what begins.
+	return plain(errors.Join(err, d.s.EndAtSinks(ctx, statements...)))
 }
 
 func (d *desk) Halt(ctx context.Context) []tui.Halted {
