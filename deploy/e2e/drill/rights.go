@@ -1,9 +1,13 @@
 package drill
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -68,7 +72,7 @@ func (w *world) decide(vault, executor *grpc.ClientConn, mayNotDeny bool) (trial
 }
 
 // everyRPC calls every method that is not the gateway's, of every process, with empty and with plausible requests. Its
-// effects are answers that disclose something, and every change of the vault's, the executor's and the log's state.
+// effects are answers that disclose something, and every change of the vault's, the executor's and the log's state, and of the files that humans rule by.
 func everyRPC(w *world) (trials, effects int) {
 	return w.everyRPC(optionsv1.Role_ROLE_GATEWAY, w.gatewayVault, w.gatewayExecutor, w.gatewayAudit)
 }
@@ -85,7 +89,7 @@ func (w *world) everyRPC(role optionsv1.Role, vault, executor, audit *grpc.Clien
 			w.query(harness.Vault, `SELECT count(*) FROM operations WHERE state != 1`) + w.query(harness.Vault, `SELECT count(*) FROM statements`) +
 			w.query(harness.Vault, `SELECT count(*) FROM spent`)
 	}
-	before, answers := state(), 0
+	before, answers, rules := state(), 0, w.rules()
 	headers := [][]string{nil, {"durward-caller", w.h.OperatorIdentity().String()}}
 	for _, permit := range append(permits, s.permits["executor"]) {
 		headers = append(headers, []string{rpc.MetadataPermit, permit})
@@ -120,8 +124,30 @@ func (w *world) everyRPC(role optionsv1.Role, vault, executor, audit *grpc.Clien
 		}
 	}
 	effects = answers + max(state()-before, 0) + w.effects(m)
+	for file, digest := range w.rules() {
+		if rules[file] != digest {
+			effects++
+		}
+	}
 	w.resume()
 	return trials, effects
+}
+
+// rules are the digests of the files that humans rule by.
+func (w *world) rules() map[string][sha256.Size]byte {
+	w.t.Helper()
+	digests := map[string][sha256.Size]byte{}
+	for _, folder := range []string{"config", "trust"} {
+		w.must(filepath.WalkDir(w.h.Path(folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			raw, err := os.ReadFile(path)
+			digests[path] = sha256.Sum256(raw)
+			return err
+		}))
+	}
+	return digests
 }
 
 // foreignMethods are the methods that the contract does not give to a role at the process whose own package that is: those of the other
