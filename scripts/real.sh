@@ -3,10 +3,11 @@
 # and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
 # official conformance suite, for both of its sides; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
 # library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
-# Arguments name parts (clients systemd docker process sandbox gpu layout packages compose terminal postgres syslog); all unless given, but packages and compose, which take minutes each, with DURWARD_FULL alone.
+# Arguments name parts (clients systemd docker process sandbox gpu layout packages compose terminal postgres syslog); all unless given, here or in REAL_PARTS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- clients systemd docker process sandbox gpu layout terminal postgres syslog ${DURWARD_FULL:+packages compose}
+read -ra parts <<<"${REAL_PARTS:-clients systemd docker process sandbox gpu layout packages compose terminal postgres syslog}"
+[ $# -gt 0 ] || set -- "${parts[@]}"
 for part; do
   started=$SECONDS
   case $part in

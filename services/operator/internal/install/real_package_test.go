@@ -4,6 +4,7 @@ package install_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -282,7 +283,7 @@ func (h *installed) doctored() {
 	}
 }
 
-// half is a package that was cut short on its way, and one whose unpacking fails.
+// half is a package that was cut short on its way, and one that was unpacked and not configured, as after a crash.
 func (h *installed) half() {
 	data, err := os.ReadFile(os.Getenv("PACKAGE"))
 	h.must(err)
@@ -294,6 +295,18 @@ func (h *installed) half() {
 	if out, code := h.as("alice", nil, "durward", "version", "--verify", "--signers", os.Getenv("SIGNERS")); code != 0 {
 		h.Errorf("what was installed has changed: %s", out)
 	}
+	h.history()
+	for _, step := range [][]string{{"--unpack", os.Getenv("PACKAGE")}, {"--configure", "durward"}} {
+		if out, code := h.dpkg(step...); code != 0 {
+			h.Fatalf("%s ended with %d:\n%s", step[0], code, out)
+		}
+	}
+	h.eventually("what was unpacked runs", func() error {
+		if out, code := h.as("alice", nil, "durward", "version", "--verify", "--signers", os.Getenv("SIGNERS")); code != 0 {
+			return errors.New(out)
+		}
+		return nil
+	})
 	h.history()
 }
 
