@@ -73,10 +73,10 @@ func TestFromFile(t *testing.T) {
 		note string
 	}{
 		"Claude Desktop": {
-			`{"mcpServers":{"Git Hub":{"command":"npx","args":["-y","@x/server-github@1.2.3","--v"],"env":{"GITHUB_TOKEN":"ghp_secret","LOG":"debug"}}}}`,
+			`{"mcpServers":{"Git Hub":{"command":"npx","args":["-y","@x/server-github@1.2.3","--v"],"env":{"GITHUB_TOKEN":"ghp_secret","LOG":"debug","WHO":"ghp_0123456789abcdefghijABCDEFGHIJ012345","ASK":"${input:ask}"}}}}`,
 			map[string]downstream.Entry{"Git Hub": {
 				ID: "git-hub", NPM: &downstream.Package{Name: "@x/server-github", Version: "1.2.3", Args: []string{"--v"}},
-				Env: map[string]string{"LOG": "debug"}, Credentials: map[string]string{"GITHUB_TOKEN": "git-hub-github-token"},
+				Env: map[string]string{"LOG": "debug"}, Credentials: map[string]string{"GITHUB_TOKEN": "git-hub-github-token", "WHO": "git-hub-who", "ASK": "git-hub-ask"},
 			}}, "GITHUB_TOKEN is not copied",
 		},
 		"VS Code": {
@@ -124,6 +124,10 @@ func TestFromFile(t *testing.T) {
 		"no version": `{"mcpServers":{"x":{"command":"npx","args":["-y","@x/y"]}}}`, "a range": `{"mcpServers":{"x":{"command":"npx","args":["@x/y@^1.0.0"]}}}`,
 		"a container": `{"mcpServers":{"x":{"command":"docker","args":["run","x"]}}}`, "uvx": `{"mcpServers":{"x":{"command":"uvx","args":["x"]}}}`,
 		"no program": `{"mcpServers":{"x":{"command":"no-such-program-here"}}}`, "nothing": `{"mcpServers":{"x":{}}}`,
+		"a secret behind an option": `{"mcpServers":{"x":{"command":"npx","args":["@x/y@1.0.0","--api-key=hunter2"]}}}`,
+		"a known secret":            `{"mcpServers":{"x":{"command":"true","args":["ghp_0123456789abcdefghijABCDEFGHIJ012345"]}}}`,
+		"what VS Code asks for":     `{"servers":{"x":{"command":"true","args":["${input:key}"]}}}`,
+		"a secret in a URL":         `{"mcpServers":{"x":{"url":"https://r.example/mcp?key=9f8e7d6c5b4a39281706"}}}`,
 	} {
 		if found, err := FromFile([]byte(raw)); err != nil || found["x"].Problem == nil {
 			t.Errorf("%s: %+v, %v", name, found, err)

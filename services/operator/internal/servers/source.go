@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/pattern"
+	"durward.internal/services/platform/secret"
 )
 
 var (
@@ -107,10 +108,36 @@ func FromFile(raw []byte) (map[string]Found, error) {
 			out[f.Name] = found
 		}
 	}
+	for name, found := range out {
+		if found.Problem == nil {
+			found.Problem = found.secrets()
+			out[name] = found
+		}
+	}
 	if len(out) == 0 {
 		return nil, errors.New("it names no server that can be run: an npm package, a program, or a Streamable HTTP endpoint")
 	}
 	return out, nil
+}
+
+// secrets is why an entry is not taken over as it is: arguments and a URL are in files and lists of processes that others read.
+func (f *Found) secrets() error {
+	var args []string
+	switch e := f.Entry; {
+	case e.NPM != nil:
+		args = e.NPM.Args
+	case e.Program != nil:
+		args = e.Program.Args
+	}
+	switch {
+	case strings.Contains(strings.Join(args, " ")+f.Entry.URL, "${"):
+		return errors.New("an argument or its URL is filled in by the program whose file this is: add the server with the value itself")
+	case secret.InArguments(args):
+		return errors.New("an argument looks like a secret: add the server without it, and give it in a variable by --credential VAR=NAME")
+	case secret.Suspect(f.Entry.URL):
+		return errors.New("its URL looks as if it held a secret: add the server without it, and give a token by --bearer NAME")
+	}
+	return nil
 }
 
 // withoutComments takes the lines out that hold nothing but a comment, which VS Code writes.
@@ -154,7 +181,7 @@ func (c configured) found(name string) (f Found, err error) {
 	box := c.Sandbox
 	f.Entry.Sandbox = downstream.Sandbox{Read: box.Filesystem.AllowRead, Write: box.Filesystem.AllowWrite, Domains: box.Network.AllowedDomains}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
-		f.variable(key, c.Env[key], secretly().MatchString(key))
+		f.variable(key, c.Env[key], secretly().MatchString(key) || secret.Suspect(c.Env[key]) || strings.Contains(c.Env[key], "${"))
 	}
 	switch path.Base(c.Command) {
 	case "npx", "bunx", "pnpx":
@@ -187,8 +214,8 @@ func (c configured) found(name string) (f Found, err error) {
 }
 
 // variable copies a value that is no secret, and names a credential for one that may be.
-func (f *Found) variable(name, value string, secret bool) {
-	if !secret {
+func (f *Found) variable(name, value string, hidden bool) {
+	if !hidden {
 		if f.Entry.Env == nil {
 			f.Entry.Env = map[string]string{}
 		}
