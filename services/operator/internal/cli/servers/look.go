@@ -28,6 +28,7 @@ type shown struct {
 	Why     string   `json:"why,omitempty"`
 	Tools   int      `json:"tools"`
 	Sandbox []string `json:"sandbox"`
+	bare    bool
 }
 
 // tool is a tool as --json has it.
@@ -50,7 +51,7 @@ func toolOf(server string, t downstream.Tool) tool {
 }
 
 func summary(s servers.State, e downstream.Entry) shown {
-	out := shown{ID: e.ID, Runs: runs(e), Sandbox: sandbox(e)}
+	out := shown{ID: e.ID, Runs: runs(e), Sandbox: sandbox(e), bare: e.Sandbox.None}
 	for _, p := range s.InForce {
 		if p.Entry.ID == e.ID {
 			out.InForce, out.Tools = true, len(p.Tools)
@@ -127,6 +128,9 @@ func (a *app) listCommand() *cobra.Command {
 					state := a.Out.Green("in force")
 					if !r.InForce {
 						state = a.Out.Yellow(clean.Visible(r.Why))
+					}
+					if r.bare {
+						state += ", " + a.Out.Red("NO SANDBOX")
 					}
 					return []string{r.ID, clean.Line(r.Runs, 80), fmt.Sprint(r.Tools), state}
 				}))
