@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
@@ -96,8 +97,21 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 		if c.Kind == child.Image {
 			sink.Detail(ctx, fmt.Sprintf("picture_%d", i), fmt.Sprintf("%s of %d bytes, SHA-256 %x", c.MIME, len(c.Data), sha256.Sum256(c.Data)))
 		}
+		if c.URI != "" && s.blocked(party, c.URI) {
+			result.Content[i].URI = "[a link to a blocked domain was left out]"
+		}
 	}
 	return response(result)
+}
+
+// blocked reports whether a human blocked where a link leads, or it cannot be told where that is (NETS-2).
+func (s *Servers) blocked(party sink.Party, uri string) bool {
+	_, to, err := destination.ParseURL(uri)
+	if err != nil {
+		return true
+	}
+	verdict, _ := s.tools.domains().Judge(destination.Party{Client: party.Client, Agent: party.Agent, User: party.User}, to)
+	return verdict == destination.Blocked
 }
 
 // serverFault is what the caller hears of a call without a result.

@@ -70,6 +70,27 @@ func (s *Servers) ask(t *testing.T, tool, arguments string) (*egressv1.CallServe
 	return s.CallServerTool(t.Context(), &egressv1.CallServerToolRequest{Tool: &tool, ArgumentsJcs: &arguments})
 }
 
+// A link to a blocked domain reaches no agent; one to a domain that is on no list does, since asking for it is judged.
+func TestLinksOfServers(t *testing.T) {
+	s, running := newServers(t, listed(t, dialer.Limits{}, `"blocked.example"`))
+	running.result.Content = []child.Content{
+		{Kind: child.Link, URI: "https://blocked.example/a", Text: "one"}, {Kind: child.Resource, URI: "https://blocked.example/b", Text: "two"},
+		{Kind: child.Link, URI: "https://elsewhere.example/c", Text: "three"}, {Kind: child.Text, Text: "four"},
+	}
+	out, err := s.ask(t, "web__look", `{}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range out.GetContent() {
+		got = append(got, c.GetText())
+	}
+	const left = "[a link to a blocked domain was left out]\n"
+	if want := []string{left + "one", left + "two", "https://elsewhere.example/c\nthree", "four"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestServersRefuse: what is not pinned, not in force, or leads where it may not reaches no server.
 func TestServersRefuse(t *testing.T) {
 	s, running := newServers(t, listed(t, dialer.Limits{}, `"blocked.example"`))
