@@ -219,13 +219,16 @@ func TestAnothersServer(t *testing.T) {
 		}
 		return nil
 	})
-	if out := h.Ask("approve", before.OperationID, "--yes"); out.Code == 0 {
-		t.Errorf("what was asked of the old definition was approved: %s", out.Stdout)
+	if out := h.Ask("approve", before.OperationID, "--yes"); out.Code == 0 || !strings.Contains(out.Stderr, "accepted anew") {
+		t.Errorf("what was asked of the old definition: %s%s", out.Stdout, out.Stderr)
 	}
 	changed := agent.Ask("notes__add", map[string]any{"text": "third"})
 	h.Approve(changed.OperationID)
 	if e := agent.Ask("wait_operation", map[string]any{"operation_id": changed.OperationID}); e.Status != "error" || !strings.Contains(string(e.Raw), "server notes") || notes() != "first\n" {
 		t.Errorf("a tool that is not as it was accepted: %s, notes %q", e.Raw, notes())
+	}
+	if out := h.Ask("approvals"); !strings.Contains(out.Stdout, "! the server notes is not as you accepted it") {
+		t.Errorf("approvals say nothing of it: %s", out.Stdout)
 	}
 	// One changed byte of the lock, and there is no such tool.
 	lock := h.ReadFile("config/servers.lock")

@@ -95,14 +95,26 @@ func NewCall(name string, arguments []byte) (Call, error) {
 // CallOf checks an operation of the vault's and returns its call.
 func CallOf(op *vaultv1.Operation) (Call, error) {
 	call, err := NewCall(op.GetTool().GetName(), op.GetArguments())
+	if err == nil && (statement.ToolOf(call.Tool.Ref()) != statement.ToolOf(op.GetTool()) || call.Tool.Tier != op.GetTier()) {
+		err = ErrTool
+	}
+	if errors.Is(err, ErrTool) && strings.HasPrefix(op.GetTool().GetSource(), contract.ServerSource("")) {
+		err = errServerTool{}
+	}
 	if err != nil {
 		return Call{}, err
 	}
-	if statement.ToolOf(call.Tool.Ref()) != statement.ToolOf(op.GetTool()) || call.Tool.Tier != op.GetTier() {
-		return Call{}, ErrTool
-	}
 	return call, nil
 }
+
+// errServerTool is ErrTool for a tool of another's server, which is as new as what the human accepted.
+type errServerTool struct{}
+
+func (errServerTool) Error() string {
+	return "its server's tool was accepted anew since it was asked for, or is in force no more; deny it, and it can be asked for again"
+}
+
+func (errServerTool) Is(target error) bool { return target == ErrTool }
 
 // planDigest is the plan that the arguments name, in hex, or "".
 func (c Call) planDigest() string {

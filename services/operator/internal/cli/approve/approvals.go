@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
@@ -227,7 +228,15 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 	for _, c := range waiting {
 		list = append(list, cardJSON(c))
 	}
-	return a.Show(map[string]any{"operations": list}, func() {
+	changed := changedServers(ctx, s)
+	shown := map[string]any{"operations": list}
+	if len(changed) > 0 {
+		shown["changed_servers"] = changed
+	}
+	return a.Show(shown, func() {
+		for _, server := range changed {
+			a.Out.Printf("! the server %s is not as you accepted it, and no such call passes: durward server diff %s\n", server, server)
+		}
 		if len(waiting) == 0 {
 			a.Out.Printf("Nothing waits.\n")
 		} else {
@@ -245,6 +254,29 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
 		}
 	})
+}
+
+// serversWithin is how long egress has to say what became of servers' tools: nobody waits for that.
+const serversWithin = time.Second
+
+// changedServers are other people's servers that list another definition of a tool than a human accepted, or it no more.
+func changedServers(ctx context.Context, s *cli.Session) []string {
+	if s.Egress == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, serversWithin)
+	defer cancel()
+	list, err := s.Egress.ListServers(ctx, &egressv1.ListServersRequest{})
+	if err != nil {
+		return nil // durward status says why
+	}
+	changed := map[string]bool{}
+	for _, one := range list.GetServers() {
+		if len(one.GetChanged())+len(one.GetAbsent()) > 0 {
+			changed[clean.Visible(one.GetId())] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(changed))
 }
 
 // watchApprovals shows each operation as it comes and each decision as it falls.

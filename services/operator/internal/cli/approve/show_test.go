@@ -3,6 +3,7 @@ package approve
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
@@ -23,6 +25,30 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/identity"
 )
+
+// servers is an egress that says what became of servers' tools.
+type servers struct {
+	egressv1.ControlServiceClient
+	err error
+}
+
+func (s servers) ListServers(context.Context, *egressv1.ListServersRequest, ...grpc.CallOption) (*egressv1.ListServersResponse, error) {
+	return &egressv1.ListServersResponse{Servers: []*egressv1.ServerStatus{
+		{Id: "same"}, {Id: "gone", Absent: []string{"x"}}, {Id: "changed", Changed: []string{"x"}}, {Id: "changed", Changed: []string{"x"}},
+	}}, s.err
+}
+
+// TestServersThatChanged: each is named once; nobody is kept from approving by an egress that is away.
+func TestServersThatChanged(t *testing.T) {
+	for _, c := range []struct {
+		egress egressv1.ControlServiceClient
+		want   []string
+	}{{servers{}, []string{"changed", "gone"}}, {servers{err: errors.New("away")}, nil}, {nil, nil}} {
+		if got := changedServers(t.Context(), &cli.Session{Peers: &peers.Peers{Egress: c.egress}}); !slices.Equal(got, c.want) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
 
 // haltedVault and haltedExecutor answer what a command asks before it signs; nothing else.
 type haltedVault struct{ vaultv1.ControlServiceClient }
