@@ -131,7 +131,7 @@ type Call struct {
 	Remote bool
 	// Ceiling is the highest tier that the session may use.
 	Ceiling optionsv1.Tier
-	// Dangerous: the session is in dangerous mode now.
+	// Dangerous: the session is in dangerous mode now. For a tool that DangerousCovers does not take in it counts for nothing.
 	Dangerous bool
 	// DesktopAllowed: a human switched desktop control on for the client.
 	DesktopAllowed bool
@@ -180,6 +180,12 @@ func ActionName(tool contract.Tool) string {
 		return tool.Name
 	}
 	return tool.Source + ":" + tool.Name
+}
+
+// DangerousCovers reports whether dangerous mode is for the tool: for Durward's own alone, as every sink holds it to. What another's
+// program does under a tool's name asks a human, whichever rule looks at dangerous mode.
+func DangerousCovers(tool contract.Tool) bool {
+	return tool.Source == contract.SourceNative || tool.Source == ""
 }
 
 // remote reports whether a call comes from elsewhere than the host; a channel that is not known counts as remote.

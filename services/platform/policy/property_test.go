@@ -353,7 +353,7 @@ func authorise(s *Set, applies []*rule, c Call, known bool, tier optionsv1.Tier,
 	context := types.NewRecord(types.RecordMap{
 		"tier": types.String(strings.TrimPrefix(tier.String(), "TIER_")), "contract_tier": types.String(strings.TrimPrefix(c.Tool.Tier.String(), "TIER_")),
 		"above_ceiling": types.Boolean(tier > c.Ceiling), "channel": types.String(channel), "key_bound": types.Boolean(c.KeyBound),
-		"dangerous": types.Boolean(c.Dangerous), "known": types.Boolean(known), "desktop_allowed": types.Boolean(c.DesktopAllowed),
+		"dangerous": types.Boolean(c.Dangerous && c.Tool.Source == "native"), "known": types.Boolean(known), "desktop_allowed": types.Boolean(c.DesktopAllowed),
 		"shell": types.Boolean(slices.Contains(c.Tool.Tags, "shell")), "desktop": types.Boolean(slices.Contains(c.Tool.Tags, "desktop:click")),
 		"remote": types.Boolean(c.Channel != callv1.Channel_CHANNEL_CLI && c.Channel != callv1.Channel_CHANNEL_DESKTOP_UI), "arguments": types.NewRecord(record),
 		"time": types.NewRecord(types.RecordMap{"hour": types.Long(c.Now.Hour()), "minute": types.Long(c.Now.Minute()), "weekday": types.Long(weekday), "unix": types.Long(c.Now.Unix())}),

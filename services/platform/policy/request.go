@@ -164,7 +164,7 @@ func (t *subject) request(group types.String, tier optionsv1.Tier, u uses) (ceda
 	context["above_ceiling"] = types.Boolean(tier > c.Ceiling)
 	context["channel"] = types.String(contract.WordOf(c.Channel))
 	context["key_bound"] = types.Boolean(c.KeyBound)
-	context["dangerous"] = types.Boolean(c.Dangerous)
+	context["dangerous"] = types.Boolean(c.Dangerous && DangerousCovers(c.Tool))
 	context["known"] = types.Boolean(t.known)
 	context["shell"] = types.Boolean(shell)
 	context["desktop"] = types.Boolean(desktop)

@@ -660,8 +660,52 @@ func TestUnknownToolsNeverRun(t *testing.T) {
 	j = v.server.judgeClient(client)
 	tool, _ := contract.Lookup("start_service")
 	tool.Name, tool.Source = "x", "mcp:y"
-	if d := j.Decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Run {
+	if d := j.Decide(tool, []byte("{}"), usage.Counts{}); d.Verdict != policy.Run || d.Rule.File != "policy/all.cedar" {
 		t.Errorf("named by a human: %v by %v", d.Verdict, d.Rule)
+	}
+}
+
+// TestDangerousModeIsNotForServers: what another's server does asks in dangerous mode as it does outside, since its sink refuses it under
+// one; the mode keeps its uses. What a human's file lets run unasked runs all the same, by that file.
+func TestDangerousModeIsNotForServers(t *testing.T) {
+	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
+	if err := contract.Pin([]contract.Definition{{
+		Foreign: contract.Foreign{Server: "files", Name: "write_file", Check: func([]byte) error { return nil }}, Tier: optionsv1.Tier_TIER_WRITE,
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	v := newReferring(t)
+	opened := v.openBound(1)
+	mode := v.mode(opened.GetSession(), bound)
+	mode.Audience = v.ID(egress, "local").String()
+	v.confirmed(mode)
+	write := func(counter uint64) *vaultv1.AuthoriseResponse {
+		resp, err := v.authority().Authorise(t.Context(), v.proved(opened, counter, "files__write_file", []byte("{}")))
+		v.must(err)
+		return resp
+	}
+	if got := write(10); got.GetDecision() != waits || got.GetGrant() != nil || got.GetDangerousUntil() == nil {
+		t.Errorf("in dangerous mode: %v", got)
+	}
+	list, err := v.standing().ListStanding(t.Context(), &vaultv1.ListStandingRequest{})
+	v.must(err)
+	if all := list.GetStanding(); len(all) != 1 || all[0].GetUsesLeft() != 20 {
+		t.Errorf("of the mode there is left %v", all)
+	}
+	explained, err := v.policies().ExplainCall(t.Context(), &vaultv1.ExplainCallRequest{Client: bound, Tool: "files__write_file", Dangerous: true})
+	v.must(err)
+	if explained.GetDecision() != "asks" {
+		t.Errorf("explained as %v", explained)
+	}
+	v.rule("policy/files.cedar", `permit (principal, action == Action::"callWithoutApproval:mcp:files:write_file", resource);`)
+	got := write(11)
+	if got.GetDecision() != granted {
+		t.Fatalf("let run by a file: %v", got)
+	}
+	g, err := grant.Verify(got.GetGrant(), v.Trust, v.clock.Now())
+	v.must(err)
+	if g.GetDangerous() || len(g.GetStatements()) != 0 {
+		t.Errorf("its grant is %v", g)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -174,8 +175,11 @@ func (b *Approvals) UseOf(id string, o *store.Operation) (h *callv1.HumanStateme
 	return b.use(statement.KindScope, id, o)
 }
 
-// UseDangerous is Use of dangerous mode.
+// UseDangerous is Use of dangerous mode, which is for Durward's own tools: the sink refuses every other.
 func (b *Approvals) UseDangerous(o *store.Operation) (h *callv1.HumanStatement, giveBack func(), ok bool) {
+	if o.ToolSource != contract.SourceNative {
+		return nil, nil, false
+	}
 	return b.use(statement.KindDangerous, "", o)
 }
 

@@ -36,7 +36,7 @@ func (a *app) dangerousCommand() *cobra.Command {
 		Use:   "dangerous",
 		Short: "Let one session change things without asking, for a while",
 		Long: `Dangerous mode lets one session of a key-bound client run every WRITE and DESTRUCTIVE tool without asking you.
-What your rules deny, unknown tools and desktop control stay as they are; everything is recorded, and marked.
+What your rules deny, tools of others' servers and desktop control stay as they are; everything is recorded, and marked.
 
 It takes a person: a typed phrase, your signature, and 5 seconds later a second signature by the same key. There
 is no flag, file or API for it, and none over messaging. It ends with its time, its number of changes, the session,
