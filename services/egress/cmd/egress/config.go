@@ -34,7 +34,8 @@ type settings struct {
 	// is not there lists nothing. Required, absolute.
 	Domains string `yaml:"domains"`
 	// Unattended lists calls beyond READ that run here on a grant without a human's statement, as in the executor's file. DANGEROUS:
-	// whoever controls the vault can then make them. Empty: none. Read again within a second when the file changes.
+	// whoever controls the vault can then make them. A tool of another's server is SERVER__TOOL; while no server in force has it the
+	// entry lets nothing run, and the log says so. Empty: none. Read again within a second when the file changes.
 	Unattended []any `yaml:"unattended"`
 
 	// Launcher is where durward-launcher listens, which starts other people's MCP servers under a Unix user of its own:

@@ -108,13 +108,6 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	rules, err := wiring.OpenRules(wiring.RulesConfig{
-		Name: "egress.yaml", Path: cfg.path(), Role: optionsv1.Role_ROLE_EGRESS, Empty: func() wiring.Settings { return &settings{} },
-		GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: authority.SetUnattended, Log: l.Log, Logger: logger,
-	})
-	if err != nil {
-		return err
-	}
 	list, err := domains.Open(domains.Config{Path: cfg.Domains, Foreign: cfg.Gateway, Log: l.Log, Logger: logger})
 	if err != nil {
 		return err
@@ -145,6 +138,14 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	l.Add(servers.Close)
+	// After the servers' tools: only now can be told which entries are for none.
+	rules, err := wiring.OpenRules(wiring.RulesConfig{
+		Name: "egress.yaml", Path: cfg.path(), Role: optionsv1.Role_ROLE_EGRESS, Empty: func() wiring.Settings { return &settings{} },
+		GatewayUser: cfg.GatewayUser, Development: cfg.development, Set: authority.SetUnattended, Log: l.Log, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
 	tools, err := server.NewTools(server.Config{
 		Dialer: out, Domains: list.Current, Refuse: threshold, Vault: vaultv1.NewReleaseServiceClient(l.Vault), Reports: reports, Hosts: hosts, Metrics: l.Telemetry.Metrics,
 	})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -38,7 +39,11 @@ const (
 	maxValues  = 1000
 )
 
-var clientID = pattern.New(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
+var (
+	clientID = pattern.New(`\A[a-z0-9][a-z0-9_-]{0,63}\z`)
+	// serversTool is how a tool of another's server is called.
+	serversTool = pattern.New(`\A[a-z][a-z0-9-]{0,31}` + contract.Separator + `[A-Za-z0-9_.-]{1,64}\z`)
+)
 
 // Parse reads the entries as a strict YAML file holds them: a tool's name, or {tool, clients, arguments, until}. What is wrong is said
 // with the number of the entry, from 1. An entry that has ended is no mistake: it lets nothing run. Whether a sink has the tools is for
@@ -164,7 +169,11 @@ func Check(entries []Entry, role optionsv1.Role) error {
 }
 
 func (e Entry) check(role optionsv1.Role) error {
-	tool, ok := contract.Lookup(e.Tool)
+	tool, ok := contract.Native(e.Tool)
+	if !ok && role == contract.ServersSink && serversTool().MatchString(e.Tool) {
+		// Which servers are in force changes while the sink runs, and what is in no force calls nothing: that is for Idle to say.
+		tool, ok = contract.Tool{Sink: role, Foreign: &contract.Foreign{}}, true
+	}
 	if !ok || tool.Sink != role {
 		var names []string
 		for _, t := range contract.Tools() {
@@ -192,15 +201,15 @@ func (e Entry) fits(tool contract.Tool) error {
 		}
 	}
 	for name, values := range e.Arguments {
-		if tool.Foreign != nil && tool.HasArgument(name) && len(values) > 0 && len(values) <= maxValues {
+		if len(values) == 0 || len(values) > maxValues {
+			return fmt.Errorf("arguments: %s: must have 1 to %d values", name, maxValues)
+		}
+		if tool.Foreign != nil {
 			continue
 		}
 		fd := tool.Method.Input().Fields().ByName(protoreflect.Name(name))
-		if fd == nil || tool.Foreign != nil {
+		if fd == nil {
 			return fmt.Errorf("arguments: %s has no argument %q", e.Tool, name)
-		}
-		if len(values) == 0 || len(values) > maxValues {
-			return fmt.Errorf("arguments: %s: must have 1 to %d values", name, maxValues)
 		}
 		for _, v := range values {
 			if !mayHold(fd, v) {
@@ -209,6 +218,21 @@ func (e Entry) fits(tool contract.Tool) error {
 		}
 	}
 	return nil
+}
+
+// Idle says why the entry lets nothing run as it is now: it is for a tool of another's server that is not in force, or whose schema names no
+// such argument. "" for every other.
+func (e Entry) Idle() string {
+	tool, ok := contract.Lookup(e.Tool)
+	if !ok {
+		return "no server in force has that tool"
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Arguments)) {
+		if tool.Foreign != nil && !tool.HasArgument(name) {
+			return fmt.Sprintf("the tool's schema names no argument %q", name)
+		}
+	}
+	return ""
 }
 
 // mayHold reports whether an argument can have that value. Lists and objects cannot be listed.

@@ -83,6 +83,49 @@ func TestListsAreStrict(t *testing.T) {
 	}
 }
 
+// TestServersToolsMayBeListed: an entry for a tool of another's server is held to its form alone, by egress alone, whether the server is
+// in force or not, so that no server that goes keeps a sink from starting; it says itself when it lets nothing run.
+func TestServersToolsMayBeListed(t *testing.T) {
+	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
+	paths := map[string][]json.RawMessage{"path": {json.RawMessage(`"/data/a"`)}}
+	with := func(arguments map[string][]json.RawMessage) Entry {
+		return Entry{Tool: "files__write_file", Clients: []string{"cursor"}, Arguments: arguments}
+	}
+	for _, inForce := range []bool{false, true} {
+		if inForce {
+			if err := contract.Pin([]contract.Definition{{
+				Foreign: contract.Foreign{Server: "files", Name: "write_file"}, Tier: optionsv1.Tier_TIER_WRITE, Input: map[string]any{"properties": map[string]any{"path": map[string]any{}}},
+			}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, c := range map[string]struct {
+			entry Entry
+			role  optionsv1.Role
+			good  bool
+			idle  bool
+		}{
+			"alone":              {with(nil), optionsv1.Role_ROLE_EGRESS, true, !inForce},
+			"with an argument":   {with(paths), optionsv1.Role_ROLE_EGRESS, true, !inForce},
+			"with another":       {with(map[string][]json.RawMessage{"file": paths["path"]}), optionsv1.Role_ROLE_EGRESS, true, true},
+			"another's sink":     {with(nil), optionsv1.Role_ROLE_EXECUTOR, false, !inForce},
+			"no values":          {with(map[string][]json.RawMessage{"path": {}}), optionsv1.Role_ROLE_EGRESS, false, !inForce},
+			"a client's pattern": {Entry{Tool: "files__write_file", Clients: []string{"*"}}, optionsv1.Role_ROLE_EGRESS, false, !inForce},
+			"one underscore":     {Entry{Tool: "files_write_file"}, optionsv1.Role_ROLE_EGRESS, false, true},
+			"no tool":            {Entry{Tool: "files__"}, optionsv1.Role_ROLE_EGRESS, false, true},
+			"no server":          {Entry{Tool: "__write_file"}, optionsv1.Role_ROLE_EGRESS, false, true},
+			"a tool of its own":  {Entry{Tool: "http_request"}, optionsv1.Role_ROLE_EGRESS, true, false},
+		} {
+			if err := Check([]Entry{c.entry}, c.role); (err == nil) != c.good {
+				t.Errorf("%s, in force %t: %v", name, inForce, err)
+			}
+			if why := c.entry.Idle(); (why != "") != c.idle {
+				t.Errorf("%s, in force %t: idle %q", name, inForce, why)
+			}
+		}
+	}
+}
+
 // FuzzCover: an entry with arguments lets no call run whose argument has another value, whatever the text.
 func FuzzCover(f *testing.F) {
 	f.Add("chat", "chat")

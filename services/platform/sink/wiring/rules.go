@@ -82,6 +82,11 @@ func OpenRules(cfg RulesConfig) (*Rules, error) {
 				if err := cfg.Set(now.list); err != nil {
 					return err
 				}
+				for i, u := range now.list {
+					if why := u.Idle(); why != "" {
+						cfg.Logger.Warn("an unattended entry lets nothing run now", "file", cfg.Name, "entry", i+1, "tool", u.Tool, "cause", why)
+					}
+				}
 			}
 			if last = &now; first == nil {
 				first = last

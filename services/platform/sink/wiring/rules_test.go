@@ -111,6 +111,22 @@ func TestNobodyChecksWhoWroteTheList(t *testing.T) {
 	}
 }
 
+// TestAServerThatIsGoneKeepsNoSinkFromStarting: what egress' list says of a tool that no server in force has is said, and no mistake.
+func TestAServerThatIsGoneKeepsNoSinkFromStarting(t *testing.T) {
+	r := newRuled(t)
+	r.write("[http_request, {tool: files__write_file, clients: [cursor]}]")
+	var said bytes.Buffer
+	if _, err := OpenRules(RulesConfig{
+		Name: "egress.yaml", Path: r.path, Role: optionsv1.Role_ROLE_EGRESS, Empty: func() Settings { return &file{} }, Development: true, Log: &r.log,
+		Logger: slog.New(slog.NewTextHandler(&said, nil)), Set: func(list []unattended.Entry) error { r.list = list; return nil },
+	}); err != nil || len(r.list) != 2 {
+		t.Fatalf("%+v, %v", r.list, err)
+	}
+	if text := said.String(); strings.Count(text, "lets nothing run now") != 1 || !strings.Contains(text, "entry=2 tool=files__write_file") {
+		t.Errorf("said %q", text)
+	}
+}
+
 // TestWhatRunsUnattendedFollowsTheFile: a good change is recorded and counts; whatever is broken changes nothing, and is said once.
 func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	r := newRuled(t)
