@@ -93,6 +93,8 @@ func TestCheck(t *testing.T) {
 			[]string{"1:1: x: the vault answers wait_operation on a session's permit, whatever the arguments and however often: a rule about these does nothing there"}},
 		{"a change that runs", `@id("x") permit (principal in Client::"cursor", action == Action::"callWithoutApproval:stop_service", resource);`,
 			[]string{"1:1: warning: x: what lets stop_service run without asking also needs an entry in the executor's file (unattended); without one the executor refuses the call"}},
+		{"a change of egress' that runs", `@id("x") permit (principal in Client::"cursor", action == Action::"callWithoutApproval:http_request", resource);`,
+			[]string{"1:1: warning: x: what lets http_request run without asking also needs an entry in egress' file (unattended); without one egress refuses the call"}},
 		{"all that runs", `@id("x") permit (principal in Client::"cursor", action, resource is Mode);`,
 			[]string{"1:1: warning: x: what lets switch_mode run without asking also needs an entry in the executor's file (unattended); without one the executor refuses the call"}},
 

@@ -43,20 +43,26 @@ func unasked(r *rule, known Known) (text string) {
 	_, kind := scopeResource(p)
 	// A rule about tiers in general is understood to be about READ, as the built-in one is.
 	lookers := looks(p, "tier") || looks(p, "contract_tier")
-	var names []string
-	for _, t := range contract.Tools() {
-		named := slices.Contains(actions, types.NewEntityUID(actionType, groupRun+":"+types.String(t.Name)))
+	names := map[optionsv1.Role][]string{}
+	for _, t := range contract.All() {
+		named := slices.Contains(actions, types.NewEntityUID(actionType, groupRun+":"+types.String(ActionName(t))))
 		all := slices.Contains(actions, types.NewEntityUID(actionType, groupRun)) && !lookers
 		about := kind == "" || string(kind) == t.Resource || kind == hostType && t.Resource == ""
 		if t.Tier > optionsv1.Tier_TIER_READ && (named || all) && about && !slices.Contains(known.Unattended, t.Name) {
-			names = append(names, t.Name)
+			names[t.Sink] = append(names[t.Sink], t.Name)
 		}
 	}
-	if len(names) == 0 {
-		return ""
+	var out []string
+	for _, s := range []struct {
+		role       optionsv1.Role
+		whose, who string
+	}{{optionsv1.Role_ROLE_EXECUTOR, "the executor's", "the executor"}, {optionsv1.Role_ROLE_EGRESS, "egress'", "egress"}} {
+		if list := names[s.role]; len(list) > 0 {
+			out = append(out, fmt.Sprintf("what lets %s run without asking also needs an entry in %s file (unattended); without one %s refuses the call",
+				some(list, 3), s.whose, s.who))
+		}
 	}
-	return fmt.Sprintf("what lets %s run without asking also needs an entry in the executor's file (unattended); without one the executor refuses the call",
-		some(names, 3))
+	return strings.Join(out, "; ")
 }
 
 // some are the first names of a list.

@@ -272,6 +272,8 @@ func reader(name string) string {
 	switch name {
 	case signedchange.FileExecutor:
 		return "the executor reads it"
+	case signedchange.FileEgress:
+		return "egress reads it"
 	case signedchange.FileGateway:
 		return "the gateway reads it"
 	}

@@ -30,7 +30,8 @@ type Config struct {
 	// Clients is the vault's clients.yaml, for `durward client`. Required, absolute.
 	Clients string `yaml:"clients"`
 	// SecurityDir is the vault's security_dir, for `durward config` and `durward policy`; ExecutorConfig and GatewayConfig are the
-	// other files that hold rules. Optional, absolute: security/, executor.yaml and gateway.yaml beside Clients.
+	// other files that hold rules; egress' is egress.yaml beside the executor's. Optional, absolute: security/, executor.yaml and gateway.yaml
+	// beside Clients.
 	SecurityDir    string `yaml:"security_dir"`
 	ExecutorConfig string `yaml:"executor_config"`
 	GatewayConfig  string `yaml:"gateway_config"`
@@ -74,6 +75,11 @@ type HealthAddresses struct {
 // Of returns the address of a role's health listener.
 func (h HealthAddresses) Of(role string) string {
 	return map[string]string{"gateway": h.Gateway, "vault": h.Vault, "executor": h.Executor, "audit": h.Audit, roleEgress: h.Egress}[role]
+}
+
+// EgressConfig is egress' own file, beside the executor's; where there is no egress there is none.
+func (c Config) EgressConfig() string {
+	return filepath.Join(filepath.Dir(c.ExecutorConfig), roleEgress+".yaml")
 }
 
 // ServersDir is the folder of servers.yaml and servers.lock, beside clients.yaml.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -36,7 +37,20 @@ type Rule struct {
 	Until time.Time
 }
 
-// Allow adds the rule, and its entry in the executor's list: a tool that only reads needs none. A rule that says the same with
+// sink is a process that carries calls out, and its own file, with what runs unattended there.
+type sink struct {
+	role       optionsv1.Role
+	path, file string
+}
+
+func sinks(cfg installdir.Config) []sink {
+	return []sink{
+		{optionsv1.Role_ROLE_EXECUTOR, cfg.ExecutorConfig, signedchange.FileExecutor},
+		{optionsv1.Role_ROLE_EGRESS, cfg.EgressConfig(), signedchange.FileEgress},
+	}
+}
+
+// Allow adds the rule, and its entry in the list of the sink that has the tool: one that only reads needs none. A rule that says the same with
 // another end is replaced.
 func Allow(cfg installdir.Config, r Rule) ([]*signedchange.Plan, error) {
 	others := func(raw []byte) []string { return unattended.OtherEnds(raw, r.Client, r.Tool, r.Arguments, r.ID) }
@@ -63,10 +77,12 @@ func Allow(cfg installdir.Config, r Rule) ([]*signedchange.Plan, error) {
 		}
 		return append(before, r.Text...), nil
 	})
-	if err != nil || r.Tool.Tier == optionsv1.Tier_TIER_READ || r.Tool.Sink != optionsv1.Role_ROLE_EXECUTOR {
+	own := slices.IndexFunc(sinks(cfg), func(s sink) bool { return s.role == r.Tool.Sink })
+	if err != nil || r.Tool.Tier == optionsv1.Tier_TIER_READ || own < 0 {
 		return plans, err
 	}
-	listed, err := signedchange.PrepareOne(cfg.ExecutorConfig, signedchange.FileExecutor, func(before []byte) ([]byte, error) {
+	at := sinks(cfg)[own]
+	listed, err := signedchange.PrepareOne(at.path, at.file, func(before []byte) ([]byte, error) {
 		if before == nil {
 			return nil, os.ErrNotExist
 		}
@@ -79,21 +95,25 @@ func Allow(cfg installdir.Config, r Rule) ([]*signedchange.Plan, error) {
 	return append(plans, listed...), err
 }
 
-// Remove takes a rule out of the policy files, and its entry out of the executor's list. ErrNoRule: there is none.
+// Remove takes a rule out of the policy files, and its entry out of the sinks' lists. ErrNoRule: there is none.
 func Remove(cfg installdir.Config, id string) ([]*signedchange.Plan, error) {
 	files, err := cedarFiles(cfg)
 	if err != nil {
 		return nil, err
 	}
-	// The executor's list first: what it refuses cannot run, whatever the rule that is left.
-	plans, err := signedchange.PrepareOne(cfg.ExecutorConfig, signedchange.FileExecutor, func(before []byte) ([]byte, error) {
-		if before == nil {
-			return nil, nil
+	var plans []*signedchange.Plan
+	// The sinks' lists first: what they refuse cannot run, whatever the rule that is left.
+	for _, s := range sinks(cfg) {
+		p, err := signedchange.Prepare(s.path, s.file, func(before []byte) ([]byte, error) {
+			if before == nil {
+				return nil, nil
+			}
+			return unattended.Without(before, id)
+		})
+		if err != nil {
+			return nil, err
 		}
-		return unattended.Without(before, id)
-	})
-	if err != nil {
-		return nil, err
+		plans = append(plans, p)
 	}
 	for _, name := range files {
 		p, err := signedchange.Prepare(filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, func(before []byte) ([]byte, error) {

@@ -19,6 +19,7 @@ import (
 const (
 	FileClients  = "clients.yaml"
 	FileExecutor = "executor.yaml"
+	FileEgress   = "egress.yaml"
 	FileGateway  = "gateway.yaml"
 )
 

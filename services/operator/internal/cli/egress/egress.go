@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -135,7 +134,7 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 		if err := destination.CheckDomain(domain, key == "allow"); err != nil {
 			return cli.Usage("", "%s: %s", clean.Line(domain, 300), clean.Line(err.Error(), 300))
 		}
-		if key == "allow" && neverDialled(domain, cfg.ExecutorConfig) {
+		if key == "allow" && neverDialled(domain, cfg.EgressConfig()) {
 			return cli.Usage("", "%s: egress dials no address of this host or of a private network, listed or not, unless local in egress.yaml names it with its port", domain)
 		}
 	}
@@ -162,9 +161,9 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
 }
 
-// neverDialled reports whether a domain is an address that egress refuses whatever the list says, as far as that can be told here:
-// egress.yaml stands beside the executor's file. Egress judges by itself.
-func neverDialled(domain, beside string) bool {
+// neverDialled reports whether a domain is an address that egress refuses whatever the list says, as far as that can be told by
+// egress' own file. Egress judges by itself.
+func neverDialled(domain, config string) bool {
 	addr, err := netip.ParseAddr(domain)
 	to, errPort := netip.ParseAddrPort(domain)
 	if errPort == nil {
@@ -176,7 +175,7 @@ func neverDialled(domain, beside string) bool {
 	var file struct {
 		Local []netip.AddrPort `yaml:"local"`
 	}
-	raw, err := os.ReadFile(filepath.Join(filepath.Dir(beside), "egress.yaml"))
+	raw, err := os.ReadFile(config)
 	if err == nil {
 		err = yaml.Unmarshal(raw, &file)
 	}

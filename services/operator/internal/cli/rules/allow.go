@@ -39,13 +39,14 @@ func (a *app) policyAllowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allow --client CLIENT --tool TOOL",
 		Short: "Let a client call a tool without asking, with your signature",
-		Long: `Writes a rule by which calls of a client run without asking you, and the entry in the executor's own list without
-which the executor refuses them: two files, whose differences are both shown. Without it every change asks.
+		Long: `Writes a rule by which calls of a client run without asking you, and the entry in the executor's own list, or in egress'
+for what egress carries out, without which they are refused there: two files, whose differences are both shown. Without
+it every change asks.
 
 --mode, --service and --arg narrow it to calls whose argument has one of the values. What is denied stays denied; a bearer
 client asks all the same, and so does a tool that no human has named.
 
---until ends both: the rule at the vault, and the entry by the executor's own clock. To allow the same again with another
+--until ends both: the rule at the vault, and the entry by its reader's own clock. To allow the same again with another
 --until, or with none, replaces what was allowed.
 ` + cli.SignedChange,
 		Example: `  durward policy allow --client cursor --tool switch_mode --mode chat,coding

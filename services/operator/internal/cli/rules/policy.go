@@ -27,7 +27,8 @@ func (a *app) policyCommand() *cobra.Command {
 		Short: "Which calls run, ask you, or are denied",
 		Long: `The rules of who may call what. What is built in: tools that only look run, what changes something asks you, and
 what nothing permits is denied. Your own rules are Cedar files in policy/ and the short cuts in tools.yaml; a forbid
-always wins. What runs without asking must also stand in the executor's own list: "durward policy allow" writes both.`,
+always wins. What runs without asking must also stand in the executor's own list, or in egress': "durward policy allow"
+writes both.`,
 	}
 	cmd.AddCommand(a.policyAllowCommand(), a.policyLimitCommand(), a.policyListCommand(), a.policyRemoveCommand(), a.policyCheckCommand(),
 		a.policyExplainCommand(), a.policyTestCommand())
@@ -142,7 +143,7 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 			known.Users = append(known.Users, c.User)
 		}
 	}
-	known.Unattended = unattendedTools(cfg.ExecutorConfig)
+	known.Unattended = append(unattendedTools(cfg.ExecutorConfig), unattendedTools(cfg.EgressConfig())...)
 	problems := policy.Check(sources, known)
 	type row struct {
 		File    string `json:"file"`
@@ -190,8 +191,8 @@ func (a *app) policyRemoveCommand() *cobra.Command {
 		Use:   "remove RULE",
 		Short: "Take away a rule that was allowed, with your signature",
 		Long: `Takes a rule out of the policy file that it stands in, by its id, with the comment above it; and the entry that
-"durward policy allow" wrote with it out of the executor's list. Rules of tools.yaml are taken out by hand or with
-"durward policy limit".
+"durward policy allow" wrote with it out of the executor's list, or egress'. Rules of tools.yaml are taken out by hand or
+with "durward policy limit".
 ` + cli.SignedChange,
 		Example:           "  durward policy list\n  durward policy remove allow/cursor/switch_mode/1f2e3d4c",
 		Args:              cobra.ExactArgs(1),
@@ -217,7 +218,7 @@ func (a *app) completeOwnRules(_ *cobra.Command, args []string, _ string) ([]str
 	})
 }
 
-// unattendedTools are the tools that the executor's own list names; none where it cannot be read, which is for the executor to say.
+// unattendedTools are the tools that a sink's own list names; none where it cannot be read, which is for the sink to say.
 func unattendedTools(path string) []string {
 	var listed struct {
 		Unattended []any `yaml:"unattended"`

@@ -1,0 +1,121 @@
+package root
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"golang.org/x/crypto/ssh"
+
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/sink/unattended"
+	"durward.internal/services/platform/statement"
+)
+
+// withServer accepts a server "files" with the tool write_file, as an operator does, and gives egress a file of its own. What is pinned is
+// this process's: a test with a server runs beside no other.
+func (w *world) withServer(t *testing.T) (folder string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { must(contract.Pin(nil)) })
+	folder = w.withClients(t)
+	cfg, err := w.home.Load()
+	must(err)
+	signer, err := ssh.ParsePrivateKey([]byte(read(t, cfg.SigningKey)))
+	must(err)
+	const text = "servers:\n  - id: files\n    program: {path: /opt/files}\n"
+	list, err := downstream.ReadFile(downstream.File, []byte(text))
+	must(err)
+	p := downstream.Pinned{Entry: list[0], ProgramDigest: [32]byte{1}, Tools: []downstream.Tool{{
+		Name: "write_file", Description: "Writes.", Tier: optionsv1.Tier_TIER_WRITE,
+		Input: []byte(`{"properties":{"count":{"type":"integer"},"path":{"type":"string"}},"required":["path"],"type":"object"}`),
+	}}}
+	p.EntryDigest, err = list[0].Digest()
+	must(err)
+	lock := &downstream.Lock{Servers: []downstream.Pinned{p}}
+	digest, err := lock.Digest()
+	must(err)
+	now := time.Now()
+	lock.Signed, err = statement.Sign(&statement.Statement{
+		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: strings.Repeat("a", 32), Operator: "alice",
+		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
+		Epoch: 1, Audience: cfg.Vault.Identity, Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"files": 1}},
+	}, signer)
+	must(err)
+	raw, err := lock.Marshal()
+	must(err)
+	for name, text := range map[string]string{downstream.File: text, downstream.LockFile: string(raw), "egress.yaml": "# mine\nunattended: []\n"} {
+		must(os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
+	}
+	return folder
+}
+
+// TestAllowForEgress: what egress carries out, of its own and of other people's servers, is listed in egress' file as the executor's is in
+// the executor's, and goes from there with its rule.
+func TestAllowForEgress(t *testing.T) {
+	w := newWorld(t)
+	folder := w.withServer(t)
+	egress, executor := filepath.Join(folder, "egress.yaml"), filepath.Join(folder, "executor.yaml")
+	before, other := read(t, egress), read(t, executor)
+	for _, c := range []struct {
+		args          []string
+		tool          string
+		covers, wants string
+	}{
+		{[]string{"--tool", "http_request"}, "http_request", `{}`, "also needs an entry in egress' file"},
+		{[]string{"--tool", "files__write_file"}, "files__write_file", `{}`, "also needs an entry in egress' file"},
+		{[]string{"--tool", "files__write_file", "--arg", "path=/data/a", "--arg", "count=7"}, "files__write_file", `{"count":7,"path":"/data/a"}`, "not checked"},
+	} {
+		r := w.run(append([]string{"policy", "allow", "--client", "cursor", "--yes"}, c.args...)...)
+		if r.code != cli.ExitOK || !strings.Contains(r.out, "egress.yaml is written; egress reads it within a second") {
+			t.Fatalf("%v: %+v", c.args, r)
+		}
+		var listed struct {
+			Unattended []any `yaml:"unattended"`
+		}
+		if err := yaml.Unmarshal([]byte(read(t, egress)), &listed); err != nil {
+			t.Fatal(err)
+		}
+		list, err := unattended.Parse(listed.Unattended)
+		if err == nil {
+			err = unattended.Check(list, optionsv1.Role_ROLE_EGRESS)
+		}
+		tool, _ := contract.Lookup(c.tool)
+		if err != nil || len(list) != 1 || !unattended.Cover(list, tool, "cursor", []byte(c.covers), time.Now()) || unattended.Cover(list, tool, "dashboard", []byte(c.covers), time.Now()) {
+			t.Fatalf("%v: %+v, %v", c.args, list, err)
+		}
+		if r := w.run("policy", "check"); r.code != cli.ExitOK || strings.Contains(r.out+r.err, "also needs an entry") {
+			t.Errorf("%v: with its entry: %+v", c.args, r)
+		}
+		if err := os.WriteFile(egress, []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.run("policy", "check"); !strings.Contains(r.out, c.wants) {
+			t.Errorf("%v: without its entry: %+v", c.args, r)
+		}
+		if r := w.run(append([]string{"policy", "allow", "--client", "cursor", "--yes"}, c.args...)...); r.code != cli.ExitOK {
+			t.Fatalf("%v: again: %+v", c.args, r)
+		}
+		ids := ruleIDs(t, folder)
+		if len(ids) != 1 {
+			t.Fatalf("%v: rules %q", c.args, ids)
+		}
+		if r := w.run("policy", "remove", ids[0], "--yes"); r.code != cli.ExitOK || strings.Contains(read(t, egress), c.tool) || len(ruleIDs(t, folder)) != 0 {
+			t.Errorf("%v: removed: %+v\n%s", c.args, r, read(t, egress))
+		}
+		if read(t, executor) != other {
+			t.Errorf("%v: the executor's file was changed", c.args)
+		}
+	}
+}
