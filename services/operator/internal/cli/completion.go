@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -230,17 +231,24 @@ func CompleteFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 	})
 }
 
-// CompleteTools completes a tool, and behind it the names of its arguments.
-func CompleteTools(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// CompleteTools completes a tool, and behind it the names of its arguments: those of other people's servers too, where this
+// installation's files can be read.
+func (a *App) CompleteTools(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	_, _ = a.CompleteFrom(nil, func(cfg installdir.Config) ([]string, error) { a.pin(cfg); return nil, nil })
 	var out []string
 	switch {
 	case len(args) == 0:
-		for _, t := range contract.Tools() {
+		for _, t := range contract.All() {
 			out = append(out, cobra.CompletionWithDesc(t.Name, contract.TierName(t.Tier)))
 		}
 		return out, noFiles
 	default:
-		if t, ok := contract.Lookup(args[0]); ok {
+		t, ok := contract.Lookup(args[0])
+		if properties, _ := t.InputSchema["properties"].(map[string]any); t.Foreign != nil {
+			for _, name := range slices.Sorted(maps.Keys(properties)) {
+				out = append(out, clean.Line(name, 64)+"=")
+			}
+		} else if ok {
 			fields := t.Method.Input().Fields()
 			for i := range fields.Len() {
 				out = append(out, string(fields.Get(i).Name())+"=")

@@ -115,7 +115,7 @@ references stand for nothing. "durward privacy detect" tells why a place was fou
 	}
 	cmd.Flags().StringVar(&tool, "tool", "", "a tool that the values would go to")
 	cmd.Flags().StringVar(&argument, "argument", "", "the JSON pointer of its argument, such as /body")
-	cli.CompleteFlag(cmd, "tool", cli.CompleteTools)
+	cli.CompleteFlag(cmd, "tool", a.CompleteTools)
 	cli.CompleteFlag(cmd, "argument", func(*cobra.Command, []string, string) (out []string, _ cobra.ShellCompDirective) {
 		if known, ok := contract.Lookup(tool); ok {
 			for i := range known.Method.Input().Fields().Len() {

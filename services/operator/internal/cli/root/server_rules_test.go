@@ -3,6 +3,7 @@ package root
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,5 +118,43 @@ func TestAllowForEgress(t *testing.T) {
 		if read(t, executor) != other {
 			t.Errorf("%v: the executor's file was changed", c.args)
 		}
+	}
+}
+
+// TestServersToolsAreNamed: rules are asked about and written for a tool of another's server, which the first command of a run is told by the
+// files, and shells complete it with its own arguments.
+func TestServersToolsAreNamed(t *testing.T) {
+	w := newWorld(t)
+	w.withServer(t)
+	for line, want := range map[string][]string{
+		"policy explain ": {"files__write_file", "switch_mode"}, "policy limit ": {"files__write_file"}, "policy allow --tool ": {"files__write_file"},
+		"policy explain files__write_file ": {"count=", "path="},
+	} {
+		fresh(t)
+		got := strings.Fields(complete(t, append([]string{"--home", w.home.Dir}, strings.Split(line, " ")...)...))
+		for _, word := range want {
+			if !slices.Contains(got, word) {
+				t.Errorf("%q is completed with %q, without %s", line, got, word)
+			}
+		}
+		if strings.HasSuffix(line, "file ") && len(got) != len(want) {
+			t.Errorf("%q is completed with %q", line, got)
+		}
+	}
+	fresh(t)
+	if r := w.run("policy", "explain", "--as", "cursor", "files__write_file", "path=/data/a"); r.code != cli.ExitOK || !strings.Contains(r.out, "asks") {
+		t.Errorf("%+v", r)
+	}
+	fresh(t)
+	if r := w.run("policy", "explain", "--as", "cursor", "files__write_fil"); r.code != cli.ExitUsage || !strings.Contains(r.err, "Did you mean files__write_file") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// fresh is a process that has read no servers yet.
+func fresh(t *testing.T) {
+	t.Helper()
+	if err := contract.Pin(nil); err != nil {
+		t.Fatal(err)
 	}
 }

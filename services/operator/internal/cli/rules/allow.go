@@ -105,7 +105,7 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	if _, err := clientUser(cfg, w.client); err != nil {
 		return err
 	}
-	tool, err := lookupTool(w.tool)
+	tool, err := a.lookupTool(w.tool)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ asks you or is denied, the rule that decides, and where that stands. Nothing is 
 			if as == "" {
 				return cli.Usage("Say as whom: --as CLIENT", "a decision is about a client")
 			}
-			tool, err := lookupTool(args[0])
+			tool, err := a.lookupTool(args[0])
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ asks you or is denied, the rule that decides, and where that stands. Nothing is 
 			return a.explainCall(cmd.Context(), &vaultv1.ExplainCallRequest{Client: as, Tool: tool.Name, Arguments: arguments, Agent: agent, Dangerous: dangerous})
 		},
 	}
-	cmd.ValidArgsFunction = cli.CompleteTools
+	cmd.ValidArgsFunction = a.CompleteTools
 	cmd.Flags().StringVar(&as, "as", "", "the client that calls")
 	cmd.Flags().StringVar(&agent, "agent", "", "one of the client's agents")
 	cmd.Flags().BoolVar(&dangerous, "dangerous", false, "as if the session were in dangerous mode")
@@ -83,13 +83,21 @@ func (a *app) decisionColour(decision string) string {
 	return a.Out.Red(clean.Line(decision, 16))
 }
 
-func lookupTool(name string) (contract.Tool, error) {
+// lookupTool finds a tool of Durward's own, or one of another's server, which the installation's files name.
+func (a *app) lookupTool(name string) (contract.Tool, error) {
+	if tool, ok := contract.Native(name); ok {
+		return tool, nil
+	}
+	_, missing := a.Config()
 	tool, ok := contract.Lookup(name)
 	if ok {
 		return tool, nil
 	}
-	near := config.Suggest(name, toolNames())
-	return tool, cli.Usage(cli.DidYouMean(near, "Tools: "+strings.Join(toolNames(), ", ")), "there is no tool %s", clean.Visible(name))
+	if missing != nil && strings.Contains(name, contract.Separator) {
+		return tool, missing
+	}
+	near := config.Suggest(name, toolNames(contract.All()))
+	return tool, cli.Usage(cli.DidYouMean(near, "Tools: "+strings.Join(toolNames(contract.Tools()), ", ")), "there is no tool %s", clean.Visible(name))
 }
 
 // typed says what is wrong with what was typed of a call.
@@ -100,6 +108,6 @@ func typed(err error) error {
 	return err
 }
 
-func toolNames() []string {
-	return output.Each(contract.Tools(), func(t contract.Tool) string { return t.Name })
+func toolNames(tools []contract.Tool) []string {
+	return output.Each(tools, func(t contract.Tool) string { return t.Name })
 }

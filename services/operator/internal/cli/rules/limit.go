@@ -39,7 +39,7 @@ limit is refused until it may be made again; nobody is asked. What lets a tool r
 		Example: "  durward policy limit switch_mode --min-interval 30s --budget-day 50\n  durward policy limit stop_service --tier DENIED",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tool, err := lookupTool(args[0])
+			tool, err := a.lookupTool(args[0])
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ limit is refused until it may be made again; nobody is asked. What lets a tool r
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return cli.CompleteTools(c, args, to)
+		return a.CompleteTools(c, args, to)
 	}
 	cmd.Flags().StringVar(&w.tier, "tier", "", "READ, WRITE, DESTRUCTIVE or DENIED")
 	cmd.Flags().DurationVar(&w.minInterval, "min-interval", 0, "the time between two calls of a client, like 30s")
