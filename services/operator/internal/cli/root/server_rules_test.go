@@ -151,6 +151,36 @@ func TestServersToolsAreNamed(t *testing.T) {
 	}
 }
 
+// TestLimitOfAServersTool: tools.yaml names the tool as policy does, so that the limit is in force, and it is taken out again.
+func TestLimitOfAServersTool(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(w.withServer(t), "security/tools.yaml")
+	before := read(t, path)
+	explained := func(want string) {
+		t.Helper()
+		fresh(t)
+		if r := w.run("policy", "explain", "--as", "cursor", "files__write_file", "path=a"); r.code != cli.ExitOK || !strings.Contains(r.out, want) {
+			t.Errorf("%+v", r)
+		}
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--budget-day 3 --min-interval 30s", "asks"}, {"--tier DESTRUCTIVE", "DESTRUCTIVE"}, {"--tier DENIED", "denied"}, {"--remove", "asks"},
+	} {
+		fresh(t)
+		if r := w.run(append([]string{"policy", "limit", "files__write_file", "--yes"}, strings.Fields(c.args)...)...); r.code != cli.ExitOK || !strings.Contains(r.out, "in force") {
+			t.Fatalf("%s: %+v", c.args, r)
+		}
+		explained(c.want)
+		if text := read(t, path); c.args != "--remove" && !strings.Contains(text, "mcp:files:write_file") || c.args == "--remove" && text != before {
+			t.Errorf("%s:\n%s", c.args, text)
+		}
+	}
+	fresh(t)
+	if r := w.run("policy", "limit", "files__write_file", "--tier", "READ", "--yes"); r.code != cli.ExitUsage || !strings.Contains(r.err, "that is no limit") {
+		t.Errorf("%+v", r)
+	}
+}
+
 // fresh is a process that has read no servers yet.
 func fresh(t *testing.T) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 )
 
@@ -47,7 +48,7 @@ limit is refused until it may be made again; nobody is asked. What lets a tool r
 			if err != nil {
 				return err
 			}
-			return a.limitTool(cmd.Context(), tool.Name, sets, w)
+			return a.limitTool(cmd.Context(), tool, sets, w)
 		},
 	}
 	cmd.ValidArgsFunction = func(c *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
@@ -75,7 +76,7 @@ type oneLimit struct {
 
 func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, err error) {
 	below := func(value string, path ...string) {
-		out = append(out, oneLimit{append([]string{"tools", tool.Name}, path...), value})
+		out = append(out, oneLimit{append(keyOf(tool), path...), value})
 	}
 	if cmd.Flags().Changed("tier") {
 		if !slices.Contains([]string{"READ", "WRITE", "DESTRUCTIVE", "DENIED"}, w.tier) {
@@ -83,7 +84,7 @@ func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, 
 		}
 		if w.tier == "READ" && tool.Tier > optionsv1.Tier_TIER_READ {
 			return nil, cli.Usage("To let it run without asking: durward policy allow --client CLIENT --tool "+tool.Name,
-				"that is no limit: %s would run without asking at the vault, and the executor's own list would still refuse it", tool.Name)
+				"that is no limit: %s would run without asking at the vault, and the own list of what carries it out would still refuse it", tool.Name)
 		}
 		below(w.tier, "tier")
 	}
@@ -112,16 +113,19 @@ func (w limits) values(cmd *cobra.Command, tool contract.Tool) (out []oneLimit, 
 	return out, nil
 }
 
-func (a *app) limitTool(ctx context.Context, tool string, sets []oneLimit, w limits) error {
-	done := tool + " is limited"
+// keyOf is where tools.yaml speaks of a tool.
+func keyOf(tool contract.Tool) []string { return []string{"tools", policy.ActionName(tool)} }
+
+func (a *app) limitTool(ctx context.Context, tool contract.Tool, sets []oneLimit, w limits) error {
+	done := tool.Name + " is limited"
 	if w.remove {
-		done = tool + " has no limits of its own any more"
+		done = tool.Name + " has no limits of its own any more"
 	}
 	return a.editSetting(ctx, settingChange{
-		file: security.FileTools, action: "policy limit " + tool, done: done, user: w.user, yes: w.yes,
+		file: security.FileTools, action: "policy limit " + tool.Name, done: done, user: w.user, yes: w.yes,
 		edited: func(before []byte) (after []byte, err error) {
 			if w.remove {
-				return edit.UnsetAll(before, []string{"tools", tool})
+				return edit.UnsetAll(before, keyOf(tool))
 			}
 			after = before
 			for _, s := range sets {
