@@ -232,7 +232,7 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 			return s.run(ctx, r, h, true, giveBack)
 		}
 		// What ran because of a mode that has just ended asks.
-		if unattended(a.opened) && !(a.judge.Call.Dangerous && policy.DangerousCovers(a.tool)) {
+		if unattended(a.opened) && (!a.judge.Call.Dangerous || !policy.DangerousCovers(a.tool)) {
 			return s.run(ctx, r, nil, false, nil)
 		}
 	}
