@@ -206,21 +206,29 @@ func CheckDomain(domain string, allow bool) error {
 
 // Judge says what the list says of a destination, for a party, and the entry that says so.
 func (l *List) Judge(of Party, to Destination) (Verdict, Entry) {
-	if by, ok := l.block.find(of, to); ok {
+	if by, ok := l.block.find(to, of.named); ok {
 		return Blocked, by
 	}
-	if by, ok := l.allow.find(of, to); ok {
+	if by, ok := l.allow.find(to, of.named); ok {
 		return Allowed, by
 	}
 	return Unknown, Entry{}
 }
 
+// BlockedFor finds an entry that blocks a destination for a client, whatever agent and user are behind it: a server that acts for a client
+// does not know them. For "" it is any client's.
+func (l *List) BlockedFor(client string, to Destination) (Entry, bool) {
+	return l.block.find(to, func(e Entry) bool { return client == "" || len(e.Clients) == 0 || slices.Contains(e.Clients, client) })
+}
+
+// named reports whether an entry is for a party.
+func (p Party) named(e Entry) bool {
+	return (len(e.Clients) == 0 || slices.Contains(e.Clients, p.Client)) && (len(e.Agents) == 0 || slices.Contains(e.Agents, p.Agent)) &&
+		(e.User == "" || e.User == p.User)
+}
+
 // find looks for an entry of the destination itself, then of what it is below.
-func (x index) find(of Party, to Destination) (Entry, bool) {
-	named := func(e Entry) bool {
-		return (len(e.Clients) == 0 || slices.Contains(e.Clients, of.Client)) && (len(e.Agents) == 0 || slices.Contains(e.Agents, of.Agent)) &&
-			(e.User == "" || e.User == of.User)
-	}
+func (x index) find(to Destination, named func(Entry) bool) (Entry, bool) {
 	_, port, _ := strings.Cut(Destination{Host: "x", Port: to.Port}.String(), ":")
 	host := to.Host
 	if strings.Contains(host, ":") {

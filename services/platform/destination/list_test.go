@@ -142,6 +142,22 @@ func TestLayersOfLists(t *testing.T) {
 			t.Errorf("%s for %+v: %d by %+v, want %d by %q", c.host, c.of, got, by, c.want, c.file)
 		}
 	}
+	only, err := ParseList(Source{File: File}, []byte("block: [{domain: cursors.example, clients: [cursor]}, {domain: readers.example, agents: [reader]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list = Join(list, only)
+	for _, c := range []struct {
+		client, host string
+		want         bool
+	}{
+		{"cursor", "bad.example", true}, {"cursor", "shared.example", true}, {"cursor", "readers.example", true}, {"cursor", "metadata.google.internal", true},
+		{"cursor", "cursors.example", true}, {"", "cursors.example", true}, {"other", "cursors.example", false}, {"cursor", "docs.example", false},
+	} {
+		if _, got := list.BlockedFor(c.client, Destination{Host: c.host, Port: 443}); got != c.want {
+			t.Errorf("%s is blocked for %q: %v", c.host, c.client, got)
+		}
+	}
 	if n := len(BuiltIn().Block); n == 0 || n != len(BuiltIn().block) || BuiltIn().Block[0].Layer != "built-in" {
 		t.Errorf("built in are %d", n)
 	}

@@ -133,7 +133,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	servers, err := openOthers(ctx, cfg, out, vaultv1.NewReleaseServiceClient(l.Vault), foreign, l.Log, logger)
+	servers, err := openOthers(ctx, cfg, out, list.Current, vaultv1.NewReleaseServiceClient(l.Vault), foreign, l.Log, logger)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,9 @@ func (none) Start(context.Context, sandbox.Start) (*sandbox.Process, error) {
 }
 
 // openOthers reads what is in force and starts nothing.
-func openOthers(ctx context.Context, cfg *settings, out dialer.Config, vault vaultv1.ReleaseServiceClient, foreign *ownership.Foreign, log process.Log, logger *slog.Logger) (*others, error) {
+func openOthers(
+	ctx context.Context, cfg *settings, out dialer.Config, domains func() *destination.List, vault vaultv1.ReleaseServiceClient, foreign *ownership.Foreign, log process.Log, logger *slog.Logger,
+) (*others, error) {
 	folder := filepath.Dir(cfg.path())
 	o := &others{}
 	var err error
@@ -66,14 +68,14 @@ func openOthers(ctx context.Context, cfg *settings, out dialer.Config, vault vau
 	if err != nil {
 		return nil, err
 	}
-	proxy := childproxy.New(childproxy.Config{Dialer: out, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
+	proxy := childproxy.New(childproxy.Config{Dialer: out, Domains: domains, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
 	starts = sandbox.Networked(starts, func(listener net.Listener, s sandbox.Start) {
 		err := proxy.Serve(listener, childproxy.Child{Server: s.Server.Entry.ID, User: s.User, Domains: s.Server.Entry.Sandbox.Domains})
 		if err != nil && !errors.Is(err, net.ErrClosed) {
 			logger.Warn("a server's connections are not served any more", "server", s.Server.Entry.ID, "error", err)
 		}
 	})
-	remote, err := o.remote(out)
+	remote, err := o.remote(out, domains)
 	if err != nil {
 		return nil, err
 	}
@@ -139,20 +141,26 @@ func released(ctx context.Context, vault vaultv1.ReleaseServiceClient, server st
 }
 
 // remote is the way to servers on other hosts: to those of the entries in force alone, on the addresses that are judged.
-func (o *others) remote(out dialer.Config) (http.RoundTripper, error) {
-	out.Allow = func(_ context.Context, to destination.Destination) error {
-		for _, p := range o.Current() {
-			if _, at, err := destination.ParseURL(p.Entry.URL); p.Entry.URL != "" && err == nil && at == to {
-				return nil
-			}
-		}
-		return destination.Refuse(destination.RuleDestination, "%s is no server's that a human accepted", to)
-	}
+func (o *others) remote(out dialer.Config, domains func() *destination.List) (http.RoundTripper, error) {
+	out.Allow = func(_ context.Context, to destination.Destination) error { return accepted(o.Current(), domains(), to) }
 	way, err := dialer.New(out)
 	return &http.Transport{
 		DialContext: way.DialContext, TLSClientConfig: &tls.Config{RootCAs: out.Roots, MinVersion: tls.VersionTLS12},
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 16 << 10,
 	}, err
+}
+
+// accepted refuses what is no server's, and what is blocked for everybody. What one client's list blocks, its calls are refused.
+func accepted(servers []downstream.Pinned, list *destination.List, to destination.Destination) error {
+	if verdict, by := list.Judge(destination.Party{}, to); verdict == destination.Blocked {
+		return destination.Refuse(destination.RuleDestination, "%s is blocked, by %s", to, by.Domain)
+	}
+	for _, p := range servers {
+		if _, at, err := destination.ParseURL(p.Entry.URL); p.Entry.URL != "" && err == nil && at == to {
+			return nil
+		}
+	}
+	return destination.Refuse(destination.RuleDestination, "%s is no server's that a human accepted", to)
 }
 
 func (o *others) Close() error {

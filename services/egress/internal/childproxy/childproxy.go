@@ -1,6 +1,6 @@
 // Package childproxy is the one way from a sandbox of another's MCP server to other hosts: an HTTP proxy on a Unix socket for each child. The
-// socket is the child's identity. The child reaches the domains of its entry and nothing else, by name alone; each connection is judged on
-// the address that is dialled (NETS-1). What is not on the list is refused, and nobody is asked.
+// socket is the child's identity. The child reaches the domains of its entry and nothing else, by name alone, and none that a human blocked
+// for the client that it acts for; each connection is judged on the address that is dialled (NETS-1). What is refused asks nobody.
 //
 // It runs in egress and trusts the entry that a human signed. All that the child and the other side say is hostile. Within TLS it sees
 // nothing: the name in the first record has to be the one that was asked for, and what a server does with an encrypted name (ECH) or with
@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,13 +50,17 @@ const ruleSNI destination.Rule = "sni"
 type Config struct {
 	// Dialer is egress' own way out; its list is replaced by each child's.
 	Dialer dialer.Config
+	// Domains are the lists in force: what they block is blocked for children too.
+	Domains func() *destination.List
 	// Record is told of each verdict; it is called from many goroutines, and does not wait.
 	Record func(Verdict)
 }
 
 // Child is who is on the other end of a socket.
 type Child struct {
-	Server, User string
+	Server string
+	// User is the client that it acts for, CLIENT/SESSION where it acts for one session alone, or "" where it acts for all.
+	User string
 	// Domains are those of its entry: "example.com", "*.example.com", with or without a port.
 	Domains []string
 }
@@ -84,7 +89,7 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	list = destination.Join(destination.BuiltIn(), list)
+	client, _, _ := strings.Cut(child.User, "/")
 	way := p.cfg.Dialer
 	way.Allow = func(_ context.Context, to destination.Destination) error {
 		if _, isAddress := to.Addr(); isAddress {
@@ -92,6 +97,9 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 		}
 		if verdict, _ := list.Judge(destination.Party{}, to); verdict != destination.Allowed {
 			return destination.Refuse(destination.RuleDestination, "%s is not among the domains of server %s", to, child.Server)
+		}
+		if _, blocked := p.cfg.Domains().BlockedFor(client, to); blocked {
+			return destination.Refuse(destination.RuleDestination, "%s is blocked", to)
 		}
 		return nil
 	}

@@ -32,9 +32,22 @@ type world struct {
 	socket      string
 	plain, safe *httptest.Server
 
-	mu   sync.Mutex
-	told []Verdict
-	met  []string
+	mu      sync.Mutex
+	told    []Verdict
+	met     []string
+	blocked *destination.List
+}
+
+// block says what a human blocks from now on.
+func (w *world) block(text string) {
+	w.t.Helper()
+	list, err := destination.ParseList(destination.Source{Layer: "user", File: destination.File, User: "somebody"}, []byte(text))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.blocked = destination.Join(destination.BuiltIn(), list)
 }
 
 func newWorld(t *testing.T) *world {
@@ -73,13 +86,19 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	served := make(chan error)
-	proxy := New(Config{Dialer: cfg, Record: func(v Verdict) {
+	w.block("")
+	domains := func() *destination.List {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.blocked
+	}
+	proxy := New(Config{Dialer: cfg, Domains: domains, Record: func(v Verdict) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.told = append(w.told, v)
 	}})
 	go func() {
-		served <- proxy.Serve(listener, Child{Server: "demo", User: "ann", Domains: []string{"allowed.test", "*.wild.test", "localhost"}})
+		served <- proxy.Serve(listener, Child{Server: "demo", User: "ann", Domains: []string{"allowed.test", "*.wild.test", "localhost", "*.google.internal"}})
 	}()
 	t.Cleanup(func() {
 		_ = listener.Close()
@@ -164,7 +183,7 @@ func TestRefused(t *testing.T) {
 		{connect("allowed.test:22"), "port 22", destination.RulePort},
 		{connect(fmt.Sprintf("rebound.wild.test:%d", safe)), "is not one that is dialled", destination.RulePort},
 		{connect("localhost:443"), "is not public", destination.RuleAddress},
-		{connect("metadata.google.internal:80"), "is not among the domains", destination.RuleDestination},
+		{connect("metadata.google.internal:80"), "is blocked", destination.RuleDestination},
 		{get(fmt.Sprintf("http://other.test:%d/", plain)), "is not among the domains", destination.RuleDestination},
 		{get(fmt.Sprintf("http://127.0.0.1:%d/", plain)), "an address is no name", destination.RuleDestination},
 		{get(fmt.Sprintf("http://user@allowed.test:%d/", plain)), "a user or a password", destination.RuleURL},
@@ -196,6 +215,31 @@ func TestRefused(t *testing.T) {
 		return !strings.HasPrefix(m, "dns rebound.wild.test") && !strings.HasPrefix(m, "dns localhost")
 	}) {
 		t.Errorf("met %q", w.met)
+	}
+}
+
+// TestBlocked: what a human blocked is reached by no server, though its entry has the domain, and the name is not looked up. The control
+// is a list that blocks it for another client.
+func TestBlocked(t *testing.T) {
+	w := newWorld(t)
+	for list, may := range map[string]bool{
+		`block: ["*.wild.test"]`: false, `block: [{domain: bad.wild.test, clients: [ann]}]`: false,
+		`block: [{domain: bad.wild.test, clients: [bob]}]`: true,
+	} {
+		w.block(list)
+		w.met = nil
+		for scheme, s := range map[string]*httptest.Server{"http": w.plain, "https": w.safe} {
+			answer, err := w.client("bad.wild.test").Get(scheme + "://" + host(t, "bad.wild.test", s))
+			if got := err == nil && answer.StatusCode == http.StatusOK; got != may {
+				t.Errorf("%s, %s: reached is %v, %v", list, scheme, got, err)
+			}
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+		}
+		if !may && len(w.met) > 0 {
+			t.Errorf("%s: met %q", list, w.met)
+		}
 	}
 }
 

@@ -68,6 +68,10 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 	if !there {
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the server is not in force any more; ask again")
 	}
+	party := sink.For(ctx)
+	if server.Entry.URL != "" && s.blocked(party, server.Entry.URL) {
+		return nil, fault.New(callv1.Code_CODE_FAILED, "the server is at a domain that is blocked")
+	}
 	if err := s.leads(ctx, tool, server, r); err != nil {
 		return nil, err
 	}
@@ -76,7 +80,6 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 			return nil, err
 		}
 	}
-	party := sink.For(ctx)
 	owner := party.Client
 	if server.Entry.PerSession {
 		owner += "/" + party.Session

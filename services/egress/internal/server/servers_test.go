@@ -134,6 +134,18 @@ func TestServersRefuse(t *testing.T) {
 	}
 }
 
+// TestBlockedServers: a server on another host is not called where its domain is blocked. The control is the same server elsewhere.
+func TestBlockedServers(t *testing.T) {
+	s, running := newServers(t, listed(t, dialer.Limits{}, `"blocked.example"`))
+	for url, may := range map[string]bool{"https://blocked.example/mcp": false, "https://elsewhere.example/mcp": true} {
+		running.called = nil
+		s.pinned.(inForce)[0].Entry.URL = url
+		if _, err := s.ask(t, "web__look", `{}`); (err == nil) != may || (len(running.called) == 1) != may {
+			t.Errorf("%s: %v, called %q", url, err, running.called)
+		}
+	}
+}
+
 // TestAnApprovedHost is the one that the human said yes to, and no other.
 func TestAnApprovedHost(t *testing.T) {
 	tools := listed(t, dialer.Limits{}, `"blocked.example"`)
