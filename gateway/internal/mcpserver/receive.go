@@ -220,7 +220,10 @@ func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method 
 		}
 	}
 	if !call.Bind(ctx, session.ID(), end) {
-		go end() // it waits for this very handler
+		go func() {
+			<-call.Gone // before, the client would be told nothing
+			end()
+		}()
 		return nil, refuse(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy; end one, or try again later"))
 	}
 	go func() {

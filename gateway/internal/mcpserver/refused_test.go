@@ -162,6 +162,27 @@ func TestAPrincipalsOldestSessionMakesRoom(t *testing.T) {
 	e.closedAtTheVault(t, 1)
 }
 
+// A session that is busy makes no room: the principal's next handshake is refused, and works again when the call has ended.
+func TestBusySessionsMakeNoRoom(t *testing.T) {
+	t.Parallel()
+	e := newEdge(t, edgeOptions{sessions: 1, hold: longestHold})
+	only := e.connect(t, tokenAgent)
+	called := make(chan reply, 1)
+	go func() {
+		called <- e.send(t, request{session: only, body: toolCall(1, "start_service", `{"service_id":"demo-chat"}`)})
+	}()
+	id := e.vault.pending(t)
+	if r := e.send(t, request{body: initialize}); r.message.Error == nil || r.message.Error.Data.Code != "RATE_LIMITED" {
+		t.Errorf("a second session: %d %s", r.status, r.raw)
+	}
+	e.closedAtTheVault(t, 1)
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_DENIED, "no")
+	if a := decodeAnswer(t, <-called); a.Status != "denied" {
+		t.Errorf("the busy session's call: %+v", a)
+	}
+	e.connect(t, tokenAgent)
+}
+
 // Of two requests of one session with one id at once the second is refused, in the words of every answer: its answer could be
 // taken for the first's. How the id is written does not matter, and afterwards it may be used again.
 func TestAnIDInFlightIsRefused(t *testing.T) {

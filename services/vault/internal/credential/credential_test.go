@@ -3,10 +3,13 @@ package credential
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/keyring"
 	"durward.internal/services/vault/internal/safe"
 	"durward.internal/services/vault/internal/store"
@@ -61,5 +64,29 @@ func TestWhatAnOperatorCanMend(t *testing.T) {
 	other := errors.New("something else")
 	if err := asFault("hf", other); !errors.Is(err, other) || errors.As(err, new(*fault.Error)) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestAClientIsNamedForACredential: one that a call refers to is sent only where the line of its client in clients.yaml names it.
+func TestAClientIsNamedForACredential(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "clients.yaml")
+	const line = "\n  - {id: %s, token_sha256: '%064x', channel: cli, tier_ceiling: WRITE, credentials: [%s]}"
+	if err := os.WriteFile(file, fmt.Appendf([]byte("clients:"), line+line, "named", 1, "hf", "other", 2, "github"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	registry, err := clients.Open(clients.Config{Path: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(registry.Close)
+	s := New(Config{Clients: registry})
+	for client, sends := range map[string]bool{"named": true, "other": false, "unknown": false} {
+		err := s.sendsNow(&store.Operation{
+			ToolName: "http_request", Principal: client, Arguments: []byte(`{"url":"https://a.example/x","method":"GET","credentials":{"authorization":{"$credential":"hf"}}}`),
+		}, safe.Ask{Origin: "https://a.example", Names: []string{"hf"}})
+		if (err == nil) != sends {
+			t.Errorf("%s: %v", client, err)
+		}
 	}
 }
