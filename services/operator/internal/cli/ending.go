@@ -24,18 +24,31 @@ const (
 // EndAtSinks has every sink void these standing statements, whatever the vault says, and ask the vault again about whatever waits.
 // The vault is told before: when EndAtSinks returns nil, nothing begins any more under what ended.
 func (s *Session) EndAtSinks(ctx context.Context, statements ...*callv1.HumanStatement) error {
+	return unheard("", s.deaf(ctx, statements))
+}
+
+// deaf names the sinks that have not heard.
+func (s *Session) deaf(ctx context.Context, statements []*callv1.HumanStatement) (deaf []string) {
 	// What the vault shows no statement for has none that could be used.
 	statements = slices.DeleteFunc(statements, func(h *callv1.HumanStatement) bool { return h == nil })
-	var deaf []string
 	for _, sink := range s.Sinks {
 		if err := endAt(ctx, sink, statements); err != nil {
-			deaf = append(deaf, fmt.Sprintf("%s has not learnt that it ended (%s)", sinkWords(sink.Name), PublicText(err)))
+			deaf = append(deaf, hasNot(sinkWords(sink.Name), err))
 		}
 	}
+	return deaf
+}
+
+func hasNot(who string, err error) string {
+	return fmt.Sprintf("%s has not learnt that it ended (%s)", who, PublicText(err))
+}
+
+// unheard is the error that names those who have not heard; nil where all have.
+func unheard(hint string, deaf []string) error {
 	if len(deaf) == 0 {
 		return nil
 	}
-	return Unreachable("Try again, or stop everything: durward panic", "%s: what waits there may still begin", strings.Join(deaf, ", and "))
+	return Unreachable(hint+"Try again, or stop everything: durward panic", "%s: what waits there may still begin", strings.Join(deaf, ", and "))
 }
 
 // endAt tells one sink.
@@ -59,23 +72,15 @@ func sinkWords(name string) string {
 	return name
 }
 
-// EndedAtSinks is EndAtSinks after a change of who may ask or approve. Where neither vault nor executor answers it says so, and that is
-// all: a process that starts reads the files.
+// EndedAtSinks is EndAtSinks after a change of the files that say who may ask or approve. The vault reads them by itself, while it runs.
 func (a *App) EndedAtSinks(ctx context.Context) error {
-	ctx, s, err := a.Connect(ctx)
-	if err != nil {
-		return nil
-	}
-	defer s.Close()
-	err = s.EndAtSinks(ctx)
-	if err == nil {
-		return nil
-	}
-	asking, cancel := context.WithTimeout(ctx, endPatience)
-	defer cancel()
-	if _, away := s.Vault.Control.GetStatus(asking, &vaultv1.GetStatusRequest{}); signedchange.IsAway(away) {
-		a.Out.Remark("%s", a.Out.Yellow("Neither the vault nor the executor can be reached; they read it when they start."))
-		return nil
-	}
-	return err
+	return a.Run(ctx, func(ctx context.Context, s *Session) error {
+		deaf := s.deaf(ctx, nil)
+		asking, cancel := context.WithTimeout(ctx, endPatience)
+		defer cancel()
+		if _, err := s.Vault.Control.GetStatus(asking, &vaultv1.GetStatusRequest{}); signedchange.IsAway(err) {
+			deaf = append([]string{hasNot("the vault", err)}, deaf...)
+		}
+		return unheard("A process that is stopped reads it when it starts. ", deaf)
+	})
 }
