@@ -36,8 +36,26 @@ import (
 // others are other people's MCP servers: which are in force, and what runs of them.
 type others struct {
 	*inforce.Servers
-	running *child.Manager
+	running halting
 	local   *sandbox.Local // nil where durward-launcher starts them
+}
+
+// halting is what runs of them: a panic shuts its way out first.
+type halting struct {
+	*child.Manager
+	gate *childproxy.Gate
+}
+
+// Freeze implements server.Running.
+func (h halting) Freeze() error {
+	h.gate.Shut()
+	return h.Manager.Freeze()
+}
+
+// Thaw implements server.Running.
+func (h halting) Thaw() error {
+	h.gate.Open()
+	return h.Manager.Thaw()
 }
 
 // none starts nothing: with egress' own user a server that breaks out would have what egress has.
@@ -52,7 +70,7 @@ func openOthers(
 	ctx context.Context, cfg *settings, out dialer.Config, domains func() *destination.List, vault vaultv1.ReleaseServiceClient, foreign *ownership.Foreign, log process.Log, logger *slog.Logger,
 ) (*others, error) {
 	folder := filepath.Dir(cfg.path())
-	o := &others{}
+	o := &others{running: halting{gate: childproxy.NewGate()}}
 	var err error
 	var starts sandbox.Launcher = none{}
 	switch {
@@ -68,7 +86,7 @@ func openOthers(
 	if err != nil {
 		return nil, err
 	}
-	proxy := childproxy.New(childproxy.Config{Dialer: out, Domains: domains, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
+	proxy := childproxy.New(childproxy.Config{Dialer: out, Gate: o.running.gate, Domains: domains, Record: func(v childproxy.Verdict) { recordVerdict(ctx, log, logger, v) }})
 	starts = sandbox.Networked(starts, func(listener net.Listener, s sandbox.Start) {
 		err := proxy.Serve(listener, childproxy.Child{Server: s.Server.Entry.ID, User: s.User, Domains: s.Server.Entry.Sandbox.Domains})
 		if err != nil && !errors.Is(err, net.ErrClosed) {
@@ -79,7 +97,7 @@ func openOthers(
 	if err != nil {
 		return nil, err
 	}
-	o.running = child.New(child.Config{
+	o.running.Manager = child.New(child.Config{
 		Start: func(ctx context.Context, server *downstream.Pinned, user string, env map[string]string) (*child.Process, error) {
 			p, err := starts.Start(ctx, sandbox.Start{Server: server, User: user, Env: env, Network: len(server.Entry.Sandbox.Domains) > 0})
 			if err != nil {
@@ -143,9 +161,9 @@ func released(ctx context.Context, vault vaultv1.ReleaseServiceClient, server st
 // remote is the way to servers on other hosts: to those of the entries in force alone, on the addresses that are judged.
 func (o *others) remote(out dialer.Config, domains func() *destination.List) (http.RoundTripper, error) {
 	out.Allow = func(_ context.Context, to destination.Destination) error { return accepted(o.Current(), domains(), to) }
-	way, err := dialer.New(out)
+	way, err := o.running.gate.Dial(out)
 	return &http.Transport{
-		DialContext: way.DialContext, TLSClientConfig: &tls.Config{RootCAs: out.Roots, MinVersion: tls.VersionTLS12},
+		DialContext: way, TLSClientConfig: &tls.Config{RootCAs: out.Roots, MinVersion: tls.VersionTLS12},
 		MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 16 << 10,
 	}, err
 }

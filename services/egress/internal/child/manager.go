@@ -252,7 +252,7 @@ func (i *instance) over(r *run) {
 	}
 }
 
-// Freeze stops every process as it is, ends the calls in flight, and refuses others until Thaw: a panic.
+// Freeze stops every process as it is, ends the calls in flight and what leads to other hosts, and refuses others until Thaw: a panic.
 func (m *Manager) Freeze() error { return m.freeze(true) }
 
 // Thaw lets everything go on.
@@ -268,6 +268,10 @@ func (m *Manager) freeze(on bool) error {
 	var errs []error
 	for _, i := range m.instances {
 		if i.run == nil {
+			continue
+		}
+		if on && i.run.server.Entry.URL != "" {
+			i.stop(errFrozen) // nothing holds a server on another host, or what it streams
 			continue
 		}
 		if err := i.run.freeze(on); err != nil {

@@ -47,6 +47,48 @@ func remoteManager(t *testing.T, url string) *Manager {
 	return m
 }
 
+// TestFreezeRemote: a panic ends what leads to a server on another host, a stream that stands too, and afterwards it is called anew.
+func TestFreezeRemote(t *testing.T) {
+	t.Parallel()
+	server, begun, ended := served(), make(chan struct{}, 9), make(chan struct{}, 9)
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		if strings.Contains(string(body), "server/discover") {
+			http.Error(w, "no session", http.StatusBadRequest)
+			return
+		}
+		request.Body = io.NopCloser(strings.NewReader(string(body)))
+		if request.Method == http.MethodGet {
+			begun <- struct{}{}
+			defer func() { ended <- struct{}{} }()
+		}
+		handler.ServeHTTP(w, request)
+	}))
+	t.Cleanup(front.Close)
+	m := remoteManager(t, front.URL)
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	if len(ended) > 0 {
+		t.Error("no stream stands that a panic could end")
+	}
+	if err := m.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if s := status(m, "far", "agent"); s.State == Running || !s.Frozen {
+		t.Errorf("frozen: %v", s)
+	}
+	if err := m.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+		t.Errorf("thawed: %v", err)
+	}
+}
+
 // TestRemote calls a server over Streamable HTTP in both revisions, with answers as JSON and as events.
 func TestRemote(t *testing.T) {
 	for _, legacy := range []bool{false, true} {

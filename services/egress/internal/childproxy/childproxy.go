@@ -50,6 +50,8 @@ const ruleSNI destination.Rule = "sni"
 type Config struct {
 	// Dialer is egress' own way out; its list is replaced by each child's.
 	Dialer dialer.Config
+	// Gate is the way out of all servers.
+	Gate *Gate
 	// Domains are the lists in force: what they block is blocked for children too.
 	Domains func() *destination.List
 	// Record is told of each verdict; it is called from many goroutines, and does not wait.
@@ -103,7 +105,7 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 		}
 		return nil
 	}
-	out, err := dialer.New(way)
+	out, err := p.cfg.Gate.Dial(way)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -116,7 +118,7 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 		},
 		ModifyResponse: func(answer *http.Response) error { c.tell(of(answer.Request).to.String(), nil); return nil },
 		Transport: &http.Transport{
-			DialContext: out.DialContext, DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
+			DialContext: out, DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
 		},
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
@@ -135,7 +137,7 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 type served struct {
 	proxy *Proxy
 	child Child
-	out   *dialer.Dialer
+	out   dial
 	plain *httputil.ReverseProxy
 
 	mu   sync.Mutex
@@ -188,7 +190,7 @@ func (c *served) connect(w http.ResponseWriter, r *http.Request) {
 		c.refuse(w, "", err)
 		return
 	}
-	far, err := c.out.DialContext(r.Context(), "tcp", to.String())
+	far, err := c.out(r.Context(), "tcp", to.String())
 	if err != nil {
 		c.refuse(w, to.String(), err)
 		return

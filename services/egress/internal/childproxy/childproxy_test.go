@@ -36,6 +36,9 @@ type world struct {
 	told    []Verdict
 	met     []string
 	blocked *destination.List
+	gate    *Gate
+	// held is told of what /hold reads: that it began, and then how it ended.
+	held chan error
 }
 
 // block says what a human blocks from now on.
@@ -52,11 +55,17 @@ func (w *world) block(text string) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, socket: filepath.Join(t.TempDir(), "s")}
+	w := &world{t: t, socket: filepath.Join(t.TempDir(), "s"), gate: NewGate(), held: make(chan error, 2)}
 	answer := http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		w.met = append(w.met, r.Host)
 		w.mu.Unlock()
+		if r.URL.Path == "/hold" {
+			_, err := io.ReadFull(r.Body, make([]byte, piece/4))
+			w.held <- err
+			_, err = io.Copy(io.Discard, r.Body)
+			w.held <- err
+		}
 		fmt.Fprintf(a, "%s %s from %q via %q", r.Method, r.URL, r.Host, r.Header.Get("Proxy-Authorization"))
 	})
 	w.plain, w.safe = httptest.NewServer(answer), httptest.NewUnstartedServer(answer)
@@ -92,7 +101,7 @@ func newWorld(t *testing.T) *world {
 		defer w.mu.Unlock()
 		return w.blocked
 	}
-	proxy := New(Config{Dialer: cfg, Domains: domains, Record: func(v Verdict) {
+	proxy := New(Config{Dialer: cfg, Gate: w.gate, Domains: domains, Record: func(v Verdict) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.told = append(w.told, v)
@@ -107,6 +116,15 @@ func newWorld(t *testing.T) *world {
 		}
 	})
 	return w
+}
+
+// sinceLast is what was met since it was last asked.
+func (w *world) sinceLast() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	met := w.met
+	w.met = nil
+	return met
 }
 
 func addr(t *testing.T, s *httptest.Server) netip.AddrPort {
@@ -227,7 +245,7 @@ func TestBlocked(t *testing.T) {
 		`block: [{domain: bad.wild.test, clients: [bob]}]`: true,
 	} {
 		w.block(list)
-		w.met = nil
+		w.sinceLast()
 		for scheme, s := range map[string]*httptest.Server{"http": w.plain, "https": w.safe} {
 			answer, err := w.client("bad.wild.test").Get(scheme + "://" + host(t, "bad.wild.test", s))
 			if got := err == nil && answer.StatusCode == http.StatusOK; got != may {
@@ -237,10 +255,70 @@ func TestBlocked(t *testing.T) {
 				_ = answer.Body.Close()
 			}
 		}
-		if !may && len(w.met) > 0 {
-			t.Errorf("%s: met %q", list, w.met)
+		if met := w.sinceLast(); !may && len(met) > 0 {
+			t.Errorf("%s: met %q", list, met)
 		}
 	}
+}
+
+// piece is what TestHalt sends at once: more than is kept back anywhere.
+const piece = 64 << 10
+
+// TestHalt: a panic ends the connections that stand, refuses others and looks up no name until it is over, and a domain that is blocked
+// ends those that lead there. The control is a connection that nobody ends.
+func TestHalt(t *testing.T) {
+	w := newWorld(t)
+	body := strings.Repeat("x", piece)
+	for _, c := range []struct {
+		name       string
+		stop, undo func()
+	}{
+		{"panic", w.gate.Shut, w.gate.Open},
+		{"blocked", func() { w.block("block: [allowed.test]") }, func() { w.block("") }},
+		{"control", func() {}, func() {}},
+	} {
+		for scheme, s := range map[string]*httptest.Server{"http": w.plain, "https": w.safe} {
+			url, rest := scheme+"://"+host(t, "allowed.test", s), make(chan string)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/hold", io.MultiReader(strings.NewReader(body), later(rest)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent := make(chan error, 1)
+			go func() {
+				answer, err := w.client("allowed.test").Do(request)
+				if err == nil {
+					err = answer.Body.Close()
+				}
+				sent <- err
+			}()
+			if err := <-w.held; err != nil {
+				t.Fatal(c.name, scheme, err)
+			}
+			c.stop()
+			rest <- body
+			stands := c.name == "control"
+			if err := <-w.held; (err == nil) != stands {
+				t.Errorf("%s, %s: the other side read to the end: %v", c.name, scheme, err)
+			}
+			<-sent
+			w.sinceLast()
+			answer, err := w.client("allowed.test").Get(url)
+			if got, met := err == nil && answer.StatusCode == http.StatusOK, w.sinceLast(); got != stands || !stands && len(met) > 0 {
+				t.Errorf("%s, %s: another is let through: %v, met %q", c.name, scheme, got, met)
+			}
+			c.undo()
+			if answer, err = w.client("allowed.test").Get(url); err != nil || answer.StatusCode != http.StatusOK {
+				t.Errorf("%s, %s: afterwards: %v", c.name, scheme, err)
+			}
+		}
+	}
+}
+
+// later reads the one text that is given later.
+func later(text <-chan string) io.Reader {
+	in, out := io.Pipe()
+	go func() { _, err := io.WriteString(out, <-text); _ = out.CloseWithError(err) }() // nil is the end
+	return in
 }
 
 // A tunnel begins with TLS for the name that was asked for; nothing else gets to the other side.
