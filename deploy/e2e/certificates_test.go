@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -134,4 +135,86 @@ func TestCertificatesOfACompany(t *testing.T) {
 		return nil
 	})
 	h.Durward("audit", "verify")
+}
+
+// TestCertificatesOfSPIRE: every process has its certificate from a Workload API, which goes over to an authority that no file names;
+// agents read and change things meanwhile, and a process that starts afterwards is known to the others.
+func TestCertificatesOfSPIRE(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{})
+	first, second := platformtest.NewCompany(t), platformtest.NewCompany(t)
+	roots := h.ReadFile("trust/ca.pem") + string(first.Root()) // the operator's program has its certificate from the built-in authority
+	h.WriteFile("trust/ca.pem", roots)
+	apis := map[string]*platformtest.WorkloadAPI{}
+	now := time.Now().Truncate(time.Second)
+	send := func(by *platformtest.Company, until time.Time, roots ...[]byte) {
+		for role, api := range apis {
+			id := h.Identity(role).String()
+			chain, key := by.Issue(id, now.Add(-time.Minute), until)
+			api.Send(id, chain, key, roots...)
+		}
+	}
+	files := regexp.MustCompile(`(?m)^tls:\n(  .*\n)+`)
+	for _, role := range harness.Roles() {
+		apis[role] = platformtest.NewWorkloadAPI(t)
+		file := "config/" + role + ".yaml"
+		h.WriteFile(file, files.ReplaceAllString(h.ReadFile(file), "tls:\n  workload_api: "+apis[role].Address()+"\n"))
+	}
+	send(first, now.Add(time.Hour), first.Root())
+	h.StartAll()
+	agent := h.Connect(h.AddClient("agent"))
+	walk := func() {
+		t.Helper()
+		isStatus(t, "ok", agent.Ask("service_info", demo))
+		asked := agent.Ask("start_service", demo)
+		isStatus(t, "pending_approval", asked)
+		h.Approve(asked.OperationID)
+		isStatus(t, "ok", agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}))
+	}
+	walk()
+
+	until := now.Add(2 * time.Hour)
+	send(second, until, first.Root(), second.Root())
+	for _, role := range harness.Roles() {
+		harness.Eventually(t, role+" has the new certificate", func() error {
+			if ends := value(scrape(t, h, role)["durward_certificate_expiry_timestamp_seconds"], nil); ends != float64(until.Unix()) {
+				return fmt.Errorf("it ends at %f", ends)
+			}
+			return nil
+		})
+	}
+	isStatus(t, "ok", agent.Ask("service_info", demo))
+	h.Process(harness.Executor).Kill()
+	h.StartProcess(harness.Executor)
+	harness.Eventually(t, "the others know an executor of the new authority", func() error {
+		if e := agent.Ask("service_info", demo); e.Status != "ok" {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
+	if out := h.Run("", "services"); out.Code == 0 {
+		t.Error("control: the operator's program, which no API tells of the new root, trusts it")
+	}
+	h.WriteFile("trust/ca.pem", roots+string(second.Root()))
+	out := h.Durward("cert", "status", "--json")
+	for _, role := range harness.Roles() {
+		if !strings.Contains(out, h.Identity(role).String()) {
+			t.Errorf("cert status has no %s: %s", role, out)
+		}
+	}
+	if n := strings.Count(out, until.UTC().Format(time.RFC3339)); n != len(harness.Roles()) {
+		t.Errorf("cert status has the end of %d certificates: %s", n, out)
+	}
+	if out := h.Run("", "doctor"); !strings.Contains(out.Stdout, "all are valid") {
+		t.Errorf("doctor: %s", out.Stdout)
+	}
+	h.Durward("stop", harness.DemoService, "--yes")
+	walk()
+	h.Durward("audit", "verify")
+
+	apis[harness.Vault].Stop()
+	h.Process(harness.Vault).Kill()
+	if out := h.Run("", "cert", "status"); out.Code == 0 || !strings.Contains(out.Stdout, "the process does not answer") {
+		t.Errorf("cert status without a vault: %+v", out)
+	}
 }

@@ -637,7 +637,7 @@ func TestMetrics(t *testing.T) {
 		"durward_recorder_audit_reachable": nil,
 	}
 	everywhere := map[string][]string{
-		"durward_build_info": {"service", "version"}, "durward_certificate_expiry_timestamp_seconds": nil, "durward_trace_spans_total": {"result"},
+		"durward_build_info": {"service", "version"}, "durward_certificate_expiry_timestamp_seconds": nil, "durward_certificate_start_timestamp_seconds": nil, "durward_trace_spans_total": {"result"},
 		"durward_recorder_append_duration_seconds": nil, "go_goroutines": nil, "process_resident_memory_bytes": nil,
 	}
 	for _, role := range append(harness.Roles(), harness.Egress) {

@@ -168,7 +168,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	defer closeIdentity()
 	tel, err := telemetry.Open(telemetry.Config{
-		Service: "gateway", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter, Methods: httpfront.Methods(),
+		Service: "gateway", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime, Methods: httpfront.Methods(),
 	})
 	if err != nil {
 		return err

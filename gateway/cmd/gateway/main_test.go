@@ -153,7 +153,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	mcp, health := freeAddress(t), freeAddress(t)
 	s := &settings{
 		Common: config.Common{Listen: mcp, HealthListen: health, StateDir: kit.Dir, TrustDir: kit.TrustDir,
-			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key}},
+			TLS: config.OwnTLS{TLS: config.TLS(files)}},
 		MCPTLS:   secret,
 		Vault:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_VAULT, "main").String()},
 		Executor: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},

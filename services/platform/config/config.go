@@ -36,8 +36,8 @@ type Common struct {
 	StateDir string `yaml:"state_dir"`
 	// TrustDir is the folder of trust roots, which the process only reads. Required, absolute.
 	TrustDir string `yaml:"trust_dir"`
-	// TLS names the process's own certificate and key. Required.
-	TLS TLS `yaml:"tls"`
+	// TLS says where the process's own certificate and key come from. Required.
+	TLS OwnTLS `yaml:"tls"`
 	// LogLevel is debug, info (the default), warn or error.
 	LogLevel string `yaml:"log_level"`
 	// MemoryLimitMiB is the Go runtime's soft memory limit in MiB; 0 means 28, at the gateway 44. It gives way to twice what is in
@@ -72,6 +72,36 @@ type TLS struct {
 	Key         string `yaml:"key"`
 }
 
+// OwnTLS names two files, or a SPIFFE Workload API instead.
+type OwnTLS struct {
+	TLS `yaml:",inline"`
+	// WorkloadAPI is the socket of SPIRE's agent, "unix:/run/spire/agent/api.sock,user=root": certificate, key and further roots come from
+	// there, by the kernel's word of who listens. Optional; certificate and key are empty with it.
+	WorkloadAPI string `yaml:"workload_api"`
+}
+
+// Validate checks that there is one source, and not two.
+func (t OwnTLS) Validate() error {
+	if t.WorkloadAPI == "" {
+		return errors.Join(named("tls.certificate", checkAbsolute(t.Certificate)), named("tls.key", checkAbsolute(t.Key)))
+	}
+	if u, err := ParseUnix(t.WorkloadAPI); err != nil || len(u.Users) != 1 || len(u.Groups) > 0 {
+		return errors.New("tls.workload_api: must be unix:/PATH,user=NAME, with the user who listens there")
+	}
+	if t.TLS != (TLS{}) {
+		return errors.New("tls.workload_api: stands beside certificate or key: leave those out, or this")
+	}
+	return nil
+}
+
+// Folders are where certificate and key lie, or the socket.
+func (t OwnTLS) Folders() []string {
+	if u, err := ParseUnix(t.WorkloadAPI); err == nil {
+		return []string{filepath.Dir(u.Path)}
+	}
+	return []string{filepath.Dir(t.Key), filepath.Dir(t.Certificate)}
+}
+
 // Peer is another process: where it is and who it must prove to be.
 type Peer struct {
 	// Address is host:port; or "unix:/run/durward/vault/grpc.sock,user=NAME", where the user must be the one who listens.
@@ -96,8 +126,7 @@ func (c Common) Validate() error {
 		named("health_listen", CheckListen(c.HealthListen, false)),
 		named("state_dir", checkFolder(c.StateDir)),
 		named("trust_dir", checkFolder(c.TrustDir)),
-		named("tls.certificate", checkAbsolute(c.TLS.Certificate)),
-		named("tls.key", checkAbsolute(c.TLS.Key)),
+		c.TLS.Validate(),
 	}
 	if c.Listen != "" && place(c.Listen) == place(c.HealthListen) {
 		problems = append(problems, errors.New("health_listen: is the same as listen"))

@@ -31,7 +31,7 @@ func TestSuggest(t *testing.T) {
 }
 
 func valid() config.Common {
-	return config.Common{Listen: "127.0.0.1:7431", HealthListen: "127.0.0.1:7441", StateDir: "/s", TrustDir: "/t", TLS: config.TLS{Certificate: "/c", Key: "/k"}}
+	return config.Common{Listen: "127.0.0.1:7431", HealthListen: "127.0.0.1:7441", StateDir: "/s", TrustDir: "/t", TLS: config.OwnTLS{TLS: config.TLS{Certificate: "/c", Key: "/k"}}}
 }
 
 func TestValidate(t *testing.T) {
@@ -50,6 +50,9 @@ func TestValidate(t *testing.T) {
 		"state_dir: must be an absolute path":      func(c *config.Common) { c.StateDir = "s" },
 		"trust_dir: must be written without":       func(c *config.Common) { c.TrustDir = "/a/../b" },
 		"tls.key: is required":                     func(c *config.Common) { c.TLS.Key = "" },
+		"tls.workload_api: stands beside":          func(c *config.Common) { c.TLS.WorkloadAPI = "unix:/s,user=root" },
+		"tls.workload_api: must be unix:":          func(c *config.Common) { c.TLS = config.OwnTLS{WorkloadAPI: "unix:/s"} },
+		"with the user who listens there":          func(c *config.Common) { c.TLS = config.OwnTLS{WorkloadAPI: "unix:///s,user=root"} },
 		"log_level: must be":                       func(c *config.Common) { c.LogLevel = "loud" },
 		"memory_limit_mib: must be":                func(c *config.Common) { c.MemoryLimitMiB = 1 },
 		"gogc: must be":                            func(c *config.Common) { c.GOGC = -1 },
@@ -59,6 +62,11 @@ func TestValidate(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("says %v, not %q", err, want)
 		}
+	}
+	spire := valid()
+	spire.TLS = config.OwnTLS{WorkloadAPI: "unix:/run/spire/api.sock,user=root"}
+	if err := spire.Validate(); err != nil {
+		t.Errorf("with a Workload API: %v", err)
 	}
 	remote := valid()
 	remote.Listen, remote.AllowRemote = "0.0.0.0:7431", true

@@ -131,7 +131,7 @@ services:
 	}
 	want := file{
 		Common: config.Common{Listen: "127.0.0.1:7431", HealthListen: "127.0.0.1:7441", StateDir: "/var/lib/durward",
-			TrustDir: "/etc/durward/trust", TLS: config.TLS{Certificate: "/c.pem", Key: "/k.pem"}, GOGC: 400},
+			TrustDir: "/etc/durward/trust", TLS: config.OwnTLS{TLS: config.TLS{Certificate: "/c.pem", Key: "/k.pem"}}, GOGC: 400},
 		Audit: &config.Peer{Address: "127.0.0.1:7433", Identity: "spiffe://durward.local/audit/main"},
 		Services: []service{
 			{ID: "demo", Argv: []string{"python3", "-m", "http.server"}, GPUs: []int{0, 1}, Port: 8000, Timeout: 30 * time.Second,

@@ -3,11 +3,14 @@
 package health
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/rpc"
@@ -55,4 +58,22 @@ func Get(ctx context.Context, client *http.Client, address, page string) (*http.
 		return nil, err
 	}
 	return client.Do(request)
+}
+
+// Metrics reads what a process counts that has no labels.
+func Metrics(ctx context.Context, client *http.Client, address string) (map[string]float64, error) {
+	response, err := Get(ctx, client, address, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	values := map[string]float64{}
+	lines := bufio.NewScanner(io.LimitReader(response.Body, 4<<20))
+	for lines.Scan() {
+		name, number, _ := strings.Cut(lines.Text(), " ")
+		if value, err := strconv.ParseFloat(number, 64); err == nil {
+			values[name] = value
+		}
+	}
+	return values, lines.Err()
 }

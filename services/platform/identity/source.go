@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -16,18 +17,46 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// Source is a process's identity as it is now: its certificate and key, read again when the files change, and the roots it
-// trusts. It is safe for concurrent use. It is go-spiffe's x509svid.Source and x509bundle.Source.
+// Source is a process's identity as it is now: its certificate and key, from files that are read again when they change or from
+// a Workload API, and the roots it trusts. It is safe for concurrent use. It is go-spiffe's x509svid.Source and x509bundle.Source.
 type Source struct {
-	id    ID // is zero until the first pair was read
-	pair  *Pair[*x509svid.SVID]
-	roots *trust.Folder
+	id     ID // is zero until the first certificate was taken up
+	issued supply
+	roots  *trust.Folder
+	// supplied are the roots that came with the certificate; nil: none did.
+	supplied atomic.Pointer[x509bundle.Bundle]
 
-	// rooted are the verdicts on chains, by leaf, under one snapshot of the roots.
+	// rooted are the verdicts on chains, by leaf, under one state of the roots.
 	rootedMu sync.Mutex
-	under    *trust.Snapshot
+	under    authorities
 	rooted   map[*x509.Certificate]error
 }
+
+// supply is where a process's certificate comes from: a Pair of files, or a workload.
+type supply interface {
+	// Get returns the certificate in use.
+	Get() *x509svid.SVID
+	// Reload returns why what came last could not be taken up, or nil.
+	Reload() error
+}
+
+// authorities are one state of the roots.
+type authorities struct {
+	folder   *trust.Snapshot
+	supplied *x509bundle.Bundle
+}
+
+func (a authorities) bundle(td spiffeid.TrustDomain) *x509bundle.Bundle {
+	bundle := x509bundle.FromX509Authorities(td, a.folder.Bundle)
+	if a.supplied != nil && a.supplied.TrustDomain() == td {
+		for _, root := range a.supplied.X509Authorities() {
+			bundle.AddX509Authority(root)
+		}
+	}
+	return bundle
+}
+
+func (s *Source) authorities() authorities { return authorities{s.roots.Current(), s.supplied.Load()} }
 
 var (
 	_ x509svid.Source   = (*Source)(nil)
@@ -42,25 +71,33 @@ func Open(files Files, roots *trust.Folder) (*Source, error) {
 		return nil, errors.New("identity: no trust folder")
 	}
 	s := &Source{roots: roots}
-	var err error
-	if s.pair, err = OpenPair(files, s.accept); err != nil {
+	pair, err := OpenPair(files, func(certificate, key []byte) (*x509svid.SVID, error) {
+		svid, err := x509svid.Parse(certificate, key)
+		if err != nil {
+			return nil, err
+		}
+		return svid, s.accept(svid, s.authorities())
+	})
+	if err != nil {
 		return nil, err
 	}
-	if s.id, err = Parse(s.pair.Get().ID.String()); err != nil {
-		return nil, err
-	}
-	return s, nil
+	s.issued = pair
+	s.id, err = Parse(pair.Get().ID.String())
+	return s, err
 }
 
 // ID returns who this process is. It never changes while the source lives: a renewed certificate for somebody else is
 // not taken up.
 func (s *Source) ID() ID { return s.id }
 
-// NotAfter returns when the certificate in use expires.
-func (s *Source) NotAfter() time.Time { return s.pair.Get().Certificates[0].NotAfter }
+// Lifetime returns from when to when the certificate in use is valid.
+func (s *Source) Lifetime() (from, until time.Time) {
+	leaf := s.issued.Get().Certificates[0]
+	return leaf.NotBefore, leaf.NotAfter
+}
 
-// Err returns why the files as they are now could not be taken up, or nil.
-func (s *Source) Err() error { return s.pair.Reload() }
+// Err returns why the files as they are now, or what the Workload API sent last, could not be taken up, or nil.
+func (s *Source) Err() error { return s.issued.Reload() }
 
 // Revoked reports whether the trust folder no longer lets the identity in.
 func (s *Source) Revoked(id ID) bool { return s.roots.Current().Revoked(id.String()) }
@@ -76,12 +113,12 @@ func (s *Source) Rooted(chain []*x509.Certificate) error {
 	}
 	s.rootedMu.Lock()
 	defer s.rootedMu.Unlock()
-	if now := s.roots.Current(); s.under != now || len(s.rooted) >= maxRooted {
+	if now := s.authorities(); s.under != now || len(s.rooted) >= maxRooted {
 		s.under, s.rooted = now, map[*x509.Certificate]error{}
 	}
 	verdict, known := s.rooted[chain[0]]
 	if !known {
-		_, _, verdict = x509svid.Verify(chain, x509bundle.FromX509Authorities(s.pair.Get().ID.TrustDomain(), s.under.Bundle))
+		_, _, verdict = x509svid.Verify(chain, s.under.bundle(s.issued.Get().ID.TrustDomain()))
 		s.rooted[chain[0]] = verdict
 	}
 	return verdict
@@ -126,13 +163,13 @@ func (s *Source) timely(cfg *tls.Config) *tls.Config {
 			}
 			chain = append(chain, certificate)
 		}
-		return s.told(chain, err)
+		return told(chain, s.authorities(), err)
 	}
 	return cfg
 }
 
 // told is why a chain was refused: with ErrTime where another time would have let it in.
-func (s *Source) told(chain []*x509.Certificate, refused error) error {
+func told(chain []*x509.Certificate, roots authorities, refused error) error {
 	now := time.Now()
 	if len(chain) == 0 || !now.Before(chain[0].NotBefore) && !now.After(chain[0].NotAfter) {
 		return refused
@@ -142,8 +179,7 @@ func (s *Source) told(chain []*x509.Certificate, refused error) error {
 		return refused
 	}
 	then := chain[0].NotBefore.Add(chain[0].NotAfter.Sub(chain[0].NotBefore) / 2)
-	bundle := x509bundle.FromX509Authorities(id.TrustDomain(), s.roots.Current().Bundle)
-	if _, _, err := x509svid.Verify(chain, bundle, x509svid.WithTime(then)); err != nil {
+	if _, _, err := x509svid.Verify(chain, roots.bundle(id.TrustDomain()), x509svid.WithTime(then)); err != nil {
 		return refused
 	}
 	if now.Before(chain[0].NotBefore) {
@@ -171,42 +207,36 @@ func (s *Source) authorise(expected ID) tlsconfig.Authorizer {
 }
 
 // GetX509SVID returns the certificate in use, reading changed files first; a handshake calls it.
-func (s *Source) GetX509SVID() (*x509svid.SVID, error) { return s.pair.Get(), nil }
+func (s *Source) GetX509SVID() (*x509svid.SVID, error) { return s.issued.Get(), nil }
 
 // GetX509BundleForTrustDomain returns the current roots for our own trust domain and for no other.
 func (s *Source) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509bundle.Bundle, error) {
 	if td.Name() != s.id.TrustDomain() {
 		return nil, fmt.Errorf("no roots for the trust domain %q", td.Name())
 	}
-	return x509bundle.FromX509Authorities(td, s.roots.Current().Bundle), nil
+	return s.authorities().bundle(td), nil
 }
 
 // Reload takes up the files now if they changed. A pair that does not fit (a renewal half written, another identity) is
 // left, and the last good one stays in use; Err says why.
-func (s *Source) Reload() { _ = s.pair.Reload() }
+func (s *Source) Reload() { _ = s.issued.Reload() }
 
-// accept checks that a peer with our own roots would accept a pair, and that it is for whom the first one was for.
-func (s *Source) accept(certificate, key []byte) (*x509svid.SVID, error) {
-	svid, err := x509svid.Parse(certificate, key)
-	if err != nil {
-		return nil, err
-	}
+// accept checks that a peer with these roots would accept a certificate, and that it is for whom the first one was for.
+func (s *Source) accept(svid *x509svid.SVID, roots authorities) error {
 	id, err := Parse(svid.ID.String())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	snapshot := s.roots.Current()
-	bundle := x509bundle.FromX509Authorities(svid.ID.TrustDomain(), snapshot.Bundle)
 	var unknown x509.UnknownAuthorityError
-	switch _, _, err := x509svid.Verify(svid.Certificates, bundle); {
+	switch _, _, err := x509svid.Verify(svid.Certificates, roots.bundle(svid.ID.TrustDomain())); {
 	case errors.As(err, &unknown):
-		return nil, fmt.Errorf("is not valid under the trust folder: no root in %s leads to it, through what follows it in its file", trust.FileCA)
+		return fmt.Errorf("is not valid under the trust folder: no root in %s leads to it, through what follows it in its file", trust.FileCA)
 	case err != nil:
-		return nil, fmt.Errorf("is not valid under the trust folder: %w", s.told(svid.Certificates, err))
-	case snapshot.Revoked(id.String()):
-		return nil, fmt.Errorf("the identity %s is revoked", id)
+		return fmt.Errorf("is not valid under the trust folder: %w", told(svid.Certificates, roots, err))
+	case roots.folder.Revoked(id.String()):
+		return fmt.Errorf("the identity %s is revoked", id)
 	case !s.id.IsZero() && id != s.id:
-		return nil, fmt.Errorf("is for %s, and this process is %s", id, s.id)
+		return fmt.Errorf("is for %s, and this process is %s", id, s.id)
 	}
-	return svid, nil
+	return nil
 }

@@ -204,8 +204,8 @@ func TestFilesOfACompany(t *testing.T) {
 		source.Reload()
 	}
 	put(company.Issue(self, from, until))
-	if err := source.Err(); err != nil || !source.NotAfter().Equal(until) {
-		t.Fatalf("the company's certificate is not taken up: %v, %v", err, source.NotAfter())
+	if err := source.Err(); err != nil || !ends(source).Equal(until) {
+		t.Fatalf("the company's certificate is not taken up: %v, %v", err, ends(source))
 	}
 	chain, key := company.Issue(self, from, until.Add(time.Hour))
 	leaf := chain[:strings.Index(string(chain), "-----END CERTIFICATE-----\n")+len("-----END CERTIFICATE-----\n")]
@@ -230,13 +230,13 @@ func TestFilesOfACompany(t *testing.T) {
 		if err := source.Err(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !source.NotAfter().Equal(until) {
+		if !ends(source).Equal(until) {
 			t.Errorf("%s: it is in use", name)
 		}
 	}
 	put(chain, key)
-	if err := source.Err(); err != nil || !source.NotAfter().Equal(until.Add(time.Hour)) {
-		t.Errorf("another of the company's: %v, %v", err, source.NotAfter())
+	if err := source.Err(); err != nil || !ends(source).Equal(until.Add(time.Hour)) {
+		t.Errorf("another of the company's: %v, %v", err, ends(source))
 	}
 }
 
@@ -312,7 +312,7 @@ func TestReload(t *testing.T) {
 	if second == first || s.Err() != nil {
 		t.Fatalf("the renewed certificate was not taken up: %v", s.Err())
 	}
-	if until := time.Until(s.NotAfter()); until > time.Hour {
+	if until := time.Until(ends(s)); until > time.Hour {
 		t.Errorf("expires in %s", until)
 	}
 
@@ -349,7 +349,7 @@ func TestNotAfterIsOfTheFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.NotAfter()
+	before := ends(s)
 	cert, key, err := kit.CA.Issue(s.ID(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -357,7 +357,12 @@ func TestNotAfterIsOfTheFiles(t *testing.T) {
 	if err := pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key); err != nil {
 		t.Fatal(err)
 	}
-	if s.NotAfter().Equal(before) {
+	if ends(s).Equal(before) {
 		t.Error("the certificate that was there before is still in use")
 	}
+}
+
+func ends(s *identity.Source) time.Time {
+	_, until := s.Lifetime()
+	return until
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -232,14 +233,18 @@ func NoCoreDumps() error {
 }
 
 // OpenIdentity opens the trust folder and the certificate that a configuration names, and says in the log, until ctx ends,
-// when a change of either could not be taken up. There is no way to start without them. The caller calls closeAll when
+// when a change of either could not be taken up, or the Workload API does not answer. There is no way to start without them. The caller calls closeAll when
 // nothing uses them any more.
 func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (roots *trust.Folder, self *identity.Source, closeAll func(), err error) {
 	roots, err = trust.OpenGuarded(c.TrustDir, c.Gateway)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("trust folder: %w", err)
 	}
-	self, err = identity.Open(identity.Files{Certificate: c.TLS.Certificate, Key: c.TLS.Key}, roots)
+	if api := c.TLS.WorkloadAPI; api != "" {
+		self, err = identity.OpenWorkload(ctx, func(ctx context.Context) (net.Conn, error) { return rpc.DialContext(ctx, api) }, roots)
+	} else {
+		self, err = identity.Open(identity.Files(c.TLS.TLS), roots)
+	}
 	if err != nil {
 		roots.Close()
 		return nil, nil, nil, err

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -78,7 +77,7 @@ func TestCollectorIsReached(t *testing.T) {
 	}
 	for path, want := range map[string]string{other: "no certificate", filepath.Join(dir, "missing.pem"): "telemetry.otlp.ca"} {
 		_, err := telemetry.Open(telemetry.Config{
-			Service: "x", NotAfter: time.Now, Settings: config.Telemetry{OTLP: config.OTLP{Endpoint: "127.0.0.1:1", CA: path}},
+			Service: "x", Lifetime: lifetime, Settings: config.Telemetry{OTLP: config.OTLP{Endpoint: "127.0.0.1:1", CA: path}},
 		})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)

@@ -24,8 +24,8 @@ type Config struct {
 	// Service is the process's name, "vault".
 	Service, Version string
 	Settings         config.Telemetry
-	// NotAfter is when the process's certificate ends, as of now.
-	NotAfter func() time.Time
+	// Lifetime is from when to when the process's certificate is valid, as of now.
+	Lifetime func() (from, until time.Time)
 	// Methods are the MCP methods that spans may name, at the gateway.
 	Methods []string
 }
@@ -44,7 +44,7 @@ type Telemetry struct {
 
 // Open begins to gather. The caller calls Close.
 func Open(cfg Config) (*Telemetry, error) {
-	if cfg.Service == "" || cfg.NotAfter == nil {
+	if cfg.Service == "" || cfg.Lifetime == nil {
 		return nil, errors.New("telemetry: a service's name and its certificate's end are required")
 	}
 	t := &Telemetry{Metrics: prometheus.NewRegistry(), cfg: cfg, ratio: cfg.Settings.Ratio()}
@@ -63,8 +63,10 @@ func Open(cfg Config) (*Telemetry, error) {
 		prometheus.NewGoCollector(),                                       //nolint:staticcheck // see above
 		prometheus.NewProcessCollector(prometheus.ProcessCollectorOpts{}), //nolint:staticcheck // see above
 	)
+	t.Gauge("durward_certificate_start_timestamp_seconds", "When this process's certificate became valid, in Unix time.",
+		func() float64 { from, _ := cfg.Lifetime(); return float64(from.Unix()) })
 	t.Gauge("durward_certificate_expiry_timestamp_seconds", "When this process's certificate ends, in Unix time.",
-		func() float64 { return float64(cfg.NotAfter().Unix()) })
+		func() float64 { _, until := cfg.Lifetime(); return float64(until.Unix()) })
 	var err error
 	if t.traces, err = newTraces(newVocabulary(cfg.Methods), cfg.Settings.OTLP, t.Metrics); err != nil {
 		return nil, err

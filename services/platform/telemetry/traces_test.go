@@ -25,7 +25,7 @@ import (
 func open(t *testing.T, settings config.Telemetry) *telemetry.Telemetry {
 	t.Helper()
 	seen, err := telemetry.Open(telemetry.Config{
-		Service: "gateway", Version: "v1", Settings: settings, NotAfter: func() time.Time { return time.Unix(1_800_000_000, 0) }, Methods: []string{"tools/call", "ping"},
+		Service: "gateway", Version: "v1", Settings: settings, Lifetime: lifetime, Methods: []string{"tools/call", "ping"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -224,4 +224,8 @@ func line(t *testing.T, ctx context.Context) string {
 	}
 	logger.InfoContext(ctx, "done")
 	return b.String()
+}
+
+func lifetime() (from, until time.Time) {
+	return time.Unix(1_700_000_000, 0), time.Unix(1_800_000_000, 0)
 }

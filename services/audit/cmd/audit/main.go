@@ -114,7 +114,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	defer closeIdentity()
-	tel, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	tel, err := telemetry.Open(telemetry.Config{Service: "audit", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime})
 	if err != nil {
 		return err
 	}

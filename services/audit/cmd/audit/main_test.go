@@ -37,7 +37,7 @@ func place(t *testing.T, kit *platformtest.Kit) *settings {
 	return &settings{
 		Common: config.Common{
 			Listen: free(t), HealthListen: free(t), StateDir: filepath.Join(kit.Dir, "state"), TrustDir: kit.TrustDir,
-			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key}, LogLevel: "warn",
+			TLS: config.OwnTLS{TLS: config.TLS(files)}, LogLevel: "warn",
 		},
 		LogKey: key,
 	}

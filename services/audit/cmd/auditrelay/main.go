@@ -71,7 +71,7 @@ type settings struct {
 
 // Shared implements process.Settings.
 func (s *settings) Shared() *config.Common {
-	s.common.TrustDir, s.common.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
+	s.common.TrustDir, s.common.TLS.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
 	return &s.common
 }
 

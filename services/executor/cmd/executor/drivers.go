@@ -69,9 +69,7 @@ func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor
 					g, ok := gpus.Last().Find(index)
 					return g.UUID, ok && !g.Simulated && g.UUID != ""
 				},
-				Refused: []string{
-					cfg.StateDir, cfg.TrustDir, cfg.Catalog, filepath.Dir(cfg.TLS.Key), filepath.Dir(cfg.TLS.Certificate), cfg.Docker.Socket,
-				},
+				Refused: append([]string{cfg.StateDir, cfg.TrustDir, cfg.Catalog, cfg.Docker.Socket}, cfg.TLS.Folders()...),
 			})
 		})
 	}

@@ -8,7 +8,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/trust"
@@ -39,6 +42,10 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 	}
 	var out []installdir.Certificate
 	for _, name := range names {
+		if c, is := supplied(root, name); is {
+			out = append(out, c)
+			continue
+		}
 		c := installdir.Certificate{Role: name}
 		id, err := identityOf(name)
 		if err == nil {
@@ -52,6 +59,21 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// supplied reports whether a process has its certificate from a Workload API, and what it says of it.
+func supplied(root, name string) (installdir.Certificate, bool) {
+	file := filepath.Join(root, etc, name+".yaml")
+	var cfg struct {
+		Health string `yaml:"health_listen"`
+	}
+	if raw, err := os.ReadFile(file); err != nil || yaml.Unmarshal(raw, &cfg) != nil {
+		return installdir.Certificate{}, false
+	}
+	if u, err := config.ParseUnix(cfg.Health); err == nil {
+		cfg.Health = config.Unix{Path: u.Path, Users: []string{User(name)}}.String()
+	}
+	return installdir.Supplied(name, file, cfg.Health)
 }
 
 // late returns why a certificate that nobody here renews needs another.

@@ -192,6 +192,9 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 	var out []Renewal
 	var problems []error
 	for _, name := range names {
+		if _, is := supplied(root, name); is {
+			continue
+		}
 		r, err := renew(root, ca, name, now, all)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("certificate of %s: %w", name, err))

@@ -2,15 +2,21 @@ package installdir
 
 import (
 	"cmp"
+	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/trust"
@@ -65,6 +71,10 @@ func (h Home) Certificates() []Certificate {
 	}
 	var out []Certificate
 	for _, role := range roles {
+		if c, supplied := Supplied(role, h.Config(role), cfg.Health.Of(role)); supplied {
+			out = append(out, c)
+			continue
+		}
 		c := Certificate{Role: role}
 		file := h.TLS(role, pki.FileCertificate)
 		if role == "operator" {
@@ -90,6 +100,26 @@ func (h Home) Certificates() []Certificate {
 	return out
 }
 
+// Supplied reports whether a process, by its configuration file, has its certificate from a Workload API, and what it says of it: it alone
+// can ask there.
+func Supplied(role, file, address string) (Certificate, bool) {
+	var cfg struct{ TLS config.OwnTLS }
+	if raw, err := os.ReadFile(file); err != nil || yaml.Unmarshal(raw, &cfg) != nil || cfg.TLS.WorkloadAPI == "" {
+		return Certificate{}, false
+	}
+	c := Certificate{Role: role}
+	if id, err := ProcessIdentity(role, ""); err == nil {
+		c.Identity = id.String()
+	}
+	metrics, err := health.Metrics(context.Background(), &http.Client{Timeout: 2 * time.Second}, address)
+	c.NotBefore = time.Unix(int64(metrics["durward_certificate_start_timestamp_seconds"]), 0).UTC()
+	c.NotAfter = time.Unix(int64(metrics["durward_certificate_expiry_timestamp_seconds"]), 0).UTC()
+	if err != nil {
+		c.Problem = "it comes from " + cfg.TLS.WorkloadAPI + ", and the process does not answer"
+	}
+	return c, true
+}
+
 // RenewCertificates issues a new leaf to every role whose leaf has reached half its life at now, or to all when all is set,
 // and returns the roles. The processes take them up by themselves.
 func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renewed []string, err error) {
@@ -105,7 +135,7 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 		if err != nil {
 			return renewed, err
 		}
-		if !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
+		if _, supplied := Supplied(c.Role, h.Config(c.Role), ""); supplied || !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
 			continue
 		}
 		if err := h.issue(ca, c.Role, id); err != nil {

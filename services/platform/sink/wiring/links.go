@@ -78,7 +78,7 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 		return l, err
 	}
 	l.Add(func() error { closeIdentity(); return nil })
-	l.Telemetry, err = telemetry.Open(telemetry.Config{Service: cfg.Service, Version: cfg.Version, Settings: cfg.Shared.Telemetry, NotAfter: l.Self.NotAfter})
+	l.Telemetry, err = telemetry.Open(telemetry.Config{Service: cfg.Service, Version: cfg.Version, Settings: cfg.Shared.Telemetry, Lifetime: l.Self.Lifetime})
 	if err != nil {
 		return l, err
 	}

@@ -106,7 +106,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer closeIdentity()
-	tel, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, NotAfter: self.NotAfter})
+	tel, err := telemetry.Open(telemetry.Config{Service: "vault", Version: version, Settings: s.Telemetry, Lifetime: self.Lifetime})
 	if err != nil {
 		return err
 	}

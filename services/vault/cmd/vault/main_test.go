@@ -48,7 +48,7 @@ func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
 	s := &settings.Settings{
 		Common: config.Common{
 			Listen: freePort(t), HealthListen: freePort(t), StateDir: filepath.Join(kit.Dir, "state"), TrustDir: kit.TrustDir,
-			TLS: config.TLS{Certificate: files.Certificate, Key: files.Key},
+			TLS: config.OwnTLS{TLS: config.TLS(files)},
 		},
 		ClientsFile: write("clients.yaml", "clients:\n  - {id: a, channel: cli, tier_ceiling: READ, token_sha256: "+hex.EncodeToString(sum[:])+"}\n"),
 		GrantKey:    write("grant.key", string(kit.GrantKey.Format())),
