@@ -25,6 +25,9 @@ const (
 	Failed   = "failed"
 )
 
+// ServersTool is the tool of records of what other people's servers reach by themselves.
+const ServersTool = "connect"
+
 // Connection is one request to another host.
 type Connection struct {
 	// Index is its record's in the audit log; 0 where it is not from there.

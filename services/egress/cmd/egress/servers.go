@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/egress/internal/launcher"
 	"durward.internal/services/egress/internal/sandbox"
+	"durward.internal/services/platform/connections"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/downstream"
@@ -191,15 +192,23 @@ func (o *others) Close() error {
 
 // recordVerdict records what a server reached, and what it was refused.
 func recordVerdict(ctx context.Context, log process.Log, logger *slog.Logger, v childproxy.Verdict) {
-	principal, session, _ := strings.Cut(v.User, "/")
-	r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
-		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: principal, Session: session, Details: map[string]string{"server": v.Server, "destination": v.To},
-	}}
-	if v.Why != "" {
-		r.Kind, r.Status, r.Body.Summary = auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, "the MCP server "+v.Server+" was refused a connection"
-		r.Body.Reason, r.Body.Details["rule"] = v.Why, string(v.Rule)
-	}
-	if err := log.Spool(context.WithoutCancel(ctx), r); err != nil {
+	if err := log.Spool(context.WithoutCancel(ctx), verdictRecord(v)); err != nil {
 		logger.Error("a server's connection could not be recorded", "server", v.Server, "error", err)
 	}
+}
+
+func verdictRecord(v childproxy.Verdict) *auditv1.Record {
+	principal, session, _ := strings.Cut(v.User, "/")
+	c := connections.Connection{Destination: v.To, Address: v.Address, Rule: string(v.Rule)}
+	r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Tool: connections.ServersTool, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
+		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: principal, Session: session, Details: c.Details(),
+	}}
+	r.Body.Details["server"] = v.Server
+	switch r.Body.Reason = v.Why; {
+	case v.Rule != "":
+		r.Kind, r.Status, r.Body.Summary = auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, "the MCP server "+v.Server+" was refused a connection"
+	case v.Why != "":
+		r.Status, r.Body.Summary = auditv1.Status_STATUS_ERROR, "the MCP server "+v.Server+" did not reach "+v.To
+	}
+	return r
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"maps"
 	"testing"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/downstream"
 )
@@ -25,6 +28,26 @@ func TestAccepted(t *testing.T) {
 		}
 		if err := accepted(servers, list, to); (err == nil) != may {
 			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
+// What a server reached is in the log with its address, what it was refused with the rule, and what did not answer is no refusal.
+func TestVerdictRecords(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		verdict childproxy.Verdict
+		status  auditv1.Status
+		details map[string]string
+	}{
+		{childproxy.Verdict{To: "a.example:443", Address: "93.184.216.34:443"}, auditv1.Status_STATUS_OK, map[string]string{"destination": "a.example:443", "address": "93.184.216.34:443"}},
+		{childproxy.Verdict{To: "b.example:443", Rule: "destination", Why: "no"}, auditv1.Status_STATUS_DENIED, map[string]string{"destination": "b.example:443", "rule": "destination"}},
+		{childproxy.Verdict{To: "c.example:443", Why: "away"}, auditv1.Status_STATUS_ERROR, map[string]string{"destination": "c.example:443"}},
+	} {
+		c.verdict.Server, c.verdict.User, c.details["server"] = "web", "ann/s1", "web"
+		r := verdictRecord(c.verdict)
+		if r.GetStatus() != c.status || !maps.Equal(r.GetBody().GetDetails(), c.details) || r.GetTool() != "connect" || r.GetBody().GetPrincipal() != "ann" || r.GetBody().GetSession() != "s1" {
+			t.Errorf("%+v: %v", c.verdict, r)
 		}
 	}
 }

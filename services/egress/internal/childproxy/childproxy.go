@@ -17,6 +17,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -72,6 +73,8 @@ type Verdict struct {
 	Server, User string
 	// To is HOST:PORT; empty where the child named no destination that can be read.
 	To string
+	// Address is what was dialled; empty where nothing answered.
+	Address string
 	// Rule and Why are why it was refused, or failed; Why is empty where the child got through.
 	Rule destination.Rule
 	Why  string
@@ -110,13 +113,17 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 		return errors.Join(err, listener.Close())
 	}
 	c := &served{proxy: p, child: child, out: out, told: map[about]*telling{}}
-	of := func(r *http.Request) target { t, _ := r.Context().Value(judged{}).(target); return t }
+	of := func(r *http.Request) *target { return r.Context().Value(judged{}).(*target) }
 	c.plain = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL = of(r.In).url
 			r.Out.Host = r.Out.URL.Host // the name that was judged, and no other
 		},
-		ModifyResponse: func(answer *http.Response) error { c.tell(of(answer.Request).to.String(), nil); return nil },
+		ModifyResponse: func(answer *http.Response) error {
+			to := of(answer.Request)
+			c.tell(to.to.String(), to.address, nil)
+			return nil
+		},
 		Transport: &http.Transport{
 			DialContext: out, DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
 		},
@@ -159,8 +166,9 @@ type telling struct {
 
 // target is where a plain request goes; judged is its key in the request's context.
 type target struct {
-	url *url.URL
-	to  destination.Destination
+	url     *url.URL
+	to      destination.Destination
+	address string // when there is a connection
 }
 
 type judged struct{}
@@ -180,7 +188,11 @@ func (c *served) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.refuse(w, "", err)
 		return
 	}
-	c.plain.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), judged{}, target{to, where})))
+	goal := &target{url: to, to: where}
+	ctx := httptrace.WithClientTrace(context.WithValue(r.Context(), judged{}, goal), &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { goal.address = got.Conn.RemoteAddr().String() },
+	})
+	c.plain.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // connect opens a tunnel, in which TLS has to begin with the name that was asked for.
@@ -208,10 +220,10 @@ func (c *served) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	first, name := hello(read.Reader)
 	if host, err := destination.ParseHost(name); err != nil || host != to.Host {
-		c.tell(to.String(), destination.Refuse(ruleSNI, "the connection does not begin with TLS for %s", to.Host))
+		c.tell(to.String(), "", destination.Refuse(ruleSNI, "the connection does not begin with TLS for %s", to.Host))
 		return
 	}
-	c.tell(to.String(), nil)
+	c.tell(to.String(), far.RemoteAddr().String(), nil)
 	if _, err := far.Write(first); err == nil {
 		tunnel(near, read.Reader, far)
 	}
@@ -272,7 +284,7 @@ func tunnel(near net.Conn, buffered io.Reader, far net.Conn) {
 
 // refuse answers with a sentence, and closes the connection: Node.js waits for ever on one that stays open after a refused CONNECT.
 func (c *served) refuse(w http.ResponseWriter, to string, err error) {
-	c.tell(to, err)
+	c.tell(to, "", err)
 	status, why := http.StatusBadGateway, "the other side does not answer"
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
 		if why = e.Why; e.Rule != destination.RuleNone {
@@ -297,8 +309,8 @@ func (c *served) pace() {
 }
 
 // tell tells a verdict. The same one is counted, and told again after a while.
-func (c *served) tell(to string, err error) {
-	v := Verdict{Server: c.child.Server, User: c.child.User, To: to}
+func (c *served) tell(to, address string, err error) {
+	v := Verdict{Server: c.child.Server, User: c.child.User, To: to, Address: address}
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
 		v.Rule, v.Why = e.Rule, e.Why
 	} else if err != nil {
@@ -307,7 +319,7 @@ func (c *served) tell(to string, err error) {
 	key := about{to, v.Rule, err == nil}
 	c.mu.Lock()
 	if c.told[key] == nil && len(c.told) >= maxTold {
-		key.to, v.To = "", "" // a child that makes up names does not fill this memory
+		key.to, v.To, v.Address = "", "", "" // a child that makes up names does not fill this memory
 	}
 	if c.told[key] == nil {
 		c.told[key] = &telling{}

@@ -176,7 +176,9 @@ func TestAllowed(t *testing.T) {
 			t.Errorf("%v: %q, want %q", c, got, want)
 		}
 	}
-	if len(w.told) != 3 || slices.ContainsFunc(w.told, func(v Verdict) bool { return v.Why != "" || v.Server != "demo" || v.User != "ann" || v.Times != 1 }) {
+	if len(w.told) != 3 || slices.ContainsFunc(w.told, func(v Verdict) bool {
+		return v.Why != "" || v.Server != "demo" || v.User != "ann" || v.Times != 1 || v.Address != addr(t, w.plain).String() && v.Address != addr(t, w.safe).String()
+	}) {
 		t.Errorf("told %+v", w.told)
 	}
 }
@@ -362,7 +364,7 @@ func TestFlood(t *testing.T) {
 	told, times := 0, 0
 	c.proxy.cfg.Record = func(v Verdict) { told++; times += v.Times }
 	for i := range 5000 {
-		c.tell(fmt.Sprint(i), destination.Refuse(destination.RuleDestination, "%d", i))
+		c.tell(fmt.Sprint(i), "", destination.Refuse(destination.RuleDestination, "%d", i))
 	}
 	if len(c.told) != maxTold+1 || told != maxTold+1 || times != told {
 		t.Errorf("%d kept, %d told, %d counted", len(c.told), told, times)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,8 @@ func (a *app) logCommand() *cobra.Command {
 		Use:   "log",
 		Short: "Who connected where, newest first",
 		Long: `Shows the audit log's records of requests to other hosts: whose call it was, the name and the address that was dialled, how much
-was sent and came back, and what became of it, by which rule. What was refused before anything was dialled has no address.`,
+was sent and came back, and what became of it, by which rule. What was refused before anything was dialled has no address. What other
+people's servers reach by themselves has their names, and no bytes; the same again is recorded once a minute.`,
 		Example: `  durward egress log
   durward egress log --client cursor --since 24h -o json`,
 		Args:              cobra.NoArgs,
@@ -39,7 +41,7 @@ was sent and came back, and what became of it, by which rule. What was refused b
 			return a.showLog(rows)
 		}),
 	}
-	f.flags(cmd)
+	f.flags(cmd, 50)
 	return cmd
 }
 
@@ -49,10 +51,10 @@ type logFilter struct {
 	limit         uint32
 }
 
-func (f *logFilter) flags(cmd *cobra.Command) {
+func (f *logFilter) flags(cmd *cobra.Command, limit uint32) {
 	cmd.Flags().StringVar(&f.client, "client", "", "of this client alone")
 	cmd.Flags().StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
-	cmd.Flags().Uint32Var(&f.limit, "limit", 50, "at most so many, up to 1000")
+	cmd.Flags().Uint32Var(&f.limit, "limit", limit, "at most so many, the newest")
 	for _, flag := range []string{"client", "since", "limit"} {
 		cli.CompleteFlag(cmd, flag, cobra.NoFileCompletions)
 	}
@@ -64,29 +66,42 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 	if err != nil {
 		return nil, err
 	}
-	q := &auditv1.SearchRecordsRequest{Principal: f.client, Since: from, Limit: f.limit}
+	q := &auditv1.SearchRecordsRequest{Principal: f.client, Since: from}
 	q.Kinds = []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_DENIED}
 	for status := range auditv1.Status_name {
 		if s := auditv1.Status(status); s != auditv1.Status_STATUS_UNSPECIFIED && s != auditv1.Status_STATUS_PENDING {
 			q.Statuses = append(q.Statuses, s)
 		}
 	}
-	rows := []connections.Connection{}
+	tools, rows := []string{connections.ServersTool}, []connections.Connection{}
 	for _, tool := range contract.Tools() {
-		if tool.Sink != optionsv1.Role_ROLE_EGRESS || !tool.Leaves {
-			continue
+		if tool.Sink == optionsv1.Role_ROLE_EGRESS && tool.Leaves {
+			tools = append(tools, tool.Name)
 		}
-		q.Tool = tool.Name
-		found, err := s.Audit.SearchRecords(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range found.GetEntries() {
-			rows = append(rows, connectionOf(e))
+	}
+	limit, cut := int(f.limit), false
+	for _, q.Tool = range tools {
+		q.Before = 0
+		for more, left := true, limit; more; {
+			q.Limit = uint32(max(1, min(left, 1000))) // #nosec G115 -- bounded
+			found, err := s.Audit.SearchRecords(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range found.GetEntries() {
+				rows = append(rows, connectionOf(e))
+			}
+			left -= len(found.GetEntries())
+			below := found.GetNextBefore()
+			older := below > 0 && (q.Before == 0 || below < q.Before)
+			q.Before, more, cut = below, older && left > 0, cut || older && left <= 0
 		}
 	}
 	slices.SortFunc(rows, func(x, y connections.Connection) int { return cmp.Compare(y.Index, x.Index) })
-	return rows[:min(len(rows), int(q.GetLimit()))], nil
+	if cut || len(rows) > limit {
+		a.Out.Remark("There may be more than these %d: --limit and --since say which.", limit)
+	}
+	return rows[:min(len(rows), limit)], nil
 }
 
 func (a *app) showLog(rows []connections.Connection) error {
@@ -107,8 +122,12 @@ func (a *app) showLog(rows []connections.Connection) error {
 				if c.Verdict == connections.Answered {
 					verdict = a.Out.Green(c.Verdict)
 				}
+				to := c.Destination
+				if c.Redirected != "" {
+					to += " → " + c.Redirected
+				}
 				return []string{
-					strconv.FormatUint(c.Index, 10), c.Time.Local().Format(time.DateTime), c.Principal, c.Tool, c.Destination, cmp.Or(c.Address, "-"),
+					strconv.FormatUint(c.Index, 10), c.Time.Local().Format(time.DateTime), cmp.Or(c.Principal, "-"), c.Tool, to, cmp.Or(c.Address, "-"),
 					dash(c.Sent), dash(c.Received), dash(c.Status), verdict, cmp.Or(c.Rule, "-"),
 				}
 			}))
@@ -133,6 +152,15 @@ func connectionOf(e *auditv1.Entry) connections.Connection {
 	default:
 		c.Verdict = connections.Failed
 		c.Rule = clean.Line(body.GetReason(), 256)
+	}
+	if c.Tool == connections.ServersTool {
+		c.Tool, c.Method = "mcp:"+clean.Line(body.GetDetails()["server"], 64), "CONNECT"
+		if host, plain := strings.CutSuffix(c.Destination, ":80"); plain {
+			c.Origin = "http://" + host
+		} else if c.Destination != "" {
+			c.Origin = "https://" + strings.TrimSuffix(c.Destination, ":443")
+		}
+		return c
 	}
 	var asked struct {
 		URL    string `json:"url"`

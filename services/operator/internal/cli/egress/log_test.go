@@ -1,10 +1,17 @@
 package egress
 
 import (
+	"cmp"
+	"context"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
+
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/connections"
 )
 
@@ -13,6 +20,57 @@ func recorded(status auditv1.Status, arguments string, details map[string]string
 		Status: status, Tool: "http_request",
 		Body: &auditv1.Body{Principal: "cursor", Arguments: arguments, Details: details, Reason: "DENIED"},
 	}}
+}
+
+func ofServer(status auditv1.Status, details map[string]string) *auditv1.Entry {
+	e := recorded(status, "", details)
+	e.Record.Tool = connections.ServersTool
+	return e
+}
+
+// paged is an audit with so many records of each tool, which come ten at a time.
+type paged struct {
+	auditv1.HistoryServiceClient
+	records uint64
+}
+
+func (p paged) SearchRecords(_ context.Context, q *auditv1.SearchRecordsRequest, _ ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	out := &auditv1.SearchRecordsResponse{}
+	for i := cmp.Or(q.GetBefore(), p.records+1) - 1; i > 0; i-- {
+		if len(out.Entries) == min(10, int(q.GetLimit())) {
+			out.NextBefore = i + 1
+			break
+		}
+		out.Entries = append(out.Entries, &auditv1.Entry{Index: i, Record: &auditv1.Record{Tool: q.GetTool(), Body: &auditv1.Body{}}})
+	}
+	return out, nil
+}
+
+// TestConnected: all records come, servers' too, as far as a limit, and what the limit cuts off is said.
+func TestConnected(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		limit uint32
+		cut   bool
+	}{{1, true}, {35, true}, {1000, false}} {
+		run, _, errs := clitest.Printing(false)
+		rows, err := (&app{App: run}).connected(t.Context(), &cli.Session{Peers: &peers.Peers{Audit: peers.Audit{HistoryServiceClient: paged{records: 25}}}}, logFilter{limit: c.limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ofServers := 0
+		for _, row := range rows {
+			if strings.HasPrefix(row.Tool, "mcp:") {
+				ofServers++
+			}
+		}
+		if c.cut && len(rows) != int(c.limit) || !c.cut && (ofServers != 25 || len(rows) < 75 || len(rows)%25 != 0) {
+			t.Errorf("of at most %d there are %d, %d of servers", c.limit, len(rows), ofServers)
+		}
+		if said := strings.Contains(errs.String(), "There may be more"); said != c.cut {
+			t.Errorf("at most %d: %q", c.limit, errs)
+		}
+	}
 }
 
 // Connections are read from records that strangers had a hand in.
@@ -40,9 +98,15 @@ func TestConnectionOf(t *testing.T) {
 		"no URL":     {recorded(auditv1.Status_STATUS_DENIED, `{"url":"\u001b[31mhttp://x"}`, nil), connections.Connection{Method: "GET", Verdict: connections.Denied, Rule: "DENIED"}},
 		"not JSON":   {recorded(auditv1.Status_STATUS_DENIED, `{`, nil), connections.Connection{Verdict: connections.Denied, Rule: "DENIED"}},
 		"a bad word": {recorded(auditv1.Status_STATUS_OK, `{}`, map[string]string{"address": "\x1b[2J1.2.3.4:80"}), connections.Connection{Method: "GET", Address: "1.2.3.4:80", Verdict: connections.Answered}},
+		"of a server": {ofServer(auditv1.Status_STATUS_OK, map[string]string{"server": "web", "destination": "a.example:443", "address": "93.184.216.34:443"}), connections.Connection{
+			Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:443", Origin: "https://a.example", Address: "93.184.216.34:443", Verdict: connections.Answered,
+		}},
+		"refused to a server": {ofServer(auditv1.Status_STATUS_DENIED, map[string]string{"server": "web", "destination": "a.example:80", "rule": "destination"}), connections.Connection{
+			Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:80", Origin: "http://a.example", Verdict: connections.Denied, Rule: "destination",
+		}},
 	} {
 		got := connectionOf(c.entry)
-		c.want.Principal, c.want.Tool, c.want.Time = "cursor", "http_request", got.Time
+		c.want.Principal, c.want.Tool, c.want.Time = "cursor", cmp.Or(c.want.Tool, "http_request"), got.Time
 		if strings.Contains(got.Address, "\x1b") {
 			t.Errorf("%s: %q", name, got.Address)
 		}

@@ -42,7 +42,7 @@ func (a *app) reportCommands() (commands []*cobra.Command) {
 				return a.Show(report, func() { a.Out.Printf("%s\n", raw) })
 			}),
 		}
-		f.flags(cmd)
+		f.flags(cmd, 100_000)
 		commands = append(commands, cmd)
 	}
 	return commands
