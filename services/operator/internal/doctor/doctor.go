@@ -76,7 +76,7 @@ type Config struct {
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, packaged, units,
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, packaged, misplaced, units,
 		binaries, drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}

@@ -21,12 +21,18 @@ type Installed struct {
 	PackageError   error
 	// Reinstall is the command that makes the package whole.
 	Reinstall string
+	// Misplaced have another owner or mode than they were installed with; MisplacedError says why they cannot be looked at. Root alone looks.
+	Misplaced      []Misplaced
+	MisplacedError error
 	// Beside is a program of an installation without the package that stands before the package's; empty: there is none.
 	Beside string
 	Units  []Unit
 	// UnitsError says that systemd could not be asked.
 	UnitsError error
 }
+
+// Misplaced is a file or folder, its owner and mode, those that it was installed with, and the command that brings those back.
+type Misplaced struct{ Path, Is, Wanted, Mend string }
 
 // Unit is what systemd says of one of ours.
 type Unit struct {
@@ -99,6 +105,21 @@ func packaged(_ context.Context, cfg Config) []Finding {
 	}
 	if len(out) == 0 {
 		out = append(out, good("package", "its files are those that were packed (durward version --verify: by whom)"))
+	}
+	return out
+}
+
+// misplaced: every file and folder has the owner and mode with which it was installed.
+func misplaced(_ context.Context, cfg Config) (out []Finding) {
+	in := cfg.Installed
+	if in == nil {
+		return nil
+	}
+	if in.MisplacedError != nil {
+		out = append(out, Finding{Bad, "files", clean.Line(in.MisplacedError.Error(), 500), "sudo durward install --dry-run"})
+	}
+	for _, m := range in.Misplaced {
+		out = append(out, Finding{Bad, "files", fmt.Sprintf("%s is %s, and was installed as %s", clean.Line(m.Path, 300), m.Is, m.Wanted), m.Mend})
 	}
 	return out
 }

@@ -68,3 +68,17 @@ func TestPackaged(t *testing.T) {
 		}
 	}
 }
+
+func TestMisplaced(t *testing.T) {
+	if got := misplaced(t.Context(), Config{Installed: &Installed{}}); len(got) != 0 {
+		t.Errorf("nothing is wrong: %+v", got)
+	}
+	got := misplaced(t.Context(), Config{Installed: &Installed{
+		MisplacedError: errors.New("ca.key is not root's alone"),
+		Misplaced:      []Misplaced{{"/etc/durward/clients.yaml", "64001:0 0666", "root:root 0644", "sudo chown root:root /etc/durward/clients.yaml"}},
+	}})
+	if len(got) != 2 || got[0].Level != Bad || !strings.Contains(got[0].Text, "not root's alone") || got[1].Level != Bad ||
+		got[1].Text != "/etc/durward/clients.yaml is 64001:0 0666, and was installed as root:root 0644" || got[1].Do != "sudo chown root:root /etc/durward/clients.yaml" {
+		t.Errorf("%+v", got)
+	}
+}

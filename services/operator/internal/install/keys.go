@@ -144,6 +144,7 @@ func (p *Plan) certificates() error {
 func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode) {
 	s := Step{Verb: Same, What: describe(dir+"/"+pki.FileKey, o, mode)}
 	keyInfo, keyErr := os.Lstat(p.on(dir + "/" + pki.FileKey))
+	p.look(dir+"/"+pki.FileCertificate, o, mode)
 	leaf, err := pki.ReadPair(p.on(dir))
 	switch {
 	case errors.Is(err, pki.ErrMismatch):
@@ -154,7 +155,7 @@ func (p *Plan) certificate(dir string, id identity.ID, o owner, mode fs.FileMode
 		s.Verb, s.Note = Change, "its certificate is for "+leaf.ID.String()
 	case leaf.Due(p.opts.Now()):
 		s.Verb, s.Note = Change, "its certificate is due"
-	case !p.as(keyInfo, o, mode):
+	case !p.placed(dir+"/"+pki.FileKey, keyInfo, o, mode):
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", keyInfo.Mode().Perm())
 	}
 	s.do = func(context.Context) (string, error) {

@@ -92,6 +92,8 @@ type Plan struct {
 	record Record
 	aside  []string
 	first  bool
+	// misplaced have another owner or mode than they should.
+	misplaced []Misplaced
 	// packaged: programs, units and documents are the package's.
 	packaged bool
 }

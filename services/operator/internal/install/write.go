@@ -53,6 +53,7 @@ func (p *Plan) recorded() error {
 		return err
 	}
 	data = append(data, '\n')
+	p.look(recordFile, owner{}, 0o644)
 	if current, err := os.ReadFile(p.on(recordFile)); err == nil && string(current) == string(data) {
 		p.add(Step{Verb: Same, What: recordFile})
 		return nil
@@ -125,9 +126,9 @@ func (p *Plan) folder(path string, o owner, mode fs.FileMode) {
 		s.Verb = Make
 	case !info.IsDir():
 		s.Verb, s.Note = Keep, "it is no folder"
-	case o == owner{} && path != trustDir && path != pkiDir && path != keysDir && info.Mode().Perm()&0o022 == 0 && mode == 0o755:
-		// A system folder, or one of ours that nobody else can write to, may be narrower.
-	case !p.as(info, o, mode):
+	case o == owner{} && path != trustDir && path != pkiDir && path != keysDir && info.Mode().Perm()&0o022 == 0 && mode == 0o755 && ofRoot(info):
+		// A system folder, or one of ours that nobody else can write to, may be narrower, and another group's.
+	case !p.placed(path, info, o, mode):
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
 	}
 	s.do = func(context.Context) (string, error) {
@@ -199,9 +200,10 @@ func (p *Plan) write(path string, data []byte, o owner, mode fs.FileMode) error 
 		if err != nil {
 			return err
 		}
+		placed := p.placed(path, info, o, mode)
 		switch {
 		case digest(current) == digest(data):
-			if !p.as(info, o, mode) {
+			if !placed {
 				s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
 			}
 		case digest(current) == was:
@@ -258,7 +260,7 @@ func (p *Plan) once(path string, o owner, mode fs.FileMode, data func() ([]byte,
 		return err
 	case !info.Mode().IsRegular():
 		s.Verb, s.Note = Keep, "it is no regular file"
-	case !p.as(info, o, mode):
+	case !p.placed(path, info, o, mode):
 		s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
 		s.do = func(context.Context) (string, error) { return "", p.give(p.on(path), o, mode) }
 	}
@@ -274,6 +276,7 @@ func (p *Plan) program(from, path string) error {
 		return fmt.Errorf("a program is missing: %w", err)
 	}
 	want := digest(data)
+	p.look(path, owner{}, 0o755)
 	have, err := os.ReadFile(p.on(path))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

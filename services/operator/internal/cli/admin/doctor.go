@@ -94,6 +94,13 @@ func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 			in.Beside = install.Program
 		}
 	}
+	if os.Geteuid() == 0 {
+		found, err := install.Examine("/", a.Now)
+		for _, m := range found {
+			in.Misplaced = append(in.Misplaced, doctor.Misplaced(m))
+		}
+		in.MisplacedError = err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"show", "--property=" + doctor.UnitProperties}, record.Units()...)...) //nolint:gosec // units of ours
