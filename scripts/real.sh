@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The suites against real parts: MCP clients from npm over HTTP and stdio, MCP servers from npm as egress' children, ssh-keygen on an approval as it is exported
-# and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, the
+# and on random changes of signatures and allowed_signers, a notification on a session bus, promtool on alerts and metrics, Prometheus with the alerts beside running processes, the
 # official conformance suite, for both of its sides; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
 # library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
 # Arguments name parts (clients systemd docker process sandbox gpu layout packages compose terminal postgres syslog); all unless given, here or in REAL_PARTS.

@@ -3,12 +3,18 @@
 package real
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"durward.internal/deploy/e2e/harness"
 )
@@ -54,4 +60,117 @@ func TestPromtool(t *testing.T) {
 			t.Errorf("the metrics of %s: %s", role, out)
 		}
 	}
+}
+
+// TestPrometheus runs Prometheus with the alert rules and the example configuration, at this installation's ports and quicker: it scrapes
+// every process, and evaluates every rule without an error; the process that is then ended has its alert, which no other process has.
+func TestPrometheus(t *testing.T) {
+	h := harness.Start(t, harness.Options{})
+	folder := filepath.Join(harness.Root(t), "deploy", "prometheus")
+	config := func(from string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(folder, from))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	text := strings.ReplaceAll(config("prometheus.yaml"), "15s", "1s")
+	for role, shipped := range map[string]string{harness.Gateway: "127.0.0.1:7440", harness.Vault: "127.0.0.1:7441", harness.Executor: "127.0.0.1:7442", harness.Audit: "127.0.0.1:7443"} {
+		text = strings.ReplaceAll(text, `"`+shipped+`"`, `"`+h.HealthAddress(role)+`"`)
+	}
+	// The control can be read, and not evaluated: it takes one series for another's.
+	const control = "\n      - alert: Control\n        expr: up * on () up\n"
+	dir := t.TempDir()
+	for name, content := range map[string]string{"prometheus.yaml": text, "alerts.yaml": config("alerts.yaml") + control} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", h.Port(0))
+	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file=prometheus.yaml", "--storage.tsdb.path=data", "--web.listen-address="+address, "--log.level=warn")
+	cmd.Dir = dir
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("Prometheus said:\n%s", said.String())
+		}
+	})
+	type rule struct {
+		Name, Health, LastError, State string
+		LastEvaluation                 time.Time
+		Alerts                         []struct{ Labels map[string]string }
+	}
+	var answer struct {
+		Data struct {
+			ActiveTargets []struct{ Health, LastError, ScrapeURL string }
+			Groups        []struct{ Rules []rule }
+		}
+	}
+	ask := func(what string) error {
+		response, err := http.Get("http://" + address + "/api/v1/" + what)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		answer.Data.ActiveTargets, answer.Data.Groups = nil, nil
+		return json.NewDecoder(response.Body).Decode(&answer)
+	}
+	harness.Eventually(t, "every process is scraped", func() error {
+		if err := ask("targets"); err != nil {
+			return err
+		}
+		for _, target := range answer.Data.ActiveTargets {
+			if target.Health != "up" {
+				return fmt.Errorf("%s is %s: %s", target.ScrapeURL, target.Health, target.LastError)
+			}
+		}
+		if n := len(answer.Data.ActiveTargets); n != 4 {
+			return fmt.Errorf("%d targets", n)
+		}
+		return nil
+	})
+	scraped := time.Now()
+	rules := func() (out []rule) {
+		for _, group := range answer.Data.Groups {
+			out = append(out, group.Rules...)
+		}
+		return out
+	}
+	harness.Eventually(t, "every rule is evaluated, and well", func() error {
+		if err := ask("rules"); err != nil {
+			return err
+		}
+		if want := 1 + strings.Count(config("alerts.yaml"), "- alert:"); len(rules()) != want {
+			return fmt.Errorf("%d rules of %d", len(rules()), want)
+		}
+		for _, r := range rules() {
+			if (r.Health == "ok" && r.LastError == "") == (r.Name == "Control") || r.LastEvaluation.Before(scraped) {
+				return fmt.Errorf("%s: %s %s, at %s", r.Name, r.Health, r.LastError, r.LastEvaluation)
+			}
+		}
+		return nil
+	})
+	h.Process(harness.Vault).Kill()
+	harness.Eventually(t, "the vault's absence is an alert", func() error {
+		if err := ask("rules"); err != nil {
+			return err
+		}
+		for _, r := range rules() {
+			for _, alert := range r.Alerts {
+				if r.Name == "DurwardProcessDown" && alert.Labels["job"] == "durward-vault" {
+					return nil
+				} else if r.Name == "DurwardProcessDown" {
+					t.Errorf("%s is said to be down", alert.Labels["job"])
+				}
+			}
+		}
+		return errors.New("there is none yet")
+	})
 }
