@@ -191,10 +191,9 @@ func (c *Control) TestURL(_ context.Context, r *egressv1.TestURLRequest) (*egres
 	default:
 		out.Verdict, out.Rule, out.Why = "asks", string(destination.RuleDestination), "it is on no list: a human is asked each time"
 		if err := (*destination.Error)(nil); errors.As(c.cfg.Tools.unsuspicious(to), &err) {
-			out.Verdict, out.Rule, out.Why = "refused", string(err.Rule), err.Why
-		} else if flags := suspicion.Of(to.Host); len(flags) > 0 {
-			out.Why += "; suspicious (" + flags[0].Severity.String() + "): " + flags[0].Why
+			out.Verdict, out.Rule, out.Why = "refused", string(err.Rule), "it is on no list"
 		}
+		out.Why = strings.Join(append([]string{out.Why}, c.cfg.Tools.remarks(to)...), "; ")
 	}
 	return out, nil
 }

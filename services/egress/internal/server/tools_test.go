@@ -274,6 +274,17 @@ func TestSuspiciousHosts(t *testing.T) {
 		if remarks := strings.Join(tools.remarks(to), "; "); strings.Contains(remarks, "refused all the same") != (c.says != "") && c.host != "paypa1.com" {
 			t.Errorf("%s, from %v on, the card says %q", c.host, c.refuse, remarks)
 		}
+		verdict := "asks"
+		if c.host == "paypa1.com" {
+			verdict = "allowed"
+		} else if c.says != "" {
+			verdict = "refused"
+		}
+		url := "https://" + c.host
+		tested, err := NewControl(ControlConfig{Tools: tools}).TestURL(t.Context(), &egressv1.TestURLRequest{Url: url})
+		if err != nil || tested.GetVerdict() != verdict || verdict != "allowed" && !strings.Contains(tested.GetWhy(), strings.Join(tools.remarks(to), "; ")) {
+			t.Errorf("%s, from %v on, the test of the URL says %v, %v", c.host, c.refuse, tested, err)
+		}
 	}
 }
 

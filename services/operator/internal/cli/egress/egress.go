@@ -246,6 +246,6 @@ func (a *app) test(ctx context.Context, s *cli.Session, r *egressv1.TestURLReque
 			colour = a.Out.Red
 		}
 		a.Out.Printf("%s  %s\n", colour(clean.Line(answer.GetVerdict(), 32)), clean.Line(answer.GetDestination(), 300))
-		a.Out.Printf("%s (rule: %s)\n", clean.Line(answer.GetWhy(), 500), clean.Line(answer.GetRule(), 300))
+		a.Out.Printf("%s (rule: %s)\n", clean.Line(answer.GetWhy(), 2000), clean.Line(answer.GetRule(), 300))
 	})
 }
