@@ -154,6 +154,7 @@ const (
 	RuleRedirect    Rule = "redirect"
 	RuleSize        Rule = "size"
 	RuleEncoding    Rule = "encoding"
+	RuleTime        Rule = "time"
 )
 
 // Error is why there is no answer. Its text is one sentence of ours: it holds no path or query of a URL, which may be a secret, and

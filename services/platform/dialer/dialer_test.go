@@ -273,12 +273,12 @@ func TestBounds(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = w.Write([]byte("ten"))
 		}, dialer.Limits{}, destination.RuleNone, "ended"},
-		"no answer": {hold, dialer.Limits{Header: 50 * time.Millisecond}, destination.RuleNone, "within the time"},
+		"no answer": {hold, dialer.Limits{Header: 50 * time.Millisecond}, destination.RuleTime, "within the time"},
 		"a body that never ends": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush() // the client may have gone
 			hold(w, r)
-		}, dialer.Limits{Whole: 200 * time.Millisecond}, destination.RuleNone, "within the time"},
+		}, dialer.Limits{Whole: 200 * time.Millisecond}, destination.RuleTime, "within the time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, false, c.handler)

@@ -60,7 +60,7 @@ func TestDrips(t *testing.T) {
 			var call sync.WaitGroup
 			call.Go(func() {
 				answer, err := get(d, c.scheme+"://"+slow.String()+"/")
-				if !ruled(err, destination.RuleNone) || !strings.Contains(err.Error(), "within the time") {
+				if !ruled(err, destination.RuleTime) || !strings.Contains(err.Error(), "within the time") {
 					t.Errorf("%+v, %v", answer, err)
 				}
 			})

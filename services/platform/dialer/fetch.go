@@ -128,7 +128,7 @@ func (d *Dialer) explain(err error, to destination.Destination) error {
 	}
 	refused, timeout, lookup := (*destination.Error)(nil), net.Error(nil), (*net.DNSError)(nil)
 	certificate, errno := (*tls.CertificateVerificationError)(nil), syscall.Errno(0)
-	why := ""
+	rule, why := destination.RuleNone, ""
 	switch {
 	case errors.As(err, &refused):
 		return refused
@@ -139,7 +139,7 @@ func (d *Dialer) explain(err error, to destination.Destination) error {
 	case errors.As(err, &lookup):
 		why = "the name could not be looked up"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		why = "no whole answer within the time"
+		rule, why = destination.RuleTime, "no whole answer within the time"
 	case errors.As(err, &certificate):
 		why = "its certificate is not valid for that name, or not of an authority that is trusted here"
 	case errors.As(err, &errno):
@@ -149,5 +149,5 @@ func (d *Dialer) explain(err error, to destination.Destination) error {
 	default:
 		why = "the answer is not valid HTTP or TLS"
 	}
-	return &destination.Error{Why: fmt.Sprintf("%s: %s", to, why), Cause: err}
+	return &destination.Error{Rule: rule, Why: fmt.Sprintf("%s: %s", to, why), Cause: err}
 }

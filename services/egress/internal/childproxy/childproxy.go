@@ -287,7 +287,7 @@ func (c *served) refuse(w http.ResponseWriter, to string, err error) {
 	c.tell(to, "", err)
 	status, why := http.StatusBadGateway, "the other side does not answer"
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
-		if why = e.Why; e.Rule != destination.RuleNone {
+		if why = e.Why; e.Rule != destination.RuleNone && e.Rule != destination.RuleTime {
 			status = http.StatusForbidden
 		}
 	}

@@ -92,7 +92,7 @@ func TestRefusals(t *testing.T) {
 			_, _ = fmt.Fprint(w, "x")
 		}, code: callv1.Code_CODE_FAILED, says: "rule: encoding"},
 		"half closed": {handler: cutOff, code: callv1.Code_CODE_FAILED, says: "ended before"},
-		"endless":     {handler: endless, code: callv1.Code_CODE_FAILED, says: "within the time"},
+		"endless":     {handler: endless, code: callv1.Code_CODE_FAILED, says: "within the time (rule: time)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			servers := []*httptest.Server{blocked}
