@@ -8,15 +8,9 @@ cd "$(dirname "$0")/.."
 base=${BASE:-HEAD^} gate=${GATE:-10}
 commit=$(git rev-parse --verify --quiet "$base^{commit}") || { echo "there is no commit $base" >&2; exit 1; }
 kept=$PWD/.cache/bench/$commit
-if [ ! -d "$kept/programs" ]; then
-  source=$(mktemp -d)
-  trap 'rm -rf "$source"' EXIT
-  git archive "$commit" | tar -x -C "$source"
-  (cd "$source" && CGO_ENABLED=0 go run ./deploy/e2e/cmd/programs plain >/dev/null)
-  mkdir -p "$kept"
-  mv "$source/.cache/e2e/plain" "$kept/programs"
-fi
-(cd deploy/e2e/bench && CGO_ENABLED=0 go test -tags bench -count=1 -timeout 60m -run TestBench/calls -args -rounds 6 -writes 0 -base "$kept/programs" -out "$kept" "$@")
+mkdir -p "$kept"
+programs=$(scripts/older.sh "$commit")
+(cd deploy/e2e/bench && CGO_ENABLED=0 go test -tags bench -count=1 -timeout 60m -run TestBench/calls -args -rounds 6 -writes 0 -base "$programs" -out "$kept" "$@")
 benchstat=("$(scripts/tools.sh bench)/benchstat" -filter /server:durward)
 "${benchstat[@]}" "base=$kept/base.txt" "head=$kept/head.txt"
 "${benchstat[@]}" -format csv "base=$kept/base.txt" "head=$kept/head.txt" 2>/dev/null >"$kept/compared.csv"
