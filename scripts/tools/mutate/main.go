@@ -293,7 +293,7 @@ func refuses(body []ast.Stmt) bool {
 				return true
 			}
 		}
-		return refusal.MatchString(name)
+		return refusal.MatchString(strings.TrimPrefix(name, "Default")) // which holds "fault", and is none
 	case *ast.SelectorExpr:
 		return strings.HasPrefix(last.Sel.Name, "Err")
 	case *ast.UnaryExpr: // &conflictError{…}

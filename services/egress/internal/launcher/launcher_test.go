@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/platform/downstream"
@@ -225,4 +228,74 @@ func TestSocket(t *testing.T) {
 	_ = p.Proxy.Close()
 	p.Kill()
 	_ = p.Wait() // it was killed
+}
+
+// A frame that is too long, or has more descriptors than one can have, is refused before what follows is read.
+func TestFramesThatAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		head        uint32
+		descriptors int
+		why         string
+	}{
+		"too long":             {maxFrame + 1, 0, "too much"},
+		"too many descriptors": {2, 5, "more descriptors"},
+	} {
+		var ends [2]*net.UnixConn
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, fd := range pair {
+			f := os.NewFile(uintptr(fd), "")
+			conn, err := net.FileConn(f)
+			if err = errors.Join(err, f.Close()); err != nil {
+				t.Fatal(err)
+			}
+			ends[i] = conn.(*net.UnixConn)
+		}
+		frame, rights := append(binary.BigEndian.AppendUint32(nil, c.head), "{}"...), []byte(nil)
+		if c.descriptors > 0 {
+			rights = unix.UnixRights(make([]int, c.descriptors)...) // standard input, again and again
+		}
+		if _, _, err := ends[0].WriteMsgUnix(frame, rights, nil); err != nil {
+			t.Fatal(err)
+		}
+		_ = ends[0].Close()
+		if files, err := read(ends[1], &order{}); files != nil || err == nil || !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s: %v, %v", name, files, err)
+		}
+		_ = ends[1].Close()
+	}
+	if err := write(nil, strings.Repeat("x", maxFrame)); err == nil || !strings.Contains(err.Error(), "bytes to say") {
+		t.Errorf("what is too long is said: %v", err)
+	}
+}
+
+// stubborn starts children that cannot be frozen.
+type stubborn struct{ sandbox.Launcher }
+
+type restless struct{ sandbox.Control }
+
+func (s stubborn) Start(ctx context.Context, start sandbox.Start) (*sandbox.Process, error) {
+	p, err := s.Launcher.Start(ctx, start)
+	if err == nil {
+		p.Control = restless{p.Control}
+	}
+	return p, err
+}
+
+func (restless) Freeze(bool) error { return errors.New("it does not stop") }
+
+// An order that the launcher cannot carry out fails for egress too, which would take the child for frozen.
+func TestAnOrderThatFails(t *testing.T) {
+	c, _ := serve(t, map[string]string{"demo": "sleep 60"}, func(l sandbox.Launcher) sandbox.Launcher { return stubborn{l} })
+	p, err := c.Start(t.Context(), named("demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Freeze(true); err == nil || err.Error() != "it does not stop" {
+		t.Errorf("it is frozen: %v", err)
+	}
+	p.Kill()
+	_ = p.Wait()
 }

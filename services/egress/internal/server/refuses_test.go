@@ -44,6 +44,11 @@ func TestToolsOfOthersAreRefused(t *testing.T) {
 	if subject, err := (Subjects{}).Subject(t.Context(), start, request); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("it leads to %v, %v", subject, err)
 	}
+	// What acts on another's server names it and its program, wherever the arguments lead.
+	foreign := contract.Tool{Foreign: &contract.Foreign{Server: "notes", Program: [32]byte{7}}}
+	if subject, err := (Subjects{}).Subject(t.Context(), foreign, request); err != nil || subject.GetLabel() != "MCP server notes" {
+		t.Errorf("a server's tool: %v, %v", subject, err)
+	}
 }
 
 // TestExplained: a rule is named where one was broken, and nowhere else.

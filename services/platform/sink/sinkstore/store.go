@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"time"
 
@@ -291,15 +290,12 @@ func (s *Store) Control(ctx context.Context) (sink.Control, error) {
 
 // SetControl implements sink.Store.
 func (s *Store) SetControl(ctx context.Context, c sink.Control) error {
-	if c.Epoch > math.MaxInt64 {
-		return errors.New("sink store: the epoch is out of range")
-	}
 	var at int64
 	if !c.At.IsZero() {
 		at = c.At.UnixNano()
 	}
 	if _, err := s.DB.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?, changed_at = ? WHERE only = 1`,
-		int64(c.Epoch), c.Halted, c.Reason, c.By, at); err != nil {
+		c.Epoch, c.Halted, c.Reason, c.By, at); err != nil {
 		return fmt.Errorf("sink store: %w", err)
 	}
 	return nil
