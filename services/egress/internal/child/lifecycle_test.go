@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +53,9 @@ func TestInstances(t *testing.T) {
 	if got, want := strings.Join(all, "; "),
 		"own ada running map[echo:present]; own bob running map[echo:present]; shared  running map[echo:present]"; got != want {
 		t.Errorf("instances:\n%s\nwant\n%s", got, want)
+	}
+	if err := m.Restart("other"); err == nil {
+		t.Error("a server that is not in force is started again")
 	}
 	if err := as(m, "ada", "other"); err == nil || err.Error() != "server other: it is not in force" {
 		t.Error(err)
@@ -111,7 +115,13 @@ func TestCrashes(t *testing.T) {
 // TestFreeze stops processes as they are: nothing answers, calls in flight end, others are refused, and afterwards it goes on.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
-	m := manager(t, pinned("good"), pinned("mute"))
+	var begun atomic.Int32
+	m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, principal string, env map[string]string) (*Process, error) {
+		begun.Add(1)
+		return execute(ctx, server, principal, env)
+	}})
+	t.Cleanup(m.Close)
+	m.Set([]downstream.Pinned{pinned("good")})
 	if _, err := call(m, "good"); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +140,9 @@ func TestFreeze(t *testing.T) {
 	}
 	if _, err := call(m, "good"); err == nil || err.Error() != "server good: it is stopped by a panic" {
 		t.Errorf("frozen: %v", err)
+	}
+	if err := as(m, "other", "good"); err == nil || err.Error() != "server good: it is stopped by a panic" || begun.Load() != 2 {
+		t.Errorf("another's first call: %v; %d processes began", err, begun.Load())
 	}
 	if s := status(m, "good", "agent"); s.State != Running || !s.Frozen {
 		t.Errorf("frozen: %v", s)
@@ -179,6 +192,16 @@ func TestIdle(t *testing.T) {
 	}
 	if running != downstream.MaxServers {
 		t.Errorf("%d run, want %d", running, downstream.MaxServers)
+	}
+	m.mu.Lock()
+	for _, i := range m.instances { // as if each had a call
+		if i.run != nil {
+			i.run.calls++
+		}
+	}
+	m.mu.Unlock()
+	if err := as(m, "too many", "good"); err == nil || !strings.Contains(err.Error(), "run already, each with a call") {
+		t.Errorf("none of them may be ended: %v", err)
 	}
 }
 
