@@ -8,6 +8,7 @@ package backupfile
 import (
 	"archive/zip"
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -99,8 +100,9 @@ func (w *Writer) Add(service string, run func(io.Writer) error) error {
 		return err
 	}
 	sum, into := sha256.New(), &counter{first: new(strings.Builder)}
-	if err := run(io.MultiWriter(entry, sum, into)); err != nil {
-		return err
+	to := &destination{w: entry}
+	if err := run(io.MultiWriter(to, sum, into)); err != nil || to.err != nil {
+		return cmp.Or(to.err, err)
 	}
 	head, err := backup.ReadHead(bufio.NewReaderSize(strings.NewReader(into.first.String()), firstBytes))
 	if err != nil || head.Service != service {
@@ -108,6 +110,18 @@ func (w *Writer) Add(service string, run func(io.Writer) error) error {
 	}
 	w.list.Parts = append(w.list.Parts, Part{Head: head, Bytes: into.bytes, SHA256: hex.EncodeToString(sum.Sum(nil))})
 	return nil
+}
+
+// destination keeps why the file could not be written: the program that writes the part then has but a broken pipe to tell of.
+type destination struct {
+	w   io.Writer
+	err error
+}
+
+func (d *destination) Write(b []byte) (int, error) {
+	n, err := d.w.Write(b)
+	d.err = cmp.Or(d.err, err)
+	return n, err
 }
 
 // firstBytes is as long as a part's first line may be.

@@ -3,18 +3,22 @@ package backupfile
 import (
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
 	"durward.internal/services/platform/backup"
+	"durward.internal/services/platform/platformtest"
 )
 
 func keys(t *testing.T) (note.Signer, note.Verifier) {
@@ -146,4 +150,64 @@ func TestKeep(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestFullDestination: where the disk is full that a backup is written to, that is the reason, and not the broken pipe of the program that
+// writes the part; nothing is left there.
+func TestFullDestination(t *testing.T) {
+	disk := platformtest.SmallDisk(t, 1<<20)
+	if disk == "" {
+		return
+	}
+	signer, _ := keys(t)
+	program := func(bytes string) func(io.Writer) error {
+		return func(out io.Writer) error {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\n' "$1"; exec head -c "$2" /dev/zero`, "-",
+				fmt.Sprintf("{\"format\":%q,\"service\":\"audit\",\"epoch\":3,\"size\":9}", backup.Format), bytes)
+			cmd.Stdout = out
+			return cmd.Run()
+		}
+	}
+	begin := func(name string) *Writer {
+		t.Helper()
+		w, err := Create(filepath.Join(disk, name), "1", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	left := func(want ...string) {
+		t.Helper()
+		entries, err := os.ReadDir(disk)
+		if err != nil || len(entries) != len(want) || len(want) > 0 && entries[0].Name() != want[0] {
+			t.Errorf("on the disk are %v, %v", entries, err)
+		}
+	}
+	w := begin("large")
+	if err := w.Add("audit", program("4000000")); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a part without room: %v", err)
+	}
+	w.Abort()
+	left()
+	w = begin("control")
+	if err := w.Add("audit", program("1000")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Finish(signer); err != nil {
+		t.Fatalf("control: %v", err)
+	}
+	left("control")
+	w = begin("late") // its part is in memory still
+	if err := w.Add("audit", program("1000")); err != nil {
+		t.Fatal(err)
+	}
+	ballast := filepath.Join(disk, "ballast")
+	platformtest.Fill(t, ballast)
+	if _, err := w.Finish(signer); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a list without room: %v", err)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	left("control")
 }
