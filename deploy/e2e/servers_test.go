@@ -176,6 +176,10 @@ func TestAnothersServer(t *testing.T) {
 	if text := h.Durward("server", "logs", "notes"); !strings.Contains(text, "the notes are open") {
 		t.Errorf("server logs says %q", text)
 	}
+	if text := h.Durward("credential", "revoke", "notes-token"); !strings.Contains(text, "may hold it still: durward server restart notes") {
+		t.Errorf("credential revoke says %q", text)
+	}
+	h.Durward("credential", "grant", "notes-token", "--server", "notes", "--yes")
 	if text := h.Durward("server", "restart", "notes"); !strings.Contains(text, "1 ended") {
 		t.Errorf("server restart says %q", text)
 	}

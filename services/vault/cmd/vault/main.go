@@ -253,10 +253,14 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
+	credentials := safe.New(state, ring, tokens.Release, time.Now)
+	if err := credentials.Recall(ctx); err != nil {
+		return err
+	}
 	vault, err := server.New(server.Config{
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
-		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: safe.New(state, ring, time.Now), Audit: records, History: records, Digest: state.Digest,
+		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: credentials, Audit: records, History: records, Digest: state.Digest,
 		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})
@@ -265,7 +269,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	services := rpc.NewServer(rpc.ServerConfig{
 		Identity: self, Logger: logger, OnRefused: vault.Refused, Tracer: tel.Tracer(),
-		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Rules: rules}).Unary(), vault.WhileItLeads(state.Leads)},
+		Unary: []grpc.UnaryServerInterceptor{metrics.New(tel.Metrics, metrics.Sources{Queue: queue, Sessions: sessions, Standing: approvals, Tokens: tokens, Rules: rules}).Unary(), vault.WhileItLeads(state.Leads)},
 	})
 	vault.Register(services)
 	if err := vault.Compare(ctx); err != nil {

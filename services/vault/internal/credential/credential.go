@@ -181,7 +181,7 @@ func (s *operators) ListCredentials(ctx context.Context, _ *vaultv1.ListCredenti
 
 // Unseal takes the passphrase. Guessing is slow: each try costs a third of a second, and they come one after the other.
 func (s *operators) Unseal(ctx context.Context, req *vaultv1.UnsealRequest) (*vaultv1.UnsealResponse, error) {
-	if err := s.Safe.Keys().Unseal(ctx, req.GetPassphrase()); err != nil {
+	if err := s.Safe.Unseal(ctx, req.GetPassphrase()); err != nil {
 		s.noteRefused(ctx, "", "unseal", err)
 		return nil, asFault("", err)
 	}

@@ -27,6 +27,9 @@ type Standing interface {
 	Count() (scopes, dangerous, muted int)
 }
 
+// Tokens is what is counted of references.
+type Tokens interface{ Lookalikes() int64 }
+
 // Rules is what is counted of the security configuration.
 type Rules interface{ Current() *security.State }
 
@@ -35,6 +38,7 @@ type Sources struct {
 	Queue    Queue
 	Sessions Sessions
 	Standing Standing
+	Tokens   Tokens
 	Rules    Rules
 }
 
@@ -120,6 +124,7 @@ var (
 	open       = prometheus.NewDesc("durward_vault_sessions", "Open sessions of clients.", nil, nil)
 	inForce    = prometheus.NewDesc("durward_vault_standing", "What humans let sessions do without being asked each time, by its kind.", []string{"kind"}, nil)
 	muted      = prometheus.NewDesc("durward_vault_muted", "Clients that operators do not want to be asked by for a while.", nil, nil)
+	lookalikes = prometheus.NewDesc("durward_vault_lookalike_references_total", "Places in texts of agents and sinks that only look like a reference, or are another session's.", nil, nil)
 	files      = prometheus.NewDesc("durward_vault_config_files", "Files of the security configuration, by whether they are in force as they are (ok) or were refused.", []string{"state"}, nil)
 )
 
@@ -144,6 +149,7 @@ func (c *census) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(inForce, prometheus.GaugeValue, float64(scopes), "scope")
 	out <- prometheus.MustNewConstMetric(inForce, prometheus.GaugeValue, float64(dangerous), "dangerous")
 	out <- prometheus.MustNewConstMetric(muted, prometheus.GaugeValue, float64(mutes))
+	out <- prometheus.MustNewConstMetric(lookalikes, prometheus.CounterValue, float64(c.Tokens.Lookalikes()))
 	good, refused := 0, 0
 	for _, f := range c.Rules.Current().Files {
 		if f.Problem == "" {

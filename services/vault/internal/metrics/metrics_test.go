@@ -30,6 +30,10 @@ type standing struct{ scopes, dangerous, muted int }
 
 func (s standing) Count() (scopes, dangerous, muted int) { return s.scopes, s.dangerous, s.muted }
 
+type tokens int64
+
+func (n tokens) Lookalikes() int64 { return int64(n) }
+
 type rules struct{}
 
 func (rules) Current() *security.State {
@@ -40,7 +44,7 @@ func TestCounts(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	m := New(registry, Sources{Queue: queue{
 		States: map[vaultv1.OperationState]int{vaultv1.OperationState_OPERATION_STATE_PENDING: 3}, Oldest: 90 * time.Second, Waiters: 2, PendingCap: 50,
-	}, Sessions: sessions(7), Standing: standing{2, 1, 3}, Rules: rules{}})
+	}, Sessions: sessions(7), Standing: standing{2, 1, 3}, Tokens: tokens(4), Rules: rules{}})
 	call := func(method string, response any, err error) {
 		t.Helper()
 		got, gotErr := m.Unary()(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method},
@@ -66,6 +70,7 @@ func TestCounts(t *testing.T) {
 		`durward_vault_decisions_total{decision="approve",result="ok"}`:     1,
 		`durward_vault_decisions_total{decision="command",result="DENIED"}`: 1,
 		`durward_vault_decisions_total{decision="deny",result="ok"}`:        1,
+		`durward_vault_lookalike_references_total`:                          4,
 		`durward_vault_oldest_pending_age_seconds`:                          90,
 		`durward_vault_pending_limit`:                                       50,
 		`durward_vault_operations{state="pending"}`:                         3,

@@ -42,13 +42,49 @@ type Safe struct {
 	store *store.Store
 	ring  *keyring.Ring
 	now   func() time.Time
+	// known is told each value that is released, before it is.
+	known func(value []byte)
 	// mu orders changes and releases: what a revocation took away is released to nobody once it has returned.
 	mu sync.Mutex
 }
 
-// New makes a Safe on a store and its keys.
-func New(s *store.Store, ring *keyring.Ring, now func() time.Time) *Safe {
-	return &Safe{store: s, ring: ring, now: now}
+// New makes a Safe on a store and its keys. known is told each value that leaves, before it does; it keeps none of the bytes.
+func New(s *store.Store, ring *keyring.Ring, known func(value []byte), now func() time.Time) *Safe {
+	return &Safe{store: s, ring: ring, known: known, now: now}
+}
+
+// Recall tells known the values, every version, of each credential that was ever released: what an earlier process gave away is in
+// use still. A sealed vault has Unseal do it.
+func (s *Safe) Recall(ctx context.Context) error {
+	all, err := s.store.Credentials(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if len(c.Uses) == 0 {
+			continue
+		}
+		for _, v := range c.Versions {
+			plain, err := s.ring.Decrypt(ctx, c.Name, v.Version, v.Value)
+			if errors.Is(err, keyring.ErrSealed) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.Name, err)
+			}
+			s.known(plain[min(statement.CommitmentKey, len(plain)):])
+			clear(plain)
+		}
+	}
+	return nil
+}
+
+// Unseal opens the keys with a passphrase, which it wipes.
+func (s *Safe) Unseal(ctx context.Context, passphrase []byte) error {
+	if err := s.ring.Unseal(ctx, passphrase); err != nil {
+		return err
+	}
+	return s.Recall(ctx)
 }
 
 // Keys are the keys, for operators to unseal.
@@ -225,6 +261,7 @@ func (s *Safe) Release(ctx context.Context, a Ask, seal func([]handover.Value) e
 		v := handover.Value{
 			Name: a.Names[i], File: c.credential.Delivery == statement.DeliveryFile, Variable: c.credential.Variable, Value: plain[statement.CommitmentKey:],
 		}
+		s.known(v.Value)
 		if a.Origin != "" {
 			v.File, v.Variable = false, c.grant.Place
 			if c.grant.Scheme != "" {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ type world struct {
 	state *store.Store
 	now   time.Time
 	used  byte
+	// known are the values that were told.
+	known []string
 }
 
 func newWorld(t *testing.T) *world {
@@ -49,7 +52,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Safe = New(state, ring, clock)
+	w.Safe = New(state, ring, func(value []byte) { w.known = append(w.known, string(value)) }, clock)
 	for _, name := range []string{"hf", "github"} {
 		salt := bytes.Repeat([]byte{1}, statement.CommitmentKey)
 		value := []byte("value of " + name)
@@ -223,6 +226,34 @@ func TestTwoInOneVariable(t *testing.T) {
 	}
 }
 
+// TestWhatIsReleasedIsKnown: a value is told before it leaves, and again by the next process, with the versions that may be in use
+// still; one that nobody got is not.
+func TestWhatIsReleasedIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.grant("hf", statement.CredentialGrants{Sink: executor, Services: []string{"llm"}})
+	if err := w.Recall(t.Context()); err != nil || w.known != nil {
+		t.Fatalf("before any was released: %q, %v", w.known, err)
+	}
+	err := w.Release(t.Context(), Ask{Sink: executor, Service: "llm", Principal: "claude", Names: []string{"hf"}}, func([]handover.Value) error {
+		if !slices.Equal(w.known, []string{"value of hf"}) {
+			t.Errorf("when it leaves: %q", w.known)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("the next one")
+	w.change(&statement.Credential{
+		Action: statement.CredentialRotate, Name: "hf", Version: 2, Commitment: statement.Commitment(salt, "hf", 2, value), Delivery: statement.DeliveryEnvironment, Variable: "V_hf",
+	}, value, salt)
+	w.known = nil
+	if err := w.Recall(t.Context()); err != nil || !slices.Equal(w.known, []string{"the next one", "value of hf"}) {
+		t.Errorf("the next process: %q, %v", w.known, err)
+	}
+}
+
 // TestSealed: while no key is there nothing is let through, and what an argument holds is not told; all else goes on.
 func TestSealed(t *testing.T) {
 	t.Parallel()
@@ -238,7 +269,10 @@ func TestSealed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealed := New(w.state, ring, time.Now)
+	sealed := New(w.state, ring, func([]byte) { t.Error("a sealed vault knows a value") }, time.Now)
+	if err := sealed.Recall(t.Context()); err != nil {
+		t.Error(err)
+	}
 	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("another")
 	rotate := &statement.Credential{Action: statement.CredentialRotate, Name: "hf", Version: 2, Commitment: statement.Commitment(salt, "hf", 2, value)}
 	if err := sealed.MayChange(t.Context(), rotate, value, salt); !errors.Is(err, keyring.ErrSealed) {

@@ -275,10 +275,11 @@ func (v *vault) start(options ...func(*Config, *operation.Config)) {
 		Store: state, Journal: log, Issuer: issue, Halt: control, Consent: judge, Standing: book, LetIn: registry.LetIn,
 		Now: v.clock.Now, Logger: platformtest.Logger(),
 	}
+	values := token.New(v.tokens(state, sessions))
 	config := Config{
 		Self: v.self, Sinks: []identity.ID{v.ID(executor, "local")}, Clients: registry, Security: rules, Usage: usage.New(state, v.clock.Now),
 		Changes: changes, Desktop: desktop.New(v.clock.Now), Issuer: issue,
-		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: token.New(v.tokens(state, sessions)), Disclosure: disclosure.New(nil, state, v.clock.Now), Safe: safe.New(state, ring, v.clock.Now), Audit: v.audit, Digest: state.Digest,
+		Sessions: sessions, Standing: book, Consent: judge, Halt: control, Journal: log, Tokens: values, Disclosure: disclosure.New(nil, state, v.clock.Now), Safe: safe.New(state, ring, values.Release, v.clock.Now), Audit: v.audit, Digest: state.Digest,
 		Now: v.clock.Now, Logger: platformtest.Logger(), Version: "test",
 	}
 	for _, option := range options {

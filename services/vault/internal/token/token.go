@@ -92,8 +92,15 @@ type Values struct {
 
 	mu       sync.Mutex
 	sessions map[string]*holding
+	// released is what sinks were given of the stored credentials.
+	released struct {
+		sync.RWMutex
+		index
+	}
 	// total is how many bytes all sessions hold.
 	total atomic.Int64
+	// lookalikes counts the places that only looked like a reference of their session.
+	lookalikes atomic.Int64
 }
 
 // New returns a Values that holds nothing but what an earlier process left. References of different books have nothing in common.
@@ -107,6 +114,26 @@ func New(cfg Config) *Values {
 	}
 	v.started = v.cfg.Now()
 	return v
+}
+
+// released is the kind of a stored credential that was given to a sink, where it has no known form. Its reference brings nothing back.
+var released = kind{reference.Secret, "CREDENTIAL"}
+
+// minLine is how long a line is of a value with several that is looked for by itself, without a space in it.
+const minLine = 24
+
+// Release has a stored credential's value found in what any sink says from now on, in every session: the service that was given it may
+// print it to whoever asks.
+func (v *Values) Release(value []byte) {
+	v.released.Lock()
+	defer v.released.Unlock()
+	whole := strings.TrimSpace(string(value))
+	v.released.add(whole, released, maxLocal)
+	for from, to := range secret.Lines(whole) {
+		if line := strings.TrimSpace(whole[from:to]); len(line) >= minLine && !strings.ContainsAny(line, " \t") {
+			v.released.add(line, released, maxLocal)
+		}
+	}
 }
 
 // Result is texts with their values replaced, in their order.
@@ -137,7 +164,9 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	h := v.holding(ctx, session)
 	found := make([][]piece, len(texts))
 	for i, text := range texts {
-		found[i] = h.pieces(text, rest)
+		pieces, lookalikes := h.pieces(text, rest)
+		found[i] = pieces
+		v.lookalikes.Add(int64(lookalikes))
 		for j := range found[i] {
 			p := &found[i][j]
 			if p.issued {
@@ -175,7 +204,9 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	known := []*index{&local}
 	if origin == OriginSink {
 		// What the agent sent is its own affair: it is found again within one request.
-		known = append(known, &h.values)
+		v.released.RLock()
+		defer v.released.RUnlock()
+		known = append(known, &h.values, &v.released.index)
 	}
 	for i, pieces := range found {
 		var b strings.Builder
@@ -190,6 +221,9 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	}
 	return w.Result, nil
 }
+
+// Lookalikes is how many places only looked like a reference of their session, or were another's.
+func (v *Values) Lookalikes() int64 { return v.lookalikes.Load() }
 
 // Try replaces each value in a text for no session: nothing is kept, and the references stand for nothing.
 func (v *Values) Try(ctx context.Context, text string) (Result, error) {
@@ -301,7 +335,7 @@ func (w *writing) replacement(k kind, text string, number bool) string {
 	}
 	held := &Value{Reference: r, Origin: w.origin}
 	r.JSON = number && k.class == reference.PII
-	if len(text) <= maxValue && (w.origin == OriginSink || k.class == reference.PII) {
+	if len(text) <= maxValue && k != released && (w.origin == OriginSink || k.class == reference.PII) {
 		held.Text = strings.Clone(text) // a part of a text would keep all of it in memory
 	}
 	if !w.v.hold(w.h, held) {
@@ -349,11 +383,12 @@ type piece struct {
 	views  []view
 }
 
-// pieces cuts a text at the references that are this session's own: they stay as they are. Others are in rest's hands.
-func (h *holding) pieces(text string, rest func(string) string) (out []piece) {
+// pieces cuts a text at the references that are this session's own: they stay as they are. Others, and what looks like one, are in rest's
+// hands, and are counted.
+func (h *holding) pieces(text string, rest func(string) string) (out []piece, lookalikes int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	found, _ := reference.Scan(text, func(r reference.Reference) bool {
+	found, lookalikes := reference.Scan(text, func(r reference.Reference) bool {
 		held := h.byID[r.ID]
 		return held != nil && held.Class == r.Class && held.Type == r.Type
 	})
@@ -362,7 +397,7 @@ func (h *holding) pieces(text string, rest func(string) string) (out []piece) {
 		out = append(out, piece{text: rest(text[at:f.From])}, piece{text: text[f.From:f.To], issued: true})
 		at = f.To
 	}
-	return append(out, piece{text: rest(text[at:])})
+	return append(out, piece{text: rest(text[at:])}), lookalikes
 }
 
 var (

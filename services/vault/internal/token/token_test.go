@@ -2,8 +2,10 @@ package token
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -299,6 +301,52 @@ func TestTheVaultsOwnCredentials(t *testing.T) {
 	got := tokenise(t, b, "s", "it sent "+mine+" to me", mine[1:])
 	if strings.Contains(got[0], mine) || got[1] != mine[1:] {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestWhatWasReleasedIsFoundInEverySession: whatever it looks like, and by itself alone; its reference brings nothing back, and agents'
+// own texts do not show what is stored.
+func TestWhatWasReleasedIsFoundInEverySession(t *testing.T) {
+	b := New(Config{})
+	const odd, line = "correct-horse", "0123456789abcdefghij=VWXYZ"
+	if got := tokenise(t, b, "s", odd)[0]; got != odd {
+		t.Fatalf("before it is released: %q", got)
+	}
+	b.Release([]byte(odd + "\n"))
+	b.Release([]byte("{\n  \"type\": \"account\",\n" + line + "\n}"))
+	want := regexp.MustCompile(`^<\[\[SECRET:CREDENTIAL:\w+\]\]>$`)
+	for _, text := range []string{odd, line, base64.StdEncoding.EncodeToString([]byte("user:" + odd)), url.QueryEscape(line)} {
+		for _, session := range []string{"s", "other"} {
+			result, err := b.Tokenise(t.Context(), session, OriginSink, []string{"<" + text + ">"})
+			if err != nil || !want.MatchString(result.Texts[0]) || result.Secrets != 1 {
+				t.Errorf("%s: %q became %q, %v", session, text, result.Texts, err)
+			}
+		}
+	}
+	if got := tokenise(t, b, "s", `"type": "account",`)[0]; got != `"type": "account",` {
+		t.Errorf("a line of a file with a space in it: %q", got)
+	}
+	if said, err := b.Tokenise(t.Context(), "s", OriginAgent, []string{odd}); err != nil || said.Texts[0] != odd {
+		t.Errorf("the agent's own: %q, %v", said.Texts, err)
+	}
+	for _, held := range b.sessions["s"].byID {
+		if held.Text != "" {
+			t.Errorf("the session holds %q", held.Text)
+		}
+	}
+}
+
+// TestLookalikesAreCounted: what is misspelled, and what is another session's.
+func TestLookalikesAreCounted(t *testing.T) {
+	b := New(Config{})
+	ref := tokenise(t, b, "s", "password=hunter2-and-more")[0]
+	tokenise(t, b, "s", ref)
+	if n := b.Lookalikes(); n != 0 {
+		t.Errorf("%d of the session's own", n)
+	}
+	tokenise(t, b, "other", ref, "[[PII:EMAIL:tkn_x]] and [[SECRET:A:aaaaaaaaaaaaaaaa]]")
+	if n := b.Lookalikes(); n != 3 {
+		t.Errorf("%d look-alikes", n)
 	}
 }
 

@@ -175,17 +175,22 @@ the value that it got, and is listed.`,
 	return cmd
 }
 
-// held says which services run that got a value.
+// held says which services and servers got a value and may run with it still. What was put into a request is held by nobody.
 func (a *app) held(ctx context.Context, s *cli.Session, uses []*vaultv1.Use) {
 	list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
 	for _, u := range uses {
-		runs := err != nil || slices.ContainsFunc(list.GetServices(), func(one *executorv1.ServiceSummary) bool {
-			return one.GetServiceId() == u.GetService() && one.GetState() != executorv1.ServiceState_SERVICE_STATE_STOPPED
-		})
-		if runs {
-			a.Out.Printf("%s %s got version %d %s and may hold it still: durward stop %s\n", a.Out.Yellow("!"), clean.Visible(u.GetService()),
-				u.GetVersion(), a.ago(u.GetUsedAt()), clean.Visible(u.GetService()))
+		if strings.Contains(u.GetService(), "://") {
+			continue
 		}
+		at := slices.IndexFunc(list.GetServices(), func(one *executorv1.ServiceSummary) bool { return one.GetServiceId() == u.GetService() })
+		stop := "durward stop "
+		if err == nil && at < 0 {
+			stop = "durward server restart " // it is another's MCP server, of which egress alone knows whether it runs
+		} else if err == nil && list.GetServices()[at].GetState() == executorv1.ServiceState_SERVICE_STATE_STOPPED {
+			continue
+		}
+		a.Out.Printf("%s %s got version %d %s and may hold it still: %s%s\n", a.Out.Yellow("!"), clean.Visible(u.GetService()),
+			u.GetVersion(), a.ago(u.GetUsedAt()), stop, clean.Visible(u.GetService()))
 	}
 }
 
