@@ -61,14 +61,17 @@ func (w *world) doors() []door {
 	return open
 }
 
+// answerTime is how long a listener may take on a busy machine. No answer would be no refusal.
+const answerTime = 30 * time.Second
+
 // knock sends the request as it is written, under a Host header and further lines, and returns the status; 0: no answer.
 func (d door) knock(host string, lines ...string) int {
-	conn, err := net.DialTimeout("tcp", d.address, time.Second)
+	conn, err := net.DialTimeout("tcp", d.address, answerTime)
 	if err != nil {
 		return 0
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTime)); err != nil {
 		return 0
 	}
 	var b strings.Builder
