@@ -30,8 +30,21 @@ type Foreign struct {
 	Server, Name string
 	// Program is the digest of what is run.
 	Program [32]byte
+	// Reach is what the server can do where it runs, a line each.
+	Reach []string
 	// Check holds arguments, in their RFC 8785 form, to the pinned schema. Its error repeats nothing of them.
 	Check func(arguments []byte) error
+}
+
+// Subject is what a call of the tool acts on.
+func (f *Foreign) Subject() (*callv1.Subject, error) {
+	entry, err := canonical.Marshal(map[string]any{"server": f.Server, "program": canonical.FormatDigest(f.Program[:])})
+	return &callv1.Subject{Label: "MCP server " + f.Server, Entry: entry}, err
+}
+
+// Plan is what a person who decides ought to know of a call of the tool.
+func (f *Foreign) Plan() []string {
+	return append([]string{"call the tool " + f.Name + " of the MCP server " + f.Server + ", as it was accepted"}, f.Reach...)
 }
 
 // Separator stands between a server's id and its tool's name.

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"strings"
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -73,6 +74,29 @@ type Sandbox struct {
 	MemoryMiB int
 	CPU       float64
 	Processes int
+}
+
+// Reach is what the server can do where it runs, a line each, for a person who decides about a call.
+func (e Entry) Reach() []string {
+	switch {
+	case e.URL != "":
+		return []string{"the server is not on this host: the arguments leave it"}
+	case e.Sandbox.None:
+		return []string{"NO SANDBOX is around it: it can do what this user can"}
+	}
+	var out []string
+	for _, part := range []struct {
+		what string
+		list []string
+	}{{"it may write in ", e.Sandbox.Write}, {"it may read in ", e.Sandbox.Read}, {"it reaches ", e.Sandbox.Domains}} {
+		if len(part.list) > 0 {
+			out = append(out, part.what+strings.Join(part.list, ", "))
+		}
+	}
+	if len(e.Sandbox.Domains) == 0 {
+		out = append(out, "it has no network")
+	}
+	return out
 }
 
 // Timeouts bound a child: 30 s, 30 s and 10 min where the file says nothing.

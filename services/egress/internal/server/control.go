@@ -53,8 +53,7 @@ type Subjects struct{}
 // Subject implements sink.Subjects.
 func (Subjects) Subject(_ context.Context, tool contract.Tool, request proto.Message) (*callv1.Subject, error) {
 	if tool.Foreign != nil {
-		entry, err := canonical.Marshal(map[string]any{"server": tool.Foreign.Server, "program": canonical.FormatDigest(tool.Foreign.Program[:])})
-		return &callv1.Subject{Label: "MCP server " + tool.Foreign.Server, Entry: entry}, err
+		return tool.Foreign.Subject()
 	}
 	to, is, err := tool.Destination(request)
 	if err != nil {
@@ -73,7 +72,8 @@ func (Subjects) Subject(_ context.Context, tool contract.Tool, request proto.Mes
 // Found implements sink.Finder: what was sent is gone, and nothing here says how it ended.
 func (Subjects) Found(context.Context, string, string, []byte) string { return "sent or not sent" }
 
-// PreviewCall returns what a call would act on and do.
+// PreviewCall returns what a call would act on and do. What a call of another's server does the operator's program says itself, by its own
+// copy of what was accepted: to that it adds what is known here of where a URL leads.
 func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequest) (*executorv1.PreviewCallResponse, error) {
 	tool, request, out, err := c.Preview(r)
 	if err != nil {
@@ -82,16 +82,11 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if out.Subject, err = (Subjects{}).Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
-	if tool.Foreign != nil {
-		out.Plan = c.serverPlan(tool)
-	}
 	to, leads, err := tool.Destination(request)
 	if err != nil || !leads {
 		return out, err
 	}
-	if tool.Foreign != nil {
-		out.Plan = append(out.Plan, "its URL leads to "+to.String())
-	} else {
+	if tool.Foreign == nil {
 		out.Plan = requestPlan(tool, to)
 	}
 	switch verdict, by := c.cfg.Tools.domains().Judge(destination.Party{}, to); verdict {
@@ -109,33 +104,6 @@ func requestPlan(tool contract.Tool, to destination.Destination) []string {
 		return []string{"send this request to " + to.String() + ", whose name is looked up first, and follow no redirect"}
 	}
 	return []string{"send a request to " + to.String() + ", whose name is looked up first; redirects are followed to the same host and to listed ones"}
-}
-
-// serverPlan is what a person who decides ought to know of a call of another's tool.
-func (c *Control) serverPlan(tool contract.Tool) []string {
-	plan := []string{"call the tool " + tool.Foreign.Name + " of the MCP server " + tool.Foreign.Server + ", as it was accepted"}
-	p, there := c.cfg.Pinned.Lookup(tool.Foreign.Server)
-	switch {
-	case !there:
-		return append(plan, "it is refused all the same: the server is not in force")
-	case p.Entry.URL != "":
-		return append(plan, "the server is not on this host: the arguments leave it")
-	case p.Entry.Sandbox.None:
-		return append(plan, "NO SANDBOX is around it: it can do what this user can")
-	}
-	box := p.Entry.Sandbox
-	for _, part := range []struct {
-		what string
-		list []string
-	}{{"it may write in ", box.Write}, {"it may read in ", box.Read}, {"it reaches ", box.Domains}} {
-		if len(part.list) > 0 {
-			plan = append(plan, part.what+strings.Join(part.list, ", "))
-		}
-	}
-	if len(box.Domains) == 0 {
-		plan = append(plan, "it has no network")
-	}
-	return plan
 }
 
 // Halt implements the control side's: what runs of other people's servers stands still until Resume.

@@ -3,6 +3,7 @@ package approval
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -10,6 +11,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/statement"
 )
@@ -103,8 +105,12 @@ func (s Document) Lines(now time.Time) ([]Line, error) {
 	return out, nil
 }
 
-// keeper is the process that said what the entries are: the one that the statement is for, or the executor.
+// keeper is what said what the entries are: what the operator accepted, of servers' tools, or the process that the statement is for.
 func (s Document) keeper() string {
+	if st := s.Statement; st.Tool != nil && strings.HasPrefix(st.Tool.Source, contract.ServerSource("")) ||
+		len(st.Tools) > 0 && strings.HasPrefix(st.Tools[0].Source, contract.ServerSource("")) {
+		return downstream.LockFile
+	}
 	if id, err := identity.Parse(s.Statement.Audience); err == nil && id.Role() == optionsv1.Role_ROLE_EGRESS {
 		return "egress"
 	}

@@ -29,10 +29,14 @@ import (
 // runPatience is how long a start or stop may take: the catalog allows an hour for a start.
 const runPatience = 70 * time.Minute
 
-// Preview asks the sink itself what a call would act on and do.
+// Preview asks the sink itself what a call would act on and do, and believes it what this program does not know itself.
 func (s *Session) Preview(ctx context.Context, ref *callv1.ToolRef, arguments []byte) (*executorv1.PreviewCallResponse, error) {
 	tool, _ := contract.Lookup(ref.GetName()) // a sink knows no tool that there is not
-	return s.SinkOf(tool.Sink).PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
+	said, err := s.SinkOf(tool.Sink).PreviewCall(ctx, &executorv1.PreviewCallRequest{Tool: ref, Arguments: arguments})
+	if err != nil {
+		return nil, err
+	}
+	return approval.Preview(tool, arguments, said)
 }
 
 // Signer describes who signs. The sinks' identities are those that their certificates had to prove.

@@ -187,7 +187,7 @@ func (s *Servers) definitions(p *downstream.Pinned) ([]contract.Definition, erro
 			return nil, fmt.Errorf("the tool %s: %w", t.Name, err)
 		}
 		d := contract.Definition{
-			Foreign: contract.Foreign{Server: e.ID, Name: t.Name, Program: p.ProgramDigest, Check: func(arguments []byte) error {
+			Foreign: contract.Foreign{Server: e.ID, Name: t.Name, Program: p.ProgramDigest, Reach: e.Reach(), Check: func(arguments []byte) error {
 				return check(schema, arguments)
 			}},
 			Title: t.Title, Description: t.Description, Tier: t.Tier, Digest: t.Digest(e.ID),
