@@ -122,6 +122,7 @@ func openOthers(
 			values, err := released(ctx, vault, server.Entry.ID, []string{server.Entry.Bearer})
 			return values[server.Entry.Bearer], err
 		},
+		Ended: func(e child.End) { recordEnd(ctx, log, logger, e) },
 	})
 	o.Servers = inforce.Open(ctx, inforce.Config{
 		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Unconfined: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
@@ -188,6 +189,21 @@ func (o *others) Close() error {
 		o.local.Close()
 	}
 	return nil
+}
+
+// recordEnd records that a server's process is no more, and what it said last.
+func recordEnd(ctx context.Context, log process.Log, logger *slog.Logger, e child.End) {
+	principal, session, _ := strings.Cut(e.Principal, "/")
+	r := &auditv1.Record{Kind: auditv1.Kind_KIND_RULE, Time: timestamppb.Now(), Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
+		Action: "end", Summary: "the MCP server " + e.Server + " ended", Reason: e.Why, Principal: principal, Session: session,
+		Details: map[string]string{"server": e.Server, "stderr": e.Said},
+	}}
+	if !e.Wanted {
+		r.Status = auditv1.Status_STATUS_ERROR
+	}
+	if err := log.Spool(context.WithoutCancel(ctx), r); err != nil {
+		logger.Error("the end of a server could not be recorded", "server", e.Server, "error", err)
+	}
 }
 
 // recordVerdict records what a server reached, and what it was refused.

@@ -38,6 +38,19 @@ type Config struct {
 	// Remote judges and dials remote servers, and Bearer returns what each request to one carries; empty: nothing.
 	Remote http.RoundTripper
 	Bearer func(ctx context.Context, server *downstream.Pinned, principal string) (string, error)
+	// Ended hears of each process that is no more, but for those that end with the Manager; nil: nobody does. Close waits for it.
+	Ended func(End)
+}
+
+// End is the end of a server's process.
+type End struct {
+	Server, Principal string
+	// Why is a sentence; Wanted: Durward or a human ended it.
+	Why    string
+	Wanted bool
+	// Said is the last of what the process wrote to its standard error and logged: cleaned, at most maxSaid bytes, without the credentials
+	// that it was given.
+	Said string
 }
 
 // Error is why a call has no result. It names the server, and is safe to show.

@@ -206,6 +206,7 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		h.answer(id, text("once"))
 		h.send(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 	case "crash":
+		fmt.Fprintf(os.Stderr, "%s\x1b[31mI give up, with %s\n", strings.Repeat("x", 5000), os.Getenv("TOKEN"))
 		os.Exit(3)
 	case "mute":
 		h.out.Close()

@@ -65,6 +65,38 @@ func TestInstances(t *testing.T) {
 	}
 }
 
+// TestEndsAreTold: the end of a process is told once, with why and the last of what it said: cleaned, bounded, and without its credentials.
+func TestEndsAreTold(t *testing.T) {
+	t.Parallel()
+	crash := pinned("crash")
+	crash.Entry.Credentials = map[string]string{"TOKEN": "stored"}
+	ends := make(chan End, 1)
+	m := New(Config{Start: execute, Ended: func(e End) { ends <- e }, Env: func(ctx context.Context, server *downstream.Pinned, principal string) (map[string]string, error) {
+		env, err := environment(ctx, server, principal)
+		env["TOKEN"] = "of-the-vault"
+		return env, err
+	}})
+	m.Set([]downstream.Pinned{crash, pinned("good")})
+	t.Cleanup(m.Close)
+	_, _ = call(m, "crash") // it ends
+	e := <-ends
+	if e.Server != "crash" || e.Principal != "agent" || e.Why != "it ended: exit status 3" || e.Wanted {
+		t.Errorf("%+v", e)
+	}
+	if len(e.Said) > maxSaid || !strings.HasPrefix(e.Said, "xxx") || !strings.HasSuffix(e.Said, "I give up, with [credential]") || strings.ContainsRune(e.Said, 0x1b) {
+		t.Errorf("it said %q", e.Said)
+	}
+	if _, err := call(m, "good"); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Restart("good"); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-ends; e.Server != "good" || !e.Wanted || e.Why != errRestart.Error() || e.Said != "" {
+		t.Errorf("a restart: %+v", e)
+	}
+}
+
 // TestCrashes: a server that ends is started again, later each time, and not for ever. Every call that waits ends with the reason.
 func TestCrashes(t *testing.T) {
 	t.Parallel()

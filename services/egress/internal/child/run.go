@@ -40,6 +40,9 @@ type run struct {
 	// The manager's mu guards these.
 	process *Process
 	exited  chan struct{}
+	// begun is how much the instance had written before, and secrets are the credentials that it was given.
+	begun   int
+	secrets []string
 	// flights ends with the run, or with a panic: the calls in flight.
 	flights     context.Context
 	endFlights  context.CancelCauseFunc
@@ -111,7 +114,20 @@ func (r *run) live() {
 		kill := time.AfterFunc(grace, r.process.Kill)
 		<-r.exited
 		kill.Stop()
+		r.tell()
 	}
+}
+
+// tell says that the process is no more.
+func (r *run) tell() {
+	why := context.Cause(r.ctx)
+	if r.manager.Ended == nil || errors.Is(why, errClosed) {
+		return
+	}
+	r.manager.Ended(End{
+		Server: r.instance.server, Principal: r.instance.principal, Why: why.Error(), Said: r.instance.log.since(r.begun, r.secrets),
+		Wanted: slices.Contains([]error{errFrozen, errReplaced, errRestart, errIdle, errEvicted}, why),
+	})
 }
 
 // open starts what there is to start, speaks to it, and compares its tools.
@@ -160,6 +176,12 @@ func (r *run) transport() (mcp.Transport, error) {
 			return nil, err
 		}
 	}
+	for variable := range r.server.Entry.Credentials {
+		if value := env[variable]; value != "" {
+			r.secrets = append(r.secrets, value)
+		}
+	}
+	r.begun = r.instance.log.length()
 	process, err := m.Start(r.ctx, r.server, principal, env)
 	if err != nil {
 		return nil, fmt.Errorf("it does not start: %w", err)
