@@ -346,6 +346,9 @@ func (s server) checkTools(e *Entry) *placed {
 			if r := Role(role); r != RoleURL && r != RolePath || !strings.HasPrefix(pointer, "/") || strings.Count(pointer, "/") > 1 {
 				return wrong("a role is written as /ARGUMENT: url or /ARGUMENT: path", "tools", "roles", tool, pointer)
 			}
+			if Role(role) == RolePath && e.Sandbox.None {
+				return wrong("nothing holds a path where sandbox is none: leave the role out, or have a sandbox", "tools", "roles", tool, pointer)
+			}
 			e.Roles[tool][pointer] = Role(role)
 		}
 	}

@@ -99,6 +99,13 @@ func TestReadFileRefuses(t *testing.T) {
 			t.Errorf("%s: %v\nwant %s", name, err, c.want)
 		}
 	}
+	free := "servers:\n  - id: a\n    program: {path: /bin/a}\n    sandbox: {none: true}\n    tools:\n      roles: {read: {/file: ROLE}}\n"
+	if _, err := downstream.ReadFile("servers.yaml", []byte(strings.Replace(free, "ROLE", "url", 1))); err != nil {
+		t.Error(err)
+	}
+	if _, err := downstream.ReadFile("servers.yaml", []byte(strings.Replace(free, "ROLE", "path", 1))); err == nil || !strings.Contains(err.Error(), "nothing holds a path") {
+		t.Errorf("a path that no sandbox holds: %v", err)
+	}
 	var many strings.Builder
 	many.WriteString("servers:\n")
 	for i := range 21 {
