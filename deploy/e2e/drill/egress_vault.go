@@ -2,6 +2,7 @@ package drill
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -21,6 +22,7 @@ func egressVaultLines() []Line {
 	egress := func(guards string) map[string]string { return map[string]string{harness.Egress: guards} }
 	return []Line{
 		{"egress-without-vault", egress("redeem"), fetchWithoutVault},
+		{"egress-ended-standing", egress("ended,uses"), requestEnded},
 		// The hostile vault stays from here on.
 		{"egress-no-human", egress("statement"), requestNoHuman},
 		{"egress-other-request", egress("arguments,subject,statement"), otherRequest},
@@ -45,7 +47,53 @@ func fetchWithoutVault(w *world) (trials, effects int) {
 			break
 		}
 	}
+	w.h.StartProcess(harness.Vault)
+	w.awaitAll()
+	return trials, effects
+}
+
+// requestEnded has a human end what a session may send, by durward and at the vault, which is in hostile hands from then on.
+func requestEnded(w *world) (trials, effects int) {
+	const path = "/ended"
+	arguments := w.post(path)
+	digest := canonical.Digest(arguments)
+	s := w.openKeyed().agentSession
+	write := func(kind statement.Kind) *statement.Statement {
+		st, once := w.standingStatement(kind, s, "cli", time.Hour), w.requestStatement(arguments)
+		st.Audience, st.Epoch = once.Audience, once.Epoch
+		if kind == statement.KindScope {
+			st.Tools, st.Uses, st.SubjectDigests = []statement.Tool{*once.Tool}, 100, []string{once.SubjectDigest}
+			st.Free = []string{"/body", "/method", "/url"}
+		}
+		return st
+	}
+	use := func(st *statement.Statement, signed []*callv1.HumanStatement) {
+		g := w.standingGrant(st, aim{"http_request", ""}, st.Kind == statement.KindDangerous, signed...)
+		g.ArgumentsDigest = digest[:]
+		w.issueRequest(arguments, g)
+	}
+	scope, danger := write(statement.KindScope), write(statement.KindDangerous)
+	ended := map[*statement.Statement][]*callv1.HumanStatement{scope: w.signBoth(scope, w.signer), danger: w.signBoth(danger, w.signer)}
+	w.must(w.grantScope(ended[scope][0]))
+	w.must(w.enable(ended[danger][0], w.signer))
+	w.h.Durward("dangerous", "disable")
+	w.h.Durward("standing", "revoke", "--all")
 	w.takeVault()
+	genuine := 0
+	for _, st := range []*statement.Statement{scope, danger} {
+		for range 10 {
+			trials++
+			use(st, ended[st])
+			if effects = w.out.requests(path) - genuine; w.caught(effects) {
+				return trials, effects
+			}
+		}
+		another := write(st.Kind)
+		use(another, w.signBoth(another, w.signer))
+		if genuine++; w.out.requests(path) != genuine+effects {
+			w.t.Fatalf("a %s statement that did not end has no effect, so that an end proves nothing", st.Kind)
+		}
+	}
 	return trials, effects
 }
 

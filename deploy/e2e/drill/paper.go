@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/pem"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,24 +169,34 @@ func (w *world) takeVault() {
 	if w.fake != nil {
 		return
 	}
-	if p := w.h.Process(harness.Vault); p.Running() {
+	fake := &fakeVault{epoch: 1}
+	w.serveAs(harness.Vault, func(server grpc.ServiceRegistrar) {
+		vaultv1.RegisterRedeemServiceServer(server, fake)
+		vaultv1.RegisterCheckServiceServer(server, fake)
+	})
+	w.fake = fake
+	w.settle()
+}
+
+// serveAs ends a process and serves in its place, with its certificate and key at its address, until stop or the drill's end.
+func (w *world) serveAs(role string, register func(grpc.ServiceRegistrar)) (stop func()) {
+	w.t.Helper()
+	if p := w.h.Process(role); p.Running() {
 		p.Kill()
 	}
-	server := rpc.NewServer(rpc.ServerConfig{Identity: w.source(harness.Vault), Logger: slog.New(slog.DiscardHandler)})
-	fake := &fakeVault{epoch: 1}
-	vaultv1.RegisterRedeemServiceServer(grpc.ServiceRegistrar(server), fake)
-	vaultv1.RegisterCheckServiceServer(grpc.ServiceRegistrar(server), fake)
-	listener, err := rpc.Listen(w.h.Address(harness.Vault), false)
+	server := rpc.NewServer(rpc.ServerConfig{Identity: w.source(role), Logger: slog.New(slog.DiscardHandler)})
+	register(server)
+	listener, err := rpc.Listen(w.h.Address(role), false)
 	w.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener) }()
-	w.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-served; err != nil {
-			w.t.Errorf("the hostile vault: %v", err)
+			w.t.Errorf("the hostile %s: %v", role, err)
 		}
 	})
-	w.fake = fake
-	w.settle()
+	w.t.Cleanup(stop)
+	return stop
 }

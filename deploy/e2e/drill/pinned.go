@@ -38,6 +38,8 @@ func pinnedLines() []Line {
 		{"servers-unpinned", egress("required,permit,one-call"), unpinned},
 		{"servers-other-call", egress("tool,arguments,subject,statement,redeem"), otherCall},
 		{"servers-again", egress("redeem,spent"), calledAgain},
+		{"servers-hostile-egress", map[string]string{harness.Vault: "accepted", harness.Gateway: "accepted"}, hostileAnnounces},
+		{"servers-false-preview", nil, falsePreview}, // its control believes egress outright
 	}
 }
 
