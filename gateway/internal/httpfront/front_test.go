@@ -196,7 +196,7 @@ func TestSessionsThatOpenWhileItCloses(t *testing.T) {
 // Nobody who is turned away leaves a span that could push out another's, whatever was asked for.
 func TestWhoIsTurnedAwayIsNotTraced(t *testing.T) {
 	ratio := 1.0
-	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: Methods()})
+	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, Lifetime: func() (from, until time.Time) { return time.Now(), time.Now() }, Methods: Methods()})
 	if err != nil {
 		t.Fatal(err)
 	}

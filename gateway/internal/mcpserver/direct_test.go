@@ -445,7 +445,7 @@ func TestAnswersAtOnceAreCountedAndTraced(t *testing.T) {
 	for i, throughSDK := range []bool{false, true} {
 		ratio := 1.0
 		watched, err := telemetry.Open(telemetry.Config{
-			Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: httpfront.Methods(),
+			Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, Lifetime: func() (from, until time.Time) { return time.Now(), time.Now() }, Methods: httpfront.Methods(),
 		})
 		must(t, err)
 		t.Cleanup(watched.Close)

@@ -20,7 +20,7 @@ func open(t *testing.T, ratio float64) (*metrics.Metrics, func(path string) stri
 	t.Helper()
 	methods := []string{"tools/call", "tools/list"}
 	seen, err := telemetry.Open(telemetry.Config{
-		Service: "gateway", Version: "v1", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now, Methods: methods,
+		Service: "gateway", Version: "v1", Settings: config.Telemetry{SampleRatio: &ratio}, Lifetime: func() (from, until time.Time) { return time.Now(), time.Now() }, Methods: methods,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestNil(t *testing.T) {
 // BenchmarkRequest is what a read costs that is counted and not traced.
 func BenchmarkRequest(b *testing.B) {
 	ratio := 0.0
-	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, NotAfter: time.Now})
+	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, Lifetime: func() (from, until time.Time) { return time.Now(), time.Now() }})
 	if err != nil {
 		b.Fatal(err)
 	}
