@@ -186,6 +186,15 @@ func TestAnothersServer(t *testing.T) {
 	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" {
 		t.Errorf("after a restart: %s", e.Raw)
 	}
+	harness.Eventually(t, "the log tells of its end", func() error {
+		for _, r := range h.Records(&auditv1.SearchRecordsRequest{Writer: harness.Egress, Kinds: []auditv1.Kind{auditv1.Kind_KIND_RULE}, Limit: 100}) {
+			b := r.GetRecord().GetBody()
+			if b.GetDetails()["server"] == "notes" && b.GetReason() == "a human restarted it" && b.GetPrincipal() == "agent" && strings.Contains(b.GetDetails()["stderr"], "the notes are open") {
+				return nil
+			}
+		}
+		return errors.New("it has no record of it")
+	})
 	h.Durward("panic")
 	if h.DurwardJSON(&status, "server", "status"); len(status.Servers) != 1 || status.Servers[0].State != "frozen" {
 		t.Errorf("after a panic: %+v", status)

@@ -79,7 +79,8 @@ func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores
 		local = append(local, `"`+p.Listener.Addr().String()+`"`)
 	}
 	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: ["+strings.Join(local, ", ")+"]\n", 1))
-	token := h.AddClient("agent")
+	token, driver := h.AddClient("agent"), h.AddClient("driver")
+	h.WriteFile("config/clients.yaml", strings.Replace(h.ReadFile("config/clients.yaml"), "- id: driver\n", "- id: driver\n    may: [browser__browser_navigate]\n", 1))
 	// Egress alone has another /etc/hosts, in a mount namespace of its own.
 	hosts := h.Path("hosts")
 	h.WriteFile("hosts", "127.0.0.1 docs.example\n")
@@ -228,6 +229,15 @@ func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores
 	harness.Eventually(t, "the link leads somewhere with its site in the entry", func() error {
 		if other.asked.Load() == before {
 			return errors.New("it was not asked")
+		}
+		return nil
+	})
+
+	// The inspector drives it too, as it does the other servers in TestServersListed.
+	i := inspector{t: t, node: node(t), home: t.TempDir(), target: []string{h.MCPURL(), "--transport", "http", "--header", "Authorization: Bearer " + driver}}
+	harness.Eventually(t, "the inspector opens a page", func() error {
+		if e := harness.CheckResult(t, nil, i.Call("browser__browser_navigate", map[string]any{"url": site.named() + "/"})()); e.Status != "ok" {
+			return fmt.Errorf("%s", e.Raw)
 		}
 		return nil
 	})

@@ -56,10 +56,11 @@ var setOfItsOwn = []string{"files__read_text_file", "files__list_directory", "me
 func TestServersListed(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
-	before, all, set, paged := h.AddClient("before"), h.AddClient("all"), h.AddClient("set"), h.AddClient("paged")
+	before, all, set, paged, driver := h.AddClient("before"), h.AddClient("all"), h.AddClient("set"), h.AddClient("paged"), h.AddClient("driver")
 	h.WriteFile("config/gateway.yaml", h.ReadFile("config/gateway.yaml")+"pages: [paged]\n")
 	clients := h.ReadFile("config/clients.yaml")
-	h.WriteFile("config/clients.yaml", strings.Replace(clients, "- id: set\n", "- id: set\n    may: ["+strings.Join(setOfItsOwn, ", ")+"]\n", 1))
+	clients = strings.Replace(clients, "- id: set\n", "- id: set\n    may: ["+strings.Join(setOfItsOwn, ", ")+"]\n", 1)
+	h.WriteFile("config/clients.yaml", strings.Replace(clients, "- id: driver\n", "- id: driver\n    may: [files__read_text_file, memory__read_graph, everything__echo]\n", 1))
 	h.StartAll()
 	docs := t.TempDir()
 	hello := filepath.Join(docs, "hello.txt")
@@ -76,7 +77,7 @@ func TestServersListed(t *testing.T) {
 	}{
 		{"@modelcontextprotocol/server-filesystem", "files", []string{docs}, []string{"--allow-read", docs, "--read", "read_text_file", "--read", "list_directory"}},
 		{"@modelcontextprotocol/server-memory", "memory", nil, []string{"--env", "MEMORY_FILE_PATH=/data/memory.jsonl", "--read", "read_graph"}},
-		{"@modelcontextprotocol/server-everything", "everything", nil, nil},
+		{"@modelcontextprotocol/server-everything", "everything", nil, []string{"--read", "echo"}},
 		{"@playwright/mcp", "browser", []string{"--headless", "--isolated", "--output-dir", "/data"}, []string{"--yes-publisher"}},
 	} {
 		p := dependency(t, server.name)
@@ -141,12 +142,13 @@ func TestServersListed(t *testing.T) {
 	}
 	t.Logf("| listed | tools | bytes | tokens, at %d bytes each |\n|---|---|---|---|\n%s", perToken, &report)
 
-	says := func(t *testing.T, result *mcp.CallToolResult) {
+	answers := func(t *testing.T, result *mcp.CallToolResult, want string) {
 		t.Helper()
-		if e := harness.CheckResult(t, nil, result); e.Status != "ok" || !strings.Contains(string(e.Raw), "hello there") {
+		if e := harness.CheckResult(t, nil, result); e.Status != "ok" || !strings.Contains(string(e.Raw), want) {
 			t.Errorf("the server's tool says %s", e.Raw)
 		}
 	}
+	says := func(t *testing.T, result *mcp.CallToolResult) { t.Helper(); answers(t, result, "hello there") }
 	has := func(t *testing.T, tools []*mcp.Tool) {
 		t.Helper()
 		if !slices.ContainsFunc(tools, func(tool *mcp.Tool) bool { return tool.Name == "files__read_text_file" }) {
@@ -156,7 +158,7 @@ func TestServersListed(t *testing.T) {
 	path := map[string]any{"path": hello}
 	for _, era := range []string{"", "auto", "modern"} {
 		t.Run(strings.TrimSpace("inspector "+era), func(t *testing.T) {
-			i := inspector{t: t, node: node(t), home: t.TempDir(), target: []string{h.MCPURL(), "--transport", "http", "--header", "Authorization: Bearer " + set}}
+			i := inspector{t: t, node: node(t), home: t.TempDir(), target: []string{h.MCPURL(), "--transport", "http", "--header", "Authorization: Bearer " + driver}}
 			if era != "" {
 				i.target = append(i.target, "--protocol-era", era)
 			}
@@ -166,6 +168,8 @@ func TestServersListed(t *testing.T) {
 			}
 			has(t, list.Tools)
 			says(t, i.Call("files__read_text_file", path)())
+			answers(t, i.Call("memory__read_graph", map[string]any{})(), "entities")
+			answers(t, i.Call("everything__echo", map[string]any{"message": "to be said again"})(), "to be said again")
 		})
 	}
 	for _, era := range []string{"legacy", "auto"} {

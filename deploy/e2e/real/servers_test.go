@@ -86,6 +86,10 @@ func TestServersOfOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	linked := filepath.Join(docs, "linked.txt")
+	if err := os.Symlink(outside, linked); err != nil {
+		t.Fatal(err)
+	}
 	lines := walk(t)
 	if up := lines[0]; !slices.Equal(up[:2], []string{"up", "--development"}) || !slices.Contains(lines[1], locked(t, "filesystem")) {
 		t.Fatalf("README starts with %q and %q", up, lines[1])
@@ -151,7 +155,7 @@ func TestServersOfOthers(t *testing.T) {
 	if text, err := os.ReadFile(written); err != nil || string(text) != "by an agent" {
 		t.Errorf("what was approved wrote %q, %v", text, err)
 	}
-	for _, path := range []string{outside, "/etc/passwd", filepath.Join(docs, "..", "..", "..", "etc", "passwd"), h.Path("keys", "operator_ed25519")} {
+	for _, path := range []string{outside, linked, "/etc/passwd", filepath.Join(docs, "..", "..", "..", "etc", "passwd"), h.Path("keys", "operator_ed25519")} {
 		if e := ask("error", "files__read_text_file", map[string]any{"path": path}, ""); strings.Contains(string(e.Raw), "not for agents") {
 			t.Errorf("%s was read: %s", path, e.Raw)
 		}

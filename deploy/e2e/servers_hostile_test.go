@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"durward.internal/deploy/e2e/harness"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/downstream"
+)
+
+// TestHostileServers: each server that says what none may ends in one clear error of its own name, through everything that stands between it
+// and an agent, and a neighbour goes on. The servers are what egress' own tests have: one program, which is as bad as HOSTILE says.
+func TestHostileServers(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Egress: true})
+	program := h.Path("hostile")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "durward.internal/services/egress/internal/child")
+	build.Dir = harness.Root(t)
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	hostile := []struct{ server, status, says string }{
+		{"line", "error", "it sent a message of more than 4 MiB"},
+		{"endless", "error", "it did not answer within 2s"},
+		{"wrong-id", "error", "it did not answer within 2s"},
+		{"deep", "error", "nested more than 32 deep"},
+		{"number", "error", "the number 1e99999999, which is out of range"},
+		{"error", "error", "it answered with the error -32000: red gnp.exe"},
+		{"twice", "error", "it lists the tool"},
+		{"changed", "error", "is not what was accepted"},
+		{"crash", "error", "it ended: exit status 3"},
+		{"duplicate", "ok", "first"},
+		{"escapes", "ok", "red gnp.exe"},
+	}
+	echo := []downstream.Tool{{Name: "echo", Description: "says it again", Tier: optionsv1.Tier_TIER_READ, Input: json.RawMessage(`{"type":"object"}`)}}
+	text, tools := "servers:\n", map[string][]downstream.Tool{}
+	entry := func(id, more string) {
+		text += fmt.Sprintf("  - id: %s\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {HOSTILE: %s}\n    tools: {read: [echo]}\n%s",
+			id, program, strings.ReplaceAll(id, "-", " "), more)
+		tools[id] = echo
+	}
+	entry("good", "")
+	for _, one := range hostile {
+		if strings.Contains(one.says, "within 2s") {
+			entry(one.server, "    timeouts: {call: 2s}\n")
+		} else {
+			entry(one.server, "")
+		}
+	}
+	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.WriteFile("config/servers.yaml", text)
+	h.WriteFile("config/servers.lock", harness.Accepted(t, text, tools, h.Operator, signer))
+	token := h.AddClient("agent")
+	h.StartAll()
+	agent := h.Connect(token)
+	neighbour := func(after string) {
+		t.Helper()
+		if e := agent.Ask("good__echo", map[string]any{"mode": "good"}); e.Status != "ok" {
+			t.Fatalf("after %s a neighbour says %s", after, e.Raw)
+		}
+	}
+	neighbour("nothing")
+	for _, one := range hostile {
+		e := agent.Call(one.server+"__echo", map[string]any{})
+		if raw := string(e.Raw); e.Status != one.status || !strings.Contains(raw, one.says) || strings.Contains(raw, `\u001b`) ||
+			one.status == "error" && !strings.Contains(e.Error.Message, "the server "+one.server+": ") {
+			t.Errorf("%s: it is %s, want %s with %q: %.2000s", one.server, e.Status, one.status, one.says, raw)
+		}
+		neighbour(one.server)
+	}
+}
