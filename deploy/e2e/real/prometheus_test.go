@@ -97,7 +97,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
+		_ = cmd.Wait() // it was killed
 		if t.Failed() {
 			t.Logf("Prometheus said:\n%s", said.String())
 		}

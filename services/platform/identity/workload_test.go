@@ -22,7 +22,7 @@ func from(t *testing.T, kit *platformtest.Kit, address string) (*identity.Source
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) { // what is awaited is in two other processes
 		if time.Now().After(end) {
 			t.Fatalf("not within 30 s: %s", what)
 		}

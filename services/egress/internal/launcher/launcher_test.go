@@ -297,5 +297,5 @@ func TestAnOrderThatFails(t *testing.T) {
 		t.Errorf("it is frozen: %v", err)
 	}
 	p.Kill()
-	_ = p.Wait()
+	_ = p.Wait() // it was killed
 }
