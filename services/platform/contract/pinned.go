@@ -54,7 +54,12 @@ const Separator = "__"
 func ServerTool(server, tool string) string { return server + Separator + tool }
 
 // ServerSource is where a server's tools are from.
-func ServerSource(server string) string { return "mcp:" + server }
+func ServerSource(server string) string { return serverSource + server }
+
+// IsServerSource reports whether a source is another's MCP server.
+func IsServerSource(source string) bool { return strings.HasPrefix(source, serverSource) }
+
+const serverSource = "mcp:"
 
 // What a server offers beside tools is pinned as a tool whose name has a dot, which no tool's own name has.
 const (

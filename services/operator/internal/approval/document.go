@@ -3,7 +3,6 @@ package approval
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -107,8 +106,7 @@ func (s Document) Lines(now time.Time) ([]Line, error) {
 
 // keeper is what said what the entries are: what the operator accepted, of servers' tools, or the process that the statement is for.
 func (s Document) keeper() string {
-	if st := s.Statement; st.Tool != nil && strings.HasPrefix(st.Tool.Source, contract.ServerSource("")) ||
-		len(st.Tools) > 0 && strings.HasPrefix(st.Tools[0].Source, contract.ServerSource("")) {
+	if st := s.Statement; st.Tool != nil && contract.IsServerSource(st.Tool.Source) || len(st.Tools) > 0 && contract.IsServerSource(st.Tools[0].Source) {
 		return downstream.LockFile
 	}
 	if id, err := identity.Parse(s.Statement.Audience); err == nil && id.Role() == optionsv1.Role_ROLE_EGRESS {

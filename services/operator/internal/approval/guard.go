@@ -6,7 +6,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 )
 
-// The guards have twins in deploy/e2e/weak, with which drills show what happens without it.
+// The guards have twins in deploy/e2e/weak, with which drills show what happens without them.
 
 // folded is text of somebody else's without the padding that would lay out a text of its own.
 func folded(text string) string { return strings.Join(strings.Fields(text), " ") }

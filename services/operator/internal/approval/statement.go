@@ -98,7 +98,7 @@ func CallOf(op *vaultv1.Operation) (Call, error) {
 	if err == nil && (statement.ToolOf(call.Tool.Ref()) != statement.ToolOf(op.GetTool()) || call.Tool.Tier != op.GetTier()) {
 		err = ErrTool
 	}
-	if errors.Is(err, ErrTool) && strings.HasPrefix(op.GetTool().GetSource(), contract.ServerSource("")) {
+	if errors.Is(err, ErrTool) && contract.IsServerSource(op.GetTool().GetSource()) {
 		err = errServerTool{}
 	}
 	if err != nil {

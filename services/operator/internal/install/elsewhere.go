@@ -42,8 +42,8 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 	}
 	var out []installdir.Certificate
 	for _, name := range names {
-		if c, is := supplied(root, name); is {
-			out = append(out, c)
+		if api := installdir.WorkloadAPI(settingsFile(root, name)); api != "" {
+			out = append(out, installdir.Supplied(name, api, healthAddress(root, name)))
 			continue
 		}
 		c := installdir.Certificate{Role: name}
@@ -61,19 +61,20 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 	return out, nil
 }
 
-// supplied reports whether a process has its certificate from a Workload API, and what it says of it.
-func supplied(root, name string) (installdir.Certificate, bool) {
-	file := filepath.Join(root, etc, name+".yaml")
+func settingsFile(root, name string) string { return filepath.Join(root, etc, name+".yaml") }
+
+// healthAddress is where a process says how it is, for one who holds it to its user; "": its file does not say.
+func healthAddress(root, name string) string {
 	var cfg struct {
 		Health string `yaml:"health_listen"`
 	}
-	if raw, err := os.ReadFile(file); err != nil || yaml.Unmarshal(raw, &cfg) != nil {
-		return installdir.Certificate{}, false
+	if raw, err := os.ReadFile(settingsFile(root, name)); err != nil || yaml.Unmarshal(raw, &cfg) != nil {
+		return ""
 	}
 	if u, err := config.ParseUnix(cfg.Health); err == nil {
-		cfg.Health = config.Unix{Path: u.Path, Users: []string{User(name)}}.String()
+		return config.Unix{Path: u.Path, Users: []string{User(name)}}.String()
 	}
-	return installdir.Supplied(name, file, cfg.Health)
+	return cfg.Health
 }
 
 // late returns why a certificate that nobody here renews needs another.

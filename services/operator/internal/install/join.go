@@ -192,7 +192,7 @@ func Renew(root string, now time.Time, all bool) ([]Renewal, error) {
 	var out []Renewal
 	var problems []error
 	for _, name := range names {
-		if _, is := supplied(root, name); is {
+		if installdir.WorkloadAPI(settingsFile(root, name)) != "" {
 			continue
 		}
 		r, err := renew(root, ca, name, now, all)

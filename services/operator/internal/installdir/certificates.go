@@ -71,8 +71,8 @@ func (h Home) Certificates() []Certificate {
 	}
 	var out []Certificate
 	for _, role := range roles {
-		if c, supplied := Supplied(role, h.Config(role), cfg.Health.Of(role)); supplied {
-			out = append(out, c)
+		if api := WorkloadAPI(h.Config(role)); api != "" {
+			out = append(out, Supplied(role, api, cfg.Health.Of(role)))
 			continue
 		}
 		c := Certificate{Role: role}
@@ -100,13 +100,17 @@ func (h Home) Certificates() []Certificate {
 	return out
 }
 
-// Supplied reports whether a process, by its configuration file, has its certificate from a Workload API, and what it says of it: it alone
-// can ask there.
-func Supplied(role, file, address string) (Certificate, bool) {
+// WorkloadAPI returns where a process has its certificate from, by its configuration file; "": not from a Workload API.
+func WorkloadAPI(file string) string {
 	var cfg struct{ TLS config.OwnTLS }
-	if raw, err := os.ReadFile(file); err != nil || yaml.Unmarshal(raw, &cfg) != nil || cfg.TLS.WorkloadAPI == "" {
-		return Certificate{}, false
+	if raw, err := os.ReadFile(file); err != nil || yaml.Unmarshal(raw, &cfg) != nil {
+		return ""
 	}
+	return cfg.TLS.WorkloadAPI
+}
+
+// Supplied is the certificate that a process has from a Workload API, as it says itself on its health address: it alone can ask there.
+func Supplied(role, api, address string) Certificate {
 	c := Certificate{Role: role}
 	if id, err := ProcessIdentity(role, ""); err == nil {
 		c.Identity = id.String()
@@ -115,9 +119,9 @@ func Supplied(role, file, address string) (Certificate, bool) {
 	c.NotBefore = time.Unix(int64(metrics["durward_certificate_start_timestamp_seconds"]), 0).UTC()
 	c.NotAfter = time.Unix(int64(metrics["durward_certificate_expiry_timestamp_seconds"]), 0).UTC()
 	if err != nil {
-		c.Problem = "it comes from " + cfg.TLS.WorkloadAPI + ", and the process does not answer"
+		c.Problem = "it comes from " + api + ", and the process does not answer"
 	}
-	return c, true
+	return c
 }
 
 // RenewCertificates issues a new leaf to every role whose leaf has reached half its life at now, or to all when all is set,
@@ -135,7 +139,7 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 		if err != nil {
 			return renewed, err
 		}
-		if _, supplied := Supplied(c.Role, h.Config(c.Role), ""); supplied || !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
+		if WorkloadAPI(h.Config(c.Role)) != "" || !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
 			continue
 		}
 		if err := h.issue(ca, c.Role, id); err != nil {

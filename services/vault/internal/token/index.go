@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -55,6 +56,16 @@ func (x *index) add(text string, of kind, most int) bool {
 	x.may[h>>6] |= 1 << (h & 63)
 	x.count++
 	return true
+}
+
+// clone is an index of its own: what is added to it is not in x.
+func (x *index) clone() *index {
+	c := *x
+	c.values = maps.Clone(x.values)
+	for key, bucket := range c.values {
+		c.values[key] = slices.Clip(bucket)
+	}
+	return &c
 }
 
 // stride is after how many bytes find looks whether its caller still waits: a hostile text takes a few milliseconds for so many.

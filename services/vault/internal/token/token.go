@@ -92,11 +92,10 @@ type Values struct {
 
 	mu       sync.Mutex
 	sessions map[string]*holding
-	// released is what sinks were given of the stored credentials.
-	released struct {
-		sync.RWMutex
-		index
-	}
+	// released is what sinks were given of the stored credentials. Each that is new makes another index: who looks through a text holds
+	// up nobody who is given one. releasing is held meanwhile.
+	released  atomic.Pointer[index]
+	releasing sync.Mutex
 	// total is how many bytes all sessions hold.
 	total atomic.Int64
 	// lookalikes counts the places that only looked like a reference of their session.
@@ -106,6 +105,7 @@ type Values struct {
 // New returns a Values that holds nothing but what an earlier process left. References of different books have nothing in common.
 func New(cfg Config) *Values {
 	v := &Values{cfg: cfg, sessions: map[string]*holding{}}
+	v.released.Store(&index{})
 	if v.cfg.Now == nil {
 		v.cfg.Now = time.Now
 	}
@@ -125,15 +125,17 @@ const minLine = 24
 // Release has a stored credential's value found in what any sink says from now on, in every session: the service that was given it may
 // print it to whoever asks.
 func (v *Values) Release(value []byte) {
-	v.released.Lock()
-	defer v.released.Unlock()
+	v.releasing.Lock()
+	defer v.releasing.Unlock()
+	next := v.released.Load().clone()
 	whole := strings.TrimSpace(string(value))
-	v.released.add(whole, released, maxLocal)
+	next.add(whole, released, maxLocal)
 	for from, to := range secret.Lines(whole) {
 		if line := strings.TrimSpace(whole[from:to]); len(line) >= minLine && !strings.ContainsAny(line, " \t") {
-			v.released.add(line, released, maxLocal)
+			next.add(line, released, maxLocal)
 		}
 	}
+	v.released.Store(next)
 }
 
 // Result is texts with their values replaced, in their order.
@@ -204,9 +206,7 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	known := []*index{&local}
 	if origin == OriginSink {
 		// What the agent sent is its own affair: it is found again within one request.
-		v.released.RLock()
-		defer v.released.RUnlock()
-		known = append(known, &h.values, &v.released.index)
+		known = append(known, &h.values, v.released.Load())
 	}
 	for i, pieces := range found {
 		var b strings.Builder
