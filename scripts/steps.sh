@@ -47,7 +47,8 @@ while IFS=$'\t' read -r step ci full _; do
   make --no-print-directory "$step" </dev/null
   took=$((SECONDS - started))
   echo "$took" >"$times/$mode.$step"
-  echo "=== make $step: $took s of $budget s"
+  # A step that fails for want of room says so nowhere else.
+  echo "=== make $step: $took s of $budget s; free: $(df -h --output=avail . | tail -1 | tr -d ' ')"
   [ "$took" -le "$budget" ] || outgrown+=("$step")
 done < <(grep -v '^#' scripts/steps.tsv)
 echo "=== $mode: $((SECONDS - began)) s"

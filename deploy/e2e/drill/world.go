@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
+	"durward.internal/services/platform/procfs"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
@@ -363,18 +365,31 @@ func (w *world) pids(service string) []int {
 	return out
 }
 
-// kill ends a service behind everybody's back, and waits until its port is free.
+// kill ends a service behind everybody's back, and waits until its port is free and the executor, where it is its parent, knows.
 func (w *world) kill(service string) {
 	w.t.Helper()
-	for _, pid := range w.pids(service) {
+	killed := w.pids(service)
+	for _, pid := range killed {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // gone already is as good
 	}
 	harness.Eventually(w.t, service+" is gone", func() error {
 		if n := len(w.pids(service)); n > 0 {
 			return fmt.Errorf("%d of it run", n)
 		}
+		for _, pid := range killed {
+			if w.unnoticed(pid) {
+				return fmt.Errorf("the executor has not noticed the end of %d", pid)
+			}
+		}
 		return nil
 	})
+}
+
+// unnoticed reports whether a process has ended, and the executor, its parent, has not asked how.
+func (w *world) unnoticed(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat := procfs.Stat(raw)
+	return err == nil && len(stat) > 1 && stat[0] == "Z" && stat[1] == strconv.Itoa(w.h.Process(harness.Executor).PID())
 }
 
 // query reads one number out of a process's store.

@@ -19,8 +19,13 @@ import (
 	"durward.internal/services/platform/procfs"
 )
 
-// spareDisk is what children leave of the disk, in bytes.
-const spareDisk = 512 << 20
+const (
+	// spareDisk is what children leave of the disk, in bytes. Who holds more than modest is ended first; where that makes no room, all are.
+	spareDisk = 512 << 20
+	modest    = 64 << 20
+	// fullFor is how many seconds the disk is full before they are.
+	fullFor = 5
+)
 
 var errTooMuch = errors.New("it holds too much")
 
@@ -201,17 +206,22 @@ func descendants(root int) map[int]string {
 	return found
 }
 
-// watch ends a child that fills its own folder: no quota of the kernel's holds for a folder.
+// watch ends a child that fills its own folder, or the disk: no quota of the kernel's holds for a folder.
 func (c *child) watch() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	full := 0
 	for {
 		select {
 		case <-c.done:
 			return
 		case <-tick.C:
 		}
-		if exceeds(c.data, c.local.most) {
+		held, err := holds(c.data, c.local.most)
+		if full++; !isFull(c.data, c.local.spare.Load()) {
+			full = 0
+		}
+		if err != nil || full > 0 && held > modest || full > fullFor {
 			c.excess.Store(true)
 			c.Kill()
 			return
@@ -219,12 +229,10 @@ func (c *child) watch() {
 	}
 }
 
-// exceeds reports whether a folder holds more than a child may have. What cannot be counted is too much; what is open and has no name any
-// more is counted by what is left of the disk.
-func exceeds(folder string, most int64) bool {
-	var held int64
+// holds is how many bytes a folder holds, an error if they are more than a child may have. What cannot be counted is too much.
+func holds(folder string, most int64) (held int64, err error) {
 	entries := 0
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	err = filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil {
 			err = unix.Lstat(path, &st)
@@ -238,7 +246,11 @@ func exceeds(folder string, most int64) bool {
 		}
 		return nil
 	})
+	return held, err
+}
+
+// isFull reports whether less than spare is left of a folder's disk. What is open and has no name any more is counted by this alone.
+func isFull(folder string, spare uint64) bool {
 	var disk unix.Statfs_t
-	full := unix.Statfs(folder, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < spareDisk
-	return err != nil || full
+	return unix.Statfs(folder, &disk) == nil && disk.Bavail*uint64(disk.Bsize) < spare
 }

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -61,6 +62,8 @@ type Local struct {
 	filter    []byte
 	// most is what a child's own folder may hold, in bytes.
 	most int64
+	// spare is what children leave of the disk, in bytes.
+	spare atomic.Uint64
 
 	mu      sync.Mutex
 	bwrap   string // once it was seen to work
@@ -85,6 +88,7 @@ func NewLocal(cfg Config) (*Local, error) {
 		return nil, fmt.Errorf("the launcher's folder: %w", err)
 	}
 	l := &Local{cfg: cfg, most: maxData, running: map[string]bool{}}
+	l.spare.Store(spareDisk)
 	var err error
 	if l.filter, err = filter(); err != nil {
 		return nil, err

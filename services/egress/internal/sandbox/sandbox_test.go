@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"log/slog"
 	"net"
 	"net/http"
@@ -425,6 +426,37 @@ func TestFull(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(l.cfg.State, "servers", "demo-"+"e3b0c44298fc1c14")); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// On a full disk the child that holds much of it is ended, and its neighbour only where that made no room.
+func TestFullDisk(t *testing.T) {
+	l := local(t, nil)
+	begin := func(user, text string) *Process {
+		p, err := l.Start(t.Context(), Start{Server: script(t, text+"; echo ready; sleep 1000"), User: user})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(p.Stdout).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	neighbour := begin("neighbour", "echo little >/data/little")
+	greedy := begin("greedy", "head -c 80M /dev/zero >/data/much")
+	ended := make(chan error)
+	go func() { ended <- neighbour.Wait() }()
+	l.spare.Store(math.MaxUint64)
+	if err := greedy.Wait(); err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("who holds much: %v", err)
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("its neighbour was ended with it: %v", err)
+	default:
+	}
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "the disk is full") {
+		t.Errorf("its neighbour, when the disk stays full: %v", err)
 	}
 }
 
