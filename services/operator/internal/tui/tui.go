@@ -166,8 +166,10 @@ type Model struct {
 	now     func() time.Time
 
 	width, height int
-	mode          mode
-	vault         Vault
+	// repaint is in how many ticks the whole screen is drawn anew: a terminal that is still changing its size may lose what is drawn now.
+	repaint int
+	mode    mode
+	vault   Vault
 	// told: the vault has answered at least once.
 	told     bool
 	services Services
@@ -242,7 +244,11 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.unfold(false)
 		}
 		m.lookedAt()
+		m.repaint = 2
 	case tick:
+		if m.repaint = max(m.repaint-1, -1); m.repaint == 0 {
+			return m, tea.Batch(ticking(), tea.ClearScreen)
+		}
 		return m, ticking()
 	case tea.KeyPressMsg:
 		return m, m.key(msg)

@@ -168,6 +168,17 @@ func newStage(t *testing.T, width, height int) *stage {
 	return s
 }
 
+// Some time after a change of size the whole screen is drawn once more.
+func TestRepaint(t *testing.T) {
+	s := newStage(t, 80, 24)
+	_, _ = s.m.Update(tick(testNow))
+	_, cmd := s.m.Update(tick(testNow))
+	both, ok := cmd().(tea.BatchMsg)
+	if !ok || len(both) != 2 || both[1]() != tea.ClearScreen() {
+		t.Errorf("the second tick's command is %v", both)
+	}
+}
+
 // send passes a message, and what its commands answer, as the program would.
 func (s *stage) send(msg tea.Msg) {
 	s.t.Helper()
