@@ -3,17 +3,13 @@ package e2e
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -92,7 +88,7 @@ func TestCredentials(t *testing.T) {
 	if list := h.Durward("credential", "list"); !strings.Contains(list, "hf-token") || !strings.Contains(list, "by "+needy) {
 		t.Errorf("list:\n%s", list)
 	}
-	for place, value := range disclosed(t, h, first, second, third) {
+	for place, value := range h.Disclosed(first, second, third) {
 		t.Errorf("%s holds %s", place, value)
 	}
 	if log := h.Durward("audit", "search", "--kind", "credential-used", "--json"); strings.Count(log, `"domain"`) < 4 || !strings.Contains(log, needy) {
@@ -187,7 +183,7 @@ exec "$3" -port "$4" -touch "$2.began"
 		}
 		return nil
 	})
-	for place, value := range disclosed(t, h, first, second) {
+	for place, value := range h.Disclosed(first, second) {
 		t.Errorf("%s holds %s", place, value)
 	}
 	if out := h.Durward("credential", "revoke", "hf-token"); !strings.Contains(out, "llm got version 2") {
@@ -244,7 +240,7 @@ func TestSealedCredentials(t *testing.T) {
 		t.Fatalf("unsealed: %s", started.Raw)
 	}
 	got(t, h, value, "s")
-	for place, what := range disclosed(t, h, value, "correct horse") {
+	for place, what := range h.Disclosed(value, "correct horse") {
 		t.Errorf("%s holds %s", place, what)
 	}
 }
@@ -261,7 +257,7 @@ func TestCredentialsWithoutTheHandover(t *testing.T) {
 	}
 	h.Durward("credential", "grant", "hf-token", "other", "--yes")
 	h.Durward("start", "other", "--yes")
-	if found := disclosed(t, h, value); found["memory of the executor"] == "" {
+	if found := h.Disclosed(value); found["memory of the executor"] == "" {
 		t.Errorf("the search finds no value in an executor that holds one: %v", found)
 	}
 }
@@ -296,75 +292,4 @@ func got(t *testing.T, h *harness.Host, values ...string) {
 		}
 		return nil
 	})
-}
-
-// disclosed searches the memory, environment and arguments of the executor, the gateway and audit, those of the vault but its memory, and
-// every file of the installation, for values in four encodings, and names where it found which.
-func disclosed(t *testing.T, h *harness.Host, values ...string) map[string]string {
-	t.Helper()
-	found := map[string]string{}
-	look := func(place string, raw []byte) {
-		for _, v := range values {
-			for _, form := range []string{v, hex.EncodeToString([]byte(v)), base64.StdEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v))} {
-				if bytes.Contains(raw, []byte(form[:len(form)-2])) {
-					found[place] = v
-				}
-			}
-		}
-	}
-	for _, role := range harness.Roles() {
-		proc := filepath.Join("/proc", strconv.Itoa(h.Process(role).PID()))
-		for _, file := range []string{"environ", "cmdline"} {
-			raw, err := os.ReadFile(filepath.Join(proc, file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			look(file+" of the "+role, raw)
-		}
-		if role != harness.Vault {
-			memory(t, proc, func(raw []byte) { look("memory of the "+role, raw) })
-		}
-	}
-	err := filepath.WalkDir(h.Dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		raw, err := os.ReadFile(path)
-		look(path, raw)
-		return err
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return found
-}
-
-// memory reads all that a process may read of its own.
-func memory(t *testing.T, proc string, look func([]byte)) {
-	t.Helper()
-	maps, err := os.ReadFile(filepath.Join(proc, "maps"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mem, err := os.Open(filepath.Join(proc, "mem"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.Close()
-	read := 0
-	for line := range strings.Lines(string(maps)) {
-		var from, to int64
-		var mode string
-		if n, _ := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); n != 3 || mode[0] != 'r' || strings.Contains(line, "[v") {
-			continue
-		}
-		raw, err := io.ReadAll(io.NewSectionReader(mem, from, to-from))
-		if err == nil {
-			read += len(raw)
-		}
-		look(raw)
-	}
-	if read < 1<<20 {
-		t.Fatalf("%s: only %d bytes of memory could be read", proc, read)
-	}
 }

@@ -257,7 +257,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("%d requests too many", n-before)
 	}
 
-	for place, what := range disclosed(t, h, values...) {
+	for place, what := range h.Disclosed(values...) {
 		t.Errorf("%s holds %s", place, what)
 	}
 	if log := h.Durward("audit", "search", "--kind", "credential-used", "--json"); !strings.Contains(log, `"domain": "request"`) || !strings.Contains(log, a.URL) {
