@@ -137,7 +137,7 @@ func TestCertificatesOfACompany(t *testing.T) {
 	h.Durward("audit", "verify")
 }
 
-// TestCertificatesOfSPIRE: every process has its certificate from a Workload API, which goes over to an authority that no file names;
+// TestCertificatesOfSPIRE: every process, and in the end the operator's program, has its certificate from a Workload API, which goes over to an authority that no file names;
 // agents read and change things meanwhile, and a process that starts afterwards is known to the others.
 func TestCertificatesOfSPIRE(t *testing.T) {
 	t.Parallel()
@@ -147,18 +147,27 @@ func TestCertificatesOfSPIRE(t *testing.T) {
 	h.WriteFile("trust/ca.pem", roots)
 	apis := map[string]*platformtest.WorkloadAPI{}
 	now := time.Now().Truncate(time.Second)
+	identityOf := func(role string) string {
+		if role == "operator" {
+			return h.OperatorIdentity().String()
+		}
+		return h.Identity(role).String()
+	}
 	send := func(by *platformtest.Company, until time.Time, roots ...[]byte) {
 		for role, api := range apis {
-			id := h.Identity(role).String()
+			id := identityOf(role)
 			chain, key := by.Issue(id, now.Add(-time.Minute), until)
 			api.Send(id, chain, key, roots...)
 		}
 	}
 	files := regexp.MustCompile(`(?m)^tls:\n(  .*\n)+`)
-	for _, role := range harness.Roles() {
+	supply := func(role string) {
 		apis[role] = platformtest.NewWorkloadAPI(t)
 		file := "config/" + role + ".yaml"
 		h.WriteFile(file, files.ReplaceAllString(h.ReadFile(file), "tls:\n  workload_api: "+apis[role].Address()+"\n"))
+	}
+	for _, role := range harness.Roles() {
+		supply(role)
 	}
 	send(first, now.Add(time.Hour), first.Root())
 	h.StartAll()
@@ -195,14 +204,16 @@ func TestCertificatesOfSPIRE(t *testing.T) {
 	if out := h.Run("", "services"); out.Code == 0 {
 		t.Error("control: the operator's program, which no API tells of the new root, trusts it")
 	}
-	h.WriteFile("trust/ca.pem", roots+string(second.Root()))
+	supply("operator")
+	send(second, until, first.Root(), second.Root())
+	h.Durward("services")
 	out := h.Durward("cert", "status", "--json")
-	for _, role := range harness.Roles() {
-		if !strings.Contains(out, h.Identity(role).String()) {
+	for role := range apis {
+		if !strings.Contains(out, identityOf(role)) {
 			t.Errorf("cert status has no %s: %s", role, out)
 		}
 	}
-	if n := strings.Count(out, until.UTC().Format(time.RFC3339)); n != len(harness.Roles()) {
+	if n := strings.Count(out, until.UTC().Format(time.RFC3339)); n != len(apis) {
 		t.Errorf("cert status has the end of %d certificates: %s", n, out)
 	}
 	if out := h.Run("", "doctor"); !strings.Contains(out.Stdout, "all are valid") {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/trust"
 )
 
@@ -26,11 +27,12 @@ const (
 )
 
 // OpenWorkload is Open for a SPIFFE Workload API, such as SPIRE's agent: certificate, key and further roots of the trust domain come
-// from there, and new ones until ctx ends. dial connects to it, and vouches for who listens: that user may issue any identity, as the
+// from there, and new ones until ctx ends. An agent may know one Unix user under several names: the first one of that role counts,
+// ROLE_UNSPECIFIED is any. dial connects to it, and vouches for who listens: that user may issue any identity, as the
 // authority behind it can. What it sends counts beside the trust folder, where revoked identities stay revoked.
 //
 // It speaks the API itself. go-spiffe's client would link JOSE into every process, for tokens that none of them uses.
-func OpenWorkload(ctx context.Context, dial func(context.Context) (net.Conn, error), roots *trust.Folder) (*Source, error) {
+func OpenWorkload(ctx context.Context, dial func(context.Context) (net.Conn, error), role optionsv1.Role, roots *trust.Folder) (*Source, error) {
 	if roots == nil {
 		return nil, errors.New("identity: no trust folder")
 	}
@@ -41,7 +43,7 @@ func OpenWorkload(ctx context.Context, dial func(context.Context) (net.Conn, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &Source{roots: roots}
-	w := &workload{source: s, first: make(chan struct{})}
+	w := &workload{source: s, role: role, first: make(chan struct{})}
 	s.issued = w
 	go func() {
 		defer stop()
@@ -67,6 +69,7 @@ func OpenWorkload(ctx context.Context, dial func(context.Context) (net.Conn, err
 // workload takes up what a Workload API sends. One goroutine listens.
 type workload struct {
 	source *Source
+	role   optionsv1.Role
 	first  chan struct{} // is closed with the first certificate
 
 	mu      sync.Mutex
@@ -104,10 +107,10 @@ func (w *workload) listen(ctx context.Context, client api.SpiffeWorkloadAPIClien
 	return fmt.Errorf("the Workload API does not answer: %w", err)
 }
 
-// take takes up the first certificate that is one of ours, with its roots. What is refused is left whole, and the last good one stays.
+// take takes up the first certificate that is one of ours and of the role, with its roots. What is refused is left whole, and the last good one stays.
 func (w *workload) take(sent []*api.X509SVID) error {
 	for _, one := range sent {
-		if _, err := Parse(one.GetSpiffeId()); err != nil {
+		if id, err := Parse(one.GetSpiffeId()); err != nil || w.role != optionsv1.Role_ROLE_UNSPECIFIED && id.Role() != w.role {
 			continue
 		}
 		svid, err := x509svid.ParseRaw(one.GetX509Svid(), one.GetX509SvidKey())
@@ -133,5 +136,5 @@ func (w *workload) take(sent []*api.X509SVID) error {
 		w.source.id, err = Parse(svid.ID.String())
 		return err
 	}
-	return fmt.Errorf("none of the Workload API's %d certificates is for %w", len(sent), ErrInvalid)
+	return fmt.Errorf("none of the Workload API's %d certificates is for a process of this kind", len(sent))
 }

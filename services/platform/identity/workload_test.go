@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
@@ -17,7 +19,7 @@ import (
 // from opens the identity that a Workload API issues.
 func from(t *testing.T, kit *platformtest.Kit, address string) (*identity.Source, error) {
 	t.Helper()
-	return identity.OpenWorkload(t.Context(), func(ctx context.Context) (net.Conn, error) { return rpc.DialContext(ctx, address) }, kit.Trust)
+	return rpc.OpenIdentity(t.Context(), config.OwnTLS{WorkloadAPI: address}, optionsv1.Role_ROLE_UNSPECIFIED, kit.Trust)
 }
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -126,6 +128,39 @@ func TestWorkloadAPI(t *testing.T) {
 	}
 }
 
+// TestWorkloadAPIOfARole: programs of one Unix user, whom the API knows under two names, are each the one of their kind, also after a
+// renewal; there is no other to be.
+func TestWorkloadAPIOfARole(t *testing.T) {
+	kit, api := platformtest.New(t), platformtest.NewWorkloadAPI(t)
+	issue := func(send func(string, []byte, []byte, ...[]byte), role optionsv1.Role, life time.Duration) {
+		chain, key, err := kit.CA.Issue(kit.ID(role, "alice"), life)
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(kit.ID(role, "alice").String(), chain, key)
+	}
+	both := func(life time.Duration) {
+		issue(api.Send, optionsv1.Role_ROLE_OPERATOR, life)
+		issue(api.SendFirst, optionsv1.Role_ROLE_NOTIFIER, life)
+	}
+	both(time.Hour)
+	open := func(role optionsv1.Role) *identity.Source {
+		source, err := rpc.OpenIdentity(t.Context(), config.OwnTLS{WorkloadAPI: api.Address()}, role, kit.Trust)
+		if err != nil || source.ID() != kit.ID(role, "alice") {
+			t.Fatalf("%s: %v, %v", role, source, err)
+		}
+		return source
+	}
+	operator, first := open(optionsv1.Role_ROLE_OPERATOR), ends(open(optionsv1.Role_ROLE_NOTIFIER))
+	both(2 * time.Hour)
+	eventually(t, "the operator's is renewed", func() bool { return ends(operator).After(first) })
+	issue(api.Send, optionsv1.Role_ROLE_NOTIFIER, 3*time.Hour)
+	eventually(t, "another's alone is named", func() bool {
+		err := operator.Err()
+		return err != nil && strings.Contains(err.Error(), "none of the")
+	})
+}
+
 // TestWorkloadAPIOfAnother: the socket counts for nothing, only who listens there.
 func TestWorkloadAPIOfAnother(t *testing.T) {
 	kit, company, api := platformtest.New(t), platformtest.NewCompany(t), platformtest.NewWorkloadAPI(t)
@@ -143,7 +178,7 @@ func TestWorkloadAPIOfAnother(t *testing.T) {
 		conn, err = rpc.DialContext(ctx, path+",user=64001")
 		refused = err
 		return conn, err
-	}, kit.Trust)
+	}, optionsv1.Role_ROLE_UNSPECIFIED, kit.Trust)
 	if source != nil || err == nil || refused == nil || !strings.Contains(refused.Error(), "not 64001") {
 		t.Errorf("a socket on which another listens: %v, %v", err, refused)
 	}

@@ -72,6 +72,29 @@ func (w *WorkloadAPI) Stop() {
 
 // Send has it issue id a certificate and key, both as PEM, with these roots.
 func (w *WorkloadAPI) Send(id string, chain, key []byte, roots ...[]byte) {
+	w.send(&api.X509SVIDResponse{Svids: []*api.X509SVID{
+		{SpiffeId: "spiffe://elsewhere.example/a/workload/of/another/kind"}, // an agent knows several
+		issued(id, chain, key, roots...),
+	}})
+}
+
+// SendFirst has it issue what it issues, and before that another certificate: it knows its caller under two names.
+func (w *WorkloadAPI) SendFirst(id string, chain, key []byte, roots ...[]byte) {
+	w.mu.Lock()
+	all := append([]*api.X509SVID{issued(id, chain, key, roots...)}, w.sent.GetSvids()...)
+	w.mu.Unlock()
+	w.send(&api.X509SVIDResponse{Svids: all})
+}
+
+func (w *WorkloadAPI) send(response *api.X509SVIDResponse) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = response
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func issued(id string, chain, key []byte, roots ...[]byte) *api.X509SVID {
 	der := func(files ...[]byte) (all []byte) {
 		for _, rest := range files {
 			for block := (*pem.Block)(nil); ; {
@@ -83,14 +106,7 @@ func (w *WorkloadAPI) Send(id string, chain, key []byte, roots ...[]byte) {
 		}
 		return all
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.sent = &api.X509SVIDResponse{Svids: []*api.X509SVID{
-		{SpiffeId: "spiffe://elsewhere.example/a/workload/of/another/kind"}, // an agent knows several
-		{SpiffeId: id, X509Svid: der(chain), X509SvidKey: der(key), Bundle: der(roots...)},
-	}}
-	close(w.changed)
-	w.changed = make(chan struct{})
+	return &api.X509SVID{SpiffeId: id, X509Svid: der(chain), X509SvidKey: der(key), Bundle: der(roots...)}
 }
 
 // FetchX509SVID implements the API.

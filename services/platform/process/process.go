@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
@@ -240,12 +240,7 @@ func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (r
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("trust folder: %w", err)
 	}
-	if api := c.TLS.WorkloadAPI; api != "" {
-		self, err = identity.OpenWorkload(ctx, func(ctx context.Context) (net.Conn, error) { return rpc.DialContext(ctx, api) }, roots)
-	} else {
-		self, err = identity.Open(identity.Files(c.TLS.TLS), roots)
-	}
-	if err != nil {
+	if self, err = rpc.OpenIdentity(ctx, c.TLS, optionsv1.Role_ROLE_UNSPECIFIED, roots); err != nil {
 		roots.Close()
 		return nil, nil, nil, err
 	}

@@ -58,8 +58,8 @@ type settings struct {
 	// Interval is how often they are asked. Optional; 10s.
 	Interval string `yaml:"interval"`
 	// TrustDir and TLS are as in the other processes' files. Required.
-	TrustDir string     `yaml:"trust_dir"`
-	TLS      config.TLS `yaml:"tls"`
+	TrustDir string        `yaml:"trust_dir"`
+	TLS      config.OwnTLS `yaml:"tls"`
 	// LogLevel is debug, info (the default), warn or error.
 	LogLevel string `yaml:"log_level"`
 
@@ -71,7 +71,7 @@ type settings struct {
 
 // Shared implements process.Settings.
 func (s *settings) Shared() *config.Common {
-	s.common.TrustDir, s.common.TLS.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
+	s.common.TrustDir, s.common.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
 	return &s.common
 }
 
@@ -85,11 +85,10 @@ func (s *settings) Validate() error {
 	if err := s.Audit.Validate(); err != nil {
 		problems = append(problems, fmt.Errorf("audit: %w", err))
 	}
-	for name, path := range map[string]string{"trust_dir": s.TrustDir, "tls.certificate": s.TLS.Certificate, "tls.key": s.TLS.Key} {
-		if !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
-		}
+	if !filepath.IsAbs(s.TrustDir) {
+		problems = append(problems, errors.New("trust_dir: must be an absolute path"))
 	}
+	problems = append(problems, s.TLS.Validate())
 	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
 		problems = append(problems, errors.New("authorities: must be an absolute path"))
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -11,10 +13,16 @@ import (
 	"strings"
 	"testing"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/process"
 )
+
+// tlsBlock is what stands below tls in the shipped configuration.
+const tlsBlock = "  certificate: /etc/durward/tls/relay/cert.pem\n  key: /etc/durward/tls/relay/key.pem\n" +
+	"  # Or SPIRE's agent instead of both, and who listens there: unix:/run/spire/agent/api.sock,user=root. Optional.\n  workload_api: \"\"\n"
 
 // TestCheck runs the program's -check on the shipped configuration and on broken ones.
 func TestCheck(t *testing.T) {
@@ -60,10 +68,16 @@ func TestCheck(t *testing.T) {
 		{"a destination's authorities that are not there", "forward: []", "forward: [{name: siem, syslog: 'a.example.org:1', authorities: " + filepath.Join(dir, "absent.pem") + "}]", 2, "forward[0]: authorities"},
 		{"no state folder", "state_dir: /var/lib/durward-relay", "state_dir: ''\nforward: [{name: siem, syslog: 'a.example.org:1'}]", 2, "forward"},
 		{"a collector on this machine", "forward: []", "forward: [{name: siem, otlp: '127.0.0.1:4317'}]", 0, "ok"},
+		{"a certificate beside a Workload API", `workload_api: ""`, "workload_api: unix:/run/spire/agent/api.sock,user=root", 2, "stands beside"},
+		{"a Workload API of anybody", tlsBlock, "  workload_api: unix:/run/spire/agent/api.sock\n", 2, "with the user who listens there"},
+		{"a Workload API", tlsBlock, "  workload_api: unix:/run/spire/agent/api.sock,user=root\n", 0, "ok"},
 		{"as shipped", "", "", 0, "ok"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "auditrelay.yaml")
+			if !strings.Contains(string(shipped), tc.old) {
+				t.Fatalf("the shipped file has no %q", tc.old)
+			}
 			text := strings.Replace(strings.Replace(string(shipped), tc.old, tc.new, 1), "/etc/durward/tls/relay", dir, 2)
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
@@ -78,6 +92,38 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCertificateOfSPIRE: the relay begins with a certificate of a Workload API.
+func TestCertificateOfSPIRE(t *testing.T) {
+	kit, api := platformtest.New(t), platformtest.NewWorkloadAPI(t)
+	id := kit.ID(optionsv1.Role_ROLE_RELAY, "main")
+	chain, key, err := kit.CA.Issue(id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.Send(id.String(), chain, key)
+	s := &settings{
+		TrustDir: kit.TrustDir, TLS: config.OwnTLS{WorkloadAPI: api.Address()},
+		Audit: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log lines = func(line string) {
+		if strings.Contains(line, "relaying") {
+			cancel()
+		}
+	}
+	if err := run(ctx, s, slog.New(slog.NewTextHandler(log, nil))); err != nil {
+		t.Error(err)
+	}
+}
+
+// lines takes a log's lines.
+type lines func(string)
+
+func (l lines) Write(p []byte) (int, error) {
+	l(string(p))
+	return len(p), nil
 }
 
 // nine are more destinations than audit remembers.

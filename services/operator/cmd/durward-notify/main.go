@@ -15,12 +15,13 @@ import (
 	"syscall"
 	"time"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/notify"
 	"durward.internal/services/platform/clean"
-	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
 
@@ -93,7 +94,7 @@ func serve(ctx context.Context, cfg *notify.Config, out io.Writer) error {
 		return err
 	}
 	defer roots.Close()
-	self, err := identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, roots)
+	self, err := rpc.OpenIdentity(ctx, cfg.TLS, optionsv1.Role_ROLE_NOTIFIER, roots)
 	if err != nil {
 		return err
 	}

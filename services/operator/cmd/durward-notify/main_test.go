@@ -101,6 +101,29 @@ destinations: [{name: phone, kind: ntfy, url_file: %s, local: %q}]
 		t.Errorf("it ends with %d", code)
 	}
 
+	api, notifier := platformtest.NewWorkloadAPI(t), kit.ID(optionsv1.Role_ROLE_NOTIFIER, "alice")
+	chain, key, err := kit.CA.Issue(notifier, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.Send(notifier.String(), chain, key)
+	files := kit.Files(optionsv1.Role_ROLE_NOTIFIER, "alice")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	supplied := write("supplied.yaml", strings.Replace(string(text), fmt.Sprintf("{certificate: %s, key: %s}", files.Certificate, files.Key),
+		fmt.Sprintf("{workload_api: %q}", api.Address()), 1))
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { done <- run(ctx, []string{"-config", supplied}, io.Discard, io.Discard) }()
+	if body := <-got; body != "K7F3: start_service (WRITE) by claude-code. durward approve K7F3" {
+		t.Errorf("told with a certificate of a Workload API: %s", body)
+	}
+	cancel()
+	if code := <-done; code != 0 {
+		t.Errorf("with a certificate of a Workload API it ends with %d", code)
+	}
+
 	receiver.Close()
 	if code, out := start("-config", file, "-test"); code != 1 || !strings.HasPrefix(out, "✗ phone (ntfy): "+local) || strings.Contains(out, "hidden") {
 		t.Errorf("-test of a receiver that is away ends with %d: %s", code, out)

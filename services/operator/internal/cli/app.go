@@ -120,7 +120,7 @@ func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
 	if err != nil {
 		return ctx, nil, err
 	}
-	p, err := peers.Open(cfg)
+	p, err := peers.Open(ctx, cfg)
 	if err != nil {
 		return ctx, nil, Failed("Certificates are renewed while durward up runs, or with: durward cert renew", "%s", clean.Block(err.Error(), 500))
 	}

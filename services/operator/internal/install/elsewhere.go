@@ -43,7 +43,9 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 	var out []installdir.Certificate
 	for _, name := range names {
 		if api := installdir.WorkloadAPI(settingsFile(root, name)); api != "" {
-			out = append(out, installdir.Supplied(name, api, healthAddress(root, name)))
+			if address := healthAddress(root, name); address != "" { // the relay has none: it alone knows
+				out = append(out, installdir.Supplied(name, api, address))
+			}
 			continue
 		}
 		c := installdir.Certificate{Role: name}
@@ -61,7 +63,12 @@ func Certificates(root string) ([]installdir.Certificate, error) {
 	return out, nil
 }
 
-func settingsFile(root, name string) string { return filepath.Join(root, etc, name+".yaml") }
+func settingsFile(root, name string) string {
+	if name == relay {
+		name = "auditrelay"
+	}
+	return filepath.Join(root, etc, name+".yaml")
+}
 
 // healthAddress is where a process says how it is, for one who holds it to its user; "": its file does not say.
 func healthAddress(root, name string) string {

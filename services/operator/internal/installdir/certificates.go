@@ -14,11 +14,13 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
 
@@ -61,9 +63,9 @@ func (h Home) Certificates() []Certificate {
 	if err == nil && cfg.Egress != nil && !slices.Contains(added, roleEgress) {
 		added = append(added, roleEgress) // its folder is gone whole
 	}
-	if err == nil && cfg.TLS.Certificate != operators {
+	if alone, missed := missing(h.Config("vault")); err == nil && missed == nil && alone {
 		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
-	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none {
+	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none && WorkloadAPI(h.Config("notify")) == "" {
 		roles = append(roles, notifier)
 	}
 	if len(roles) > 1 {
@@ -72,7 +74,11 @@ func (h Home) Certificates() []Certificate {
 	var out []Certificate
 	for _, role := range roles {
 		if api := WorkloadAPI(h.Config(role)); api != "" {
-			out = append(out, Supplied(role, api, cfg.Health.Of(role)))
+			if role == "operator" {
+				out = append(out, ownSupply(cfg))
+			} else {
+				out = append(out, Supplied(role, api, cfg.Health.Of(role)))
+			}
 			continue
 		}
 		c := Certificate{Role: role}
@@ -109,17 +115,41 @@ func WorkloadAPI(file string) string {
 	return cfg.TLS.WorkloadAPI
 }
 
+// supplyPatience bounds how long anybody is asked for a certificate that others supply.
+const supplyPatience = 2 * time.Second
+
 // Supplied is the certificate that a process has from a Workload API, as it says itself on its health address: it alone can ask there.
 func Supplied(role, api, address string) Certificate {
 	c := Certificate{Role: role}
 	if id, err := ProcessIdentity(role, ""); err == nil {
 		c.Identity = id.String()
 	}
-	metrics, err := health.Metrics(context.Background(), &http.Client{Timeout: 2 * time.Second}, address)
+	metrics, err := health.Metrics(context.Background(), &http.Client{Timeout: supplyPatience}, address)
 	c.NotBefore = time.Unix(int64(metrics["durward_certificate_start_timestamp_seconds"]), 0).UTC()
 	c.NotAfter = time.Unix(int64(metrics["durward_certificate_expiry_timestamp_seconds"]), 0).UTC()
 	if err != nil {
 		c.Problem = "it comes from " + api + ", and the process does not answer"
+	}
+	return c
+}
+
+// ownSupply is the certificate that this program itself has from a Workload API.
+func ownSupply(cfg Config) Certificate {
+	c := Certificate{Role: "operator"}
+	ctx, stop := context.WithTimeout(context.Background(), supplyPatience)
+	defer stop()
+	roots, err := trust.Open(cfg.TrustDir)
+	if err == nil {
+		defer roots.Close()
+		var self *identity.Source
+		if self, err = rpc.OpenIdentity(ctx, cfg.TLS, optionsv1.Role_ROLE_OPERATOR, roots); err == nil {
+			c.Identity = self.ID().String()
+			c.NotBefore, c.NotAfter = self.Lifetime()
+			c.NotBefore, c.NotAfter = c.NotBefore.UTC(), c.NotAfter.UTC()
+		}
+	}
+	if err != nil {
+		c.Problem = err.Error()
 	}
 	return c
 }

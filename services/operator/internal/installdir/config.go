@@ -23,8 +23,8 @@ type Config struct {
 	TrustDir string `yaml:"trust_dir"`
 	// StateDir keeps the last checkpoint that was verified. Required, absolute.
 	StateDir string `yaml:"state_dir"`
-	// TLS is the certificate of spiffe://TRUST_DOMAIN/operator/OPERATOR. Required.
-	TLS config.TLS `yaml:"tls"`
+	// TLS is where the certificate of spiffe://TRUST_DOMAIN/operator/OPERATOR comes from. Required.
+	TLS config.OwnTLS `yaml:"tls"`
 	// SigningKey is an OpenSSH private key file, or a .pub file whose private half ssh-agent holds. Required, absolute.
 	SigningKey string `yaml:"signing_key"`
 	// Clients is the vault's clients.yaml, for `durward client`. Required, absolute.
@@ -159,12 +159,12 @@ func (c Config) validate() error {
 	if !operatorPattern().MatchString(c.Operator) {
 		problems = append(problems, errors.New("operator: use a-z, 0-9, _ and -, at most 32"))
 	}
-	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "tls.certificate": c.TLS.Certificate,
-		"tls.key": c.TLS.Key, "signing_key": c.SigningKey, "clients": c.Clients} {
+	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "signing_key": c.SigningKey, "clients": c.Clients} {
 		if !filepath.IsAbs(path) {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
 		}
 	}
+	problems = append(problems, c.TLS.Validate())
 	for name, path := range map[string]string{"security_dir": c.SecurityDir, "executor_config": c.ExecutorConfig, "gateway_config": c.GatewayConfig} {
 		if path != "" && !filepath.IsAbs(path) {
 			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))

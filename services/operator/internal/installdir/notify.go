@@ -61,11 +61,12 @@ func (h Home) notifierTLS(cfg Config) string {
 	return filepath.Join(filepath.Dir(filepath.Dir(filepath.Dir(cfg.TLS.Certificate))), notifier+"s", cfg.Operator)
 }
 
-// InitNotify makes what is missing of what durward-notify needs: its configuration, and in a home with an authority its certificate.
+// InitNotify makes what is missing of what durward-notify needs: its configuration, and in a home with an authority its certificate, but
+// where a Workload API supplies the operator's own.
 // It returns the configuration's path and whether it was made. command is how the operator calls durward.
 func (h Home) InitNotify(cfg Config, command string) (path string, made bool, err error) {
 	path = h.Config("notify")
-	if h.hasAuthority() {
+	if h.hasAuthority() && cfg.TLS.WorkloadAPI == "" {
 		if _, err := h.certify(notifier, cfg.Operator); err != nil {
 			return path, false, err
 		}

@@ -28,8 +28,8 @@ import (
 type Config struct {
 	// TrustDir is the folder of trust roots. Required, absolute.
 	TrustDir string `yaml:"trust_dir"`
-	// TLS is the certificate of spiffe://TRUST_DOMAIN/notifier/OPERATOR. Required.
-	TLS config.TLS `yaml:"tls"`
+	// TLS is where the certificate of spiffe://TRUST_DOMAIN/notifier/OPERATOR comes from. Required.
+	TLS config.OwnTLS `yaml:"tls"`
 	// Vault is where the vault listens, and who it must prove to be. Required.
 	Vault config.Peer `yaml:"vault"`
 	// Durward are the addresses at which this installation listens, host:port: they are never dialled. Unix sockets need no mention.
@@ -111,12 +111,12 @@ func Load(path string) (*Config, error) {
 func (c *Config) validate() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	for name, path := range map[string]string{"trust_dir": c.TrustDir, "tls.certificate": c.TLS.Certificate, "tls.key": c.TLS.Key} {
-		if !filepath.IsAbs(path) {
-			problem("%s: must be an absolute path", name)
-		}
+	if !filepath.IsAbs(c.TrustDir) {
+		problem("trust_dir: must be an absolute path")
 	}
-	if err := keyfile.Check(c.TLS.Key); err != nil {
+	if err := c.TLS.Validate(); err != nil {
+		problem("%w", err)
+	} else if err := keyfile.Check(c.TLS.Key); err != nil {
 		problem("tls.key: %w", err)
 	}
 	if err := c.Vault.Validate(); err != nil {

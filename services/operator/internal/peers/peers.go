@@ -85,18 +85,22 @@ type Peers struct {
 	Trust *trust.Folder
 
 	source *identity.Source
+	stop   context.CancelFunc
 	conns  []io.Closer
 }
 
-// Open reads the operator's identity and trust folder and prepares the connections.
-func Open(cfg installdir.Config) (*Peers, error) {
+// Open reads the operator's identity and trust folder and prepares the connections; an identity that others supply is awaited for no
+// longer than ctx, and followed until Close.
+func Open(ctx context.Context, cfg installdir.Config) (*Peers, error) {
 	folder, err := trust.Open(cfg.TrustDir)
 	if err != nil {
 		return nil, err
 	}
-	p := &Peers{Trust: folder}
-	p.source, err = identity.Open(identity.Files{Certificate: cfg.TLS.Certificate, Key: cfg.TLS.Key}, folder)
+	ctx, stop := context.WithCancel(ctx)
+	p := &Peers{Trust: folder, stop: stop}
+	p.source, err = rpc.OpenIdentity(ctx, cfg.TLS, optionsv1.Role_ROLE_OPERATOR, folder)
 	if err != nil {
+		stop()
 		folder.Close()
 		return nil, err
 	}
@@ -169,6 +173,7 @@ func (p *Peers) Close() error {
 	for _, conn := range p.conns {
 		problems = append(problems, conn.Close())
 	}
+	p.stop()
 	p.Trust.Close()
 	return errors.Join(problems...)
 }
