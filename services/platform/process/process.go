@@ -90,8 +90,10 @@ type Program struct {
 }
 
 // Main runs the program with its arguments (os.Args[1:]) and returns its exit code. Every program takes -config FILE,
-// -check (validate and exit), -healthy (ask the one that runs and exit), -version and -dangerous-allow-remote. Logs go to stderr.
+// -check (validate and exit), -healthy (ask the one that runs and exit), -version and -dangerous-allow-remote. Logs go to stderr, with
+// priorities where that is the journal.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
+	stderr = telemetry.Journal(stderr)
 	flags := flag.NewFlagSet(p.Name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	path := flags.String("config", "", "configuration `file` (YAML)")
