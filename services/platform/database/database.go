@@ -20,6 +20,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/reserve"
 )
 
 // ErrNewerSchema is wrapped by Open's error for a file that a newer program wrote.
@@ -57,7 +58,7 @@ func Open(ctx context.Context, cfg Config) (*sql.DB, error) {
 		return nil, err
 	}
 	if err := Migrate(ctx, goose.DialectSQLite3, db, cfg.Migrations, cfg.Service); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, damaged(err)), db.Close())
+		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, unopened(err)), db.Close())
 	}
 	return db, nil
 }
@@ -78,7 +79,7 @@ func open(ctx context.Context, cfg Config, by *sqlite.Driver) (*sql.DB, error) {
 		return db, nil
 	}
 	if err := check(ctx, db, path, cfg.Proved); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, path, damaged(err)), db.Close())
+		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, path, unopened(err)), db.Close())
 	}
 	return db, nil
 }
@@ -238,6 +239,14 @@ func check(ctx context.Context, db *sql.DB, path string, proved bool) error {
 		return fmt.Errorf("%w (it has %d bytes of %d)", ErrDamaged, info.Size(), pages*size)
 	}
 	return err
+}
+
+// unopened is why a database does not open: what to do where that is known.
+func unopened(err error) error {
+	if reserve.Full(err) {
+		return fmt.Errorf("the disk is full. Make room and start it again; the state is whole, and no step of an upgrade is half done (%w)", err)
+	}
+	return damaged(err)
 }
 
 // damaged is err, as ErrDamaged where SQLite says that the file is no sound database.

@@ -3,6 +3,7 @@ package database_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,5 +85,62 @@ func TestFullDisk(t *testing.T) {
 	}
 	if err := insert(false); err != nil {
 		t.Errorf("with room again: %v", err)
+	}
+}
+
+// TestFullDiskInAnUpgrade: a migration for which there is no room says so and leaves the state as it was, for the program of before too;
+// once there is room the same start does it.
+func TestFullDiskInAnUpgrade(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 6<<20)
+	if dir == "" {
+		return // it ran in a process of its own
+	}
+	ctx := t.Context()
+	before := fstest.MapFS{"00001_t.sql": {Data: []byte("-- +goose Up\nCREATE TABLE t (x BLOB);\nINSERT INTO t VALUES (randomblob(1000000));\n")}}
+	after := fstest.MapFS{"00001_t.sql": before["00001_t.sql"], "00002_u.sql": {Data: []byte("-- +goose Up\nCREATE TABLE u AS SELECT x FROM t;\nDROP TABLE t;\n")}}
+	ballast := filepath.Join(dir, "ballast")
+	const says = "the disk is full. Make room and start it again; the state is whole"
+	for _, start := range []struct {
+		what       string
+		room       int64 // bytes that are free on the disk; -1: all that there are
+		migrations fstest.MapFS
+		table      string // holds what the first program wrote; "": it is refused
+	}{
+		{"the program of before", -1, before, "t"},
+		{"an upgrade without a byte", 0, after, ""},
+		{"an upgrade with room to begin", 400 << 10, after, ""},
+		{"the program of before, again", 400 << 10, before, "t"},
+		{"an upgrade with room", -1, after, "u"},
+	} {
+		if err := os.Remove(ballast); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if start.room >= 0 {
+			platformtest.Fill(t, ballast)
+			info, err := os.Stat(ballast)
+			if err == nil {
+				err = os.Truncate(ballast, info.Size()-start.room)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, "t.db"), StateDir: dir, Service: "test", Migrations: start.migrations})
+		if start.table == "" {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Fatalf("%s: %v", start.what, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", start.what, err)
+		}
+		var bytes int
+		if err := db.QueryRowContext(ctx, "SELECT length(x) FROM "+start.table).Scan(&bytes); err != nil || bytes != 1000000 {
+			t.Errorf("%s: %d bytes, %v", start.what, bytes, err)
+		}
+		if err := db.Close(); err != nil {
+			t.Errorf("%s: %v", start.what, err)
+		}
 	}
 }

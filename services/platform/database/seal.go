@@ -48,7 +48,7 @@ func OpenSealed(ctx context.Context, cfg Config, tables ...string) (*sql.DB, *Se
 		return nil, nil, err
 	}
 	if err = s.open(ctx, cfg, tables); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, damaged(err)), s.db.Close())
+		return nil, nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, unopened(err)), s.db.Close())
 	}
 	return s.db, s, nil
 }
