@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -50,6 +51,54 @@ func newWeb(t *testing.T) *web {
 }
 
 func (w *web) address() string { return strings.TrimPrefix(w.URL, "http://") }
+
+// TestAProjectBlocksADomain: a file that a human trusted for one client takes a domain from that client, at the vault and at egress, and
+// can give it none.
+func TestAProjectBlocksADomain(t *testing.T) {
+	t.Parallel()
+	w := newWeb(t)
+	h := harness.New(t, harness.Options{Egress: true})
+	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: [\""+w.address()+"\"]\n", 1))
+	h.WriteFile("config/security/domains.yaml", "allow: [\""+w.address()+"\"]\n")
+	bound, other := h.AddClient("bound"), h.AddClient("other")
+	h.StartAll()
+	page := map[string]any{"url": w.URL + "/guide"}
+	isStatus(t, "ok", h.Connect(bound).Ask("fetch_url", page))
+	file := t.TempDir() + "/durward.yaml"
+	for _, text := range []string{"domains:\n  allow: [other.example]\n", "domains: {block: [\"" + w.address() + "\"]}\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := h.Run("", "config", "trust", file, "--client", "bound", "--yes")
+		switch said := out.Stdout + out.Stderr; {
+		case strings.Contains(text, "allow") && (out.Code != 2 || !strings.Contains(said, `unknown key "allow" in domains`)):
+			t.Errorf("a project that allows: exit code %d\n%s", out.Code, said)
+		case strings.Contains(text, "block") && (out.Code != 0 || !strings.Contains(said, w.address()+" is blocked")):
+			t.Fatalf("a project that blocks: exit code %d\n%s", out.Code, said)
+		}
+	}
+	blocks := regexp.MustCompile(`blocked +\S+\nprojects/[0-9a-f]{64}\.yaml blocks it`)
+	harness.Eventually(t, "egress has the project's block", func() error {
+		if text := h.Durward("egress", "test", w.URL, "--client", "bound"); !blocks.MatchString(text) {
+			return fmt.Errorf("%s", text)
+		}
+		return nil
+	})
+	asked := w.asked.Load()
+	soon(t, "denied", func() harness.Envelope { return h.Connect(bound).Ask("fetch_url", page) })
+	if text := h.Durward("policy", "explain", "--as", "bound", "fetch_url", "url="+w.URL); !regexp.MustCompile(`rule domain-blocked  project  projects/[0-9a-f]{64}\.yaml\n`).MatchString(text) {
+		t.Errorf("explained as %s", text)
+	}
+	if text := h.Durward("egress", "domains"); !regexp.MustCompile(regexp.QuoteMeta(w.address()) + ` +blocked +bound +all +projects/[0-9a-f]{64}\.yaml`).MatchString(text) {
+		t.Errorf("the list says %q", text)
+	}
+	if text := h.Durward("egress", "test", w.URL, "--client", "other"); !strings.Contains(text, "domains.yaml allows it") || w.asked.Load() != asked {
+		t.Errorf("test for another client says %q, and %d requests came", text, w.asked.Load()-asked)
+	}
+	isStatus(t, "ok", h.Connect(other).Ask("fetch_url", page))
+	h.Durward("config", "untrust", file, "--yes")
+	soon(t, "ok", func() harness.Envelope { return h.Connect(bound).Ask("fetch_url", page) })
+}
 
 // TestAPageIsFetchedByItsDomain is the walk-through of egress: a page of an unknown domain waits for the human, who allows it once, then
 // always, for the clients of one user; what is blocked, special or on no list is reached by nobody, and a panic closes what is open.

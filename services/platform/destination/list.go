@@ -118,6 +118,33 @@ func ParseList(from Source, raw []byte) (*List, error) {
 	return l, nil
 }
 
+// ParseProject reads the domains that a project's file blocks, for the clients that the project binds; none: all. A project only tightens:
+// its file can allow nothing. What else it says is other packages' to read.
+func ParseProject(from Source, clients []string, raw []byte) (*List, error) {
+	var file struct {
+		Settings any `yaml:"settings"`
+		Tools    any `yaml:"tools"`
+		Domains  struct {
+			Block []string `yaml:"block"`
+		} `yaml:"domains"`
+	}
+	if err := config.Parse(from.File, raw, &file); err != nil {
+		return nil, err
+	}
+	if len(file.Domains.Block) > maxEntries {
+		return nil, fmt.Errorf("%s: domains: more than %d entries", from.File, maxEntries)
+	}
+	l := &List{block: index{}}
+	for i, domain := range file.Domains.Block {
+		if err := CheckDomain(domain, false); err != nil {
+			return nil, fmt.Errorf("%s: domains.block: entry %d: %w", from.File, i+1, err)
+		}
+		e := Entry{Domain: domain, Clients: clients, Source: from}
+		l.Block, l.block[domain] = append(l.Block, e), append(l.block[domain], e)
+	}
+	return l, nil
+}
+
 func entries(raw []any, allow bool, from Source) ([]Entry, index, error) {
 	list, by := make([]Entry, 0, len(raw)), index{}
 	for i, item := range raw {

@@ -40,6 +40,54 @@ func TestParseListRefuses(t *testing.T) {
 	}
 }
 
+// TestAProjectOnlyBlocks: a project's file allows nothing, whatever it says, and what it blocks is blocked for its clients alone.
+func TestAProjectOnlyBlocks(t *testing.T) {
+	from := Source{Layer: "project", File: "projects/a.yaml"}
+	for text, why := range map[string]string{
+		"domains:\n  allow: [docs.example]\n":                        "projects/a.yaml:2:3: unknown key \"allow\" in domains",
+		"domains:\n  block: [bad.example]\n  allow: [\"*.example\"]": "projects/a.yaml:3:3: unknown key \"allow\" in domains",
+		"allow: [docs.example]\n":                                    "projects/a.yaml:1:1: unknown key \"allow\"",
+		"domains: [docs.example]\n":                                  "projects/a.yaml:1:",
+		"domains: {block: [{domain: a.example, clients: [none]}]}":   "projects/a.yaml:1:",
+		"domains: {block: [a.example, A.example]}":                   "entry 2: write A.example as a.example",
+		"domains: {block: [\"*\"]}":                                  "entry 1: ",
+		"domains: {block: [a.example]}\ndomains: {block: []}\n":      "projects/a.yaml:2:1",
+	} {
+		if _, err := ParseProject(from, nil, []byte(text)); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %q", text, err, why)
+		}
+	}
+	system, err := ParseList(Source{File: File}, []byte("allow: [docs.example, \"*.wide.example\"]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := []byte("settings: {tier_ceiling: READ}\ntools: {}\ndomains: {block: [docs.example, \"*.wide.example:443\"]}\n")
+	for _, clients := range [][]string{nil, {"cursor"}} {
+		project, err := ParseProject(from, clients, text)
+		if err != nil || len(project.Allow) > 0 {
+			t.Fatal(project, err)
+		}
+		list := Join(system, project)
+		for _, client := range []string{"cursor", "other", ""} {
+			bound := clients == nil || client == "cursor"
+			for to, blocked := range map[Destination]bool{
+				{"docs.example", 80}: bound, {"a.wide.example", 443}: bound, {"a.wide.example", 80}: false, {"wide.example", 443}: false,
+			} {
+				verdict, by := list.Judge(Party{Client: client}, to)
+				if (verdict == Blocked) != blocked || blocked && by.File != from.File {
+					t.Errorf("%v, %q reaches %s: %d by %+v", clients, client, to, verdict, by)
+				}
+				if client == "" {
+					continue // for a server it is any client's
+				}
+				if _, is := list.BlockedFor(client, to); is != blocked {
+					t.Errorf("%v, a server for %q reaches %s: blocked %t", clients, client, to, is)
+				}
+			}
+		}
+	}
+}
+
 func TestJudgeByList(t *testing.T) {
 	list, err := ParseList(Source{File: "domains.yaml"}, []byte(`
 allow:

@@ -25,10 +25,11 @@ type toolsFile struct {
 	Tools map[string]toolEntry `yaml:"tools"`
 }
 
-// projectFile is a tools.yaml with settings, which are another package's business.
+// projectFile is a tools.yaml with settings and domains, which are other packages' business.
 type projectFile struct {
 	Tools    map[string]toolEntry `yaml:"tools"`
 	Settings map[string]any       `yaml:"settings"`
+	Domains  any                  `yaml:"domains"`
 }
 
 type toolEntry struct {

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security/trusted"
 )
 
 // build makes a state of a proposal, and puts the files that are not good back to what is in force of them. The error is for
@@ -125,7 +125,7 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 }
 
 func (l *Live) parseProjects(p *proposal, s *State, bad map[string]string) {
-	list, err := ParseProjects(FileProjects, p.data[FileProjects])
+	list, err := trusted.Parse(FileProjects, p.data[FileProjects])
 	if err != nil {
 		bad[FileProjects] = err.Error()
 		return
@@ -133,7 +133,7 @@ func (l *Live) parseProjects(p *proposal, s *State, bad map[string]string) {
 	for _, entry := range list {
 		name := entry.Copy()
 		text, there := p.data[name]
-		switch sum := canonical.Digest(text); {
+		switch err := entry.Check(text); {
 		case !there && l.adopted[name] != nil:
 			// It binds until a human says that it does not.
 			p.data[name] = l.adopted[name]
@@ -142,23 +142,28 @@ func (l *Live) parseProjects(p *proposal, s *State, bad map[string]string) {
 		case !there:
 			bad[FileProjects] = FileProjects + ": the trusted copy " + name + " is not there"
 			continue
-		case canonical.FormatDigest(sum[:]) != "sha256:"+entry.SHA256:
-			bad[name] = "it is not what a human trusted: its digest is another"
+		case err != nil:
+			bad[name] = err.Error()
 			continue
 		}
 		settings, tools, err := parseProject(name, text)
+		var domains *destination.List
+		if err == nil {
+			domains, err = destination.ParseProject(destination.Source{Layer: LayerProject, File: name}, entry.Clients, text)
+		}
 		if err != nil {
 			bad[name] = err.Error()
 			continue
 		}
 		s.projects = append(s.projects, project{entry.Clients, settings})
+		s.Domains = destination.Join(s.Domains, domains)
 		if tools {
 			s.sources = append(s.sources, policy.Source{Layer: LayerProject, Clients: entry.Clients, Name: name, Text: text})
 		}
 	}
 	// Copies that no entry names count for nothing.
 	for name := range p.data {
-		if strings.HasPrefix(name, FolderProjects+"/") && !slices.ContainsFunc(list, func(e Project) bool { return e.Copy() == name }) {
+		if strings.HasPrefix(name, FolderProjects+"/") && !slices.ContainsFunc(list, func(e trusted.Project) bool { return e.Copy() == name }) {
 			delete(p.data, name)
 		}
 	}

@@ -158,20 +158,3 @@ func FuzzSettings(f *testing.F) {
 		}
 	})
 }
-
-// FuzzProjects: whatever projects.yaml holds, it loads nothing but copies of the digests that it names.
-func FuzzProjects(f *testing.F) {
-	f.Add([]byte("projects: [{path: /p, sha256: " + strings.Repeat("a", 64) + "}]"))
-	f.Add([]byte("projects:\n- path: /p\n  sha256: ../../x\n"))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		list, err := security.ParseProjects("projects.yaml", raw)
-		if err != nil {
-			return
-		}
-		for _, p := range list {
-			if len(p.Copy()) != len("projects/")+64+len(".yaml") || strings.Contains(p.Copy(), "..") {
-				t.Fatalf("%+v", p)
-			}
-		}
-	})
-}

@@ -35,10 +35,12 @@ type settingsFile struct {
 	} `yaml:"messaging"`
 }
 
-// projectFile is what a project may bring: settings and rules for tools. Package policy reads the latter.
+// projectFile is what a project may bring: settings, rules for tools, which package policy reads, and blocked domains, which package
+// destination reads.
 type projectFile struct {
 	Settings settingsFile `yaml:"settings"`
 	Tools    any          `yaml:"tools"`
+	Domains  any          `yaml:"domains"`
 }
 
 // given is one setting that a file gives.
@@ -61,7 +63,7 @@ func parseSettings(name string, data []byte) ([]given, error) {
 	return collect(name, data, "")
 }
 
-// parseProject reads the settings of a project's file. What it says of tools is package policy's to read.
+// parseProject reads the settings of a project's file.
 func parseProject(name string, data []byte) (settings []given, tools bool, err error) {
 	var shape projectFile
 	if err := config.Parse(name, data, &shape); err != nil {

@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/security/trusted"
 )
 
 // Bounds of what is read.
@@ -28,18 +29,17 @@ const (
 const (
 	FileSettings   = "security.yaml"
 	FileTools      = "tools.yaml"
-	FileProjects   = "projects.yaml"
+	FileProjects   = trusted.File
 	FileDomains    = destination.File
 	FolderPolicy   = "policy"
 	FolderUsers    = "users"
-	FolderProjects = "projects"
+	FolderProjects = trusted.Folder
 )
 
 var (
-	userPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
-	cedarPattern  = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}\.cedar$`)
-	copyPattern   = pattern.New(`^[0-9a-f]{64}\.yaml$`)
-	digestPattern = pattern.New(`^[0-9a-f]{64}$`)
+	userPattern  = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	cedarPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}\.cedar$`)
+	copyPattern  = pattern.New(`^[0-9a-f]{64}\.yaml$`)
 )
 
 // CheckUser reports why a name cannot be a user's.

@@ -10,7 +10,7 @@
 //	users/USER/{security.yaml,tools.yaml,domains.yaml,policy/*.cedar}    a user's: it binds clients with that user in clients.yaml
 //	projects.yaml  projects/<sha256>.yaml                                projects that a human trusted, by copies of their files
 //
-// Egress reads the files called domains.yaml too, where agents' tools may reach.
+// Egress reads the files called domains.yaml too, where agents' tools may reach, and the domains that projects block.
 package security
 
 import (

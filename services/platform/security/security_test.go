@@ -118,13 +118,13 @@ func TestNothingSetIsBuiltIn(t *testing.T) {
 
 // The user's word goes over the system's; a project counts only where it is tighter, and for its clients alone.
 func TestLayers(t *testing.T) {
-	project := "settings:\n  approvals: {wait_s: 120, four_eyes: false}\n  tier_ceiling: DESTRUCTIVE\n  desktop: {allowed: true}\n  messaging: {per_minute: 5}\ntools:\n  stop_service: {tier: DENIED}\n"
+	project := "settings:\n  approvals: {wait_s: 120, four_eyes: false}\n  tier_ceiling: DESTRUCTIVE\n  desktop: {allowed: true}\n  messaging: {per_minute: 5}\ntools:\n  stop_service: {tier: DENIED}\ndomains: {block: [\"*.example\"]}\n"
 	sum := strings.TrimPrefix(sha(project), "sha256:")
 	dir := tree(t, map[string]string{
 		"security.yaml":                "approvals:\n  wait_s: 300\n  four_eyes: true\ntier_ceiling: WRITE\n",
 		"users/alice/security.yaml":    "# hers\napprovals: {wait_s: 600}\n",
 		"users/alice/policy/own.cedar": forbid,
-		"domains.yaml":                 "allow: [docs.example, {domain: mine.example, clients: [cursor]}]\n",
+		"domains.yaml":                 "allow: [docs.example, {domain: mine.test, clients: [mine]}]\n",
 		"users/alice/domains.yaml":     "block: [docs.example]\n",
 		"projects.yaml":                "projects:\n  - path: /p/durward.yaml\n    sha256: " + sum + "\n    clients: [cursor]\n",
 		"projects/" + sum + ".yaml":    project,
@@ -171,11 +171,12 @@ func TestLayers(t *testing.T) {
 		host, file string
 		want       destination.Verdict
 	}{
-		{destination.Party{Client: "cursor"}, "docs.example", "domains.yaml", destination.Allowed},
-		{destination.Party{Client: "cursor"}, "mine.example", "domains.yaml", destination.Allowed},
-		{destination.Party{Client: "claude-code"}, "mine.example", "", destination.Unknown},
+		{destination.Party{Client: "claude-code"}, "docs.example", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "mine"}, "mine.test", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "claude-code"}, "mine.test", "", destination.Unknown},
+		{destination.Party{Client: "cursor"}, "docs.example", "projects/" + sum + ".yaml", destination.Blocked},
 		{destination.Party{Client: "cursor", User: "alice"}, "docs.example", "users/alice/domains.yaml", destination.Blocked},
-		{destination.Party{Client: "cursor", User: "bob"}, "docs.example", "domains.yaml", destination.Allowed},
+		{destination.Party{Client: "mine", User: "bob"}, "docs.example", "domains.yaml", destination.Allowed},
 		{destination.Party{Client: "cursor"}, "metadata.goog", "", destination.Blocked},
 	} {
 		if v, by := l.Current().Domains.Judge(c.of, destination.Destination{Host: c.host, Port: 443}); v != c.want || by.File != c.file {
@@ -194,15 +195,16 @@ func TestLayers(t *testing.T) {
 }
 
 // A project's file that would let more happen is refused, whole: a human who trusted its digest trusted it to tighten.
-func TestProjectMayNotLoosenTools(t *testing.T) {
-	project := "tools:\n  switch_mode: {tier: READ}\n"
-	sum := strings.TrimPrefix(sha(project), "sha256:")
-	_, err := security.Open(security.Options{Dir: tree(t, map[string]string{
-		"projects.yaml":             "projects: [{path: /p/durward.yaml, sha256: " + sum + "}]\n",
-		"projects/" + sum + ".yaml": project,
-	})})
-	if err == nil || !strings.Contains(err.Error(), "projects/"+sum+".yaml:2") {
-		t.Errorf("got %v", err)
+func TestProjectMayNotLoosen(t *testing.T) {
+	for _, project := range []string{"tools:\n  switch_mode: {tier: READ}\n", "domains:\n  allow: [docs.example]\n"} {
+		sum := strings.TrimPrefix(sha(project), "sha256:")
+		_, err := security.Open(security.Options{Dir: tree(t, map[string]string{
+			"projects.yaml":             "projects: [{path: /p/durward.yaml, sha256: " + sum + "}]\n",
+			"projects/" + sum + ".yaml": project,
+		})})
+		if err == nil || !strings.Contains(err.Error(), "projects/"+sum+".yaml:2") {
+			t.Errorf("%s: %v", project, err)
+		}
 	}
 }
 

@@ -30,8 +30,8 @@ type settings struct {
 	// Audit gets every record. Required.
 	Audit config.Peer `yaml:"audit"`
 	// Domains is the list of domains that agents may reach, and of those that they may not: domains.yaml in the vault's security_dir, which
-	// judges by it too. Beside it, users/USER/domains.yaml is for the clients of one user. Read again within a second of a change. One that
-	// is not there lists nothing. Required, absolute.
+	// judges by it too. Beside it, users/USER/domains.yaml is for the clients of one user, and projects.yaml names the projects that may block
+	// more. Read again within a second of a change. One that is not there lists nothing. Required, absolute.
 	Domains string `yaml:"domains"`
 	// Unattended lists calls beyond READ that run here on a grant without a human's statement, as in the executor's file. DANGEROUS:
 	// whoever controls the vault can then make them. A tool of another's server is SERVER__TOOL; while no server in force has it the

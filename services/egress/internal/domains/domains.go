@@ -1,5 +1,5 @@
-// Package domains is egress' own reading of where agents may reach: the lists of the security configuration's layers, which the vault
-// reads too and which a human owns. No RPC changes them. Each file is taken over by itself: one that is broken, or that the gateway's
+// Package domains is egress' own reading of where agents may reach: the lists of the security configuration's layers, and what the projects
+// that a human trusted block. The vault reads them too, and a human owns them. No RPC changes them. Each file is taken over by itself: one that is broken, or that the gateway's
 // user could have written, leaves what was good of it in force and the others alone.
 package domains
 
@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/security/trusted"
 	"durward.internal/services/platform/sink/wiring"
 )
 
@@ -31,9 +32,11 @@ const (
 	maxUsers = 64
 )
 
+const layerProject = "project"
+
 // Config says what to read.
 type Config struct {
-	// Path is the system's list. Users' are beside it, in users/USER.
+	// Path is the system's list. Users' are beside it, in users/USER, and so is projects.yaml with the copies that it names.
 	Path string
 	// Foreign could not have written any; nil: not checked.
 	Foreign *ownership.Foreign
@@ -43,9 +46,9 @@ type Config struct {
 
 // Domains are the lists, read again when they change. It is safe for concurrent use.
 type Domains struct {
-	cfg     Config
-	current atomic.Pointer[destination.List]
-	folder  *filewatch.Watcher
+	cfg      Config
+	current  atomic.Pointer[destination.List]
+	watching *filewatch.Watcher
 
 	mu    sync.Mutex
 	lists map[destination.Source]*destination.List
@@ -76,10 +79,10 @@ func (d *Domains) Refused() string {
 			return why
 		}
 	}
-	if d.folder == nil || d.folder.Err() == nil {
+	if d.watching == nil || d.watching.Err() == nil {
 		return ""
 	}
-	return clean.Line(d.folder.Err().Error(), 500)
+	return clean.Line(d.watching.Err().Error(), 500)
 }
 
 // Watch takes over what changes until ctx ends.
@@ -98,7 +101,7 @@ func (d *Domains) Watch(ctx context.Context) {
 		}
 	}
 	watch()
-	folder := filewatch.New(filewatch.Paths(d.users()), func() error {
+	watching := filewatch.New(filewatch.Paths(d.users()), func() error {
 		sources, err := d.sources()
 		for _, from := range sources {
 			err = errors.Join(err, d.open(from, true))
@@ -107,16 +110,17 @@ func (d *Domains) Watch(ctx context.Context) {
 		return err
 	})
 	d.mu.Lock()
-	d.folder = folder
+	d.watching = watching
 	d.mu.Unlock()
-	folder.Run(ctx)
+	watching.Run(ctx)
 }
 
-func (d *Domains) users() string { return filepath.Join(filepath.Dir(d.cfg.Path), "users") }
+func (d *Domains) folder() string { return filepath.Dir(d.cfg.Path) }
+func (d *Domains) users() string  { return filepath.Join(d.folder(), "users") }
 
-// sources are the files that there may be: the system's, and one for each user who has a folder.
+// sources are the files that there may be: the system's, that of the projects, and one for each user who has a folder.
 func (d *Domains) sources() ([]destination.Source, error) {
-	all := []destination.Source{{Layer: "system", File: destination.File}}
+	all := []destination.Source{{Layer: "system", File: destination.File}, {Layer: layerProject, File: trusted.File}}
 	users, err := ownership.Names(d.users(), maxUsers, d.cfg.Foreign)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return all, fmt.Errorf("users: %w", err)
@@ -137,15 +141,22 @@ func (d *Domains) open(from destination.Source, late bool) error {
 	if known {
 		return nil
 	}
-	at := d.cfg.Path
-	if from.User != "" {
-		at = filepath.Join(d.users(), from.User, destination.File)
+	at := filepath.Join(d.folder(), from.File)
+	parse := func(raw []byte) (*destination.List, error) { return destination.ParseList(from, raw) }
+	switch {
+	case from.Layer == layerProject:
+		parse = d.projects
+	case from.User == "":
+		at = d.cfg.Path
 	}
 	file, err := wiring.OpenLive(wiring.LiveConfig[*destination.List]{
 		Name: from.File, Path: at, Max: maxFile, Optional: true, Late: late,
 		Foreign: d.cfg.Foreign, Log: d.cfg.Log, Logger: d.cfg.Logger,
-		Parse: func(raw []byte) (*destination.List, error) { return destination.ParseList(from, raw) },
-		Tell: func(_, now *destination.List) string {
+		Parse: parse,
+		Tell: func(before, now *destination.List) string {
+			if from.Layer == layerProject && len(before.Block)+len(now.Block) == 0 {
+				return ""
+			}
 			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
 		},
 		Set: func(list *destination.List) error { d.set(from, list); return nil },
@@ -157,6 +168,31 @@ func (d *Domains) open(from destination.Source, late bool) error {
 	defer d.mu.Unlock()
 	d.files[from] = file
 	return nil
+}
+
+// projects are the domains that trusted projects block. A copy is read with the entry that names it by its digest; it cannot change.
+func (d *Domains) projects(raw []byte) (*destination.List, error) {
+	entries, err := trusted.Parse(trusted.File, raw)
+	if err != nil {
+		return nil, err
+	}
+	var all []*destination.List
+	for _, entry := range entries {
+		name := entry.Copy()
+		text, err := ownership.ReadFile(filepath.Join(d.folder(), name), maxFile, d.cfg.Foreign)
+		if err == nil {
+			err = entry.Check(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		list, err := destination.ParseProject(destination.Source{Layer: layerProject, File: name}, entry.Clients, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list)
+	}
+	return destination.Join(all...), nil
 }
 
 // set puts a file's list into force, beside the others.

@@ -13,7 +13,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
-	"durward.internal/services/platform/security"
+	"durward.internal/services/platform/security/trusted"
 )
 
 // ErrUntrusted means that a project's file is not trusted.
@@ -23,12 +23,12 @@ var ErrUntrusted = errors.New("the file is not trusted")
 type ProjectsError struct{ error }
 
 // Projects are the projects' files that are trusted now. The error is a *ProjectsError where the file has to be corrected.
-func Projects(cfg installdir.Config) ([]security.Project, error) {
-	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, security.FileProjects))
+func Projects(cfg installdir.Config) ([]trusted.Project, error) {
+	raw, err := os.ReadFile(filepath.Join(cfg.SecurityDir, trusted.File))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s cannot be read", security.FileProjects)
+		return nil, fmt.Errorf("%s cannot be read", trusted.File)
 	}
-	list, err := security.ParseProjects(security.FileProjects, raw)
+	list, err := trusted.Parse(trusted.File, raw)
 	if err != nil {
 		return nil, &ProjectsError{err}
 	}
@@ -37,7 +37,7 @@ func Projects(cfg installdir.Config) ([]security.Project, error) {
 
 // Trust puts the copy of a project's file there before the entry that names it, and takes away the copy of what was trusted of the
 // path before.
-func Trust(cfg installdir.Config, entry security.Project, text []byte) ([]*signedchange.Plan, error) {
+func Trust(cfg installdir.Config, entry trusted.Project, text []byte) ([]*signedchange.Plan, error) {
 	known, err := Projects(cfg)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func Trust(cfg installdir.Config, entry security.Project, text []byte) ([]*signe
 		return nil, err
 	}
 	named, err := projectsFile(cfg, func(before []byte) ([]byte, error) {
-		if slices.ContainsFunc(known, func(p security.Project) bool {
+		if slices.ContainsFunc(known, func(p trusted.Project) bool {
 			return p.Path == entry.Path && p.SHA256 == entry.SHA256 && slices.Equal(p.Clients, entry.Clients)
 		}) {
 			return before, nil
@@ -74,7 +74,7 @@ func Untrust(cfg installdir.Config, path string) ([]*signedchange.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(known, func(p security.Project) bool { return p.Path == path }) {
+	if !slices.ContainsFunc(known, func(p trusted.Project) bool { return p.Path == path }) {
 		return nil, ErrUntrusted
 	}
 	plans, err := projectsFile(cfg, func(before []byte) ([]byte, error) { return edit.Remove(before, "projects", ofProject(path)) })
@@ -86,11 +86,11 @@ func Untrust(cfg installdir.Config, path string) ([]*signedchange.Plan, error) {
 }
 
 func projectsFile(cfg installdir.Config, edited func([]byte) ([]byte, error)) ([]*signedchange.Plan, error) {
-	return signedchange.PrepareOne(filepath.Join(cfg.SecurityDir, security.FileProjects), security.FileProjects, edited)
+	return signedchange.PrepareOne(filepath.Join(cfg.SecurityDir, trusted.File), trusted.File, edited)
 }
 
 // projectItem is an entry of projects.yaml.
-func projectItem(p security.Project) string {
+func projectItem(p trusted.Project) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "path: %s\nsha256: %q\n", edit.Text(p.Path), p.SHA256)
 	if len(p.Clients) > 0 {
@@ -108,13 +108,13 @@ func ofProject(path string) func(any, string) bool {
 }
 
 // dropCopies takes away copies that were trusted for a path and that nothing names any more.
-func dropCopies(cfg installdir.Config, known []security.Project, path, kept string) ([]*signedchange.Plan, error) {
+func dropCopies(cfg installdir.Config, known []trusted.Project, path, kept string) ([]*signedchange.Plan, error) {
 	var plans []*signedchange.Plan
 	for _, p := range known {
 		if p.Path != path || p.SHA256 == kept {
 			continue
 		}
-		if slices.ContainsFunc(known, func(other security.Project) bool { return other.Path != path && other.SHA256 == p.SHA256 }) {
+		if slices.ContainsFunc(known, func(other trusted.Project) bool { return other.Path != path && other.SHA256 == p.SHA256 }) {
 			continue
 		}
 		gone, err := signedchange.Prepare(filepath.Join(cfg.SecurityDir, p.Copy()), p.Copy(), func([]byte) ([]byte, error) { return nil, nil })

@@ -66,19 +66,19 @@ func (j Judge) Decide(tool contract.Tool, arguments []byte, counts usage.Counts)
 // judgeDomain holds a call that policies do not deny to the list of domains: a blocked one is denied, whatever allows it, and one on no
 // list is asked about (NETS-2).
 func (j Judge) judgeDomain(tool contract.Tool, arguments []byte, d *policy.Decision) {
-	found := destination.Unknown
+	found, by := destination.Unknown, destination.Entry{}
 	if request, err := tool.Decode(arguments); err == nil {
 		to, leads, err := tool.Destination(request)
 		if err == nil && !leads {
 			return
 		}
 		if err == nil {
-			found, _ = j.State.Domains.Judge(destination.Party{Client: j.Call.Client, Agent: j.Call.Agent, User: j.Call.User}, to)
+			found, by = j.State.Domains.Judge(destination.Party{Client: j.Call.Client, Agent: j.Call.Agent, User: j.Call.User}, to)
 		}
 	}
 	switch {
 	case found == destination.Blocked:
-		*d = policy.Decision{Verdict: policy.Deny, Rule: policy.Rule{ID: domainBlocked}, Reason: "a human blocked this domain"}
+		*d = policy.Decision{Verdict: policy.Deny, Rule: policy.Rule{ID: domainBlocked, Layer: policy.Layer(by.Layer), File: by.File, Forbids: true}, Reason: "a human blocked this domain"}
 	case found == destination.Unknown && d.Verdict == policy.Run && tool.Leaves:
 		d.Verdict, d.Rule = policy.Ask, policy.Rule{ID: domainUnknown}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -161,13 +162,17 @@ func TestGetPolicyAndExplain(t *testing.T) {
 	v.rewrite("id: bearer\n", "id: bearer\n    user: alice\n    agents: [planner]\n")
 	v.rule("policy/allow.cedar", startUnasked)
 	v.rule("users/alice/security.yaml", "approvals: {wait_s: 120}\n")
+	blocks := "domains: {block: [\"*.example\"]}\n"
+	project := "projects/" + strings.TrimPrefix(canonical.DigestText([]byte(blocks)), "sha256:") + ".yaml"
+	v.plant(project, blocks)
+	v.rule("projects.yaml", "projects: [{path: /p/durward.yaml, clients: [bound], sha256: "+strings.TrimSuffix(path.Base(project), ".yaml")+"}]\n")
 	resp, err := v.policies().GetPolicy(t.Context(), &vaultv1.GetPolicyRequest{Client: bearer})
 	v.must(err)
 	var files []string
 	for _, f := range resp.GetFiles() {
 		files = append(files, f.GetName()+" "+f.GetLayer())
 	}
-	if diff := cmp.Diff([]string{"clients.yaml system", "policy/allow.cedar system", "users/alice/security.yaml user"}, files); diff != "" {
+	if diff := cmp.Diff([]string{"clients.yaml system", "policy/allow.cedar system", "projects.yaml system", project + " project", "users/alice/security.yaml user"}, files); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	for _, setting := range resp.GetSettings() {
@@ -192,6 +197,12 @@ func TestGetPolicyAndExplain(t *testing.T) {
 		"no such client":    {&vaultv1.ExplainCallRequest{Client: "nobody", Tool: "gpu_status"}, "", callv1.Code_CODE_NOT_FOUND},
 		"no such agent":     {&vaultv1.ExplainCallRequest{Client: bearer, Tool: "gpu_status", Agent: "coder"}, "", callv1.Code_CODE_INVALID_ARGUMENT},
 		"strange arguments": {&vaultv1.ExplainCallRequest{Client: bearer, Tool: "gpu_status", Arguments: []byte("[]")}, "", callv1.Code_CODE_INVALID_ARGUMENT},
+		"blocked by a project": {
+			&vaultv1.ExplainCallRequest{Client: bound, Tool: "fetch_url", Arguments: []byte(`{"url":"https://docs.example/"}`)}, "denied domain-blocked", 0,
+		},
+		"a project's client alone": {
+			&vaultv1.ExplainCallRequest{Client: bearer, Tool: "fetch_url", Arguments: []byte(`{"url":"https://docs.example/"}`)}, "asks domain-on-no-list", 0,
+		},
 		"no such tool":      {&vaultv1.ExplainCallRequest{Client: bearer, Tool: "format_disk"}, "denied unknown-tool", 0},
 		"reads":             {&vaultv1.ExplainCallRequest{Client: bearer, Tool: "gpu_status", Agent: "planner"}, "runs read-runs", 0},
 		"a bearer's change": {&vaultv1.ExplainCallRequest{Client: bearer, Tool: "start_service", Arguments: arguments("a")}, "asks bearer-changes-ask", 0},
@@ -208,6 +219,9 @@ func TestGetPolicyAndExplain(t *testing.T) {
 			wantCode(t, err, c.code)
 			if got := resp.GetDecision() + " " + resp.GetRule().GetRule(); c.code == 0 && got != c.want {
 				t.Errorf("%s, want %s (%s)", got, c.want, resp.GetReason())
+			}
+			if r := resp.GetRule(); r.GetRule() == "domain-blocked" && (r.GetFile() != project || r.GetLayer() != "project") {
+				t.Errorf("the rule is of %s, %s", r.GetFile(), r.GetLayer())
 			}
 		})
 	}

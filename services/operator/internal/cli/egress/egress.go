@@ -36,7 +36,8 @@ func Commands(core *cli.App) []*cobra.Command {
 		Short: "Where agents' tools may reach",
 		Long: `Egress is the process that reaches other hosts for agents (durward up --egress adds it). It goes where the list of domains
 lets it, or where you say yes to one call; a domain on no list asks you, and what is blocked stays blocked. The list is
-domains.yaml in the folder of the security configuration, and for the clients of one user users/USER/domains.yaml.`,
+domains.yaml in the folder of the security configuration, and for the clients of one user users/USER/domains.yaml. Projects
+that you trust (durward config trust) can block domains for their clients.`,
 		Example: `  durward egress domains
   durward egress allow docs.example "*.docs.example" --client cursor
   durward egress block "*.zip"

@@ -75,8 +75,8 @@ func (a *app) policyListCommand() *cobra.Command {
 }
 
 func place(file string, line uint32) string {
-	if file == "" {
-		return ""
+	if file == "" || line == 0 {
+		return file
 	}
 	return fmt.Sprintf("%s:%d", file, line)
 }

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/security/trusted"
 )
 
 // maxProject bounds a project's file, as the vault does.
@@ -29,9 +30,10 @@ func (a *app) configTrustCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trust FILE",
 		Short: "Let a project's file tighten the rules, with your signature",
-		Long: `Shows a project's file whole (settings: and tools:, as in security.yaml and tools.yaml) and what it would tighten,
-and trusts it: a copy is put beside the rules and entered in projects.yaml by its digest. The vault reads that copy alone,
-never the project's folder: a file that is changed there counts again once you trust it again. A project can only tighten.
+		Long: `Shows a project's file whole (settings: and tools:, as in security.yaml and tools.yaml, and domains: with block: and nothing
+else) and what it would tighten, and trusts it: a copy is put beside the rules and entered in projects.yaml by its digest. The
+vault and egress read that copy alone, never the project's folder: a file that is changed there counts again once you trust it
+again. A project can only tighten.
 ` + cli.SignedChange,
 		Example: "  durward config trust ~/work/shop/durward.yaml --client cursor",
 		Args:    cobra.ExactArgs(1),
@@ -59,7 +61,7 @@ func (a *app) trustProject(ctx context.Context, cfg installdir.Config, file stri
 		return cli.Usage("", "%s cannot be read: %s", clean.Visible(path), clean.Line(err.Error(), 200))
 	}
 	sum := sha256.Sum256(text)
-	entry := security.Project{Path: path, SHA256: hex.EncodeToString(sum[:]), Clients: clients, By: cfg.Operator, At: a.Now().UTC().Truncate(time.Second)}
+	entry := trusted.Project{Path: path, SHA256: hex.EncodeToString(sum[:]), Clients: clients, By: cfg.Operator, At: a.Now().UTC().Truncate(time.Second)}
 	var plans []*signedchange.Plan
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "config trust " + filepath.Base(path), Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		plans, err = rulefile.Trust(cfg, entry, text)
@@ -77,7 +79,7 @@ func projectsProblem(err error) error {
 }
 
 // showTightening says what a project's file changes for those that it binds.
-func (a *app) showTightening(cfg installdir.Config, entry security.Project, plans []*signedchange.Plan) error {
+func (a *app) showTightening(cfg installdir.Config, entry trusted.Project, plans []*signedchange.Plan) error {
 	overlay := map[string][]byte{}
 	for _, p := range plans {
 		overlay[p.Name] = p.After
@@ -114,6 +116,12 @@ func (a *app) showTightening(cfg installdir.Config, entry security.Project, plan
 		if r.Layer == policy.Project && r.File == entry.Copy() {
 			nothing = false
 			out.Printf("  %s  %s:%d\n", clean.Visible(r.ID), clean.Visible(entry.Path), r.Line)
+		}
+	}
+	for _, e := range after.Domains.Block {
+		if e.File == entry.Copy() {
+			nothing = false
+			out.Printf("  %s is blocked\n", clean.Visible(e.Domain))
 		}
 	}
 	if nothing {

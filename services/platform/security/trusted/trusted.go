@@ -1,19 +1,34 @@
-package security
+// Package trusted reads which projects' files a human trusted, and the copies of them. Every process that obeys a project's file links
+// it. A copy counts by its digest alone; the project's own folder is never read.
+package trusted
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/pattern"
 )
 
 const maxProjects = 64
 
-// Project is one entry of projects.yaml: a project whose file a human trusted, by its digest. The vault reads the trusted copy
-// alone, projects/<sha256>.yaml, and never the project's own folder.
+// File is the list of projects, and Folder is where the copies are: both in the folder of the security configuration.
+const (
+	File   = "projects.yaml"
+	Folder = "projects"
+)
+
+var (
+	clientPattern = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+	digestPattern = pattern.New(`^[0-9a-f]{64}$`)
+)
+
+// Project is one entry of projects.yaml: a project whose file a human trusted, by its digest.
 type Project struct {
 	// Path is where the project's file is, for people.
 	Path string `yaml:"path"`
@@ -26,19 +41,25 @@ type Project struct {
 	At time.Time `yaml:"at"`
 }
 
-// Copy is the name of the trusted copy.
-func (p Project) Copy() string { return path.Join(FolderProjects, p.SHA256+".yaml") }
+// Copy is the name of the trusted copy, projects/<sha256>.yaml.
+func (p Project) Copy() string { return path.Join(Folder, p.SHA256+".yaml") }
 
-type projectsFile struct {
-	Projects []Project `yaml:"projects"`
+// Check reports whether a text is what a human trusted.
+func (p Project) Check(text []byte) error {
+	if canonical.DigestText(text) != "sha256:"+p.SHA256 {
+		return errors.New("it is not what a human trusted: its digest is another")
+	}
+	return nil
 }
 
-// ParseProjects reads a projects.yaml; name stands in errors.
-func ParseProjects(name string, data []byte) ([]Project, error) {
+// Parse reads a projects.yaml; name stands in errors.
+func Parse(name string, data []byte) ([]Project, error) {
 	if config.Blank(data) {
 		return nil, nil
 	}
-	var doc projectsFile
+	var doc struct {
+		Projects []Project `yaml:"projects"`
+	}
 	if err := config.Parse(name, data, &doc); err != nil {
 		return nil, err
 	}
@@ -60,7 +81,7 @@ func ParseProjects(name string, data []byte) ([]Project, error) {
 		}
 		seen[p.Path] = true
 		for _, c := range p.Clients {
-			if CheckUser(c) != nil {
+			if !clientPattern().MatchString(c) {
 				return nil, bad("%q is no client's name", strings.ToValidUTF8(c, "?"))
 			}
 		}
