@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
@@ -25,9 +26,11 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-// lastEgressLines are those after which egress is halted, epochs lie apart, or its records do not follow each other.
+// lastEgressLines are those after which egress is halted, epochs lie apart, or its records do not follow each other, behind what waits
+// until that is over which was harvested at the beginning.
 func lastEgressLines() []Line {
 	return []Line{
+		{"egress-expired-grant", map[string]string{harness.Egress: "redeem"}, fetchExpired},
 		{"egress-hostile", map[string]string{harness.Vault: "callers", harness.Executor: "callers", harness.Audit: "callers"}, hostileEgress},
 		{"egress-halted-in-flight", map[string]string{harness.Egress: "halted"}, haltedInFlight},
 		{"egress-forged-records", map[string]string{harness.Audit: "kinds"}, egressForgesRecords},
@@ -134,6 +137,9 @@ func withOutside(w *world) {
 	w.h.WriteFile("config/security/domains.yaml", fmt.Sprintf("allow: [%q, \"127.0.0.1:%d\", \"[::1]:%d\"]\n", listed, port, port))
 }
 
+// stalePage is what the grant of a page is for that is harvested at the beginning.
+const stalePage = "/stale"
+
 // fetchGrant is the genuine grant for fetching a URL of the list; nil where the vault gives none.
 func (w *world) fetchGrant(s *agentSession, url string) *callv1.SignedGrant {
 	w.t.Helper()
@@ -205,6 +211,19 @@ func fetchedAgain(w *world) (trials, effects int) {
 	trials = w.volley(slices.Repeat([]string{g}, 60), func(g string) { _, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, g) },
 		func() bool { return w.caught(w.out.requests(path) - 1) })
 	return trials, w.out.requests(path) - 1
+}
+
+// fetchExpired fetches by a genuine grant that nobody came for in its minute.
+func fetchExpired(w *world) (trials, effects int) {
+	w.awaitAge(grant.MaxGrantLife + time.Second)
+	for range 50 {
+		trials++
+		_, _ = w.fetch(w.out.at(stalePage), rpc.MetadataGrant, marshal(w.stale.page)) // what counts is whether the server was asked
+		if effects = w.out.requests(stalePage); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
 }
 
 // otherURL fetches another page than the one that the grant is for.

@@ -25,6 +25,10 @@ func egressVaultLines() []Line {
 		{"egress-ended-standing", egress("ended,uses"), requestEnded},
 		// The hostile vault stays from here on.
 		{"egress-no-human", egress("statement"), requestNoHuman},
+		{"egress-old-statement", egress("statement"), requestOldStatement},
+		{"egress-expired-statement", egress("statement"), requestExpired},
+		{"egress-removed-operator", egress("statement"), requestRemoved},
+		{"egress-scope-overuse", egress("uses"), requestOveruse},
 		{"egress-other-request", egress("arguments,subject,statement"), otherRequest},
 		{"egress-request-again", egress("spent,uses"), requestAgain},
 		{"egress-audit-away", egress("intent"), fetchAuditAway},
@@ -165,6 +169,122 @@ func requestNoHuman(w *world) (trials, effects int) {
 		}
 	}
 	return trials, effects
+}
+
+// requestOldStatement takes what the operator once signed for a request that was sent: for that request again, and for another.
+func requestOldStatement(w *world) (trials, effects int) {
+	w.takeVault()
+	const path, another = "/signed-once", "/never-signed"
+	once, never := w.post(path), w.post(another)
+	old := w.requestStatement(once)
+	signed := w.sign(old, w.signer)
+	w.issueRequest(once, w.requestGrant(old, once, signed))
+	if n := w.out.requests(path); n != 1 {
+		w.t.Fatalf("a genuine statement had %d effects, so an old one proves nothing", n)
+	}
+	for _, edit := range []func(*callv1.Grant){
+		func(*callv1.Grant) {},
+		func(g *callv1.Grant) { g.OperationId = grant.NewID() },
+		func(g *callv1.Grant) { g.Use = 2 },
+		func(g *callv1.Grant) { g.OperationId, g.Use = grant.NewID(), 7 },
+		func(g *callv1.Grant) { g.Session, g.OperationId = "s-other", grant.NewID() },
+		func(g *callv1.Grant) { g.Principal, g.OperationId = "agent-1", grant.NewID() },
+		func(g *callv1.Grant) { g.Channel, g.Dangerous = callv1.Channel_CHANNEL_CLI, true },
+		func(g *callv1.Grant) { g.Epoch += 5; g.OperationId = grant.NewID() },
+	} {
+		for _, arguments := range [][]byte{once, never} {
+			for _, statements := range [][]*callv1.HumanStatement{{signed}, {signed, signed}} {
+				trials++
+				// Everything but the statement is as the call needs it.
+				g := w.requestGrant(w.requestStatement(arguments), arguments, statements...)
+				g.OperationId = old.Operation
+				edit(g)
+				w.issueRequest(arguments, g)
+				if effects = w.out.requests(path) - 1 + w.out.requests(another); w.caught(effects) {
+					return trials, effects
+				}
+			}
+		}
+	}
+	return trials, effects
+}
+
+// requestExpired takes an approval that the operator gave long ago, or for later, and that was never used.
+func requestExpired(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/expired"
+	arguments := w.post(path)
+	for _, window := range outOfTime {
+		st, now := w.requestStatement(arguments), time.Now()
+		st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(window[0])), statement.FormatTime(now.Add(window[0]))
+		st.ExpiresAt = statement.FormatTime(now.Add(window[1]))
+		trials++
+		w.issueRequest(arguments, w.requestGrant(st, arguments, w.sign(st, w.signer)))
+		if effects = w.out.requests(path); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
+}
+
+// requestRemoved takes fresh statements of an operator whose key a human has taken out of allowed_signers.
+func requestRemoved(w *world) (trials, effects int) {
+	w.takeVault()
+	const path = "/removed"
+	arguments := w.post(path)
+	var grants []*callv1.Grant
+	for range 10 {
+		st := w.requestStatement(arguments)
+		grants = append(grants, w.requestGrant(st, arguments, w.sign(st, w.signer)))
+	}
+	w.withoutOperator(func() {
+		for _, g := range grants {
+			trials++
+			w.issueRequest(arguments, g)
+			if effects = w.out.requests(path); w.caught(effects) {
+				return
+			}
+		}
+	})
+	return trials, effects
+}
+
+// requestOveruse uses a standing approval more often than it says, and beyond what it pins.
+func requestOveruse(w *world) (trials, effects int) {
+	w.takeVault()
+	const path, beyond = "/scoped", "/beyond-the-scope"
+	arguments := w.post(path)
+	st := w.requestStatement(arguments)
+	signed := w.sign(&statement.Statement{
+		Type: st.Type, Version: st.Version, Kind: statement.KindScope, ID: st.ID, Operator: st.Operator,
+		IssuedAt: st.IssuedAt, NotBefore: st.NotBefore, ExpiresAt: st.ExpiresAt, Epoch: st.Epoch, Audience: st.Audience,
+		Principal: st.Principal, Session: st.Session, Channel: st.Channel, Tools: []statement.Tool{*st.Tool},
+		Pinned: []statement.Pin{{Pointer: "/url", Value: fmt.Appendf(nil, "%q", w.out.at(path))}}, Free: []string{"/body", "/method"},
+		SubjectDigests: []string{st.SubjectDigest}, Uses: scopeUses,
+	}, w.signer)
+	use := func(arguments []byte, number uint32, edit func(*callv1.Grant)) {
+		trials++
+		g := w.requestGrant(w.requestStatement(arguments), arguments, signed)
+		g.Use = number
+		edit(g)
+		w.issueRequest(arguments, g)
+	}
+	nothing := func(*callv1.Grant) {}
+	use(w.post(beyond), 1, nothing)
+	use(arguments, 1, func(g *callv1.Grant) { g.Session = "s-other" })
+	use(arguments, 1, func(g *callv1.Grant) { g.Principal = "agent-1" })
+	outside := w.out.requests(path) + w.out.requests(beyond)
+	for i := range uint32(20) {
+		use(arguments, i+1, nothing)
+		if w.weak && w.out.requests(path) > scopeUses {
+			break
+		}
+	}
+	used := w.out.requests(path) + w.out.requests(beyond) - outside
+	if used < scopeUses {
+		w.t.Fatalf("a scope of %d uses could be used %d times, so more of them prove nothing", scopeUses, used)
+	}
+	return trials, outside + used - scopeUses
 }
 
 // otherRequest takes the operator's yes to one request for others.

@@ -159,14 +159,17 @@ func oldStatement(w *world) (trials, effects int) {
 	return trials, effects
 }
 
+// outOfTime are from when and until when statements hold that do not now.
+var outOfTime = [][2]time.Duration{
+	{-30 * time.Minute, -6 * time.Minute}, {-59 * time.Minute, -10 * time.Minute}, {-48 * time.Hour, -47*time.Hour - 30*time.Minute},
+	{6 * time.Minute, 20 * time.Minute}, {24 * time.Hour, 24*time.Hour + 10*time.Minute},
+}
+
 // expiredStatement takes an approval that the operator gave long ago, or for later, and that was never used.
 func expiredStatement(w *world) (trials, effects int) {
 	w.takeVault()
 	m := w.arrange()
-	for _, window := range [][2]time.Duration{
-		{-30 * time.Minute, -6 * time.Minute}, {-59 * time.Minute, -10 * time.Minute}, {-48 * time.Hour, -47*time.Hour - 30*time.Minute},
-		{6 * time.Minute, 20 * time.Minute}, {24 * time.Hour, 24*time.Hour + 10*time.Minute},
-	} {
+	for _, window := range outOfTime {
 		st := w.agentStatement("start_service", idle)
 		now := time.Now()
 		st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(window[0])), statement.FormatTime(now.Add(window[0]))
@@ -192,20 +195,28 @@ func removedOperator(w *world) (trials, effects int) {
 		st := w.agentStatement("start_service", idle)
 		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
 	}
+	w.withoutOperator(func() {
+		for _, g := range grants {
+			trials++
+			w.present(g, "start_service", idle)
+			if effects = w.effects(m); w.caught(effects) {
+				return
+			}
+		}
+	})
+	return trials, effects
+}
+
+// withoutOperator does something while the operator's key is not in allowed_signers, and every process has seen that.
+func (w *world) withoutOperator(do func()) {
+	w.t.Helper()
 	const file = "trust/" + trust.FileAllowedSigners
 	before := w.h.ReadFile(file)
 	w.h.WriteFile(file, allowed("somebody", w.other))
 	time.Sleep(trustPatience)
-	for _, g := range grants {
-		trials++
-		w.present(g, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
+	do()
 	w.h.WriteFile(file, before)
 	w.settle()
-	return trials, effects
 }
 
 func allowed(operator string, key ssh.Signer) string {

@@ -75,6 +75,8 @@ type world struct {
 		at      time.Time
 		session *agentSession
 		grant   *callv1.SignedGrant
+		// page is the grant of a page, where there is egress.
+		page *callv1.SignedGrant
 	}
 }
 
@@ -125,6 +127,9 @@ func newWorld(t *testing.T, weak, full bool, egress func(w *world)) *world {
 	w.settle()
 	w.stale.session = w.open()
 	w.stale.grant = w.approved(w.stale.session, "start_service", idle)
+	if w.out != nil {
+		w.stale.page = w.fetchGrant(w.stale.session, w.out.at(stalePage))
+	}
 	w.stale.at = time.Now()
 	return w
 }
