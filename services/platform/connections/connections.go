@@ -23,6 +23,8 @@ const (
 	Refused  = "refused"
 	Denied   = "denied"
 	Failed   = "failed"
+	// Open is that of a server's connection which has not ended yet.
+	Open = "open"
 )
 
 // ServersTool is the tool of records of what other people's servers reach by themselves.
@@ -43,7 +45,7 @@ type Connection struct {
 	Redirected string `json:"redirected"`
 	// Address is what was dialled for the answer; empty where there was none.
 	Address string `json:"address"`
-	// Sent and Received count bytes of bodies.
+	// Sent and Received count bytes of bodies, and of what other people's servers reach those of the connections.
 	Sent     int `json:"sent"`
 	Received int `json:"received"`
 	// Status is the server's; 0 where it gave none.
@@ -122,7 +124,7 @@ func Report(format string, rows []Connection, o Options) (any, error) {
 func policy(rows []Connection) string {
 	var origins []string
 	for _, c := range rows {
-		if c.Verdict == Answered && c.Origin != "" {
+		if (c.Verdict == Answered || c.Verdict == Open) && c.Origin != "" {
 			origins = append(origins, c.Origin)
 			if c.Redirected != "" {
 				origins = append(origins, c.Redirected)

@@ -215,12 +215,14 @@ func recordVerdict(ctx context.Context, log process.Log, logger *slog.Logger, v 
 
 func verdictRecord(v childproxy.Verdict) *auditv1.Record {
 	principal, session, _ := strings.Cut(v.User, "/")
-	c := connections.Connection{Destination: v.To, Address: v.Address, Rule: string(v.Rule)}
+	c := connections.Connection{Destination: v.To, Address: v.Address, Rule: string(v.Rule), Sent: v.Sent, Received: v.Received}
 	r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), Tool: connections.ServersTool, Status: auditv1.Status_STATUS_OK, Body: &auditv1.Body{
 		Action: "connect", Summary: "the MCP server " + v.Server + " reached " + v.To, Principal: principal, Session: session, Details: c.Details(),
 	}}
 	r.Body.Details["server"] = v.Server
 	switch r.Body.Reason = v.Why; {
+	case v.Begun:
+		r.Status, r.Body.Summary = auditv1.Status_STATUS_PENDING, "the MCP server "+v.Server+" reaches "+v.To
 	case v.Rule != "":
 		r.Kind, r.Status, r.Body.Summary = auditv1.Kind_KIND_SINK_REFUSED, auditv1.Status_STATUS_DENIED, "the MCP server "+v.Server+" was refused a connection"
 	case v.Why != "":

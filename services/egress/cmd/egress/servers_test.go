@@ -40,7 +40,11 @@ func TestVerdictRecords(t *testing.T) {
 		status  auditv1.Status
 		details map[string]string
 	}{
-		{childproxy.Verdict{To: "a.example:443", Address: "93.184.216.34:443"}, auditv1.Status_STATUS_OK, map[string]string{"destination": "a.example:443", "address": "93.184.216.34:443"}},
+		{childproxy.Verdict{To: "a.example:443", Address: "93.184.216.34:443", Begun: true}, auditv1.Status_STATUS_PENDING, map[string]string{"destination": "a.example:443", "address": "93.184.216.34:443"}},
+		{
+			childproxy.Verdict{To: "a.example:443", Address: "93.184.216.34:443", Sent: 7, Received: 100}, auditv1.Status_STATUS_OK,
+			map[string]string{"destination": "a.example:443", "address": "93.184.216.34:443", "sent": "7", "bytes": "100"},
+		},
 		{childproxy.Verdict{To: "b.example:443", Rule: "destination", Why: "no"}, auditv1.Status_STATUS_DENIED, map[string]string{"destination": "b.example:443", "rule": "destination"}},
 		{childproxy.Verdict{To: "c.example:443", Why: "away"}, auditv1.Status_STATUS_ERROR, map[string]string{"destination": "c.example:443"}},
 	} {

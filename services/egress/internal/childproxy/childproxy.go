@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -78,6 +79,10 @@ type Verdict struct {
 	// Rule and Why are why it was refused, or failed; Why is empty where the child got through.
 	Rule destination.Rule
 	Why  string
+	// Begun: it got through, and how much passes is told when it has ended.
+	Begun bool
+	// Sent and Received are the connection's bytes, TLS' own included; of all those that this verdict tells of.
+	Sent, Received int
 	// Times is how often this was so since it was last told.
 	Times int
 }
@@ -112,7 +117,15 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	c := &served{proxy: p, child: child, out: out, told: map[about]*telling{}}
+	c := &served{proxy: p, child: child, told: map[about]*telling{}}
+	c.out = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := out(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &counted{Conn: conn}, nil
+	}
+	defer c.tellRest()
 	of := func(r *http.Request) *target { return r.Context().Value(judged{}).(*target) }
 	c.plain = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -121,11 +134,12 @@ func (p *Proxy) Serve(listener net.Listener, child Child) error {
 		},
 		ModifyResponse: func(answer *http.Response) error {
 			to := of(answer.Request)
-			c.tell(to.to.String(), to.address, nil)
+			to.begun = true
+			c.begin(to.to, to.conn)
 			return nil
 		},
 		Transport: &http.Transport{
-			DialContext: out, DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
+			DialContext: c.out, DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10,
 		},
 		FlushInterval: -1,
 		ErrorLog:      log.New(io.Discard, "", 0),
@@ -150,25 +164,53 @@ type served struct {
 	mu   sync.Mutex
 	next time.Time
 	told map[about]*telling
+	over bool // what ends now is told at once
 }
 
 // about are the verdicts that are told as one.
 type about struct {
-	to   string
-	rule destination.Rule
-	got  bool
+	to         string
+	rule       destination.Rule
+	begun, got bool
 }
 
+// telling is a verdict, of as many as were not told yet.
 type telling struct {
-	last  time.Time
-	times int
+	Verdict
+
+	last time.Time
 }
+
+// counted is a connection whose bytes are counted.
+type counted struct {
+	net.Conn
+
+	sent, received atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+// Write counts before it sends: an answer may end the request before this has returned.
+func (c *counted) Write(p []byte) (int, error) {
+	c.sent.Add(int64(len(p)))
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n - len(p)))
+	return n, err
+}
+
+// CloseWrite says that nothing more is sent.
+func (c *counted) CloseWrite() error { return closeWrite(c.Conn) }
 
 // target is where a plain request goes; judged is its key in the request's context.
 type target struct {
-	url     *url.URL
-	to      destination.Destination
-	address string // when there is a connection
+	url   *url.URL
+	to    destination.Destination
+	conn  net.Conn // when there is one
+	begun bool
 }
 
 type judged struct{}
@@ -190,8 +232,13 @@ func (c *served) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	goal := &target{url: to, to: where}
 	ctx := httptrace.WithClientTrace(context.WithValue(r.Context(), judged{}, goal), &httptrace.ClientTrace{
-		GotConn: func(got httptrace.GotConnInfo) { goal.address = got.Conn.RemoteAddr().String() },
+		GotConn: func(got httptrace.GotConnInfo) { goal.conn = got.Conn },
 	})
+	defer func() { // an answer that breaks off panics
+		if goal.begun {
+			c.end(goal.to, goal.conn)
+		}
+	}()
 	c.plain.ServeHTTP(w, r.WithContext(ctx))
 }
 
@@ -220,10 +267,11 @@ func (c *served) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	first, name := hello(read.Reader)
 	if host, err := destination.ParseHost(name); err != nil || host != to.Host {
-		c.tell(to.String(), "", destination.Refuse(ruleSNI, "the connection does not begin with TLS for %s", to.Host))
+		c.fail(to.String(), destination.Refuse(ruleSNI, "the connection does not begin with TLS for %s", to.Host))
 		return
 	}
-	c.tell(to.String(), far.RemoteAddr().String(), nil)
+	c.begin(to, far)
+	defer c.end(to, far)
 	if _, err := far.Write(first); err == nil {
 		tunnel(near, read.Reader, far)
 	}
@@ -271,11 +319,7 @@ func tunnel(near net.Conn, buffered io.Reader, far net.Conn) {
 				break
 			}
 		}
-		if half, ok := to.(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite()
-		} else {
-			_ = to.Close()
-		}
+		_ = closeWrite(to)
 	}
 	both.Go(func() { carry(far, buffered) })
 	both.Go(func() { carry(near, far) })
@@ -284,7 +328,7 @@ func tunnel(near net.Conn, buffered io.Reader, far net.Conn) {
 
 // refuse answers with a sentence, and closes the connection: Node.js waits for ever on one that stays open after a refused CONNECT.
 func (c *served) refuse(w http.ResponseWriter, to string, err error) {
-	c.tell(to, "", err)
+	c.fail(to, err)
 	status, why := http.StatusBadGateway, "the other side does not answer"
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
 		if why = e.Why; e.Rule != destination.RuleNone && e.Rule != destination.RuleTime {
@@ -308,30 +352,73 @@ func (c *served) pace() {
 	time.Sleep(wait)
 }
 
-// tell tells a verdict. The same one is counted, and told again after a while.
-func (c *served) tell(to, address string, err error) {
-	v := Verdict{Server: c.child.Server, User: c.child.User, To: to, Address: address}
+// begin and end tell that a child got through, and how much passed when that is over. fail tells of what it did not get.
+func (c *served) begin(to destination.Destination, conn net.Conn) {
+	c.tell(Verdict{To: to.String(), Address: conn.RemoteAddr().String(), Begun: true})
+}
+
+func (c *served) end(to destination.Destination, conn net.Conn) {
+	v := Verdict{To: to.String(), Address: conn.RemoteAddr().String()}
+	if bytes, ok := conn.(*counted); ok {
+		v.Sent, v.Received = int(bytes.sent.Load()), int(bytes.received.Load())
+	}
+	c.tell(v)
+}
+
+func (c *served) fail(to string, err error) {
+	v := Verdict{To: to, Why: "the connection failed"}
 	if e := (*destination.Error)(nil); errors.As(err, &e) {
 		v.Rule, v.Why = e.Rule, e.Why
-	} else if err != nil {
-		v.Why = "the connection failed"
 	}
-	key := about{to, v.Rule, err == nil}
+	c.tell(v)
+}
+
+// tell tells a verdict. The same one is counted, and told again after a while, or when the child is served no more.
+func (c *served) tell(v Verdict) {
+	v.Server, v.User = c.child.Server, c.child.User
+	key := about{v.To, v.Rule, v.Begun, v.Why == ""}
 	c.mu.Lock()
 	if c.told[key] == nil && len(c.told) >= maxTold {
 		key.to, v.To, v.Address = "", "", "" // a child that makes up names does not fill this memory
 	}
-	if c.told[key] == nil {
-		c.told[key] = &telling{}
-	}
 	seen := c.told[key]
-	seen.times++
-	due := time.Since(seen.last) >= tellAgain
-	if v.Times = seen.times; due {
-		seen.last, seen.times = time.Now(), 0
+	if seen == nil {
+		seen = &telling{}
+		c.told[key] = seen
+	}
+	v.Times, v.Sent, v.Received = seen.Times+1, seen.Sent+v.Sent, seen.Received+v.Received
+	seen.Verdict = v
+	due := c.over || time.Since(seen.last) >= tellAgain
+	if due {
+		seen.told()
 	}
 	c.mu.Unlock()
-	if due && c.proxy.cfg.Record != nil {
+	if due {
+		c.record(v)
+	}
+}
+
+func (t *telling) told() { t.last, t.Times, t.Sent, t.Received = time.Now(), 0, 0, 0 }
+
+// tellRest tells of what ended and was not told yet.
+func (c *served) tellRest() {
+	var rest []Verdict
+	c.mu.Lock()
+	c.over = true
+	for key, seen := range c.told {
+		if key.got && !key.begun && seen.Times > 0 {
+			rest = append(rest, seen.Verdict)
+			seen.told()
+		}
+	}
+	c.mu.Unlock()
+	for _, v := range rest {
+		c.record(v)
+	}
+}
+
+func (c *served) record(v Verdict) {
+	if c.proxy.cfg.Record != nil {
 		c.proxy.cfg.Record(v)
 	}
 }

@@ -39,6 +39,9 @@ type world struct {
 	gate    *Gate
 	// held is told of what /hold reads: that it began, and then how it ended.
 	held chan error
+	// ended are the connections whose bytes were told; close ends the proxy.
+	ended chan Verdict
+	close func()
 }
 
 // block says what a human blocks from now on.
@@ -55,7 +58,7 @@ func (w *world) block(text string) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, socket: filepath.Join(t.TempDir(), "s"), gate: NewGate(), held: make(chan error, 2)}
+	w := &world{t: t, socket: filepath.Join(t.TempDir(), "s"), gate: NewGate(), held: make(chan error, 2), ended: make(chan Verdict, 16)}
 	answer := http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		w.met = append(w.met, r.Host)
@@ -104,17 +107,25 @@ func newWorld(t *testing.T) *world {
 	proxy := New(Config{Dialer: cfg, Gate: w.gate, Domains: domains, Record: func(v Verdict) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if v.Why == "" && !v.Begun {
+			select {
+			case w.ended <- v:
+			default:
+			}
+			return
+		}
 		w.told = append(w.told, v)
 	}})
 	go func() {
 		served <- proxy.Serve(listener, Child{Server: "demo", User: "ann", Domains: []string{"allowed.test", "*.wild.test", "localhost", "*.google.internal"}})
 	}()
-	t.Cleanup(func() {
+	w.close = sync.OnceFunc(func() {
 		_ = listener.Close()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(w.close)
 	return w
 }
 
@@ -177,9 +188,52 @@ func TestAllowed(t *testing.T) {
 		}
 	}
 	if len(w.told) != 3 || slices.ContainsFunc(w.told, func(v Verdict) bool {
-		return v.Why != "" || v.Server != "demo" || v.User != "ann" || v.Times != 1 || v.Address != addr(t, w.plain).String() && v.Address != addr(t, w.safe).String()
+		return !v.Begun || v.Server != "demo" || v.User != "ann" || v.Times != 1 || v.Address != addr(t, w.plain).String() && v.Address != addr(t, w.safe).String()
 	}) {
 		t.Errorf("told %+v", w.told)
+	}
+	// The fourth went where the first did, and is told when the proxy ends, which it may do before it.
+	for n := range 4 {
+		if n == 3 {
+			w.close()
+		}
+		v := <-w.ended
+		if v.Server != "demo" || v.User != "ann" || v.Times != 1 || v.Address == "" || v.Sent < 50 || v.Received < 100 {
+			t.Errorf("at its end: %+v", v)
+		}
+	}
+}
+
+// TestBytes: what a child sends and gets is counted to the byte, and told when the connection has ended: once for what ends within a minute.
+func TestBytes(t *testing.T) {
+	var told []Verdict
+	c := &served{child: Child{Server: "demo"}, told: map[about]*telling{}, proxy: New(Config{Record: func(v Verdict) { told = append(told, v) }})}
+	to := destination.Destination{Host: "allowed.test", Port: 443}
+	for n := range 3 {
+		here, there := net.Pipe()
+		far := &counted{Conn: here}
+		c.begin(to, far)
+		go func() {
+			_, _ = io.CopyN(io.Discard, there, 1000) // what is counted here is compared below
+			_, _ = there.Write(make([]byte, 300+n))  // likewise
+			_ = there.Close()
+		}()
+		if _, err := far.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(far); err != nil {
+			t.Fatal(err)
+		}
+		c.end(to, far)
+	}
+	c.tellRest()
+	c.tellRest()
+	begun := Verdict{Server: "demo", To: "allowed.test:443", Address: "pipe", Begun: true, Times: 1}
+	first, rest := begun, begun
+	first.Begun, first.Sent, first.Received = false, 1000, 300
+	rest.Begun, rest.Sent, rest.Received, rest.Times = false, 2000, 603, 2
+	if want := []Verdict{begun, first, rest}; !slices.Equal(told, want) {
+		t.Errorf("told %+v, want %+v", told, want)
 	}
 }
 
@@ -364,7 +418,7 @@ func TestFlood(t *testing.T) {
 	told, times := 0, 0
 	c.proxy.cfg.Record = func(v Verdict) { told++; times += v.Times }
 	for i := range 5000 {
-		c.tell(fmt.Sprint(i), "", destination.Refuse(destination.RuleDestination, "%d", i))
+		c.fail(fmt.Sprint(i), destination.Refuse(destination.RuleDestination, "%d", i))
 	}
 	if len(c.told) != maxTold+1 || told != maxTold+1 || times != told {
 		t.Errorf("%d kept, %d told, %d counted", len(c.told), told, times)

@@ -104,10 +104,18 @@ func (p *passage) Close() error {
 
 // CloseWrite says that nothing more is sent.
 func (p *passage) CloseWrite() error {
-	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
+	if _, ok := p.Conn.(interface{ CloseWrite() error }); ok {
+		return closeWrite(p.Conn)
 	}
 	return p.Close()
+}
+
+// closeWrite says that nothing more is sent, or closes a connection that cannot say so.
+func closeWrite(conn net.Conn) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return conn.Close()
 }
 
 // abort closes the connection, and what the system has not sent yet is not sent.

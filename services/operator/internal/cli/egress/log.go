@@ -28,7 +28,8 @@ func (a *app) logCommand() *cobra.Command {
 		Short: "Who connected where, newest first",
 		Long: `Shows the audit log's records of requests to other hosts: whose call it was, the name and the address that was dialled, how much
 was sent and came back, and what became of it, by which rule. What was refused before anything was dialled has no address. What other
-people's servers reach by themselves has their names, and no bytes; the same again is recorded once a minute.`,
+people's servers reach by themselves has their names and, when it has ended, the connection's bytes, of TLS too; the same again is
+recorded once a minute, with the bytes of all.`,
 		Example: `  durward egress log
   durward egress log --client cursor --since 24h -o json`,
 		Args:              cobra.NoArgs,
@@ -68,9 +69,14 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 	}
 	q := &auditv1.SearchRecordsRequest{Principal: f.client, Since: from}
 	q.Kinds = []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_DENIED}
+	var ended, all []auditv1.Status
 	for status := range auditv1.Status_name {
-		if s := auditv1.Status(status); s != auditv1.Status_STATUS_UNSPECIFIED && s != auditv1.Status_STATUS_PENDING {
-			q.Statuses = append(q.Statuses, s)
+		switch s := auditv1.Status(status); s {
+		case auditv1.Status_STATUS_UNSPECIFIED:
+		case auditv1.Status_STATUS_PENDING:
+			all = append(all, s)
+		default:
+			all, ended = append(all, s), append(ended, s)
 		}
 	}
 	tools, rows := []string{connections.ServersTool}, []connections.Connection{}
@@ -81,7 +87,10 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 	}
 	limit, cut := int(f.limit), false
 	for _, q.Tool = range tools {
-		q.Before = 0
+		q.Before, q.Statuses = 0, ended
+		if q.Tool == connections.ServersTool {
+			q.Statuses = all
+		}
 		for more, left := true, limit; more; {
 			q.Limit = uint32(max(1, min(left, 1000))) // #nosec G115 -- bounded
 			found, err := s.Audit.SearchRecords(ctx, q)
@@ -98,10 +107,21 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 		}
 	}
 	slices.SortFunc(rows, func(x, y connections.Connection) int { return cmp.Compare(y.Index, x.Index) })
+	rows = open(rows)
 	if cut || len(rows) > limit {
 		a.Out.Remark("There may be more than these %d: --limit and --since say which.", limit)
 	}
 	return rows[:min(len(rows), limit)], nil
+}
+
+// open leaves out that a server's connections began where it is recorded that they ended. The newest row comes first.
+func open(rows []connections.Connection) []connections.Connection {
+	ended := map[[3]string]bool{}
+	return slices.DeleteFunc(rows, func(c connections.Connection) bool {
+		key := [3]string{c.Principal, c.Tool, c.Destination}
+		ended[key] = ended[key] || c.Verdict == connections.Answered
+		return c.Verdict == connections.Open && ended[key]
+	})
 }
 
 func (a *app) showLog(rows []connections.Connection) error {
@@ -119,7 +139,7 @@ func (a *app) showLog(rows []connections.Connection) error {
 		a.Out.Table([]string{"INDEX", "TIME", "WHO", "TOOL", "TO", "ADDRESS", "SENT", "RECEIVED", "STATUS", "VERDICT", "RULE"},
 			output.Each(rows, func(c connections.Connection) []string {
 				verdict := a.Out.Red(c.Verdict)
-				if c.Verdict == connections.Answered {
+				if c.Verdict == connections.Answered || c.Verdict == connections.Open {
 					verdict = a.Out.Green(c.Verdict)
 				}
 				to := c.Destination
@@ -144,6 +164,8 @@ func connectionOf(e *auditv1.Entry) connections.Connection {
 	switch status := e.GetRecord().GetStatus(); {
 	case status == auditv1.Status_STATUS_OK:
 		c.Verdict = connections.Answered
+	case status == auditv1.Status_STATUS_PENDING:
+		c.Verdict = connections.Open
 	case status == auditv1.Status_STATUS_DENIED:
 		c.Verdict = connections.Denied
 		c.Rule = cmp.Or(c.Rule, clean.Line(body.GetDecisionSource(), 256), clean.Line(body.GetReason(), 256))

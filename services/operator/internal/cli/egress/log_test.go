@@ -3,6 +3,7 @@ package egress
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +74,20 @@ func TestConnected(t *testing.T) {
 	}
 }
 
+// TestOpen: that a server's connection began is told as long as it is not recorded that one there ended since.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	row := func(tool, to, verdict string) connections.Connection {
+		return connections.Connection{Principal: "cursor", Tool: tool, Destination: to, Verdict: verdict}
+	}
+	again, other, others := row("mcp:web", "a.example:443", connections.Open), row("mcp:web", "b.example:443", connections.Open), row("mcp:two", "a.example:443", connections.Open)
+	end, refused := row("mcp:web", "a.example:443", connections.Answered), row("mcp:web", "b.example:443", connections.Denied)
+	got := open([]connections.Connection{again, refused, end, other, others, again})
+	if want := []connections.Connection{again, refused, end, other, others}; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // Connections are read from records that strangers had a hand in.
 func TestConnectionOf(t *testing.T) {
 	t.Parallel()
@@ -98,8 +113,15 @@ func TestConnectionOf(t *testing.T) {
 		"no URL":     {recorded(auditv1.Status_STATUS_DENIED, `{"url":"\u001b[31mhttp://x"}`, nil), connections.Connection{Method: "GET", Verdict: connections.Denied, Rule: "DENIED"}},
 		"not JSON":   {recorded(auditv1.Status_STATUS_DENIED, `{`, nil), connections.Connection{Verdict: connections.Denied, Rule: "DENIED"}},
 		"a bad word": {recorded(auditv1.Status_STATUS_OK, `{}`, map[string]string{"address": "\x1b[2J1.2.3.4:80"}), connections.Connection{Method: "GET", Address: "1.2.3.4:80", Verdict: connections.Answered}},
-		"of a server": {ofServer(auditv1.Status_STATUS_OK, map[string]string{"server": "web", "destination": "a.example:443", "address": "93.184.216.34:443"}), connections.Connection{
-			Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:443", Origin: "https://a.example", Address: "93.184.216.34:443", Verdict: connections.Answered,
+		"of a server": {
+			ofServer(auditv1.Status_STATUS_OK, map[string]string{"server": "web", "destination": "a.example:443", "address": "93.184.216.34:443", "sent": "517", "bytes": "4000"}),
+			connections.Connection{
+				Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:443", Origin: "https://a.example", Address: "93.184.216.34:443",
+				Sent: 517, Received: 4000, Verdict: connections.Answered,
+			},
+		},
+		"a server's that goes on": {ofServer(auditv1.Status_STATUS_PENDING, map[string]string{"server": "web", "destination": "a.example:443", "address": "93.184.216.34:443"}), connections.Connection{
+			Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:443", Origin: "https://a.example", Address: "93.184.216.34:443", Verdict: connections.Open,
 		}},
 		"refused to a server": {ofServer(auditv1.Status_STATUS_DENIED, map[string]string{"server": "web", "destination": "a.example:80", "rule": "destination"}), connections.Connection{
 			Tool: "mcp:web", Method: "CONNECT", Destination: "a.example:80", Origin: "http://a.example", Verdict: connections.Denied, Rule: "destination",
