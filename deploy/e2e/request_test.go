@@ -235,6 +235,12 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("with an address: %s; sent %q", e.Raw, sent)
 	}
 	// What the agent writes itself is a reference as soon as it has left the agent, and no rule is needed for it.
+	form := send(map[string]any{
+		"url": a.URL + "/mail", "method": "POST", "headers": map[string]any{"content-type": "application/x-www-form-urlencoded"}, "body": "to=" + reference + "&n=1",
+	})
+	if sent := a.all(); form.Status != "ok" || sent[len(sent)-1] != `POST /mail got "", body=to=jane.roe%40mail-canary.example&n=1` {
+		t.Errorf("in a form: %s, sent %q", form.Raw, sent[len(sent)-1])
+	}
 	own := `{"to":"john.doe@mail-canary.example","card":5500005555555559}`
 	e = agent.Ask("http_request", map[string]any{"url": a.URL + "/own", "method": "POST", "body": own, "reason": "the user asked"})
 	if card := h.Durward("approve", e.OperationID, "--yes"); !strings.Contains(card, "EMAIL") || !strings.Contains(card, "CREDIT_CARD") || strings.Contains(card, "john.doe@") || strings.Contains(card, "55000055") {

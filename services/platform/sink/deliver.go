@@ -10,6 +10,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/reference"
 )
@@ -58,7 +59,7 @@ func (a *Authority) deliver(ctx context.Context, c *call) (proto.Message, error)
 		if !ok || !c.agreed.Discloses(p.Pointer, p.ID.String(), p.Type, v.GetSalt(), v.GetValue()) {
 			return "", fmt.Errorf("the value at %s is not the one that a human agreed to", p.Pointer)
 		}
-		return v.GetValue(), nil
+		return contract.Spelled(c.request, p.Pointer, v.GetValue()), nil
 	})
 	if err != nil {
 		return nil, undisclosed(err)
