@@ -173,6 +173,9 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	running.Go(func() { list.Watch(background) })
 	running.Go(func() { servers.Watch(background) })
 	running.Go(func() {
+		watchSessions(background, vaultv1.NewSessionServiceClient(l.Vault), servers.running.EndSession, logger)
+	})
+	running.Go(func() {
 		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
 			logger.Error("health is not served any more", "error", err)
 		}

@@ -1,10 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"maps"
+	"slices"
 	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/downstream"
@@ -54,4 +64,59 @@ func TestVerdictRecords(t *testing.T) {
 			t.Errorf("%+v: %v", c.verdict, r)
 		}
 	}
+}
+
+// telling is a vault whose streams say these things, one after the other, and break off; then it ends what listens.
+type telling struct {
+	vaultv1.SessionServiceClient
+
+	streams []*sessionStream
+	done    context.CancelFunc
+}
+
+func (v *telling) WatchSessions(context.Context, *vaultv1.WatchSessionsRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[vaultv1.WatchSessionsResponse], error) {
+	if len(v.streams) == 0 {
+		v.done()
+		return nil, errors.New("away")
+	}
+	next := v.streams[0]
+	v.streams = v.streams[1:]
+	return next, nil
+}
+
+type sessionStream struct {
+	grpc.ServerStreamingClient[vaultv1.WatchSessionsResponse]
+
+	begun metadata.MD
+	says  []*vaultv1.WatchSessionsResponse
+}
+
+func (s *sessionStream) Header() (metadata.MD, error) { return s.begun, nil }
+
+func (s *sessionStream) Recv() (*vaultv1.WatchSessionsResponse, error) {
+	if len(s.says) == 0 {
+		return nil, errors.New("it broke off")
+	}
+	next := s.says[0]
+	s.says = s.says[1:]
+	return next, nil
+}
+
+// A session that the vault ends is ended here, by its name. All are when the vault is heard again, and not when it only refuses.
+func TestWatchSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		begun := metadata.Pairs("content-type", "application/grpc")
+		vault := &telling{done: cancel, streams: []*sessionStream{
+			{begun: begun, says: []*vaultv1.WatchSessionsResponse{{Session: "s-1", DangerousUntil: timestamppb.Now()}, {Session: "s-2", Ended: true}}},
+			{},
+			{begun: begun, says: []*vaultv1.WatchSessionsResponse{{Session: "s-1"}, {Session: "s-3", Ended: true}}},
+		}}
+		var ended []string
+		watchSessions(ctx, vault, func(session string) { ended = append(ended, session) }, slog.New(slog.DiscardHandler))
+		if want := []string{"", "s-2", "", "s-3"}; !slices.Equal(ended, want) {
+			t.Errorf("it ends %q, want %q", ended, want)
+		}
+	})
 }

@@ -237,6 +237,59 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestSessions: what runs for a session ends with it and is forgotten, once it has no call; what runs for others goes on.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	ends := make(chan End, 1)
+	m := New(Config{Start: execute, Env: environment, Ended: func(e End) { ends <- e }})
+	t.Cleanup(m.Close)
+	slow := pinned("endless")
+	slow.Entry.Timeouts.Call = 700 * time.Millisecond
+	m.Set([]downstream.Pinned{pinned("good"), slow})
+	ended := func(server, principal string) {
+		t.Helper()
+		if e := <-ends; e.Server != server || e.Principal != principal || e.Why != errSession.Error() || !e.Wanted {
+			t.Errorf("%+v", e)
+		}
+		for status(m, server, principal).Server != "" {
+			runtime.Gosched()
+		}
+	}
+	for _, principal := range []string{"ada", "ada/s-1", "ada/s-2"} {
+		if err := as(m, principal, "good"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.EndSession("s-1")
+	ended("good", "ada/s-1")
+	if err := as(m, "ada/s-1", "good"); err != nil {
+		t.Errorf("a call that comes late: %v", err)
+	}
+	ended("good", "ada/s-1")
+	late := make(chan error, 1)
+	go func() { late <- as(m, "ada/s-2", "endless") }()
+	for status(m, "endless", "ada/s-2").Calls == 0 || status(m, "endless", "ada/s-2").State != Running {
+		runtime.Gosched()
+	}
+	m.EndSession("s-2")
+	ended("good", "ada/s-2")
+	if s := status(m, "endless", "ada/s-2"); s.State != Running {
+		t.Errorf("with a call: %+v", s)
+	}
+	if err := <-late; err == nil || err.Error() != "server endless: it did not answer within 700ms" {
+		t.Errorf("the call: %v", err)
+	}
+	ended("endless", "ada/s-2")
+	if err := as(m, "bob/s-3", "good"); err != nil {
+		t.Fatal(err)
+	}
+	m.EndSession("")
+	ended("good", "bob/s-3")
+	if s := status(m, "good", "ada"); s.State != Running {
+		t.Errorf("what is no session's: %+v", s)
+	}
+}
+
 // TestSet ends what is in force no more, and what is defined in another way, and leaves the rest.
 func TestSet(t *testing.T) {
 	t.Parallel()

@@ -23,14 +23,22 @@ type Manager struct {
 	mu        sync.Mutex
 	servers   map[string]*downstream.Pinned
 	instances map[key]*instance
-	frozen    bool
-	closed    bool
+	// over are the sessions that ended last: a call of one may still come.
+	over   []string
+	frozen bool
+	closed bool
 	// ending are the processes that are not gone yet.
 	ending sync.WaitGroup
 }
 
 // key is what an instance is for. A shared one has no principal; that of one session is CLIENT/SESSION.
 type key struct{ server, principal string }
+
+// session is the session that an instance is for; "" for none.
+func (k key) session() string {
+	_, session, _ := strings.Cut(k.principal, "/")
+	return session
+}
 
 // instance is a server for a principal, whether it runs or not.
 type instance struct {
@@ -45,6 +53,8 @@ type instance struct {
 	last  string
 	log   journal
 	tools map[string]Presence
+	// orphan: its session ended, so that its last call ends it.
+	orphan bool
 }
 
 const (
@@ -52,6 +62,8 @@ const (
 	maxEnds = 5
 	// steady is how long a server runs before what it did earlier is forgotten.
 	steady = 5 * time.Minute
+	// maxOver is how many sessions that ended are remembered: as many as there may be at once.
+	maxOver = 4096
 )
 
 var (
@@ -61,6 +73,7 @@ var (
 	errRestart  = errors.New("a human restarted it")
 	errIdle     = errors.New("nobody called it for a while")
 	errEvicted  = errors.New("another server needed its place")
+	errSession  = errors.New("its session ended")
 )
 
 // New returns a Manager with no server in force.
@@ -161,8 +174,7 @@ func (m *Manager) admit(principal, server string) (*run, error) {
 	}
 	i := m.instances[k]
 	if i == nil {
-		i = &instance{key: k}
-		m.instances[k] = i
+		i = &instance{key: k, orphan: k.session() != "" && slices.Contains(m.over, k.session())}
 	}
 	if i.run != nil && i.run.ctx.Err() != nil {
 		i.over(i.run)
@@ -179,6 +191,7 @@ func (m *Manager) admit(principal, server string) (*run, error) {
 	if err := m.makeRoom(); err != nil {
 		return nil, err
 	}
+	m.instances[k] = i
 	m.start(i, pinned)
 	return i.run, nil
 }
@@ -213,6 +226,41 @@ func (m *Manager) leave(r *run) {
 	r.calls--
 	r.used = time.Now()
 	r.idle.Reset(r.timeouts.Idle)
+	m.dismiss(r.instance)
+}
+
+// EndSession ends and forgets what runs for a session that is over, or with "" what runs for any session. What has a call ends with that
+// call; one that comes later, which a human may have approved, has a process for itself.
+func (m *Manager) EndSession(session string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if session != "" {
+		m.over = append(m.over, session)
+		m.over = m.over[max(0, len(m.over)-maxOver):]
+	}
+	for k, i := range m.instances {
+		if own := k.session(); own != "" && (own == session || session == "") {
+			i.orphan = true
+			m.dismiss(i)
+		}
+	}
+}
+
+// dismiss ends and forgets an instance whose session is over, once it has no call. The caller holds mu.
+func (m *Manager) dismiss(i *instance) {
+	if !i.orphan || m.closed || i.run != nil && i.run.calls > 0 {
+		return
+	}
+	i.stop(errSession)
+	gone := i.gone
+	m.ending.Go(func() {
+		<-gone
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if i.run == nil && m.instances[i.key] == i {
+			delete(m.instances, i.key)
+		}
+	})
 }
 
 // unused ends a run that nobody called for a while.

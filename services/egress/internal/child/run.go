@@ -126,7 +126,7 @@ func (r *run) tell() {
 	}
 	r.manager.Ended(End{
 		Server: r.instance.server, Principal: r.instance.principal, Why: why.Error(), Said: r.instance.log.since(r.begun, r.secrets),
-		Wanted: slices.Contains([]error{errFrozen, errReplaced, errRestart, errIdle, errEvicted}, why),
+		Wanted: slices.Contains([]error{errFrozen, errReplaced, errRestart, errIdle, errEvicted, errSession}, why),
 	})
 }
 

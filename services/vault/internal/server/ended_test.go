@@ -406,6 +406,9 @@ func TestWatchersOfOneIdentity(t *testing.T) {
 	}
 	another, err := vaultv1.NewSessionServiceClient(v.as(gateway, "second")).WatchSessions(ctx, &vaultv1.WatchSessionsRequest{})
 	v.must(err)
+	if begun, err := another.Header(); begun == nil || err != nil {
+		t.Errorf("before anything is told, the headers are %v, %v", begun, err)
+	}
 	told := make(chan error, 1)
 	go func() { _, err := another.Recv(); told <- err }()
 	opened := v.openBound(1)

@@ -203,17 +203,17 @@ func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSes
 	return &vaultv1.CloseSessionResponse{}, nil
 }
 
-// watchesEach is how many such streams a gateway may hold: a reconnect overlaps the stream that it replaces.
+// watchesEach is how many such streams a process may hold: a reconnect overlaps the stream that it replaces.
 const watchesEach = 4
 
-// WatchSessions tells the gateway of dangerous mode and of sessions that end, until the gateway goes away.
+// WatchSessions tells a gateway, or egress, of dangerous mode and of sessions that end, until the caller goes away.
 func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
 	leave := s.watching.Enter(caller(stream.Context()).String())
 	if leave == nil {
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: this process watches often enough already", fault.WithRetry(time.Minute))
 	}
 	defer leave()
-	return s.Standing.Watch(stream.Context(), func(session string, until time.Time, ended bool) error {
+	return s.Standing.Watch(stream.Context(), func() error { return stream.SendHeader(nil) }, func(session string, until time.Time, ended bool) error {
 		resp := &vaultv1.WatchSessionsResponse{Session: session, Ended: ended}
 		if !until.IsZero() {
 			resp.DangerousUntil = timestamppb.New(until)

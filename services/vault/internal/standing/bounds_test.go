@@ -35,19 +35,19 @@ func TestWatchersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Approvals{Config: Config{Halt: &halt.Switch{}}, watchers: map[*watcher]struct{}{}}
 		ctx, leave := context.WithCancel(t.Context())
-		quiet := func(string, time.Time, bool) error { return nil }
+		begun, quiet := func() error { return nil }, func(string, time.Time, bool) error { return nil }
 		for range maxWatchers {
-			go func() { _ = b.Watch(ctx, quiet) }() // it ends with its ctx
+			go func() { _ = b.Watch(ctx, begun, quiet) }() // it ends with its ctx
 		}
 		synctest.Wait()
-		if err := b.Watch(t.Context(), quiet); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+		if err := b.Watch(t.Context(), begun, quiet); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
 			t.Errorf("one too many: %v", err)
 		}
 		leave()
 		synctest.Wait()
 		late, end := context.WithCancel(t.Context())
 		end()
-		if err := b.Watch(late, quiet); fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
+		if err := b.Watch(late, begun, quiet); fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
 			t.Errorf("once there is room: %v", err)
 		}
 	})

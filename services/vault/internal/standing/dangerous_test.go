@@ -296,7 +296,7 @@ func TestWatch(t *testing.T) {
 	defer cancel()
 	over := make(chan error, 1)
 	go func() {
-		over <- w.book.Watch(ctx, func(session string, until time.Time, ended bool) error {
+		over <- w.book.Watch(ctx, func() error { return nil }, func(session string, until time.Time, ended bool) error {
 			heard <- told{session, until, ended}
 			return nil
 		})

@@ -43,8 +43,8 @@ func (b *Approvals) tellLocked(session string, c change) {
 }
 
 // Watch sends every session in dangerous mode, then each change: until when a session is in it (zero: no more), and that a session
-// has ended. A halt is seen at once. It returns when ctx ends or send fails.
-func (b *Approvals) Watch(ctx context.Context, send func(session string, until time.Time, ended bool) error) error {
+// has ended. A halt is seen at once. It calls begun, before it sends, when no change is missed any more. It returns when ctx ends or either fails.
+func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(session string, until time.Time, ended bool) error) error {
 	w := &watcher{changed: map[string]change{}, signal: make(chan struct{}, 1)}
 	b.mu.Lock()
 	if len(b.watchers) >= maxWatchers {
@@ -59,6 +59,9 @@ func (b *Approvals) Watch(ctx context.Context, send func(session string, until t
 		delete(b.watchers, w)
 		b.mu.Unlock()
 	}()
+	if err := begun(); err != nil {
+		return err
+	}
 	for _, e := range dangerous {
 		if b.judge(e, true) == "" {
 			if err := send(e.Session, e.until, false); err != nil {

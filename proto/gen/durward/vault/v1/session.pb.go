@@ -2580,12 +2580,12 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x14OPERATION_STATE_DONE\x10\x04\x12\x1a\n" +
 	"\x16OPERATION_STATE_DENIED\x10\x05\x12\x1b\n" +
 	"\x17OPERATION_STATE_EXPIRED\x10\x06\x12\x1d\n" +
-	"\x19OPERATION_STATE_WITHDRAWN\x10\a2\x8d\x04\n" +
+	"\x19OPERATION_STATE_WITHDRAWN\x10\a2\x8e\x04\n" +
 	"\x0eSessionService\x12b\n" +
 	"\vOpenSession\x12$.durward.vault.v1.OpenSessionRequest\x1a%.durward.vault.v1.OpenSessionResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12e\n" +
 	"\fRenewPermits\x12%.durward.vault.v1.RenewPermitsRequest\x1a&.durward.vault.v1.RenewPermitsResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12e\n" +
-	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12i\n" +
-	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x05\xaa\xbb\x18\x01\x010\x01\x12^\n" +
+	"\fCloseSession\x12%.durward.vault.v1.CloseSessionRequest\x1a&.durward.vault.v1.CloseSessionResponse\"\x06\xaa\xbb\x18\x02\x01\t\x12j\n" +
+	"\rWatchSessions\x12&.durward.vault.v1.WatchSessionsRequest\x1a'.durward.vault.v1.WatchSessionsResponse\"\x06\xaa\xbb\x18\x02\x01\x040\x01\x12^\n" +
 	"\n" +
 	"TellHealth\x12#.durward.vault.v1.TellHealthRequest\x1a$.durward.vault.v1.TellHealthResponse\"\x05\xaa\xbb\x18\x01\x012p\n" +
 	"\x10AuthorityService\x12\\\n" +

@@ -34,12 +34,13 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // SessionService turns a client's credential into a session: for the gateway, which relays it, and for internal programs, whose certificate
-// is theirs. A session of such a program takes its own connection alone.
+// is theirs. A session of such a program takes its own connection alone. Egress hears of their ends.
 type SessionServiceClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	RenewPermits(ctx context.Context, in *RenewPermitsRequest, opts ...grpc.CallOption) (*RenewPermitsResponse, error)
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
-	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change. Its headers come
+	// once no change is missed. Egress ends what runs for a session with it.
 	WatchSessions(ctx context.Context, in *WatchSessionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSessionsResponse], error)
 	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
 	TellHealth(ctx context.Context, in *TellHealthRequest, opts ...grpc.CallOption) (*TellHealthResponse, error)
@@ -117,12 +118,13 @@ func (c *sessionServiceClient) TellHealth(ctx context.Context, in *TellHealthReq
 // for forward compatibility.
 //
 // SessionService turns a client's credential into a session: for the gateway, which relays it, and for internal programs, whose certificate
-// is theirs. A session of such a program takes its own connection alone.
+// is theirs. A session of such a program takes its own connection alone. Egress hears of their ends.
 type SessionServiceServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	RenewPermits(context.Context, *RenewPermitsRequest) (*RenewPermitsResponse, error)
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
-	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change.
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change. Its headers come
+	// once no change is missed. Egress ends what runs for a session with it.
 	WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error
 	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
 	TellHealth(context.Context, *TellHealthRequest) (*TellHealthResponse, error)
