@@ -36,14 +36,14 @@ func Found(words string, tools []contract.Tool) *vaultv1.FindToolsResponse {
 	return resp
 }
 
-// Described is what describe_tool answers. A tool that is not there and one that is not theirs get one answer.
+// Described is what describe_tool answers, with the whole description that was accepted. A tool that is not there and one that is not theirs get one answer.
 func Described(name string, tools []contract.Tool) (*vaultv1.DescribeToolResponse, error) {
 	i := slices.IndexFunc(tools, func(t contract.Tool) bool { return t.Name == name })
 	if i < 0 {
 		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such tool for this client; find_tools finds those that there are", fault.WithField("tool"))
 	}
 	schema, err := json.Marshal(tools[i].InputSchema)
-	return &vaultv1.DescribeToolResponse{Description: contract.Told(tools[i]), Tier: tools[i].Tier, InputSchema: string(schema)}, err
+	return &vaultv1.DescribeToolResponse{Description: contract.Described(tools[i]), Tier: tools[i].Tier, InputSchema: string(schema)}, err
 }
 
 // Best returns the tools that fit the words, the best first, at most so many.

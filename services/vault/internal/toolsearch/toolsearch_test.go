@@ -1,6 +1,7 @@
 package toolsearch
 
 import (
+	"strings"
 	"testing"
 
 	"durward.internal/services/platform/contract"
@@ -42,4 +43,14 @@ func names(tools []contract.Tool) (out []string) {
 		out = append(out, t.Name)
 	}
 	return out
+}
+
+// TestDescribed: a list has the beginning of a long description, and describe_tool all of what was accepted.
+func TestDescribed(t *testing.T) {
+	t.Parallel()
+	long := contract.Tool{Name: "web__get", Description: strings.Repeat("a", 4000) + ". The end.", Foreign: &contract.Foreign{Server: "web"}}
+	whole, err := Described("web__get", []contract.Tool{long})
+	if listed := contract.Told(long); err != nil || !strings.HasSuffix(whole.GetDescription(), "The end.") || len(listed) != 600 || !strings.HasPrefix(whole.GetDescription(), listed) {
+		t.Errorf("%v: described with %d characters, listed with %d", err, len(whole.GetDescription()), len(listed))
+	}
 }
