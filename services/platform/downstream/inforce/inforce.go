@@ -68,6 +68,10 @@ type state struct {
 	// entries are those of the last servers.yaml that was good.
 	entries []downstream.Entry
 	digest  string
+	// newest is when the newest list was signed that this process knows.
+	newest string
+	// older says that the list is an older one than that; "" where it is not.
+	older string
 }
 
 // Open reads the files for the first time. What is wrong with them is a problem to be told, and none to end the process for.
@@ -99,13 +103,13 @@ func (s *Servers) Lookup(id string) (*downstream.Pinned, bool) {
 	return &current[i], true
 }
 
-// Problems are why something that the files hold is not in force, a sentence each.
+// Problems are why something that the files hold is not in force, and what else is wrong with them, a sentence each.
 func (s *Servers) Problems() []string { return s.state.Load().problems }
 
 // read reads all, pins what is good, and says what changed. An error says that it has to be tried again.
 func (s *Servers) read(ctx context.Context, first bool) error {
 	before := s.state.Load()
-	now := &state{entries: before.entries}
+	now := &state{entries: before.entries, newest: before.newest}
 	text, err := s.file(downstream.File, maxFile)
 	if errors.Is(err, ownership.ErrUnsteady) {
 		return err
@@ -125,6 +129,17 @@ func (s *Servers) read(ctx context.Context, first bool) error {
 	}
 	if err != nil {
 		now.problems = append(now.problems, downstream.LockFile+": "+clean.Line(err.Error(), 500))
+	}
+	if lock != nil && lock.Signed != nil {
+		signed, err := statement.Parse(lock.Signed.GetStatement())
+		if err != nil {
+			return err // it was verified: it cannot be
+		}
+		if signed.IssuedAt < now.newest {
+			now.older = fmt.Sprintf("OLDER: signed at %s, and the one before at %s: was it put back?", signed.IssuedAt, now.newest)
+			now.problems = append(now.problems, downstream.LockFile+": "+now.older)
+		}
+		now.newest = max(now.newest, signed.IssuedAt)
 	}
 	joined, left := downstream.Join(now.entries, lock)
 	for _, l := range left {
@@ -231,7 +246,7 @@ func digest(definitions []contract.Definition) string {
 func (s *Servers) tell(ctx context.Context, before, now *state, first bool) {
 	if !slices.Equal(before.problems, now.problems) {
 		for _, problem := range now.problems {
-			s.cfg.Logger.Warn("NOT IN FORCE: " + problem)
+			s.cfg.Logger.Warn("servers: " + problem)
 		}
 	}
 	if before.digest == now.digest || first && len(now.servers) == 0 {
@@ -242,6 +257,9 @@ func (s *Servers) tell(ctx context.Context, before, now *state, first bool) {
 		tools += len(p.Tools)
 	}
 	what := fmt.Sprintf("%s: %d servers with %d tools are in force", downstream.LockFile, len(now.servers), tools)
+	if now.older != "" {
+		what += ". " + now.older
+	}
 	s.cfg.Logger.Warn(what)
 	if first || s.cfg.Log == nil {
 		return

@@ -34,6 +34,8 @@ type stand struct {
 	dir    string
 	signer ssh.Signer
 	told   atomic.Int32
+	// ago is how long before now what follows is signed.
+	ago time.Duration
 }
 
 func newStand(t *testing.T) *stand {
@@ -77,7 +79,7 @@ func (s *stand) accept(text string, tools ...downstream.Tool) (lock string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	now := time.Now()
+	now := time.Now().Add(-s.ago)
 	l.Signed, err = statement.Sign(&statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: strings.Repeat("a", 32), Operator: "ada",
 		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
@@ -166,6 +168,29 @@ func TestWhatIsSignedIsInForce(t *testing.T) {
 	within(t, "the signed one counts again", func() bool { return pinned("notes__read") })
 	s.write(downstream.File, strings.Replace(served, "/opt/notes", "/opt/other", 1))
 	within(t, "another entry than was accepted is not in force", func() bool { return !pinned("notes__read") })
+}
+
+// TestAnOlderLockIsTold: one that was signed before another, and is put back, is in force as it is, and said to be older: in the log and among
+// the problems, until a newer one is there.
+func TestAnOlderLockIsTold(t *testing.T) {
+	s := newStand(t)
+	s.ago = time.Hour
+	older := s.accept(served, tool("read", nil))
+	records := make(spool, 8)
+	servers := s.open(false, records)
+	s.ago = 0
+	newer := s.accept(served, tool("write", nil))
+	within(t, "the newer one counts", func() bool { return pinned("notes__write") })
+	if r := <-records; strings.Contains(r.GetBody().GetSummary(), "OLDER") || len(servers.Problems()) != 0 {
+		t.Errorf("the newer one: %v, %v", r, servers.Problems())
+	}
+	s.write(downstream.LockFile, older)
+	within(t, "the older one counts", func() bool { return pinned("notes__read") })
+	if r := <-records; !strings.Contains(r.GetBody().GetSummary(), "OLDER: signed at ") || !strings.Contains(strings.Join(servers.Problems(), "\n"), "OLDER: signed at ") {
+		t.Errorf("the older one: %v, %v", r, servers.Problems())
+	}
+	s.write(downstream.LockFile, newer)
+	within(t, "nothing is wrong with the newer one", func() bool { return pinned("notes__write") && len(servers.Problems()) == 0 })
 }
 
 // TestARemovedOperatorsLockPinsNothing: a lock counts as long as its signer is an operator.
