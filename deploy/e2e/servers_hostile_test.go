@@ -35,6 +35,7 @@ func TestHostileServers(t *testing.T) {
 		{"error", "error", "it answered with the error -32000: red gnp.exe"},
 		{"twice", "error", "it lists the tool"},
 		{"changed", "error", "is not what was accepted"},
+		{"changing", "ok", "once"},
 		{"crash", "error", "it ended: exit status 3"},
 		{"duplicate", "ok", "first"},
 		{"escapes", "ok", "red gnp.exe"},
@@ -82,4 +83,11 @@ func TestHostileServers(t *testing.T) {
 		}
 		neighbour(one.server)
 	}
+	// A definition that changes between two calls, as its server says with list_changed.
+	harness.Eventually(t, "what changed meanwhile is not called", func() error {
+		if e := agent.Call("changing__echo", map[string]any{}); e.Status != "error" || !strings.Contains(string(e.Raw), "is not what was accepted") {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
 }
