@@ -47,6 +47,41 @@ func remoteManager(t *testing.T, url string) *Manager {
 	return m
 }
 
+// TestListTools: a server on another host is asked with the credential of its entry. None is that is not in force or runs here, and none
+// while a panic lasts.
+func TestListTools(t *testing.T) {
+	t.Parallel()
+	server := served()
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	var asked atomic.Int32
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if asked.Add(1); request.Header.Get("Authorization") != "Bearer token of" { // of nobody: a header ends without blanks
+			http.Error(w, "", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, request)
+	}))
+	t.Cleanup(front.Close)
+	m := remoteManager(t, front.URL)
+	listing, err := m.ListTools(t.Context(), "far")
+	if err != nil || len(listing.Tools) != 1 || listing.Tools[0].Name != "echo" {
+		t.Errorf("%+v, %v", listing, err)
+	}
+	if err := m.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	before := asked.Load()
+	if _, err := m.ListTools(t.Context(), "far"); err == nil || asked.Load() != before {
+		t.Errorf("in a panic: %v", err)
+	}
+	if _, err := m.ListTools(t.Context(), "other"); err == nil {
+		t.Error("one that is not in force is asked")
+	}
+	if _, err := manager(t, pinned("good")).ListTools(t.Context(), "good"); err == nil {
+		t.Error("one that runs here is asked without its sandbox")
+	}
+}
+
 // TestFreezeRemote: a panic ends what leads to a server on another host, a stream that stands too, and afterwards it is called anew.
 func TestFreezeRemote(t *testing.T) {
 	t.Parallel()

@@ -210,6 +210,20 @@ func written(v any) json.RawMessage {
 	return raw
 }
 
+// ListTools asks a server in force on another host for what it lists, with what its calls have, for a human who decides on it.
+func (m *Manager) ListTools(ctx context.Context, server string) (*downstream.Listing, error) {
+	m.mu.Lock()
+	pinned, frozen := m.servers[server], m.frozen
+	m.mu.Unlock()
+	switch {
+	case frozen:
+		return nil, &Error{Server: server, Text: errFrozen.Error()}
+	case pinned == nil || pinned.Entry.URL == "":
+		return nil, &Error{Server: server, Text: "none of that name that is in force is on another host"}
+	}
+	return List(ctx, Config{Remote: m.Remote, Bearer: m.Bearer}, *pinned)
+}
+
 // List starts a server for nobody, and returns what it says of itself: hostile.
 func List(ctx context.Context, config Config, server downstream.Pinned) (*downstream.Listing, error) {
 	m := New(config)

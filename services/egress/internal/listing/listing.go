@@ -92,7 +92,8 @@ func said(ctx context.Context, config child.Config, asked downstream.ListRequest
 	return listing, err
 }
 
-// remote asks a server elsewhere, at public addresses alone, without the credential of its entry: only the vault gives one, and to egress alone.
+// remote asks a server elsewhere, at public addresses alone, without the credential of its entry: only the vault gives one, and to egress alone,
+// which asks once an operator signed the entry.
 func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.Listing, error) {
 	endpoint, err := url.Parse(asked.Entry.URL)
 	if err != nil {
@@ -113,7 +114,7 @@ func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.List
 	}
 	listing, err := said(ctx, child.Config{Remote: &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}}, asked)
 	if err != nil && asked.Entry.Bearer != "" {
-		err = fmt.Errorf("%w; it was asked without its credential, which the vault gives to egress alone: a server that lists nothing without cannot be added", err)
+		err = fmt.Errorf("%w; it was asked without its credential, which the vault gives to egress alone", err)
 	}
 	return listing, err
 }

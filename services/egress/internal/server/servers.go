@@ -34,6 +34,7 @@ type Running interface {
 	Status() []child.Status
 	Logs(server string) []child.Log
 	Restart(server string) error
+	ListTools(ctx context.Context, server string) (*downstream.Listing, error)
 	Freeze() error
 	Thaw() error
 }
@@ -316,6 +317,21 @@ func (c *Control) RestartServer(_ context.Context, r *egressv1.RestartServerRequ
 		}
 	}
 	return &egressv1.RestartServerResponse{Ended: ended}, c.cfg.Running.Restart(r.GetId())
+}
+
+// ListServerTools implements the control side's.
+func (c *Control) ListServerTools(ctx context.Context, r *egressv1.ListServerToolsRequest) (*egressv1.ListServerToolsResponse, error) {
+	if err := c.known(r.GetId()); err != nil {
+		return nil, err
+	}
+	listing, err := c.cfg.Running.ListTools(ctx, r.GetId())
+	if failed := (*child.Error)(nil); errors.As(err, &failed) {
+		return nil, fault.New(callv1.Code_CODE_FAILED, "the "+failed.Error())
+	} else if err != nil {
+		return nil, err
+	}
+	raw, err := json.Marshal(listing)
+	return &egressv1.ListServerToolsResponse{Listing: raw}, err
 }
 
 func (c *Control) known(id string) error {

@@ -412,6 +412,95 @@ func (x *RestartServerResponse) GetEnded() uint32 {
 	return 0
 }
 
+type ListServerToolsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServerToolsRequest) Reset() {
+	*x = ListServerToolsRequest{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServerToolsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServerToolsRequest) ProtoMessage() {}
+
+func (x *ListServerToolsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServerToolsRequest.ProtoReflect.Descriptor instead.
+func (*ListServerToolsRequest) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListServerToolsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ListServerToolsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the server says of itself, as JSON: hostile.
+	Listing       []byte `protobuf:"bytes,1,opt,name=listing,proto3" json:"listing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServerToolsResponse) Reset() {
+	*x = ListServerToolsResponse{}
+	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServerToolsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServerToolsResponse) ProtoMessage() {}
+
+func (x *ListServerToolsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServerToolsResponse.ProtoReflect.Descriptor instead.
+func (*ListServerToolsResponse) Descriptor() ([]byte, []int) {
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListServerToolsResponse) GetListing() []byte {
+	if x != nil {
+		return x.Listing
+	}
+	return nil
+}
+
 type GetStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -420,7 +509,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +521,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[7]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +534,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{7}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{9}
 }
 
 type GetStatusResponse struct {
@@ -480,7 +569,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -492,7 +581,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[8]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -505,7 +594,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{8}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetStatusResponse) GetHalted() bool {
@@ -634,7 +723,7 @@ type TestURLRequest struct {
 
 func (x *TestURLRequest) Reset() {
 	*x = TestURLRequest{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +735,7 @@ func (x *TestURLRequest) String() string {
 func (*TestURLRequest) ProtoMessage() {}
 
 func (x *TestURLRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[9]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +748,7 @@ func (x *TestURLRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestURLRequest.ProtoReflect.Descriptor instead.
 func (*TestURLRequest) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{9}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TestURLRequest) GetUrl() string {
@@ -705,7 +794,7 @@ type TestURLResponse struct {
 
 func (x *TestURLResponse) Reset() {
 	*x = TestURLResponse{}
-	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +806,7 @@ func (x *TestURLResponse) String() string {
 func (*TestURLResponse) ProtoMessage() {}
 
 func (x *TestURLResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_durward_egress_v1_control_proto_msgTypes[10]
+	mi := &file_durward_egress_v1_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +819,7 @@ func (x *TestURLResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestURLResponse.ProtoReflect.Descriptor instead.
 func (*TestURLResponse) Descriptor() ([]byte, []int) {
-	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{10}
+	return file_durward_egress_v1_control_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TestURLResponse) GetVerdict() string {
@@ -792,7 +881,11 @@ const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\x14RestartServerRequest\x12-\n" +
 	"\x02id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\x02id\"-\n" +
 	"\x15RestartServerResponse\x12\x14\n" +
-	"\x05ended\x18\x01 \x01(\rR\x05ended\"\x12\n" +
+	"\x05ended\x18\x01 \x01(\rR\x05ended\"G\n" +
+	"\x16ListServerToolsRequest\x12-\n" +
+	"\x02id\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9-]{0,31}$R\x02id\"3\n" +
+	"\x17ListServerToolsResponse\x12\x18\n" +
+	"\alisting\x18\x01 \x01(\fR\alisting\"\x12\n" +
 	"\x10GetStatusRequest\"\xc6\x04\n" +
 	"\x11GetStatusResponse\x12\x16\n" +
 	"\x06halted\x18\x01 \x01(\bR\x06halted\x12\x14\n" +
@@ -825,7 +918,7 @@ const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\averdict\x18\x01 \x01(\tR\averdict\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x10\n" +
 	"\x03why\x18\x03 \x01(\tR\x03why\x12 \n" +
-	"\vdestination\x18\x04 \x01(\tR\vdestination2\x83\a\n" +
+	"\vdestination\x18\x04 \x01(\tR\vdestination2\xf4\a\n" +
 	"\x0eControlService\x12g\n" +
 	"\vPreviewCall\x12'.durward.executor.v1.PreviewCallRequest\x1a(.durward.executor.v1.PreviewCallResponse\"\x05\xaa\xbb\x18\x01\x06\x12]\n" +
 	"\tGetStatus\x12#.durward.egress.v1.GetStatusRequest\x1a$.durward.egress.v1.GetStatusResponse\"\x05\xaa\xbb\x18\x01\x06\x12R\n" +
@@ -835,7 +928,8 @@ const file_durward_egress_v1_control_proto_rawDesc = "" +
 	"\aTestURL\x12!.durward.egress.v1.TestURLRequest\x1a\".durward.egress.v1.TestURLResponse\"\x05\xaa\xbb\x18\x01\x06\x12c\n" +
 	"\vListServers\x12%.durward.egress.v1.ListServersRequest\x1a&.durward.egress.v1.ListServersResponse\"\x05\xaa\xbb\x18\x01\x06\x12i\n" +
 	"\rGetServerLogs\x12'.durward.egress.v1.GetServerLogsRequest\x1a(.durward.egress.v1.GetServerLogsResponse\"\x05\xaa\xbb\x18\x01\x06\x12i\n" +
-	"\rRestartServer\x12'.durward.egress.v1.RestartServerRequest\x1a(.durward.egress.v1.RestartServerResponse\"\x05\xaa\xbb\x18\x01\x06B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
+	"\rRestartServer\x12'.durward.egress.v1.RestartServerRequest\x1a(.durward.egress.v1.RestartServerResponse\"\x05\xaa\xbb\x18\x01\x06\x12o\n" +
+	"\x0fListServerTools\x12).durward.egress.v1.ListServerToolsRequest\x1a*.durward.egress.v1.ListServerToolsResponse\"\x05\xaa\xbb\x18\x01\x06B7Z5durward.internal/proto/gen/durward/egress/v1;egressv1b\x06proto3"
 
 var (
 	file_durward_egress_v1_control_proto_rawDescOnce sync.Once
@@ -849,54 +943,58 @@ func file_durward_egress_v1_control_proto_rawDescGZIP() []byte {
 	return file_durward_egress_v1_control_proto_rawDescData
 }
 
-var file_durward_egress_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_durward_egress_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_durward_egress_v1_control_proto_goTypes = []any{
-	(*ListServersRequest)(nil),     // 0: durward.egress.v1.ListServersRequest
-	(*ListServersResponse)(nil),    // 1: durward.egress.v1.ListServersResponse
-	(*ServerStatus)(nil),           // 2: durward.egress.v1.ServerStatus
-	(*GetServerLogsRequest)(nil),   // 3: durward.egress.v1.GetServerLogsRequest
-	(*GetServerLogsResponse)(nil),  // 4: durward.egress.v1.GetServerLogsResponse
-	(*RestartServerRequest)(nil),   // 5: durward.egress.v1.RestartServerRequest
-	(*RestartServerResponse)(nil),  // 6: durward.egress.v1.RestartServerResponse
-	(*GetStatusRequest)(nil),       // 7: durward.egress.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),      // 8: durward.egress.v1.GetStatusResponse
-	(*TestURLRequest)(nil),         // 9: durward.egress.v1.TestURLRequest
-	(*TestURLResponse)(nil),        // 10: durward.egress.v1.TestURLResponse
-	(*timestamppb.Timestamp)(nil),  // 11: google.protobuf.Timestamp
-	(*v1.PreviewCallRequest)(nil),  // 12: durward.executor.v1.PreviewCallRequest
-	(*v1.HaltRequest)(nil),         // 13: durward.executor.v1.HaltRequest
-	(*v1.ResumeRequest)(nil),       // 14: durward.executor.v1.ResumeRequest
-	(*v1.EndStandingRequest)(nil),  // 15: durward.executor.v1.EndStandingRequest
-	(*v1.PreviewCallResponse)(nil), // 16: durward.executor.v1.PreviewCallResponse
-	(*v1.HaltResponse)(nil),        // 17: durward.executor.v1.HaltResponse
-	(*v1.ResumeResponse)(nil),      // 18: durward.executor.v1.ResumeResponse
-	(*v1.EndStandingResponse)(nil), // 19: durward.executor.v1.EndStandingResponse
+	(*ListServersRequest)(nil),      // 0: durward.egress.v1.ListServersRequest
+	(*ListServersResponse)(nil),     // 1: durward.egress.v1.ListServersResponse
+	(*ServerStatus)(nil),            // 2: durward.egress.v1.ServerStatus
+	(*GetServerLogsRequest)(nil),    // 3: durward.egress.v1.GetServerLogsRequest
+	(*GetServerLogsResponse)(nil),   // 4: durward.egress.v1.GetServerLogsResponse
+	(*RestartServerRequest)(nil),    // 5: durward.egress.v1.RestartServerRequest
+	(*RestartServerResponse)(nil),   // 6: durward.egress.v1.RestartServerResponse
+	(*ListServerToolsRequest)(nil),  // 7: durward.egress.v1.ListServerToolsRequest
+	(*ListServerToolsResponse)(nil), // 8: durward.egress.v1.ListServerToolsResponse
+	(*GetStatusRequest)(nil),        // 9: durward.egress.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 10: durward.egress.v1.GetStatusResponse
+	(*TestURLRequest)(nil),          // 11: durward.egress.v1.TestURLRequest
+	(*TestURLResponse)(nil),         // 12: durward.egress.v1.TestURLResponse
+	(*timestamppb.Timestamp)(nil),   // 13: google.protobuf.Timestamp
+	(*v1.PreviewCallRequest)(nil),   // 14: durward.executor.v1.PreviewCallRequest
+	(*v1.HaltRequest)(nil),          // 15: durward.executor.v1.HaltRequest
+	(*v1.ResumeRequest)(nil),        // 16: durward.executor.v1.ResumeRequest
+	(*v1.EndStandingRequest)(nil),   // 17: durward.executor.v1.EndStandingRequest
+	(*v1.PreviewCallResponse)(nil),  // 18: durward.executor.v1.PreviewCallResponse
+	(*v1.HaltResponse)(nil),         // 19: durward.executor.v1.HaltResponse
+	(*v1.ResumeResponse)(nil),       // 20: durward.executor.v1.ResumeResponse
+	(*v1.EndStandingResponse)(nil),  // 21: durward.executor.v1.EndStandingResponse
 }
 var file_durward_egress_v1_control_proto_depIdxs = []int32{
 	2,  // 0: durward.egress.v1.ListServersResponse.servers:type_name -> durward.egress.v1.ServerStatus
-	11, // 1: durward.egress.v1.ServerStatus.started_at:type_name -> google.protobuf.Timestamp
-	11, // 2: durward.egress.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	11, // 3: durward.egress.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
-	12, // 4: durward.egress.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
-	7,  // 5: durward.egress.v1.ControlService.GetStatus:input_type -> durward.egress.v1.GetStatusRequest
-	13, // 6: durward.egress.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
-	14, // 7: durward.egress.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
-	15, // 8: durward.egress.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
-	9,  // 9: durward.egress.v1.ControlService.TestURL:input_type -> durward.egress.v1.TestURLRequest
+	13, // 1: durward.egress.v1.ServerStatus.started_at:type_name -> google.protobuf.Timestamp
+	13, // 2: durward.egress.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	13, // 3: durward.egress.v1.GetStatusResponse.halted_at:type_name -> google.protobuf.Timestamp
+	14, // 4: durward.egress.v1.ControlService.PreviewCall:input_type -> durward.executor.v1.PreviewCallRequest
+	9,  // 5: durward.egress.v1.ControlService.GetStatus:input_type -> durward.egress.v1.GetStatusRequest
+	15, // 6: durward.egress.v1.ControlService.Halt:input_type -> durward.executor.v1.HaltRequest
+	16, // 7: durward.egress.v1.ControlService.Resume:input_type -> durward.executor.v1.ResumeRequest
+	17, // 8: durward.egress.v1.ControlService.EndStanding:input_type -> durward.executor.v1.EndStandingRequest
+	11, // 9: durward.egress.v1.ControlService.TestURL:input_type -> durward.egress.v1.TestURLRequest
 	0,  // 10: durward.egress.v1.ControlService.ListServers:input_type -> durward.egress.v1.ListServersRequest
 	3,  // 11: durward.egress.v1.ControlService.GetServerLogs:input_type -> durward.egress.v1.GetServerLogsRequest
 	5,  // 12: durward.egress.v1.ControlService.RestartServer:input_type -> durward.egress.v1.RestartServerRequest
-	16, // 13: durward.egress.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
-	8,  // 14: durward.egress.v1.ControlService.GetStatus:output_type -> durward.egress.v1.GetStatusResponse
-	17, // 15: durward.egress.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
-	18, // 16: durward.egress.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
-	19, // 17: durward.egress.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
-	10, // 18: durward.egress.v1.ControlService.TestURL:output_type -> durward.egress.v1.TestURLResponse
-	1,  // 19: durward.egress.v1.ControlService.ListServers:output_type -> durward.egress.v1.ListServersResponse
-	4,  // 20: durward.egress.v1.ControlService.GetServerLogs:output_type -> durward.egress.v1.GetServerLogsResponse
-	6,  // 21: durward.egress.v1.ControlService.RestartServer:output_type -> durward.egress.v1.RestartServerResponse
-	13, // [13:22] is the sub-list for method output_type
-	4,  // [4:13] is the sub-list for method input_type
+	7,  // 13: durward.egress.v1.ControlService.ListServerTools:input_type -> durward.egress.v1.ListServerToolsRequest
+	18, // 14: durward.egress.v1.ControlService.PreviewCall:output_type -> durward.executor.v1.PreviewCallResponse
+	10, // 15: durward.egress.v1.ControlService.GetStatus:output_type -> durward.egress.v1.GetStatusResponse
+	19, // 16: durward.egress.v1.ControlService.Halt:output_type -> durward.executor.v1.HaltResponse
+	20, // 17: durward.egress.v1.ControlService.Resume:output_type -> durward.executor.v1.ResumeResponse
+	21, // 18: durward.egress.v1.ControlService.EndStanding:output_type -> durward.executor.v1.EndStandingResponse
+	12, // 19: durward.egress.v1.ControlService.TestURL:output_type -> durward.egress.v1.TestURLResponse
+	1,  // 20: durward.egress.v1.ControlService.ListServers:output_type -> durward.egress.v1.ListServersResponse
+	4,  // 21: durward.egress.v1.ControlService.GetServerLogs:output_type -> durward.egress.v1.GetServerLogsResponse
+	6,  // 22: durward.egress.v1.ControlService.RestartServer:output_type -> durward.egress.v1.RestartServerResponse
+	8,  // 23: durward.egress.v1.ControlService.ListServerTools:output_type -> durward.egress.v1.ListServerToolsResponse
+	14, // [14:24] is the sub-list for method output_type
+	4,  // [4:14] is the sub-list for method input_type
 	4,  // [4:4] is the sub-list for extension type_name
 	4,  // [4:4] is the sub-list for extension extendee
 	0,  // [0:4] is the sub-list for field type_name
@@ -913,7 +1011,7 @@ func file_durward_egress_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_durward_egress_v1_control_proto_rawDesc), len(file_durward_egress_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

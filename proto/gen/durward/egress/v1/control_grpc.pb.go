@@ -20,15 +20,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ControlService_PreviewCall_FullMethodName   = "/durward.egress.v1.ControlService/PreviewCall"
-	ControlService_GetStatus_FullMethodName     = "/durward.egress.v1.ControlService/GetStatus"
-	ControlService_Halt_FullMethodName          = "/durward.egress.v1.ControlService/Halt"
-	ControlService_Resume_FullMethodName        = "/durward.egress.v1.ControlService/Resume"
-	ControlService_EndStanding_FullMethodName   = "/durward.egress.v1.ControlService/EndStanding"
-	ControlService_TestURL_FullMethodName       = "/durward.egress.v1.ControlService/TestURL"
-	ControlService_ListServers_FullMethodName   = "/durward.egress.v1.ControlService/ListServers"
-	ControlService_GetServerLogs_FullMethodName = "/durward.egress.v1.ControlService/GetServerLogs"
-	ControlService_RestartServer_FullMethodName = "/durward.egress.v1.ControlService/RestartServer"
+	ControlService_PreviewCall_FullMethodName     = "/durward.egress.v1.ControlService/PreviewCall"
+	ControlService_GetStatus_FullMethodName       = "/durward.egress.v1.ControlService/GetStatus"
+	ControlService_Halt_FullMethodName            = "/durward.egress.v1.ControlService/Halt"
+	ControlService_Resume_FullMethodName          = "/durward.egress.v1.ControlService/Resume"
+	ControlService_EndStanding_FullMethodName     = "/durward.egress.v1.ControlService/EndStanding"
+	ControlService_TestURL_FullMethodName         = "/durward.egress.v1.ControlService/TestURL"
+	ControlService_ListServers_FullMethodName     = "/durward.egress.v1.ControlService/ListServers"
+	ControlService_GetServerLogs_FullMethodName   = "/durward.egress.v1.ControlService/GetServerLogs"
+	ControlService_RestartServer_FullMethodName   = "/durward.egress.v1.ControlService/RestartServer"
+	ControlService_ListServerTools_FullMethodName = "/durward.egress.v1.ControlService/ListServerTools"
 )
 
 // ControlServiceClient is the client API for ControlService service.
@@ -56,6 +57,9 @@ type ControlServiceClient interface {
 	GetServerLogs(ctx context.Context, in *GetServerLogsRequest, opts ...grpc.CallOption) (*GetServerLogsResponse, error)
 	// RestartServer ends a server's processes, and lets one that was given up on start again with the next call.
 	RestartServer(ctx context.Context, in *RestartServerRequest, opts ...grpc.CallOption) (*RestartServerResponse, error)
+	// ListServerTools asks a server on another host which tools it lists, with the credential of its entry. It goes where the entry says that an
+	// operator signed, and nowhere else. Nothing that it answers is in force.
+	ListServerTools(ctx context.Context, in *ListServerToolsRequest, opts ...grpc.CallOption) (*ListServerToolsResponse, error)
 }
 
 type controlServiceClient struct {
@@ -156,6 +160,16 @@ func (c *controlServiceClient) RestartServer(ctx context.Context, in *RestartSer
 	return out, nil
 }
 
+func (c *controlServiceClient) ListServerTools(ctx context.Context, in *ListServerToolsRequest, opts ...grpc.CallOption) (*ListServerToolsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServerToolsResponse)
+	err := c.cc.Invoke(ctx, ControlService_ListServerTools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServiceServer is the server API for ControlService service.
 // All implementations must embed UnimplementedControlServiceServer
 // for forward compatibility.
@@ -181,6 +195,9 @@ type ControlServiceServer interface {
 	GetServerLogs(context.Context, *GetServerLogsRequest) (*GetServerLogsResponse, error)
 	// RestartServer ends a server's processes, and lets one that was given up on start again with the next call.
 	RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error)
+	// ListServerTools asks a server on another host which tools it lists, with the credential of its entry. It goes where the entry says that an
+	// operator signed, and nowhere else. Nothing that it answers is in force.
+	ListServerTools(context.Context, *ListServerToolsRequest) (*ListServerToolsResponse, error)
 	mustEmbedUnimplementedControlServiceServer()
 }
 
@@ -217,6 +234,9 @@ func (UnimplementedControlServiceServer) GetServerLogs(context.Context, *GetServ
 }
 func (UnimplementedControlServiceServer) RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RestartServer not implemented")
+}
+func (UnimplementedControlServiceServer) ListServerTools(context.Context, *ListServerToolsRequest) (*ListServerToolsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListServerTools not implemented")
 }
 func (UnimplementedControlServiceServer) mustEmbedUnimplementedControlServiceServer() {}
 func (UnimplementedControlServiceServer) testEmbeddedByValue()                        {}
@@ -401,6 +421,24 @@ func _ControlService_RestartServer_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ControlService_ListServerTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListServerToolsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServiceServer).ListServerTools(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ControlService_ListServerTools_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServiceServer).ListServerTools(ctx, req.(*ListServerToolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ControlService_ServiceDesc is the grpc.ServiceDesc for ControlService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -443,6 +481,10 @@ var ControlService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RestartServer",
 			Handler:    _ControlService_RestartServer_Handler,
+		},
+		{
+			MethodName: "ListServerTools",
+			Handler:    _ControlService_ListServerTools_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

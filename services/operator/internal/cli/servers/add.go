@@ -47,6 +47,9 @@ runs. Without a scope, or of a publisher that is not known, it wants your yes: -
 A FILE is a server.json of the MCP registry, or has the servers of Claude Desktop, Cursor or VS Code; NAME says which of several.
 Secrets in it are named and not copied.
 
+A server elsewhere that lists nothing without its credential is accepted in two steps: this one signs where the credential of --bearer
+goes, and durward server accept shows the tools, which egress asks it for.
+
 Every tool is WRITE and waits for you, unless --read says that it only looks or --destructive that it destroys. What a server says
 of its own tools lowers no tier.
 ` + cli.SignedChange,
@@ -127,7 +130,7 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 			return cli.Denied("Look at it in the registry, and say --yes-publisher.", "%s is %s", clean.Visible(e.NPM.Name), who)
 		}
 	}
-	p, err := a.accepted(ctx, files, e)
+	p, err := a.accepted(ctx, state, files, e)
 	if err != nil {
 		return err
 	}

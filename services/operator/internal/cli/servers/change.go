@@ -37,7 +37,7 @@ changed.`,
 			if err != nil {
 				return err
 			}
-			now, _, err := a.listed(ctx, files, e)
+			now, _, err := a.listed(ctx, s, files, e)
 			if err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 			if err != nil {
 				return err
 			}
-			p, err := a.accepted(ctx, files, e)
+			p, err := a.accepted(ctx, s, files, e)
 			if err != nil {
 				return err
 			}

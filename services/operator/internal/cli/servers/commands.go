@@ -3,9 +3,12 @@ package servers
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 
 	"github.com/spf13/cobra"
 
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/servers"
@@ -65,7 +68,7 @@ func (a *app) complete(_ *cobra.Command, args []string, _ string) ([]string, cob
 }
 
 // listed runs a server once and returns what it says of itself, cleaned, with the digest of its program.
-func (a *app) listed(ctx context.Context, files servers.Files, e downstream.Entry) (p downstream.Pinned, findings []downstream.Finding, err error) {
+func (a *app) listed(ctx context.Context, s servers.State, files servers.Files, e downstream.Entry) (p downstream.Pinned, findings []downstream.Finding, err error) {
 	p.Entry = e
 	switch {
 	case e.NPM != nil:
@@ -87,8 +90,12 @@ func (a *app) listed(ctx context.Context, files servers.Files, e downstream.Entr
 	} else if e.Sandbox.None {
 		where = "WITHOUT A SANDBOX"
 	}
+	list := servers.ByProgram(folder)
+	if e.Bearer != "" && summary(s, e).InForce {
+		list, where = a.byEgress, "at its URL, with its credential"
+	}
 	a.Out.Remark("Asking %s for its tools, %s …", e.ID, where)
-	said, err := servers.ByProgram(folder)(ctx, p, files.Packages)
+	said, err := list(ctx, p, files.Packages)
 	if err != nil {
 		return p, nil, cli.Failed("Nothing was changed.", "%s", clean.Line(err.Error(), 500))
 	}
@@ -97,9 +104,34 @@ func (a *app) listed(ctx context.Context, files servers.Files, e downstream.Entr
 	return pinned, findings, nil
 }
 
-// accepted is listed, with the tiers and roles that the entry has.
-func (a *app) accepted(ctx context.Context, files servers.Files, e downstream.Entry) (downstream.Pinned, error) {
-	p, findings, err := a.listed(ctx, files, e)
+// byEgress has egress ask a server on another host that is in force, with the credential that the vault gives to egress alone.
+func (a *app) byEgress(ctx context.Context, p downstream.Pinned, _ string) (said *downstream.Listing, err error) {
+	err = a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		e, err := egress(s)
+		if err != nil {
+			return err
+		}
+		answer, err := e.ListServerTools(ctx, &egressv1.ListServerToolsRequest{Id: p.Entry.ID})
+		if err != nil {
+			return errors.New(cli.PublicText(err))
+		}
+		return json.Unmarshal(answer.GetListing(), &said)
+	})
+	return said, err
+}
+
+// accepted is listed, with the tiers and roles that the entry has. A server elsewhere that lists nothing without its credential is accepted
+// without tools first: its credential goes where an operator signed, and nowhere before.
+func (a *app) accepted(ctx context.Context, s servers.State, files servers.Files, e downstream.Entry) (downstream.Pinned, error) {
+	p, findings, err := a.listed(ctx, s, files, e)
+	if err != nil && e.Bearer != "" && !summary(s, e).InForce {
+		a.about(e)
+		a.Out.Remark("%s", a.Out.Yellow(cli.PublicText(err)))
+		a.Out.Remark("Sign where the credential goes, and accept its tools afterwards: durward credential grant %s --server %s; durward server accept %s", clean.Visible(e.Bearer), e.ID, e.ID)
+		p = downstream.Pinned{Entry: e}
+		p.EntryDigest, err = e.Digest()
+		return p, err
+	}
 	if err != nil {
 		return p, err
 	}
