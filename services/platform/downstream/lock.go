@@ -38,7 +38,7 @@ type Tool struct {
 	Annotations json.RawMessage
 	Tier        optionsv1.Tier
 	Roles       map[string]Role
-	// Instructions are the server's, which agents read with each of its tools.
+	// Instructions are the server's: a part of each definition that is accepted and compared. Agents do not get them.
 	Instructions string
 }
 

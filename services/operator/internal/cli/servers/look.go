@@ -225,7 +225,7 @@ func (a *app) toolsCommand() *cobra.Command {
 func (a *app) tools(p downstream.Pinned) {
 	out := a.Display()
 	if p.Instructions != "" {
-		out.Printf("What it tells every agent:\n%s\n", quoted(p.Instructions))
+		out.Printf("Its instructions, which agents do not get:\n%s\n", quoted(p.Instructions))
 	}
 	for _, t := range p.Tools {
 		tier := contract.TierName(t.Tier)
