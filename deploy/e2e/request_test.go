@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -82,7 +81,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		"\nprivacy: {disclose: [{types: [EMAIL], sink: egress, tool: http_request, arguments: [/body]}]}\n")
 	token := h.AddClient("agent")
 	clients := h.ReadFile("config/clients.yaml")
-	named := strings.Replace(clients, "id: agent\n", "id: agent\n    credentials: [api, maps, shop, door]\n", 1)
+	named := strings.Replace(clients, "id: agent\n", "id: agent\n    credentials: [api, shop, door]\n", 1)
 	if named == clients {
 		t.Fatalf("the agent is not in clients.yaml:\n%s", clients)
 	}
@@ -160,14 +159,13 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 		t.Errorf("the longest body: %s", e.Raw)
 	}
 
-	// The same in the other places: a parameter, a member of the body, a name and password. The human sees the name in the place, and what
+	// The same in the other places: a member of the body, a name and password. The human sees the name in the place, and what
 	// the server sends back, a redirect's address too, tells nobody. A call that hangs up says nothing either.
 	values := []string{value}
 	for _, c := range []struct {
 		name, value, place, sent string
 		how                      []string
 	}{
-		{"maps", canary("maps") + "&=", "?key", "POST %s?n=1&key=" + url.QueryEscape(canary("maps")+"&=") + ` got "", body={"n":1}`, []string{"--query", "key"}},
 		{"shop", canary("shop") + `"`, "/auth/token", `POST %s?n=1 got "", body={"auth":{"token":"` + canary("shop") + `\"","id":7}}`, []string{"--body", "/auth/token"}},
 		{"door", "me:" + canary("door"), "authorization", `POST %s?n=1 got "Basic ` + base64.StdEncoding.EncodeToString([]byte("me:"+canary("door"))) + `", body={"n":1}`, []string{"--scheme", "Basic"}},
 	} {

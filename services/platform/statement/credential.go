@@ -140,15 +140,15 @@ func (g *CredentialGrants) Ends() time.Time {
 // hopHeaders steer a request itself, and hold no credential.
 var hopHeaders = []string{"Host", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding", "Te", "Trailer", "Upgrade", "Proxy-Authorization", "Expect", "Accept-Encoding"}
 
-var (
-	credentialParameter = pattern.New(`\A\?[A-Za-z0-9_.\-]{1,64}\z`)
-	credentialMember    = pattern.New(`\A(/[A-Za-z0-9_.\-]{1,64}){1,8}\z`)
-)
+var credentialMember = pattern.New(`\A(/[A-Za-z0-9_.\-]{1,64}){1,8}\z`)
 
-// Place returns the one spelling of where a request has a credential: a header that may hold one, "Authorization"; "?key", a parameter of
-// the URL's query; or "/auth/token", a member of a JSON body. "" for none.
+// NoPlace says what a place of a credential is. None is in a URL.
+const NoPlace = "no place for a credential: a header such as Authorization, or /MEMBER of a JSON body; never in a URL, which servers, proxies and logs keep"
+
+// Place returns the one spelling of where a request has a credential: a header that may hold one, "Authorization"; or "/auth/token", a
+// member of a JSON body. "" for none.
 func Place(place string) string {
-	if credentialParameter().MatchString(place) || credentialMember().MatchString(place) {
+	if credentialMember().MatchString(place) {
 		return place
 	}
 	if place = http.CanonicalHeaderKey(place); credentialHeader().MatchString(place) && !slices.Contains(hopHeaders, place) {
@@ -190,7 +190,7 @@ func (g *CredentialGrants) check(bad func(string) error) error {
 	case toOrigins && (g.Unattended || len(g.Agents) == 0):
 		return bad("grant to origins names its agents, and is never unattended")
 	case toOrigins && (g.Place == "" || Place(g.Place) != g.Place):
-		return bad("place is none that holds a credential: a header such as Authorization, ?PARAMETER, or /MEMBER of a JSON body")
+		return bad("place is " + NoPlace)
 	case g.Scheme != "" && (!credentialScheme().MatchString(g.Scheme) || !credentialHeader().MatchString(g.Place)):
 		return bad("scheme is none, or of no header")
 	}

@@ -58,6 +58,7 @@ func TestCredentialStatements(t *testing.T) {
 		"an origin to anybody":     with(origin, func(c *Credential) { c.Agents = nil }),
 		"an origin unattended":     with(origin, func(c *Credential) { c.Unattended = true }),
 		"no header":                with(origin, func(c *Credential) { c.Place = "" }),
+		"a URL":                    with(origin, func(c *Credential) { c.Place, c.Scheme = "?key", "" }),
 		"the host as header":       with(origin, func(c *Credential) { c.Place = "Host" }),
 		"two headers":              with(origin, func(c *Credential) { c.Place = "A: b\r\nC" }),
 		"a scheme with a value":    with(origin, func(c *Credential) { c.Scheme = "Bearer x" }),

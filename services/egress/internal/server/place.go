@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"durward.internal/services/platform/statement"
@@ -22,9 +21,7 @@ type form struct {
 func (f *form) at(place string) (put func(value string) error, err error) {
 	switch spelled := statement.Place(place); {
 	case spelled == "":
-		return nil, fmt.Errorf("%s is no place for a credential: a header, ?PARAMETER, or /MEMBER of a JSON body", place)
-	case place[0] == '?':
-		return f.parameter(place[1:])
+		return nil, fmt.Errorf("%s is %s", place, statement.NoPlace)
 	case place[0] == '/':
 		return f.member(place)
 	default:
@@ -33,19 +30,6 @@ func (f *form) at(place string) (put func(value string) error, err error) {
 		}
 		return func(value string) error { f.req.Header.Set(spelled, value); return nil }, nil
 	}
-}
-
-func (f *form) parameter(name string) (func(string) error, error) {
-	if query, err := url.ParseQuery(f.req.URL.RawQuery); err != nil || query.Has(name) {
-		return nil, fmt.Errorf("the URL has a query that cannot be read, or the parameter %s already", name)
-	}
-	return func(value string) error {
-		if f.req.URL.RawQuery != "" {
-			f.req.URL.RawQuery += "&"
-		}
-		f.req.URL.RawQuery += url.QueryEscape(name) + "=" + url.QueryEscape(value)
-		return nil
-	}, nil
 }
 
 func (f *form) member(pointer string) (func(string) error, error) {

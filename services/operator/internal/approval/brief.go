@@ -105,10 +105,7 @@ func Granted(services, origins []string, place, scheme string, agents []string, 
 	out := strings.Join(services, ", ")
 	if len(origins) > 0 {
 		where := strings.TrimSpace(place + ": " + scheme)
-		switch {
-		case strings.HasPrefix(place, "?"):
-			where = "the parameter " + place[1:] + " of their URLs"
-		case strings.HasPrefix(place, "/"):
+		if strings.HasPrefix(place, "/") {
 			where = place + " of their JSON bodies"
 		}
 		out = fmt.Sprintf("requests to %s, as %s", strings.Join(origins, ", "), where)

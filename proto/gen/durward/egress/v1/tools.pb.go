@@ -374,7 +374,7 @@ type HttpRequestRequest struct {
 	// Those that say what is sent and wanted. None authenticates, and none is the connection's.
 	Headers map[string]string `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Body    *string           `protobuf:"bytes,4,opt,name=body,proto3,oneof" json:"body,omitempty"`
-	// By place: {"authorization":{"$credential":"github"}}, {"?key":…} in the URL's query, {"/auth/token":…} in a JSON body.
+	// By place: {"authorization":{"$credential":"github"}}, {"/auth/token":…} in a JSON body.
 	Credentials   map[string]*v1.CredentialReference `protobuf:"bytes,5,rep,name=credentials,proto3" json:"credentials,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -710,12 +710,12 @@ const file_durward_egress_v1_tools_proto_rawDesc = "" +
 	"\x16SecurityReportResponse\x12t\n" +
 	"\x06report\x18\x01 \x01(\tB\\\x80\xbc\x18\x02\x8a\xbc\x18TA policy as text, or an object of JSON as text; put its parts together by the cursorR\x06report\x12\x1c\n" +
 	"\x06cursor\x18\x02 \x01(\rB\x04\x80\xbc\x18\x01R\x06cursor\x12\x18\n" +
-	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xd7\x05\n" +
+	"\x04more\x18\x03 \x01(\bB\x04\x80\xbc\x18\x01R\x04more2\xcf\x05\n" +
 	"\vToolService\x12\xd7\x01\n" +
 	"\bFetchUrl\x12\".durward.egress.v1.FetchUrlRequest\x1a#.durward.egress.v1.FetchUrlResponse\"\x81\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18v\n" +
-	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\x85\x02\n" +
-	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\xa6\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x9a\x01\n" +
-	"\fhttp_request\x12\vCall an API\x1ayWRITE: a human sees what is sent and must approve it. Redirects are answers. Credentials by header, ?query or /body path. \x02`\x01\x12\xe5\x01\n" +
+	"\tfetch_url\x12\fFetch a page\x1aSREAD: asks nobody where the domain is listed, else a human. Fetches a page as text. \x01(\x018\x01`\x01\x12\xfd\x01\n" +
+	"\vHttpRequest\x12%.durward.egress.v1.HttpRequestRequest\x1a&.durward.egress.v1.HttpRequestResponse\"\x9e\x01\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18\x92\x01\n" +
+	"\fhttp_request\x12\vCall an API\x1aqWRITE: a human sees what is sent and must approve it. Redirects are answers. Credentials by header or /body path. \x02`\x01\x12\xe5\x01\n" +
 	"\x0eSecurityReport\x12(.durward.egress.v1.SecurityReportRequest\x1a).durward.egress.v1.SecurityReportResponse\"~\xaa\xbb\x18\x03\x01\t\x06\xb2\xbb\x18s\n" +
 	"\x0fsecurity_report\x12\x11Report on origins\x1aIREAD: asks nobody. Reports which origins this session's requests reached. \x01(\x012~\n" +
 	"\rServerService\x12m\n" +

@@ -164,7 +164,7 @@ type grant struct {
 	origins, agents []string
 	servers         []string
 	header, scheme  string
-	query, body     string
+	body            string
 	unattended      bool
 	lasts           time.Duration
 	how             *cli.Asking
@@ -184,14 +184,14 @@ servers.yaml names it.
 
 With --origin the value goes into requests that agents make: to that origin exactly, by the agents named here whose line in
 clients.yaml names the credential, in calls that you let happen and that refer to it: {"$credential":"NAME"}. No agent sees
-it. It goes into a header, unless --query or --body name another place; of --scheme Basic it is NAME:PASSWORD.
+it. It goes into a header, unless --body names another place; a URL never holds it; of --scheme Basic it is NAME:PASSWORD.
 
 What is not said here stays as it was granted before; --agent and --origin are added to what is there.`,
 		Example: `  durward credential grant hf-token llm
   durward credential grant hf-token llm --unattended --for 720h
   durward credential grant github --server github
   durward credential grant github --origin https://api.github.com --agent claude
-  durward credential grant maps --origin https://maps.example --agent claude --query key`,
+  durward credential grant shop --origin https://shop.example --agent claude --body /auth/token`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.complete,
 	}
@@ -201,10 +201,9 @@ What is not said here stays as it was granted before; --agent and --origin are a
 	flags.StringArrayVar(&g.agents, "agent", nil, "calls of this `CLIENT`, or CLIENT/AGENT, alone")
 	flags.StringVar(&g.header, "header", "Authorization", "with --origin: the `HEADER` that the value goes into")
 	flags.StringVar(&g.scheme, "scheme", "Bearer", "with --origin: what stands before the value; \"\" for nothing")
-	flags.StringVar(&g.query, "query", "", "with --origin: the `PARAMETER` of the URL that holds the value, instead of a header")
 	flags.StringVar(&g.body, "body", "", "with --origin: the `/MEMBER` of a JSON body that holds the value, instead of a header")
-	cmd.MarkFlagsMutuallyExclusive("header", "query", "body")
-	cmd.MarkFlagsMutuallyExclusive("scheme", "query", "body")
+	cmd.MarkFlagsMutuallyExclusive("header", "body")
+	cmd.MarkFlagsMutuallyExclusive("scheme", "body")
 	flags.BoolVar(&g.unattended, "unattended", false, "services get it in starts without a call too")
 	flags.DurationVar(&g.lasts, "for", 0, "it ends by itself after this time (default: when it is revoked)")
 	cli.CompleteFlag(cmd, "server", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -214,7 +213,7 @@ What is not said here stays as it was granted before; --agent and --origin are a
 		}
 		return cfg.Servers(), cobra.ShellCompDirectiveNoFileComp
 	})
-	for _, name := range []string{"origin", "agent", "header", "scheme", "query", "body", "for"} {
+	for _, name := range []string{"origin", "agent", "header", "scheme", "body", "for"} {
 		cli.CompleteFlag(cmd, name, cobra.NoFileCompletions)
 	}
 	g.how = cli.AskingFlags(cmd)
@@ -236,10 +235,7 @@ What is not said here stays as it was granted before; --agent and --origin are a
 
 // place is where the value goes in requests, as statements have it.
 func (g *grant) place() string {
-	switch {
-	case g.query != "":
-		return "?" + g.query
-	case g.body != "":
+	if g.body != "" {
 		return "/" + strings.TrimPrefix(g.body, "/")
 	}
 	return g.header
@@ -248,12 +244,12 @@ func (g *grant) place() string {
 // granted is the whole of what one sink may do with a credential once the flags are added to what it may do now.
 func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential, services []string, g grant, said func(flag string) bool) (*statement.CredentialGrants, error) {
 	toOrigins, toServers := len(g.origins) > 0, len(g.servers) > 0
-	inRequest := said("header") || said("query") || said("body")
+	inRequest := said("header") || said("body")
 	switch {
 	case toServers && (toOrigins || len(services) > 0), !toServers && toOrigins == (len(services) > 0):
 		return nil, cli.Usage("Name services, --server, or --origin.", "it is not said to whom it is granted, or two things at once are")
 	case toOrigins && g.unattended, !toOrigins && (inRequest || said("scheme")):
-		return nil, cli.Usage("--header, --scheme, --query and --body go with --origin, --unattended with services.", "the flags do not fit together")
+		return nil, cli.Usage("--header, --scheme and --body go with --origin, --unattended with services.", "the flags do not fit together")
 	case g.lasts < 0:
 		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
 	}
@@ -286,7 +282,7 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 			to.Scheme = now.GetScheme()
 		}
 	}
-	if strings.HasPrefix(to.Place, "?") || strings.HasPrefix(to.Place, "/") {
+	if strings.HasPrefix(to.Place, "/") {
 		to.Scheme = ""
 	}
 	if said("unattended") || toServers {
