@@ -69,7 +69,11 @@ func (a *app) listCommand() *cobra.Command {
 				newest := c.GetVersions()[0]
 				return []string{
 					clean.Visible(c.GetName()), given(c), strings.Join(output.Each(c.GetGrants(), func(g *vaultv1.CredentialGrant) string {
-						return clean.Visible(strings.Join(append(g.GetServices(), g.GetOrigins()...), ", "))
+						to := clean.Visible(strings.Join(append(g.GetServices(), g.GetOrigins()...), ", "))
+						if a.over(g) {
+							to += a.Out.Yellow(" (ended)")
+						}
+						return to
 					}), ", "),
 					fmt.Sprint(newest.GetVersion()), a.ago(newest.GetAddedAt()), a.lastUse(c),
 				}
@@ -93,10 +97,33 @@ func (a *app) showCommand() *cobra.Command {
 				a.Out.Printf("  version %d, added %s by %s\n", v.GetVersion(), a.ago(v.GetAddedAt()), clean.Visible(v.GetAddedBy()))
 			}
 			for _, u := range c.GetUses() {
-				a.Out.Printf("  %s got version %d %s\n", clean.Visible(u.GetService()), u.GetVersion(), a.ago(u.GetUsedAt()))
+				a.Out.Printf("  %s got version %d %s%s\n", clean.Visible(u.GetService()), u.GetVersion(), a.ago(u.GetUsedAt()), a.Out.Yellow(a.outlived(c, u)))
 			}
 		}),
 	}
+}
+
+// over reports whether a grant has ended by itself.
+func (a *app) over(g *vaultv1.CredentialGrant) bool {
+	return g.GetEndsAt() != nil && !a.Now().Before(g.GetEndsAt().AsTime())
+}
+
+// outlived says of a use that no grant is for any more: what runs since then may hold the value still. What was put into a request is held
+// by nobody.
+func (a *app) outlived(c *vaultv1.Credential, u *vaultv1.Use) string {
+	if strings.Contains(u.GetService(), "://") {
+		return ""
+	}
+	said := ", and is granted it no more: it may hold it until it is stopped"
+	for _, g := range c.GetGrants() {
+		switch named := slices.Contains(g.GetServices(), u.GetService()); {
+		case named && !a.over(g):
+			return ""
+		case named:
+			said = ", and its grant ended " + a.ago(g.GetEndsAt()) + ": it may hold it until it is stopped"
+		}
+	}
+	return said
 }
 
 func given(c *vaultv1.Credential) string {
