@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -240,8 +241,26 @@ func TestSealedCredentials(t *testing.T) {
 		t.Fatalf("unsealed: %s", started.Raw)
 	}
 	got(t, h, value, "s")
+	undumped(t, h.Process(harness.Vault).PID())
 	for place, what := range h.Disclosed(value, "correct horse") {
 		t.Errorf("%s holds %s", place, what)
+	}
+}
+
+// undumped has a process that holds keys leave no core, and let no other of its user look into it: the kernel gives what /proc says of it to
+// root, which tells nothing where root runs this.
+func undumped(t *testing.T, pid int) {
+	t.Helper()
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil || !regexp.MustCompile(`Max core file size +0 +0 `).Match(limits) {
+		t.Errorf("a core may be dumped: %v\n%s", err, limits)
+	}
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 {
+		t.Errorf("user %d may look into the process", owner)
 	}
 }
 

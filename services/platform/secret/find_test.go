@@ -265,3 +265,31 @@ func BenchmarkFind(b *testing.B) {
 		})
 	}
 }
+
+// TestPublicShapesRate: of values generated from the public rules, 95 of 100 are found, those included that a rule's own bounds of entropy or its
+// list of placeholders leave alone.
+func TestPublicShapesRate(t *testing.T) {
+	made, found := 0, 0
+	for i, r := range rules() {
+		missed := 0
+		for _, text := range madeOf(t, i, r, 40) {
+			spans, err := Find(t.Context(), text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if made++; len(spans) > 0 {
+				found++
+			} else {
+				missed++
+			}
+		}
+		if missed > 0 {
+			t.Logf("%s: %d of 40 are missed", r.kind, missed)
+		}
+	}
+	rate := float64(found) / float64(made)
+	t.Logf("%d of %d values generated from %d public rules are found: %.2f %%", found, made, len(rules()), 100*rate)
+	if rate < 0.95 {
+		t.Errorf("%.2f %% are found", 100*rate)
+	}
+}

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -127,6 +131,40 @@ func TestKeyFromAFile(t *testing.T) {
 		if err := os.Chmod(file, 0o600); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestTheUpperKeyIsLocked: while the upper key is in memory, that is neither paged out nor dumped, and afterwards it is gone.
+func TestTheUpperKeyIsLocked(t *testing.T) {
+	raw := bytes.Repeat([]byte{7}, keySize)
+	if err := locked(raw, func(key []byte) error {
+		at := fmt.Sprintf("%08x-", uintptr(unsafe.Pointer(&key[0])))
+		maps, err := os.ReadFile("/proc/self/smaps")
+		if err != nil {
+			return err
+		}
+		_, mine, found := strings.Cut("\n"+string(maps), "\n"+at)
+		_, flags, _ := strings.Cut(mine, "VmFlags:")
+		flags, _, _ = strings.Cut(flags, "\n")
+		if words := strings.Fields(flags); !found || !slices.Contains(words, "lo") || !slices.Contains(words, "dd") {
+			t.Errorf("the key's memory has the flags %v, and neither is locked nor left out of dumps", words)
+		}
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			return err
+		}
+		_, held, _ := strings.Cut(string(status), "VmLck:")
+		if kib := 0; !bytes.Equal(key, bytes.Repeat([]byte{7}, keySize)) {
+			t.Error("it is another key")
+		} else if _, err := fmt.Sscan(held, &kib); err != nil || kib == 0 {
+			t.Errorf("%d KiB are locked, %v", kib, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(raw, make([]byte, keySize)) {
+		t.Error("the copy that it was made of is not wiped")
 	}
 }
 
