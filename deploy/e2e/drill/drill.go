@@ -86,7 +86,7 @@ func Groups() []Group {
 		{Name: "unseal", Lines: unsealLines()},
 		{Name: "egress", Lines: slices.Concat(egressLines(), hostileEgressLines(), lastEgressLines()), egress: withOutside},
 		{Name: "egress-vault", Lines: egressVaultLines(), egress: withOutside},
-		{Name: "personal", Lines: personalLines(), egress: withOutside},
+		{Name: "personal", Lines: personalLines(), egress: withPeople},
 		{Name: "edge", Lines: slices.Concat(edgeLines(), bridgeLines())},
 		{Name: "singles", Lines: singleLines()},
 		{Name: "pinned", Lines: pinnedLines(), egress: func(*world) {}},

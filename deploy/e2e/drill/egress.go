@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,7 @@ type outside struct {
 	mu      sync.Mutex
 	asked   map[string]int
 	trapped atomic.Int32
+	people  crowd
 	// sent is what came in requests' bodies.
 	sent strings.Builder
 	// A request to /slow says so on held, and is answered once released is closed.
@@ -69,7 +71,7 @@ type outside struct {
 }
 
 func newOutside(w *world) *outside {
-	o := &outside{asked: map[string]int{}, held: make(chan struct{}, 1), released: make(chan struct{})}
+	o := &outside{people: newCrowd(w.weak), asked: map[string]int{}, held: make(chan struct{}, 1), released: make(chan struct{})}
 	var err error
 	o.trap, err = (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", "127.0.0.1:0")
 	w.must(err)
@@ -97,7 +99,12 @@ func newOutside(w *world) *outside {
 		_, _ = o.sent.Write(append(body, '\n'))
 		o.mu.Unlock()
 		if from, ok := strings.CutPrefix(r.URL.Path, "/people/"); ok {
-			_, _ = io.WriteString(out, peoplePage(from))
+			first, _ := strconv.Atoi(from)
+			_, _ = io.WriteString(out, o.people.page(first))
+			return
+		}
+		if r.URL.Path == "/echo" {
+			_, _ = out.Write(body)
 			return
 		}
 		if r.URL.Path == "/slow" {
@@ -111,6 +118,10 @@ func newOutside(w *world) *outside {
 	}))
 	w.t.Cleanup(o.listed.Close)
 	return o
+}
+
+func (o *outside) port() uint16 {
+	return uint16(o.listed.Listener.Addr().(*net.TCPAddr).Port) // #nosec G115 -- a port
 }
 
 func (o *outside) at(path string) string { return o.listed.URL + path }

@@ -135,7 +135,7 @@ func (s *secrets) underKills() (trials, effects int) {
 		}
 		w.must(w.command("stop_service", needy))
 		s.memories()
-		if w.caught(len(s.found)) {
+		if w.caught(s.places()) {
 			break
 		}
 	}

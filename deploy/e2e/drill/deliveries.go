@@ -1,0 +1,88 @@
+package drill
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"durward.internal/deploy/e2e/harness"
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+)
+
+// perKill is how many deliveries are under way when the vault is killed.
+const perKill = 8
+
+// deliveriesUnderKills kills the vault while sinks are given the values of approved calls. Its effects are values that arrive twice, of one grant
+// or of one that is used again, values that arrive and that no record tells of, references that bring nothing back afterwards, and values that
+// are found anywhere, in answers and on the vault's disk too.
+func deliveriesUnderKills(w *world) (trials, effects int) {
+	domain := "delivered." + w.out.people.domain
+	s := newSearch(w, w.out.port(), "@"+domain)
+	wrong := func(format string, args ...any) {
+		w.t.Logf(format, args...)
+		effects++
+	}
+	var owner *agentSession
+	for round := range w.tries(1000, 24) / perKill {
+		if round%50 == 0 {
+			owner = w.open() // a session holds a thousand values
+		}
+		values := make([]string, perKill)
+		granted := make([]*vaultv1.WaitOperationResponse, perKill)
+		for i := range granted {
+			values[i] = fmt.Sprintf("delivered-%d@%s", round*perKill+i, domain)
+			if granted[i] = w.asks(owner, "/echo", "to "+values[i]); granted[i].GetGrant() == nil {
+				w.t.Fatalf("delivery %d is not granted", i)
+			}
+		}
+		answers := make([]string, perKill)
+		var running sync.WaitGroup
+		for i, one := range granted {
+			running.Go(func() { answers[i] = w.carriesOut(one) })
+		}
+		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // any moment of any of them
+		w.h.Process(harness.Vault).Kill()
+		running.Wait()
+		w.h.StartProcess(harness.Vault)
+		w.awaitAll()
+		for i, one := range granted {
+			trials++
+			again := w.carriesOut(one)
+			if n := w.out.received(values[i]); n > 1 {
+				wrong("delivery %d of round %d arrived %d times", i, round, n)
+			}
+			if strings.Contains(answers[i]+again, values[i]) {
+				wrong("delivery %d of round %d: the answer holds the value", i, round)
+			}
+		}
+		// What an agent sent stays its own: the reference of a call that the kill ended brings the same value back.
+		for i, one := range granted {
+			if w.caught(effects) || w.out.received(values[i]) > 0 {
+				continue
+			}
+			w.sends(owner, "/echo", "again to "+mailRefs.FindString(string(one.GetArguments())))
+			if n := w.out.received(values[i]); n != 1 {
+				wrong("delivery %d of round %d arrived %d times after the kill", i, round, n)
+			}
+			break // one tells, and a human's time is long
+		}
+		if w.caught(effects) {
+			return trials, effects
+		}
+	}
+	arrived := w.out.received("@" + domain)
+	if arrived == 0 {
+		w.t.Fatal("nothing was delivered, and nothing is proved")
+	}
+	resolved := w.h.Records(&auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_RESOLVED}, Limit: 1000})
+	if len(resolved) < min(arrived, 1000) {
+		wrong("%d values arrived, and %d records tell of them", arrived, len(resolved))
+	}
+	s.memories()
+	s.elsewhere()
+	w.note = fmt.Sprintf("%d of %d arrived, ", arrived, trials)
+	return trials, effects + s.effects()
+}
