@@ -19,3 +19,14 @@ func TestDrillNetwork(t *testing.T) {
 		drill.RunNetwork(t, full)
 	}
 }
+
+func TestDrillExposure(t *testing.T) {
+	t.Parallel()
+	chosen, err := regexp.Compile(*lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chosen.MatchString(drill.ExposureLine) {
+		drill.RunExposure(t, full)
+	}
+}
