@@ -33,15 +33,16 @@ func (w *world) open() *agentSession {
 	}
 	n := w.nextClient
 	w.nextClient++
-	return w.openAs(n)
+	return w.openAs(n, "")
 }
 
-func (w *world) openAs(client int) *agentSession {
+// openAs opens a session of a client, in the place of one that a vault of before had, where its handle is given.
+func (w *world) openAs(client int, replaces string) *agentSession {
 	w.t.Helper()
 	ctx, cancel := w.ctx(callTime)
 	defer cancel()
 	out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
-		Credential: token(client), ClientName: "drill", ClientVersion: "1",
+		Credential: token(client), ClientName: "drill", ClientVersion: "1", Replaces: replaces,
 	})
 	w.must(err)
 	return sessionOf(out)

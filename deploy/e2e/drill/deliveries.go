@@ -19,23 +19,29 @@ const perKill = 8
 // or of one that is used again, values that arrive and that no record tells of, references that bring nothing back afterwards, and values that
 // are found anywhere, in answers and on the vault's disk too.
 func deliveriesUnderKills(w *world) (trials, effects int) {
-	domain := "delivered." + w.out.people.domain
-	s := newSearch(w, w.out.port(), "@"+domain)
+	// What a human is shown of an address is its first letter and its domain.
+	addressee := fmt.Sprintf("parcel-%08x", rand.Uint32())
+	s := newSearch(w, w.out.port(), addressee)
 	wrong := func(format string, args ...any) {
 		w.t.Logf(format, args...)
 		effects++
 	}
+	client := 0
 	var owner *agentSession
 	for round := range w.tries(1000, 24) / perKill {
 		if round%50 == 0 {
+			client = w.nextClient
 			owner = w.open() // a session holds a thousand values
 		}
 		values := make([]string, perKill)
 		granted := make([]*vaultv1.WaitOperationResponse, perKill)
 		for i := range granted {
-			values[i] = fmt.Sprintf("delivered-%d@%s", round*perKill+i, domain)
+			values[i] = fmt.Sprintf("%s-%d@%s", addressee, round*perKill+i, w.out.people.domain)
 			if granted[i] = w.asks(owner, "/echo", "to "+values[i]); granted[i].GetGrant() == nil {
 				w.t.Fatalf("delivery %d is not granted", i)
+			}
+			if !mailRefs.Match(granted[i].GetArguments()) {
+				w.t.Fatalf("delivery %d holds no reference: %s", i, granted[i].GetArguments())
 			}
 		}
 		answers := make([]string, perKill)
@@ -43,11 +49,12 @@ func deliveriesUnderKills(w *world) (trials, effects int) {
 		for i, one := range granted {
 			running.Go(func() { answers[i] = w.carriesOut(one) })
 		}
-		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond) // any moment of any of them
+		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond) // any moment of any of them
 		w.h.Process(harness.Vault).Kill()
 		running.Wait()
 		w.h.StartProcess(harness.Vault)
 		w.awaitAll()
+		owner = w.openAs(client, owner.handle)
 		for i, one := range granted {
 			trials++
 			again := w.carriesOut(one)
@@ -73,7 +80,7 @@ func deliveriesUnderKills(w *world) (trials, effects int) {
 			return trials, effects
 		}
 	}
-	arrived := w.out.received("@" + domain)
+	arrived := w.out.received(addressee)
 	if arrived == 0 {
 		w.t.Fatal("nothing was delivered, and nothing is proved")
 	}

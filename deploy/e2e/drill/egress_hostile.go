@@ -125,7 +125,7 @@ func readsValues(w *world) (trials, effects int) {
 		}
 		w.h.Durward("credential", "grant", name, "--origin", w.out.listed.URL, "--agent", fmt.Sprintf("agent-%d", credentialClient), "--yes")
 	}
-	vault, s := w.asEgress(harness.Vault), w.openAs(credentialClient)
+	vault, s := w.asEgress(harness.Vault), w.openAs(credentialClient, "")
 	arguments := fmt.Appendf(nil, `{"credentials":{"authorization":{"$credential":%q}},"method":"POST","url":%q}`, namedCredential, w.out.at("/valued"))
 	ask := func(g *callv1.SignedGrant, name, origin, place string) int {
 		trials++

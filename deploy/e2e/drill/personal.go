@@ -86,9 +86,12 @@ func luhn(digits string) (check int) {
 }
 
 // page is a page about people, from one on.
-func (c crowd) page(first int) string {
+func (c crowd) page(first int) string { return c.some(first, perPage) }
+
+// some is a text about so many.
+func (c crowd) some(first, number int) string {
 	var b strings.Builder
-	for n := first; n < first+perPage; n++ {
+	for n := first; n < first+number; n++ {
 		p := c.person(n)
 		fmt.Fprintf(&b, "customer %d: mail %s, phone %s, IBAN %s, card %s\n", n, p[0], p[1], p[2], p[3])
 	}
@@ -153,13 +156,17 @@ func (w *world) readLog(agent *harness.Client, first int) string {
 	return string(agent.Ask("service_logs", map[string]any{"service_id": sources, "lines": 2 * perPage}).Raw)
 }
 
-// readOperation asks for a call about people, and reads what waits for a human.
-func (w *world) readOperation(agent *harness.Client, first int) string {
-	asked := agent.Ask("http_request", map[string]any{"url": w.out.at("/told"), "method": "POST", "body": w.out.people.page(first)})
-	read, err := agent.ReadResource(w.t.Context(), &mcp.ReadResourceParams{URI: "durward://operations/" + asked.OperationID})
-	w.must(err)
-	agent.Ask("withdraw_operation", map[string]any{"operation_id": asked.OperationID})
-	return read.Contents[0].Text
+// readOperation asks for calls about people, and reads what waits for a human; few at a time, since what is read there is cut.
+func (w *world) readOperation(agent *harness.Client, first int) (text string) {
+	const few = 2
+	for n := first; n < first+perPage; n += few {
+		asked := agent.Ask("http_request", map[string]any{"url": w.out.at("/told"), "method": "POST", "body": w.out.people.some(n, few)})
+		read, err := agent.ReadResource(w.t.Context(), &mcp.ReadResourceParams{URI: "durward://operations/" + asked.OperationID})
+		w.must(err)
+		agent.Ask("withdraw_operation", map[string]any{"operation_id": asked.OperationID})
+		text += read.Contents[0].Text
+	}
+	return text
 }
 
 // personalValues takes values out by every exit, through the gateway. Its effects are values that the agent meets, and places in the log, in
@@ -215,7 +222,8 @@ modes:
 		return trials, effects
 	}
 	w.must(os.Remove(w.h.Path("people.txt")))
-	return trials, effects + w.mentions("@"+w.out.people.domain)
+	// The executor keeps what services write, which is where these values come from.
+	return trials, effects + w.mentions("@"+w.out.people.domain, w.h.Path("state", harness.Executor))
 }
 
 // personalInUse has agents read about people through the gateway, and searches for what they read at every moment of that, as for the
@@ -257,8 +265,8 @@ func retained(pid int, domain string) int {
 	return len(found)
 }
 
-// mentions is in how many places of an installation a text stands: its files, and what its processes write.
-func (w *world) mentions(text string) (n int) {
+// mentions is in how many places of an installation a text stands: its files but those of one folder, and what its processes write.
+func (w *world) mentions(text, but string) (n int) {
 	for _, role := range append(harness.Roles(), harness.Egress) {
 		if strings.Contains(w.h.Process(role).Log(), text) {
 			w.t.Logf("the log of the %s holds %s", role, text)
@@ -267,6 +275,9 @@ func (w *world) mentions(text string) (n int) {
 	}
 	files := 0
 	w.must(filepath.WalkDir(w.h.Dir, func(path string, entry fs.DirEntry, err error) error {
+		if path == but {
+			return filepath.SkipDir
+		}
 		if err != nil || !entry.Type().IsRegular() {
 			return nil //nolint:nilerr // others' files come and go
 		}

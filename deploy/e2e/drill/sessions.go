@@ -28,7 +28,7 @@ func (w *world) reopen(s *agentSession) *agentSession {
 	if _, err := fmt.Sscanf(s.principal, "agent-%d", &n); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.openAs(n)
+	return w.openAs(n, "")
 }
 
 // otherSession tries to get at one client's approved operation from another client's session.

@@ -168,7 +168,7 @@ func fourEyesByKey(w *world) (trials, effects int) {
 	defer w.adopted(harness.Vault, func() { w.restoreFile(rules, security, there) })
 	defer w.adopted(harness.Vault, func() { w.h.WriteFile(clients, entries) })
 	defer w.h.WriteFile(signersFile, signers)
-	id := w.ask(w.openAs(n), "start_service", idle)
+	id := w.ask(w.openAs(n, ""), "start_service", idle)
 	second, _ := newKey(w.t)
 	for _, name := range []string{w.h.Operator, "twin", strings.ToUpper(w.h.Operator)} {
 		if name != w.h.Operator {
