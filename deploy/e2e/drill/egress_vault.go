@@ -30,6 +30,7 @@ func egressVaultLines() []Line {
 		{"egress-removed-operator", egress("statement"), requestRemoved},
 		{"egress-scope-overuse", egress("uses"), requestOveruse},
 		{"egress-other-request", egress("arguments,subject,statement"), otherRequest},
+		{"egress-unattended", egress("unattended-arguments"), requestUnattended},
 		{"egress-request-again", egress("spent,uses"), requestAgain},
 		{"egress-audit-away", egress("intent"), fetchAuditAway},
 		{"egress-old-epoch", egress("epoch,statement"), requestOldEpoch},
@@ -285,6 +286,38 @@ func requestOveruse(w *world) (trials, effects int) {
 		w.t.Fatalf("a scope of %d uses could be used %d times, so more of them prove nothing", scopeUses, used)
 	}
 	return trials, outside + used - scopeUses
+}
+
+// requestUnattended issues grants without a human's statement, where egress' own list lets one client send one request so.
+func requestUnattended(w *world) (trials, effects int) {
+	w.takeVault()
+	const listed, unlisted = "/listed-unattended", "/unlisted-unattended"
+	defer w.unattended(harness.Egress, fmt.Sprintf("  - {tool: http_request, clients: [agent-0], arguments: {url: [%q]}}", w.out.at(listed)))()
+	send := func(arguments []byte, edit func(*callv1.Grant)) {
+		trials++
+		g := w.requestGrant(w.requestStatement(arguments), arguments)
+		edit(g)
+		w.issueRequest(arguments, g)
+	}
+	if send(w.post(listed), func(*callv1.Grant) {}); w.out.requests(listed) != 1 {
+		w.t.Fatal("what egress' list lets run does not run, so that the rest proves nothing")
+	}
+	junk := &callv1.HumanStatement{Statement: []byte("{}"), Signature: []byte("none")}
+	for _, edit := range []func(*callv1.Grant){
+		func(g *callv1.Grant) { g.Principal = "agent-1" },
+		func(g *callv1.Grant) { g.Principal = "agent-0/x" },
+		func(g *callv1.Grant) { g.Dangerous = true },
+		func(g *callv1.Grant) { g.Statements = []*callv1.HumanStatement{junk} },
+		func(g *callv1.Grant) { g.Epoch += 1 << 40 },
+		func(g *callv1.Grant) { g.SubjectDigest = make([]byte, 32) },
+		func(g *callv1.Grant) { g.Audience = fmt.Sprint(w.h.Identity("egress/elsewhere")) },
+	} {
+		send(w.post(listed), edit)
+	}
+	for _, other := range []string{unlisted, listed + "/x", listed + "?x"} {
+		send(w.post(other), func(*callv1.Grant) {})
+	}
+	return trials, w.out.requests(listed) + w.out.requests(unlisted) + w.out.requests(listed+"/x") - 1
 }
 
 // otherRequest takes the operator's yes to one request for others.

@@ -259,7 +259,7 @@ func vaultHides(w *world) (trials, effects int) {
 // vaultUnattended issues grants without a human's statement, where the executor's own list lets one client start one service so.
 func vaultUnattended(w *world) (trials, effects int) {
 	w.takeVault()
-	defer w.unattended("  - {tool: start_service, clients: [agent-0], arguments: {service_id: [" + spare + "]}}")()
+	defer w.unattended(harness.Executor, "  - {tool: start_service, clients: [agent-0], arguments: {service_id: ["+spare+"]}}")()
 	base := w.standingStatement(statement.KindScope, drillParty(), "api", time.Hour)
 	listed := aim{"start_service", spare}
 	m := w.arrange()

@@ -81,18 +81,18 @@ func (w *world) reconfigured(role string, change func(string) string) func() {
 	}
 }
 
-// unattended makes the executor's list of what runs on a grant without a human's statement.
-func (w *world) unattended(list string) (undo func()) {
+// unattended makes a sink's list of what runs on a grant without a human's statement.
+func (w *world) unattended(role, list string) (undo func()) {
 	w.t.Helper()
-	const file = "config/executor.yaml"
+	file := "config/" + role + ".yaml"
 	before := w.h.ReadFile(file)
 	changed := strings.Replace(before, "unattended: []", "unattended:\n"+list, 1)
 	if changed == before {
-		w.t.Fatal("the executor's configuration has no list of what runs unattended")
+		w.t.Fatalf("%s has no list of what runs unattended", file)
 	}
-	w.adopted(harness.Executor, func() { w.h.WriteFile(file, changed) })
+	w.adopted(role, func() { w.h.WriteFile(file, changed) })
 	return func() {
-		w.adopted(harness.Executor, func() { w.h.WriteFile(file, before) })
+		w.adopted(role, func() { w.h.WriteFile(file, before) })
 	}
 }
 
@@ -113,7 +113,7 @@ func policyFiles(w *world) (trials, effects int) {
 	w.must(os.WriteFile(outside, []byte(evil), 0o600))
 
 	w.must(os.Chmod(w.h.Path(rulesFolder), 0o700)) // #nosec G302 -- a folder
-	undoList := w.unattended(fmt.Sprintf("  - {tool: stop_service, clients: [%s]}\n  - {tool: start_service, clients: [%s]}", name, name))
+	undoList := w.unattended(harness.Executor, fmt.Sprintf("  - {tool: stop_service, clients: [%s]}\n  - {tool: start_service, clients: [%s]}", name, name))
 	undoUser := w.reconfigured(harness.Vault, func(c string) string { return c + "\ngateway_user: nobody\n" })
 	for n := range w.keyed {
 		if keyedClient(n) == name {
