@@ -27,6 +27,7 @@ const panicTime = 2 * time.Second
 // crowded is an installation whose whole state lies on one small disk.
 type crowded struct {
 	*harness.Host
+	t       *testing.T
 	agent   *harness.Client
 	ballast string
 }
@@ -53,7 +54,7 @@ func crowd(t *testing.T, disk string, opts harness.Options) *crowded {
 		t.Fatal(err)
 	}
 	h.StartAll()
-	c := &crowded{Host: h, agent: h.Connect(h.AddClient("agent")), ballast: filepath.Join(disk, "ballast")}
+	c := &crowded{Host: h, t: t, agent: h.Connect(h.AddClient("agent")), ballast: filepath.Join(disk, "ballast")}
 	mutate(t, h, c.agent, "start_service")
 	platformtest.Fill(t, c.ballast)
 	return c
@@ -81,6 +82,7 @@ func (c *crowded) start(enough func() bool) (last harness.Envelope) {
 			break
 		}
 		c.Deny(last.OperationID, "not now")
+		platformtest.Fill(c.t, c.ballast) // what was given back since
 	}
 	return last
 }

@@ -45,10 +45,10 @@ func mount(t *testing.T, bytes int64, mode int) string {
 	return dir
 }
 
-// Fill writes a file until its disk is full.
+// Fill writes to the end of a file until its disk is full.
 func Fill(t testing.TB, path string) {
 	t.Helper()
-	f, err := os.Create(path)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
