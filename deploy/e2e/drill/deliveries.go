@@ -36,7 +36,7 @@ func deliveriesUnderKills(w *world) (trials, effects int) {
 		values := make([]string, perKill)
 		granted := make([]*vaultv1.WaitOperationResponse, perKill)
 		for i := range granted {
-			values[i] = fmt.Sprintf("%s-%d@%s", addressee, round*perKill+i, w.out.people.domain)
+			values[i] = fmt.Sprintf("%s-%d@delivered.%s", addressee, round*perKill+i, w.out.people.domain)
 			if granted[i] = w.asks(owner, "/echo", "to "+values[i]); granted[i].GetGrant() == nil {
 				w.t.Fatalf("delivery %d is not granted", i)
 			}

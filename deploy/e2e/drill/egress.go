@@ -32,7 +32,6 @@ import (
 func lastEgressLines() []Line {
 	return []Line{
 		{"egress-expired-grant", map[string]string{harness.Egress: "redeem"}, fetchExpired},
-		{"egress-expired-permit", map[string]string{harness.Egress: "in-force"}, reportExpired},
 		{"egress-hostile", map[string]string{harness.Vault: "callers", harness.Executor: "callers", harness.Audit: "callers"}, hostileEgress},
 		{"egress-halted-in-flight", map[string]string{harness.Egress: "halted"}, haltedInFlight},
 		{"egress-forged-records", map[string]string{harness.Audit: "kinds"}, egressForgesRecords},
@@ -232,21 +231,6 @@ func fetchExpired(w *world) (trials, effects int) {
 		trials++
 		_, _ = w.fetch(w.out.at(stalePage), rpc.MetadataGrant, marshal(w.stale.page)) // what counts is whether the server was asked
 		if effects = w.out.requests(stalePage); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
-}
-
-// reportExpired has egress report on a session by a permit of which the time is over. Its effects are reports.
-func reportExpired(w *world) (trials, effects int) {
-	w.awaitAge(grant.MaxPermitLife + 31*time.Second)
-	format := "csp"
-	for range 50 {
-		trials++
-		effects += disclosed(w.send(w.gatewayEgress, w.tool("security_report"), &egressv1.SecurityReportRequest{Format: &format},
-			rpc.MetadataPermit, w.stale.session.permits["egress"]))
-		if w.caught(effects) {
 			break
 		}
 	}

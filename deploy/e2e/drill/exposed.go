@@ -67,11 +67,11 @@ func (w *world) exposed(from *elsewhere) (trials, effects int) {
 	return trials, effects
 }
 
-// listening are the TCP ports of this network at which somebody listens: nothing is in it but the installation.
+// listening are the TCP ports of this thread's network at which somebody listens: nothing is in it but the installation.
 func listening(t *testing.T) map[uint16]bool {
 	t.Helper()
 	ports := map[uint16]bool{}
-	for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		table, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
