@@ -166,8 +166,11 @@ func (h *installed) forwarded() {
 		return came
 	}
 	reach("records reach the collector")
-	cursor, err := os.Stat("/var/lib/durward-relay/forwarded-siem")
-	h.must(err)
+	var cursor os.FileInfo
+	h.eventually("the cursor follows what was sent", func() (err error) {
+		cursor, err = os.Stat("/var/lib/durward-relay/forwarded-siem")
+		return err
+	})
 	u, err := user.Lookup("durward-relay")
 	h.must(err)
 	if stat, ok := cursor.Sys().(*syscall.Stat_t); !ok || strconv.Itoa(int(stat.Uid)) != u.Uid || cursor.Mode().Perm() != 0o600 {
