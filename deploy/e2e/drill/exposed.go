@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +16,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/procfs"
 )
 
 // ExposureLine tries the ports of a whole installation from another network namespace, as another machine would.
@@ -70,24 +69,14 @@ func (w *world) exposed(from *elsewhere) (trials, effects int) {
 // listening are the TCP ports of this thread's network at which somebody listens: nothing is in it but the installation.
 func listening(t *testing.T) map[uint16]bool {
 	t.Helper()
+	sockets, err := procfs.Sockets("/proc/thread-self")
+	if err != nil {
+		t.Fatal(err)
+	}
 	ports := map[uint16]bool{}
-	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
-		table, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(table)) {
-			fields := strings.Fields(line)
-			const listen = "0A"
-			if len(fields) < 4 || fields[3] != listen {
-				continue
-			}
-			_, hex, _ := strings.Cut(fields[1], ":")
-			port, err := strconv.ParseUint(hex, 16, 16)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ports[uint16(port)] = true
+	for _, s := range sockets {
+		if s.State == procfs.Listening {
+			ports[s.Local.Port()] = true
 		}
 	}
 	return ports
