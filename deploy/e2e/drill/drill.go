@@ -151,7 +151,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 				t.Logf("%s: %d trials, %d effects, %s", l.Name, trials, effects, time.Since(began).Round(time.Millisecond))
 				// A world in which nothing works any more would withstand everything.
 				w.settle()
-				board.Note(l.Name, Result{Trials: trials, Effects: effects, Note: w.note})
+				board.Note(t, l.Name, Result{Trials: trials, Effects: effects, Note: w.note})
 				w.note = ""
 			}
 		})
@@ -162,7 +162,7 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 				w.weaken(l.Weaken)
 				_, effects := l.attack(w)
 				t.Logf("%s without %v: %d effects, %s", l.Name, l.Weaken, effects, time.Since(began).Round(time.Millisecond))
-				board.Note(l.Name, Result{Control: effects})
+				board.Note(t, l.Name, Result{Control: effects})
 			}
 		})
 	}
@@ -193,8 +193,12 @@ func (b *Board) Expect(name string, parts int) {
 	b.left[name] = parts
 }
 
-// Note adds what a part of a line found, and prints the line when that was the last.
-func (b *Board) Note(name string, part Result) {
+// Note adds what a part of a line found, and prints the line when that was the last. A part with effects fails its own test, whose log
+// says what they were.
+func (b *Board) Note(t *testing.T, name string, part Result) {
+	if part.Effects > 0 {
+		t.Errorf("%s had %d effects", name, part.Effects)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.results[name]

@@ -35,14 +35,14 @@ func RunExposure(t *testing.T, full bool) {
 	t.Run("shipped", func(t *testing.T) {
 		w := newWorld(t, false, full, func(*world) {})
 		trials, effects := w.exposed(from)
-		board.Note(ExposureLine, Result{Trials: trials, Effects: effects, Note: w.note})
+		board.Note(t, ExposureLine, Result{Trials: trials, Effects: effects, Note: w.note})
 	})
 	t.Run("weak", func(t *testing.T) {
 		w := newWorld(t, true, full, func(*world) {})
 		w.h.WriteFile("config/gateway.yaml", regexp.MustCompile(`(?m)^listen: 127\.0\.0\.1:`).ReplaceAllString(w.h.ReadFile("config/gateway.yaml"), "listen: 0.0.0.0:"))
 		w.weaken(map[string]string{harness.Gateway: "remote"})
 		_, effects := w.exposed(from)
-		board.Note(ExposureLine, Result{Control: effects})
+		board.Note(t, ExposureLine, Result{Control: effects})
 	})
 	board.Judge(t)
 }

@@ -84,14 +84,14 @@ func RunHost(t *testing.T, worlds Worlds, rounds int, wanted func(name string) b
 				began := time.Now()
 				trials, effects := l.attack(w, rounds)
 				t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
-				board.Note(l.Name, Result{Trials: trials, Effects: effects})
+				board.Note(t, l.Name, Result{Trials: trials, Effects: effects})
 			})
 		}
 		worlds.Run(t, &running, l.Name+"/control", func(t *testing.T) {
 			w := newHostWorld(t, builds[true], l.Weaken...)
 			w.weak, w.shares = true, 1
 			_, effects := l.attack(w, 1)
-			board.Note(l.Name, Result{Control: effects})
+			board.Note(t, l.Name, Result{Control: effects})
 		})
 	}
 	running.Wait()

@@ -104,6 +104,7 @@ func killedUnderLoad(w *world) (trials, effects int) {
 	running.Wait()
 	w.awaitAll()
 	if !w.weak {
+		held.Deliver()
 		held.Close()
 		if said := held.Untrue(); said != "" {
 			w.t.Logf("a sink found the log untrue: %s", said)

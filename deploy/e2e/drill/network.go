@@ -40,13 +40,13 @@ func RunNetwork(t *testing.T, full bool) {
 		w := newWorld(t, false, full, listed)
 		trials, effects := w.trapped(trap)
 		w.settle()
-		board.Note(NetworkLine, Result{Trials: trials, Effects: effects, Note: w.note})
+		board.Note(t, NetworkLine, Result{Trials: trials, Effects: effects, Note: w.note})
 	})
 	t.Run("weak", func(t *testing.T) {
 		w := newWorld(t, true, full, listed)
 		w.weaken(map[string]string{harness.Egress: "dial-judged-before"})
 		_, effects := w.trapped(trap)
-		board.Note(NetworkLine, Result{Control: effects})
+		board.Note(t, NetworkLine, Result{Control: effects})
 	})
 	board.Judge(t)
 }

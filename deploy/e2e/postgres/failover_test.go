@@ -269,6 +269,7 @@ func (r *rig) wrong() (list []string) {
 	t := r.t
 	t.Helper()
 	r.stop()
+	r.log.Deliver()
 	r.log.Close()
 	if said := r.log.Untrue(); said != "" {
 		list = append(list, "a writer found the log untrue:\n"+said)

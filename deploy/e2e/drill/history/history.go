@@ -59,9 +59,9 @@ func Run(t *testing.T, worlds drill.Worlds, full bool, wanted func(name string) 
 				trials, effects := l.attack(w)
 				t.Logf("%d trials, %d effects, %s", trials, effects, time.Since(began).Round(time.Millisecond))
 				if weak {
-					board.Note(l.Name, drill.Result{Control: effects})
+					board.Note(t, l.Name, drill.Result{Control: effects})
 				} else {
-					board.Note(l.Name, drill.Result{Trials: trials, Effects: effects, Note: w.note})
+					board.Note(t, l.Name, drill.Result{Trials: trials, Effects: effects, Note: w.note})
 				}
 			})
 		}
