@@ -86,7 +86,7 @@ func (l *Live) parse(p *proposal) (*State, map[string]string) {
 		}
 		data, layer := p.data[name], p.layerOf(name)
 		switch base := path.Base(name); {
-		case layer == LayerProject || base == FileProjects:
+		case layer == trusted.Layer || base == FileProjects:
 			// Below, by what a human trusts.
 		case base == FileDomains:
 			from := destination.Source{Layer: layer, File: name}
@@ -149,7 +149,7 @@ func (l *Live) parseProjects(p *proposal, s *State, bad map[string]string) {
 		settings, tools, err := parseProject(name, text)
 		var domains *destination.List
 		if err == nil {
-			domains, err = destination.ParseProject(destination.Source{Layer: LayerProject, File: name}, entry.Clients, text)
+			domains, err = destination.ParseProject(destination.Source{Layer: trusted.Layer, File: name}, entry.Clients, text)
 		}
 		if err != nil {
 			bad[name] = err.Error()
@@ -158,7 +158,7 @@ func (l *Live) parseProjects(p *proposal, s *State, bad map[string]string) {
 		s.projects = append(s.projects, project{entry.Clients, settings})
 		s.Domains = destination.Join(s.Domains, domains)
 		if tools {
-			s.sources = append(s.sources, policy.Source{Layer: LayerProject, Clients: entry.Clients, Name: name, Text: text})
+			s.sources = append(s.sources, policy.Source{Layer: trusted.Layer, Clients: entry.Clients, Name: name, Text: text})
 		}
 	}
 	// Copies that no entry names count for nothing.

@@ -120,7 +120,7 @@ func (o *Options) listRoot(l *listing) {
 					l.stray(n, e, nil)
 					return
 				}
-				l.add(found{n + "/" + e.Name(), LayerProject, filepath.Join(o.Dir, n, e.Name()), maxFile})
+				l.add(found{n + "/" + e.Name(), trusted.Layer, filepath.Join(o.Dir, n, e.Name()), maxFile})
 			})
 		default:
 			l.stray("", e, known)
@@ -202,7 +202,7 @@ func layerOf(name string) string {
 	case strings.HasPrefix(name, FolderUsers+"/"):
 		return LayerUser
 	case strings.HasPrefix(name, FolderProjects+"/"):
-		return LayerProject
+		return trusted.Layer
 	}
 	return LayerSystem
 }

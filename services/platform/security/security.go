@@ -27,7 +27,6 @@ const (
 	LayerBuiltIn = "built-in"
 	LayerSystem  = "system"
 	LayerUser    = "user"
-	LayerProject = "project"
 )
 
 // Foreign is the Unix user, the gateway's, who may neither own nor write any of the configuration, nor a folder above it.

@@ -5,6 +5,7 @@ import (
 
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/policy"
+	"durward.internal/services/platform/security/trusted"
 )
 
 // State is the configuration as it was at one moment. It is immutable and safe for concurrent use.
@@ -73,7 +74,7 @@ func (s *State) each(client, user string, found func(setting Setting, value uint
 		}
 		for _, p := range s.projects {
 			if p.binds(client) {
-				over(p.settings, LayerProject, func(n uint32) bool { return setting.tighter(n, value) })
+				over(p.settings, trusted.Layer, func(n uint32) bool { return setting.tighter(n, value) })
 			}
 		}
 		found(setting, value, layer, from)

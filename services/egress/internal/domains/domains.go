@@ -32,8 +32,6 @@ const (
 	maxUsers = 64
 )
 
-const layerProject = "project"
-
 // Config says what to read.
 type Config struct {
 	// Path is the system's list. Users' are beside it, in users/USER, and so is projects.yaml with the copies that it names.
@@ -120,7 +118,7 @@ func (d *Domains) users() string  { return filepath.Join(d.folder(), "users") }
 
 // sources are the files that there may be: the system's, that of the projects, and one for each user who has a folder.
 func (d *Domains) sources() ([]destination.Source, error) {
-	all := []destination.Source{{Layer: "system", File: destination.File}, {Layer: layerProject, File: trusted.File}}
+	all := []destination.Source{{Layer: "system", File: destination.File}, {Layer: trusted.Layer, File: trusted.File}}
 	users, err := ownership.Names(d.users(), maxUsers, d.cfg.Foreign)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return all, fmt.Errorf("users: %w", err)
@@ -144,7 +142,7 @@ func (d *Domains) open(from destination.Source, late bool) error {
 	at := filepath.Join(d.folder(), from.File)
 	parse := func(raw []byte) (*destination.List, error) { return destination.ParseList(from, raw) }
 	switch {
-	case from.Layer == layerProject:
+	case from.Layer == trusted.Layer:
 		parse = d.projects
 	case from.User == "":
 		at = d.cfg.Path
@@ -154,7 +152,7 @@ func (d *Domains) open(from destination.Source, late bool) error {
 		Foreign: d.cfg.Foreign, Log: d.cfg.Log, Logger: d.cfg.Logger,
 		Parse: parse,
 		Tell: func(before, now *destination.List) string {
-			if from.Layer == layerProject && len(before.Block)+len(now.Block) == 0 {
+			if from.Layer == trusted.Layer && len(before.Block)+len(now.Block) == 0 {
 				return ""
 			}
 			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
@@ -186,7 +184,7 @@ func (d *Domains) projects(raw []byte) (*destination.List, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		list, err := destination.ParseProject(destination.Source{Layer: layerProject, File: name}, entry.Clients, text)
+		list, err := destination.ParseProject(destination.Source{Layer: trusted.Layer, File: name}, entry.Clients, text)
 		if err != nil {
 			return nil, err
 		}

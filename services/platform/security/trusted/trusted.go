@@ -17,10 +17,12 @@ import (
 
 const maxProjects = 64
 
-// File is the list of projects, and Folder is where the copies are: both in the folder of the security configuration.
+// File is the list of projects, and Folder is where the copies are: both in the folder of the security configuration. Layer is the name of
+// the layer that they are.
 const (
 	File   = "projects.yaml"
 	Folder = "projects"
+	Layer  = "project"
 )
 
 var (
