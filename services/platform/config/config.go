@@ -287,6 +287,23 @@ func checkAbsolute(path string) error {
 	return nil
 }
 
+// CheckAbsolute reports each path that is not absolute, by its key, in the order of the keys. An optional one may be empty.
+func CheckAbsolute(required, optional map[string]string) error {
+	var problems []string
+	for i, paths := range []map[string]string{required, optional} {
+		for key, path := range paths {
+			if !filepath.IsAbs(path) && (i == 0 || path != "") {
+				problems = append(problems, key+": must be an absolute path")
+			}
+		}
+	}
+	if problems == nil {
+		return nil
+	}
+	slices.Sort(problems)
+	return errors.New(strings.Join(problems, "\n"))
+}
+
 func checkFolder(path string) error {
 	if err := checkAbsolute(path); err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -67,17 +66,13 @@ func (s *settings) Obeyed() []string    { return nil }
 
 // Validate checks the whole file.
 func (s *settings) Validate() error {
-	var problem error
-	if !filepath.IsAbs(s.LogKey) {
-		problem = errors.New("log_key: must be an absolute path")
-	}
 	var forward error
 	switch s.Forward {
 	case server.ForwardNothing, server.ForwardHeaders, server.ForwardRecords:
 	default:
 		forward = fmt.Errorf("forward: must be %s or %s, or be left out", server.ForwardHeaders, server.ForwardRecords)
 	}
-	return errors.Join(s.Common.Validate(), problem, s.Database.Validate(), forward)
+	return errors.Join(s.Common.Validate(), config.CheckAbsolute(map[string]string{"log_key": s.LogKey}, nil), s.Database.Validate(), forward)
 }
 
 func main() {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -17,6 +16,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/forward"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/keyfile"
@@ -58,8 +58,8 @@ func (s *settings) checkForward() error {
 	if len(s.Forward) > maxDestinations {
 		problems = append(problems, fmt.Errorf("forward: %d destinations at most", maxDestinations))
 	}
-	if len(s.Forward) > 0 && !filepath.IsAbs(s.StateDir) {
-		problems = append(problems, errors.New("state_dir: must be an absolute path"))
+	if len(s.Forward) > 0 {
+		problems = append(problems, config.CheckAbsolute(map[string]string{"state_dir": s.StateDir}, nil))
 	}
 	names := map[string]bool{}
 	for i, d := range s.Forward {
@@ -85,10 +85,8 @@ func (d forwarding) validate() error {
 	if err != nil {
 		return err
 	}
-	for name, path := range map[string]string{"authorities": d.Authorities, "certificate": d.Certificate, "key": d.Key} {
-		if path != "" && !filepath.IsAbs(path) {
-			return fmt.Errorf("%s: must be an absolute path", name)
-		}
+	if err := config.CheckAbsolute(nil, map[string]string{"authorities": d.Authorities, "certificate": d.Certificate, "key": d.Key}); err != nil {
+		return err
 	}
 	switch {
 	case (d.Certificate == "") != (d.Key == ""):

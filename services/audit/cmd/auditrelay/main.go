@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -85,15 +84,8 @@ func (s *settings) Validate() error {
 	if err := s.Audit.Validate(); err != nil {
 		problems = append(problems, fmt.Errorf("audit: %w", err))
 	}
-	if !filepath.IsAbs(s.TrustDir) {
-		problems = append(problems, errors.New("trust_dir: must be an absolute path"))
-	}
-	problems = append(problems, s.TLS.Validate())
-	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
-		problems = append(problems, errors.New("authorities: must be an absolute path"))
-	}
 	forwarding := s.checkForward()
-	problems = append(problems, forwarding)
+	problems = append(problems, config.CheckAbsolute(map[string]string{"trust_dir": s.TrustDir}, map[string]string{"authorities": s.Authorities}), s.TLS.Validate(), forwarding)
 	if _, err := s.dialer(nil); err != nil && forwarding == nil {
 		problems = append(problems, err)
 	}

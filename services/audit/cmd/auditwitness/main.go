@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -63,11 +62,7 @@ func (s *settings) Validate() error {
 	if err := config.CheckListen(s.Listen, s.common.AllowRemote); err != nil {
 		problems = append(problems, fmt.Errorf("listen: %w", err))
 	}
-	for name, path := range map[string]string{"state_dir": s.StateDir, "key": s.Key} {
-		if !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
-		}
-	}
+	problems = append(problems, config.CheckAbsolute(map[string]string{"state_dir": s.StateDir, "key": s.Key}, nil))
 	if len(s.Logs) == 0 {
 		problems = append(problems, errors.New("logs: names no log's public key"))
 	}

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -78,17 +77,11 @@ func (s *settings) Validate() error {
 	} else if len(at.Users) != 1 || len(at.Groups) > 0 {
 		problems = append(problems, errors.New("listen: must name the one user who may come, egress' own"))
 	}
-	for name, path := range map[string]string{"servers": s.Servers, "state_dir": s.StateDir, "trust_dir": s.TrustDir} {
-		if !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
-		}
+	optional := map[string]string{"packages": s.Packages}
+	for i, path := range s.Own {
+		optional[fmt.Sprintf("own[%d]", i)] = path
 	}
-	for i, path := range append(slices.Clone(s.Own), s.Packages) {
-		if path != "" && !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("own and packages: %d: must be an absolute path", i))
-		}
-	}
-	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	problems = append(problems, config.CheckAbsolute(map[string]string{"servers": s.Servers, "state_dir": s.StateDir, "trust_dir": s.TrustDir}, optional))
 	return errors.Join(problems...)
 }
 

@@ -35,8 +35,8 @@ func TestValidate(t *testing.T) {
 		"servers: must be an absolute": func(s *settings) { s.Servers = "" },
 		"state_dir: must be":           func(s *settings) { s.StateDir = "x" },
 		"trust_dir: must be":           func(s *settings) { s.TrustDir = "x" },
-		"own and packages: 0":          func(s *settings) { s.Own = []string{"x"} },
-		"own and packages":             func(s *settings) { s.Packages = "x" },
+		"own[0]":                       func(s *settings) { s.Own = []string{"x"} },
+		"packages":                     func(s *settings) { s.Packages = "x" },
 	} {
 		s := good()
 		change(s)

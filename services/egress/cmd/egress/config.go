@@ -100,15 +100,9 @@ func (s *settings) Rules() (unattended []any, others any) {
 
 // Validate checks the whole file.
 func (s *settings) Validate() error {
-	problems := []error{s.Common.Validate(), wiring.CheckPeers(s.Vault, s.Audit)}
-	if !filepath.IsAbs(s.Domains) {
-		problems = append(problems, errors.New("domains: must be an absolute path"))
-	}
-	if s.Catalogue != "" && !filepath.IsAbs(s.Catalogue) {
-		problems = append(problems, errors.New("catalogue: must be an absolute path"))
-	}
-	if s.Authorities != "" && !filepath.IsAbs(s.Authorities) {
-		problems = append(problems, errors.New("authorities: must be an absolute path"))
+	problems := []error{
+		s.Common.Validate(), wiring.CheckPeers(s.Vault, s.Audit),
+		config.CheckAbsolute(map[string]string{"domains": s.Domains}, map[string]string{"catalogue": s.Catalogue, "authorities": s.Authorities}),
 	}
 	if at, err := config.ParseUnix(s.Launcher); s.Launcher != "" && (err != nil || len(at.Users) != 1 || len(at.Groups) > 0) {
 		problems = append(problems, errors.New("launcher: must be unix:PATH,user=NAME, with the one user who listens there"))

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/capacity"
@@ -85,30 +84,19 @@ func (s *settings) Rules() (unattended []any, others any) {
 
 // Validate checks the whole file.
 func (s *settings) Validate() error {
-	problems := []error{s.Common.Validate(), wiring.CheckPeers(s.Vault, s.Audit)}
-	if !filepath.IsAbs(s.Catalog) {
-		problems = append(problems, errors.New("catalogue: must be an absolute path"))
-	}
-	if s.ProgramsDir != "" && !filepath.IsAbs(s.ProgramsDir) {
-		problems = append(problems, errors.New("programs_dir: must be an absolute path"))
-	}
+	problems := []error{s.Common.Validate(), wiring.CheckPeers(s.Vault, s.Audit), config.CheckAbsolute(map[string]string{"catalogue": s.Catalog}, map[string]string{
+		"programs_dir": s.ProgramsDir, "docker.socket": s.Docker.Socket,
+		"gpu.library": s.GPU.Library, "gpu.program": s.GPU.Program, "gpu.llama_fit_params": s.GPU.LlamaFitParams,
+	})}
 	switch s.Systemd.Manager {
 	case "", "system", "user":
 	default:
 		problems = append(problems, errors.New(`systemd.manager: must be "system" or "user"`))
 	}
-	if s.Docker.Socket != "" && !filepath.IsAbs(s.Docker.Socket) {
-		problems = append(problems, errors.New("docker.socket: must be an absolute path"))
-	}
 	switch s.GPU.Source {
 	case "", find.Auto, find.None, gpu.SourceNVML, gpu.SourceSMI:
 	default:
 		problems = append(problems, fmt.Errorf("gpu.source: %w", find.ErrKind))
-	}
-	for key, file := range map[string]string{"library": s.GPU.Library, "program": s.GPU.Program, "llama_fit_params": s.GPU.LlamaFitParams} {
-		if file != "" && !filepath.IsAbs(file) {
-			problems = append(problems, fmt.Errorf("gpu.%s: must be an absolute path", key))
-		}
 	}
 	if s.GPU.MarginMiB != nil && *s.GPU.MarginMiB > maxMarginMiB {
 		problems = append(problems, fmt.Errorf("gpu.margin_mib: must be at most %d", maxMarginMiB))

@@ -159,17 +159,9 @@ func (c Config) validate() error {
 	if !operatorPattern().MatchString(c.Operator) {
 		problems = append(problems, errors.New("operator: use a-z, 0-9, _ and -, at most 32"))
 	}
-	for name, path := range map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "signing_key": c.SigningKey, "clients": c.Clients} {
-		if !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
-		}
-	}
-	problems = append(problems, c.TLS.Validate())
-	for name, path := range map[string]string{"security_dir": c.SecurityDir, "executor_config": c.ExecutorConfig, "gateway_config": c.GatewayConfig} {
-		if path != "" && !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", name))
-		}
-	}
+	problems = append(problems, c.TLS.Validate(), config.CheckAbsolute(
+		map[string]string{"trust_dir": c.TrustDir, "state_dir": c.StateDir, "signing_key": c.SigningKey, "clients": c.Clients},
+		map[string]string{"security_dir": c.SecurityDir, "executor_config": c.ExecutorConfig, "gateway_config": c.GatewayConfig}))
 	peers := map[string]config.Peer{"vault": c.Vault, "executor": c.Executor, "audit": c.Audit}
 	if c.Egress != nil {
 		peers[roleEgress] = *c.Egress

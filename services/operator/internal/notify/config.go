@@ -111,9 +111,7 @@ func Load(path string) (*Config, error) {
 func (c *Config) validate() error {
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if !filepath.IsAbs(c.TrustDir) {
-		problem("trust_dir: must be an absolute path")
-	}
+	problems = append(problems, config.CheckAbsolute(map[string]string{"trust_dir": c.TrustDir}, nil))
 	if err := c.TLS.Validate(); err != nil {
 		problem("%w", err)
 	} else if err := keyfile.Check(c.TLS.Key); err != nil {

@@ -87,15 +87,8 @@ type Limits struct {
 
 // Validate checks everything that can be checked without opening other files. Every problem is reported, by its key.
 func (s *Settings) Validate() error {
-	problems := []error{s.Common.Validate(), s.Database.Validate()}
-	for key, path := range map[string]string{"clients_file": s.ClientsFile, "grant_key": s.GrantKey} {
-		if !filepath.IsAbs(path) {
-			problems = append(problems, fmt.Errorf("%s: must be an absolute path", key))
-		}
-	}
-	if s.SecurityDir != "" && !filepath.IsAbs(s.SecurityDir) {
-		problems = append(problems, errors.New("security_dir: must be an absolute path"))
-	}
+	problems := []error{s.Common.Validate(), s.Database.Validate(), config.CheckAbsolute(
+		map[string]string{"clients_file": s.ClientsFile, "grant_key": s.GrantKey}, map[string]string{"security_dir": s.SecurityDir})}
 	if s.KID == "" || len(s.KID) > 64 {
 		problems = append(problems, errors.New("kid: must be the name of the grant key, 1 to 64 characters"))
 	}
