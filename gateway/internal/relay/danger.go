@@ -2,14 +2,11 @@ package relay
 
 import (
 	"context"
-	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/clock"
-	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/sessions"
 )
 
 // dangers are the sessions in dangerous mode, by public reference, as the vault says. They are for banners and marks in
@@ -105,56 +102,24 @@ func (d *dangers) confirm(generation uint64) {
 // Dangerous returns until when the session is in dangerous mode, and whether it is, as the vault said last.
 func (r *Relay) Dangerous(s *Session) (time.Time, bool) { return r.dangers.until(s.Ref()) }
 
-// Bounds of the watch of sessions: a banner that is late is a human misled, so that the pauses are short.
-const (
-	minSessionPause = 100 * time.Millisecond
-	maxSessionPause = 5 * time.Second
-	// repeated is how long a new stream may take to repeat what is so.
-	repeated = 2 * time.Second
-)
+// repeated is how long a new stream may take to repeat what is so.
+const repeated = 2 * time.Second
 
 // WatchSessions keeps what Dangerous returns up to date until ctx ends: within a moment while the vault can be reached. What was so
 // when the vault went away is taken to be so until it says otherwise.
 func (r *Relay) WatchSessions(ctx context.Context) {
-	pause, said := minSessionPause, false
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := r.watchSessions(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) >= sound {
-			pause, said = minSessionPause, false
-		}
-		level := slog.LevelDebug
-		if !said && pause >= maxSessionPause {
-			level, said = slog.LevelWarn, true
-		}
-		r.conf.Logger.Log(ctx, level, "the watch of sessions broke off and goes on soon", "fault", fault.From(err))
-		clock.Sleep(ctx, pause/2+rand.N(pause)) //nolint:gosec // spreads gateways
-		pause = min(2*pause, maxSessionPause)
-	}
-}
-
-func (r *Relay) watchSessions(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := r.watched.WatchSessions(ctx, &vaultv1.WatchSessionsRequest{})
-	if err != nil {
-		return err
-	}
-	generation := r.dangers.begin()
-	confirm := time.AfterFunc(repeated, func() { r.dangers.confirm(generation) })
-	defer confirm.Stop()
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return err
-		}
+	sessions.Watch(ctx, r.watched, r.conf.Logger, "the watch of sessions broke off and goes on soon", func(stream context.Context) {
+		generation := r.dangers.begin()
+		time.AfterFunc(repeated, func() {
+			if stream.Err() == nil {
+				r.dangers.confirm(generation)
+			}
+		})
+	}, func(m *vaultv1.WatchSessionsResponse) {
 		until := m.GetDangerousUntil().AsTime()
 		if m.GetEnded() {
 			until = time.Time{}
 		}
 		r.dangers.hear(m.GetSession(), until, time.Now())
-	}
+	})
 }

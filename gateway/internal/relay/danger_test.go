@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,6 +28,7 @@ type sentry struct {
 	streams []*sessionStream
 	opened  int
 	away    bool
+	hangs   bool
 	// authorised is what an Authorise says of the session, after delay.
 	authorised time.Time
 	delay      time.Duration
@@ -37,10 +39,18 @@ type sessionStream struct {
 	ctx  context.Context
 	tell chan *vaultv1.WatchSessionsResponse
 	cut  chan struct{}
+	mute bool
 }
 
 func (s *sessionStream) SendMsg(any) error { return nil }
 func (s *sessionStream) CloseSend() error  { return nil }
+func (s *sessionStream) Header() (metadata.MD, error) {
+	if s.mute {
+		<-s.cut
+		return nil, io.ErrUnexpectedEOF
+	}
+	return metadata.Pairs("content-type", "application/grpc"), nil
+}
 func (s *sessionStream) RecvMsg(m any) error {
 	select {
 	case said := <-s.tell:
@@ -76,8 +86,11 @@ func (v *sentry) NewStream(ctx context.Context, _ *grpc.StreamDesc, method strin
 	if v.away || method != vaultv1.SessionService_WatchSessions_FullMethodName {
 		return nil, io.ErrUnexpectedEOF
 	}
-	s := &sessionStream{ctx: ctx, tell: make(chan *vaultv1.WatchSessionsResponse, 100), cut: make(chan struct{})}
+	s := &sessionStream{ctx: ctx, tell: make(chan *vaultv1.WatchSessionsResponse, 100), cut: make(chan struct{}), mute: v.hangs}
 	for session, until := range v.until {
+		if v.hangs {
+			break
+		}
 		s.tell <- word(session, until, false)
 	}
 	v.streams = append(v.streams, s)
@@ -103,6 +116,13 @@ func (v *sentry) say(session string, until time.Time, ended bool) {
 	if n := len(v.streams); n > 0 {
 		v.streams[n-1].tell <- word(session, until, ended)
 	}
+}
+
+// hang makes later streams be taken and say nothing, or not.
+func (v *sentry) hang(hangs bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.hangs = hangs
 }
 
 // cut breaks the stream off. While the vault is away no other is opened.
@@ -189,6 +209,13 @@ func TestDangerousOutlivesItsStream(t *testing.T) {
 		if _, ok := r.Dangerous(s); !ok {
 			t.Error("the new stream repeats it, and it is gone")
 		}
+		v.hang(true)
+		v.cut(false)
+		time.Sleep(10 * time.Second)
+		if _, ok := r.Dangerous(s); !ok {
+			t.Error("the vault takes the new stream and says nothing, and the banner is gone")
+		}
+		v.hang(false)
 		v.cut(false)
 		v.mu.Lock()
 		clear(v.until) // the vault started again: there is no authority any more

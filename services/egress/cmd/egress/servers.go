@@ -23,7 +23,6 @@ import (
 	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/egress/internal/launcher"
 	"durward.internal/services/egress/internal/sandbox"
-	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/connections"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
@@ -33,6 +32,7 @@ import (
 	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/sessions"
 )
 
 // others are other people's MCP servers: which are in force, and what runs of them.
@@ -195,36 +195,12 @@ func (o *others) Close() error {
 // watchSessions ends what runs for a session once the vault says that it is over, until ctx ends. Which sessions ended while the vault was not
 // heard nobody knows: when it is heard again, what runs for any of them ends.
 func watchSessions(ctx context.Context, vault vaultv1.SessionServiceClient, end func(session string), logger *slog.Logger) {
-	for said := false; ctx.Err() == nil; clock.Sleep(ctx, time.Second) {
-		heard, err := hearSessions(ctx, vault, end)
-		if said = said && !heard; !said && ctx.Err() == nil {
-			said = true
-			logger.Warn("the vault does not say which sessions end: what runs for them ends when it is idle, or the vault is heard again", "cause", err)
-		}
-	}
-}
-
-// hearSessions reports whether the vault was heard, and why it is not any more.
-func hearSessions(ctx context.Context, vault vaultv1.SessionServiceClient, end func(session string)) (heard bool, _ error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := vault.WatchSessions(ctx, &vaultv1.WatchSessionsRequest{})
-	if err != nil {
-		return false, err
-	}
-	if begun, _ := stream.Header(); begun != nil { // the next Recv says what is wrong
-		heard = true
-		end("")
-	}
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return heard, err
-		}
+	const lost = "the vault does not say which sessions end: what runs for them ends when it is idle, or the vault is heard again"
+	sessions.Watch(ctx, vault, logger, lost, func(context.Context) { end("") }, func(m *vaultv1.WatchSessionsResponse) {
 		if m.GetEnded() {
 			end(m.GetSession())
 		}
-	}
+	})
 }
 
 // recordEnd records that a server's process is no more, and what it said last.
