@@ -23,8 +23,9 @@ const (
 	Refused  = "refused"
 	Denied   = "denied"
 	Failed   = "failed"
-	// Open is that of a server's connection which has not ended yet.
-	Open = "open"
+	// Open is that of a server's connection which has not ended yet, and Ended of one that egress did not outlive, so that no bytes are known.
+	Open  = "open"
+	Ended = "ended"
 )
 
 // ServersTool is the tool of records of what other people's servers reach by themselves.
@@ -124,7 +125,7 @@ func Report(format string, rows []Connection, o Options) (any, error) {
 func policy(rows []Connection) string {
 	var origins []string
 	for _, c := range rows {
-		if (c.Verdict == Answered || c.Verdict == Open) && c.Origin != "" {
+		if slices.Contains([]string{Answered, Open, Ended}, c.Verdict) && c.Origin != "" {
 			origins = append(origins, c.Origin)
 			if c.Redirected != "" {
 				origins = append(origins, c.Redirected)

@@ -28,8 +28,8 @@ func (a *app) logCommand() *cobra.Command {
 		Short: "Who connected where, newest first",
 		Long: `Shows the audit log's records of requests to other hosts: whose call it was, the name and the address that was dialled, how much
 was sent and came back, and what became of it, by which rule. What was refused before anything was dialled has no address. What other
-people's servers reach by themselves has their names and, when it has ended, the connection's bytes, of TLS too; the same again is
-recorded once a minute, with the bytes of all.`,
+people's servers reach by themselves has their names and, when it has ended, the connection's bytes, of TLS too, which nobody counted
+where egress ended before it; the same again is recorded once a minute, with the bytes of all.`,
 		Example: `  durward egress log
   durward egress log --client cursor --since 24h -o json`,
 		Args:              cobra.NoArgs,
@@ -107,7 +107,17 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 		}
 	}
 	slices.SortFunc(rows, func(x, y connections.Connection) int { return cmp.Compare(y.Index, x.Index) })
-	rows = open(rows)
+	if rows = open(rows); slices.ContainsFunc(rows, isOpen) {
+		started, err := s.Audit.SearchRecords(ctx, &auditv1.SearchRecordsRequest{Writer: "egress", Limit: 1, Kinds: []auditv1.Kind{auditv1.Kind_KIND_STARTED}, Statuses: []auditv1.Status{auditv1.Status_STATUS_OK}})
+		if err != nil {
+			return nil, err
+		}
+		for i, c := range rows {
+			if entries := started.GetEntries(); isOpen(c) && len(entries) > 0 && c.Index < entries[0].GetIndex() {
+				rows[i].Verdict, rows[i].Rule = connections.Ended, "egress ended before it"
+			}
+		}
+	}
 	if cut || len(rows) > limit {
 		a.Out.Remark("There may be more than these %d: --limit and --since say which.", limit)
 	}
@@ -120,9 +130,11 @@ func open(rows []connections.Connection) []connections.Connection {
 	return slices.DeleteFunc(rows, func(c connections.Connection) bool {
 		key := [3]string{c.Principal, c.Tool, c.Destination}
 		ended[key] = ended[key] || c.Verdict == connections.Answered
-		return c.Verdict == connections.Open && ended[key]
+		return isOpen(c) && ended[key]
 	})
 }
+
+func isOpen(c connections.Connection) bool { return c.Verdict == connections.Open }
 
 func (a *app) showLog(rows []connections.Connection) error {
 	return a.Show(map[string]any{"connections": rows}, func() {
@@ -139,7 +151,7 @@ func (a *app) showLog(rows []connections.Connection) error {
 		a.Out.Table([]string{"INDEX", "TIME", "WHO", "TOOL", "TO", "ADDRESS", "SENT", "RECEIVED", "STATUS", "VERDICT", "RULE"},
 			output.Each(rows, func(c connections.Connection) []string {
 				verdict := a.Out.Red(c.Verdict)
-				if c.Verdict == connections.Answered || c.Verdict == connections.Open {
+				if slices.Contains([]string{connections.Answered, connections.Open, connections.Ended}, c.Verdict) {
 					verdict = a.Out.Green(c.Verdict)
 				}
 				to := c.Destination

@@ -74,6 +74,34 @@ func TestConnected(t *testing.T) {
 	}
 }
 
+// killed is an audit with a server's connections that began before and after egress started last, and did not end.
+type killed struct{ auditv1.HistoryServiceClient }
+
+func (killed) SearchRecords(_ context.Context, q *auditv1.SearchRecordsRequest, _ ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	out := &auditv1.SearchRecordsResponse{}
+	switch {
+	case q.GetTool() == connections.ServersTool:
+		for i, to := range []string{"a.example:443", "b.example:443"} {
+			e := ofServer(auditv1.Status_STATUS_PENDING, map[string]string{"server": "web", "destination": to})
+			e.Index = uint64(10 + 2*i) // #nosec G115 -- two
+			out.Entries = append(out.Entries, e)
+		}
+	case q.GetWriter() == "egress":
+		out.Entries = []*auditv1.Entry{{Index: 11}}
+	}
+	return out, nil
+}
+
+// TestEgressEndedBefore: what was open when egress was killed is over, and what was opened since it started again goes on.
+func TestEgressEndedBefore(t *testing.T) {
+	t.Parallel()
+	run, _, _ := clitest.Printing(false)
+	rows, err := (&app{App: run}).connected(t.Context(), &cli.Session{Peers: &peers.Peers{Audit: peers.Audit{HistoryServiceClient: killed{}}}}, logFilter{limit: 9})
+	if err != nil || len(rows) != 2 || rows[0].Verdict != connections.Open || rows[1].Verdict != connections.Ended || rows[1].Rule == "" {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
 // TestOpen: that a server's connection began is told as long as it is not recorded that one there ended since.
 func TestOpen(t *testing.T) {
 	t.Parallel()
