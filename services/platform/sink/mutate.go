@@ -314,9 +314,9 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	if err != nil {
 		f := fault.From(err)
 		record.Status = failed(f)
-		record.Body.Summary = f.Message
+		record.Body.Summary = clean.Line(f.Message, 500)
 		record.Body.Reason = fault.CodeName(f.Code)
-		outcome.Summary = f.Message
+		outcome.Summary = record.Body.Summary
 		if result.Fault, err = proto.Marshal(f.Proto(c.requestID)); err != nil {
 			a.cfg.Logger.ErrorContext(ctx, "a failure could not be kept", "tool", c.tool.Name, "error", err)
 		}

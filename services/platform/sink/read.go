@@ -16,6 +16,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
@@ -50,7 +51,7 @@ func (a *Authority) read(ctx context.Context, c *call, handler grpc.UnaryHandler
 	n.note(record)
 	if err != nil {
 		f := fault.From(err)
-		record.Status, record.Body.Summary, record.Body.Reason = failed(f), f.Message, fault.CodeName(f.Code)
+		record.Status, record.Body.Summary, record.Body.Reason = failed(f), clean.Line(f.Message, 500), fault.CodeName(f.Code)
 	}
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
 		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sayAudit, fault.WithCause(err))

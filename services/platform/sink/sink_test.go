@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -337,19 +338,23 @@ func TestAPanicInAHandlerIsAnOutcome(t *testing.T) {
 	}
 }
 
-// TestHowACallEndedIsRecorded: one that did not end in its time is told from one that failed.
+// TestHowACallEndedIsRecorded: one that did not end in its time is told from one that failed. A reason that is longer than a record may hold
+// is cut, since a record that audit refuses is none.
 func TestHowACallEndedIsRecorded(t *testing.T) {
 	kit := platformtest.New(t)
 	tool := mustTool(t, "list_services")
 	for ended, want := range map[error]auditv1.Status{
 		context.DeadlineExceeded: auditv1.Status_STATUS_TIMEOUT,
 		errors.New("it broke"):   auditv1.Status_STATUS_ERROR,
+		fault.New(callv1.Code_CODE_FAILED, strings.Repeat("it broke\n", 100)): auditv1.Status_STATUS_ERROR,
 	} {
 		a, _, log := newAuthority(t, kit)
 		_, err := a.Unary(plain{})(streamContext(t, kit, streamPermit(t, kit, func(*callv1.Permit) {})), tool.NewRequest(),
 			&grpc.UnaryServerInfo{FullMethod: tool.FullMethod}, func(context.Context, any) (any, error) { return nil, ended })
 		if err == nil || len(log.records) != 1 || log.records[0].GetStatus() != want {
 			t.Errorf("%v: %v, recorded as %v", ended, err, log.records)
+		} else if said := log.records[0].GetBody().GetSummary(); utf8.RuneCountInString(said) > 500 || strings.Contains(said, "\n") {
+			t.Errorf("recorded as %q", said)
 		}
 	}
 }
