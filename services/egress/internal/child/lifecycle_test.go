@@ -336,6 +336,30 @@ func TestChanging(t *testing.T) {
 	}
 }
 
+// TestChangingSilently: a definition that changes without a word is found by the first call that comes a while after the last comparison, but
+// not while another call is under way, which a server may be busy with.
+func TestChangingSilently(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("silent"))
+	r, err := m.enter(t.Context(), "agent", "silent") // another call
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		r.listed = r.listed.Add(-relist)
+	}
+	old()
+	if _, err := call(m, "silent"); err != nil {
+		t.Errorf("while another call is under way: %v", err)
+	}
+	m.leave(r)
+	if _, err := call(m, "silent"); err == nil || !strings.Contains(err.Error(), "is not what was accepted") {
+		t.Errorf("after the change: %v", err)
+	}
+}
+
 // TestEnds: Close leaves no process, and the caller's own end is told as such.
 func TestEnds(t *testing.T) {
 	t.Parallel()

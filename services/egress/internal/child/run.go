@@ -49,9 +49,10 @@ type run struct {
 	calls       int
 	since, used time.Time
 	idle        *time.Timer
-	// comparing is closed when the tools were compared, nil when they are; again: they changed meanwhile.
+	// comparing is closed when the tools were compared, nil when they are; again: they changed meanwhile. listed is when they were last.
 	comparing chan struct{}
 	again     bool
+	listed    time.Time
 
 	mu       sync.Mutex
 	progress map[string]func(Progress)
@@ -63,6 +64,8 @@ const (
 	grace = time.Second
 	// between is the least time from one comparison to the next.
 	between = time.Second
+	// relist is how old a comparison may be when a call comes.
+	relist = time.Minute
 )
 
 // start begins a run. The caller holds the manager's mu.

@@ -24,6 +24,10 @@ func (r *run) allows(ctx context.Context, tool string) error {
 	m := r.manager
 	for {
 		m.mu.Lock()
+		// A server need not say that its tools changed. One that is busy with another call may not answer in time, and would be ended.
+		if r.comparing == nil && r.calls == 1 && time.Since(r.listed) >= relist {
+			r.compareAgain(0)
+		}
 		comparing, presence := r.comparing, r.instance.tools[tool]
 		m.mu.Unlock()
 		if comparing == nil {
@@ -60,12 +64,17 @@ func (r *run) toolsChanged() {
 		r.again = true
 		return
 	}
+	r.compareAgain(between)
+}
+
+// compareAgain has the tools compared after a while, and calls wait for it. The caller holds the manager's mu.
+func (r *run) compareAgain(after time.Duration) {
 	r.comparing = make(chan struct{})
 	go func() {
 		select {
 		case <-r.ctx.Done():
 			return
-		case <-time.After(between):
+		case <-time.After(after):
 		}
 		if err := r.compare(); err != nil {
 			r.end(err)
@@ -88,7 +97,7 @@ func (r *run) compare() error {
 		}
 		m.mu.Lock()
 		again := r.again
-		r.again, r.instance.tools = false, tools
+		r.again, r.instance.tools, r.listed = false, tools, time.Now()
 		if !again {
 			close(r.comparing)
 			r.comparing = nil
