@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 )
 
@@ -124,12 +125,12 @@ func (m *Manager) Call(
 	return result, nil
 }
 
-// wrap names the server. The caller's own end is told as such.
+// wrap names the server, in one line. The caller's own end is told as such.
 func wrap(ctx context.Context, server string, err error, sent bool) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("server %s: %w", server, ctx.Err())
 	}
-	return &Error{Server: server, Text: err.Error(), Sent: sent}
+	return &Error{Server: server, Text: clean.Line(err.Error(), maxMessage), Sent: sent}
 }
 
 // enter returns the run that serves a principal, ready, with one more call in flight.

@@ -316,7 +316,7 @@ func (c *child) bound() error {
 	if l.cfg.Development {
 		return nil
 	}
-	return fmt.Errorf("its memory and processes cannot be bounded (%w): give durward-launcher.service Delegate=yes, or this process' user the folder of a control group", err)
+	return fmt.Errorf("its memory and processes cannot be bounded (%w): give durward-launcher.service Delegate=yes, and boot with systemd.unified_cgroup_hierarchy=1 where control groups are of version 1; or give this process' user the folder of one", err)
 }
 
 // limited is the command with which each process of a child is bounded.

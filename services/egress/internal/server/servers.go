@@ -21,6 +21,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/egress/internal/child"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/downstream"
@@ -125,10 +126,13 @@ func serverFault(tool contract.Tool, err error) error {
 		return err
 	}
 	text := "the " + failed.Error()
+	if !failed.Sent && clean.Leaks(text) { // what is wrong on this host, with its paths, is an operator's to see: for the caller it would be "internal error"
+		text = "the server " + failed.Server + " cannot be called: `durward server status` says why"
+	}
 	if failed.Sent && tool.Tier != optionsv1.Tier_TIER_READ {
 		text += "; the call may have been carried out"
 	}
-	return fault.New(callv1.Code_CODE_FAILED, text)
+	return fault.New(callv1.Code_CODE_FAILED, text, fault.WithCause(err))
 }
 
 // leads judges what the arguments lead to: a URL by the list of domains, and paths by the server's folders. What follows a path inside the

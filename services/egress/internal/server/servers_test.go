@@ -174,6 +174,10 @@ func TestServerFaults(t *testing.T) {
 			t.Errorf("a change, sent %v: %v", sent, err)
 		}
 	}
+	inside := &child.Error{Server: "web", Text: "it does not start: its program /srv/web is not the one that was accepted"}
+	if err := serverFault(change, inside); fault.From(err).Message != "the server web cannot be called: `durward server status` says why" || !errors.Is(err, inside) {
+		t.Errorf("what is wrong on this host: %v", err)
+	}
 	other := errors.New("another")
 	if err := serverFault(change, other); !errors.Is(err, other) {
 		t.Errorf("%v", err)
