@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Durward (durward install --apply) in the sandbox of scripts/systemd-sandbox.sh, as on a host of its own, and lives with
 # it: every process as its own user by its unit, an approved start, renewal, a killed process, and a program of the agent's user
-# that tries what it can; then egress, a witness, and a collector that the relay brings records to. Needs root, for the sandbox.
+# that tries what it can; then egress with another's MCP server, a witness, and a collector that the relay brings records to. Needs root, for the sandbox.
 # PROGRAMS=DIR takes programs that are built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,7 @@ package() { # FILE NAME
 }
 package /usr/bin/ssh-agent openssh-client
 package /usr/bin/curl curl
+package /usr/bin/bwrap bubblewrap
 package /usr/bin/pgrep procps
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -361,13 +361,20 @@ func (h *installed) approvedStart() {
 	}
 }
 
-// startApproved has an agent ask for a start, and alice approve it.
-func (h *installed) startApproved(service string) {
+// connected is an agent of a client that root added.
+func (h *installed) connected(client string) *agent {
 	h.Helper()
-	raw, err := os.ReadFile("/root/.durward/clients/robot/token")
+	raw, err := os.ReadFile("/root/.durward/clients/" + client + "/token")
 	h.must(err)
 	a := &agent{token: strings.TrimSpace(string(raw))}
 	h.eventually("the agent connects", func() error { return a.open(h.Context()) })
+	return a
+}
+
+// startApproved has an agent ask for a start, and alice approve it.
+func (h *installed) startApproved(service string) {
+	h.Helper()
+	a := h.connected("robot")
 	h.eventually("the catalogue is taken up", func() error {
 		if out, code := h.as("alice", nil, "durward", "services", "--json"); code != 0 || !strings.Contains(out, service) {
 			return fmt.Errorf("%d: %s", code, out)
@@ -866,6 +873,7 @@ func (h *installed) egress() {
 	if out, code := h.as("mallory", nil, "durward", "egress", "test", "https://docs.example/"); code == 0 {
 		h.Errorf("somebody else asks egress: %s", out)
 	}
+	h.servers()
 	out, code = h.install("--apply", "--egress=false")
 	if code != 0 || !strings.Contains(out, "executor and gateway are well") {
 		h.Fatalf("ended with %d:\n%s", code, out)

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 )
@@ -25,7 +28,11 @@ const maxListing = 8 << 20
 // Lister runs a server once, without a network, and returns what it says of itself. packages is where packages of npm lie.
 type Lister func(ctx context.Context, p downstream.Pinned, packages string) (*downstream.Listing, error)
 
-// ByProgram lists with the program durward-list in a folder, as this program's user: it alone starts strangers' programs and speaks their protocol.
+// launcherUser is whose processes other people's servers are on an installed host.
+const launcherUser = "durward-launcher"
+
+// ByProgram lists with the program durward-list in a folder: it alone starts strangers' programs and speaks their protocol. It runs as this
+// program's user, but for root on an installed host, where it is the launcher's user, as the server will be: what breaks out is not root.
 func ByProgram(folder string) Lister {
 	return func(ctx context.Context, p downstream.Pinned, packages string) (*downstream.Listing, error) {
 		asked, err := json.Marshal(downstream.ListRequest{Entry: p.Entry, ProgramDigest: p.ProgramDigest, Packages: packages})
@@ -39,6 +46,11 @@ func ByProgram(folder string) Lister {
 		out := &limited{left: maxListing}
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(asked), out, &limited{Buffer: said, left: 64 << 10}
 		cmd.Env, cmd.WaitDelay = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, time.Second
+		if _, missing := user.Lookup(launcherUser); os.Geteuid() == 0 && missing == nil {
+			if cmd.SysProcAttr, err = installdir.AsUser(launcherUser); err != nil {
+				return nil, err
+			}
+		}
 		err = cmd.Run()
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.New("durward-list is not beside this program: it runs other people's servers")

@@ -3,17 +3,15 @@ package audit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 const (
@@ -79,8 +77,8 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	cmd.Stdout, cmd.Stderr = a.Streams.Out, a.Streams.Err
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + a.Streams.Getenv("HOME"), "TMPDIR=" + a.Streams.Getenv("TMPDIR")}
 	if from == installed {
-		if cmd.SysProcAttr, err = asKeeper(); err != nil {
-			return err
+		if cmd.SysProcAttr, err = installdir.AsUser(keeperUser); err != nil {
+			return cli.Failed("Run it on the host where Durward was installed.", "%v", err)
 		}
 	} else {
 		cmd.Args = append(cmd.Args, "-development") // one user has all of a home
@@ -97,27 +95,4 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	}
 	a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
 	return nil
-}
-
-// asKeeper is what a child of root's needs to be audit's own.
-func asKeeper() (*syscall.SysProcAttr, error) {
-	u, err := user.Lookup(keeperUser)
-	if err != nil {
-		return nil, cli.Failed("Run it on the host where Durward was installed.", "there is no Unix user %s", keeperUser)
-	}
-	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-	groups, err3 := u.GroupIds()
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return nil, fmt.Errorf("audit's user: %w", err)
-	}
-	as := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	for _, group := range groups {
-		n, err := strconv.ParseUint(group, 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("audit's user: %w", err)
-		}
-		as.Groups = append(as.Groups, uint32(n))
-	}
-	return &syscall.SysProcAttr{Credential: as}, nil
 }

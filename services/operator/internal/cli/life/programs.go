@@ -4,19 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
 )
 
@@ -99,7 +97,7 @@ func (p program) run(ctx context.Context, in io.Reader, out io.Writer, flags ...
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &said
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	if p.installed {
-		if cmd.SysProcAttr, err = asUser("durward-" + p.name); err != nil {
+		if cmd.SysProcAttr, err = installdir.AsUser("durward-" + p.name); err != nil {
 			return err
 		}
 	} else {
@@ -114,27 +112,4 @@ func (p program) run(ctx context.Context, in io.Reader, out io.Writer, flags ...
 		return err
 	}
 	return nil
-}
-
-// asUser is what a child of root's needs to be that user's own, with the group that may read the configuration.
-func asUser(name string) (*syscall.SysProcAttr, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		return nil, fmt.Errorf("there is no Unix user %s", name)
-	}
-	groups, err := u.GroupIds()
-	if shared, missing := user.LookupGroup("durward"); missing == nil {
-		groups = append(groups, shared.Gid)
-	}
-	as := &syscall.Credential{}
-	number := func(text string) uint32 {
-		n, bad := strconv.ParseUint(text, 10, 32)
-		err = errors.Join(err, bad)
-		return uint32(n)
-	}
-	as.Uid, as.Gid = number(u.Uid), number(u.Gid)
-	for _, group := range groups {
-		as.Groups = append(as.Groups, number(group))
-	}
-	return &syscall.SysProcAttr{Credential: as}, err
 }
