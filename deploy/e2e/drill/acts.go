@@ -14,6 +14,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
@@ -221,6 +222,9 @@ func (w *world) send(conn *grpc.ClientConn, t contract.Tool, request proto.Messa
 
 // present calls a tool as the gateway, with a grant.
 func (w *world) present(g *callv1.SignedGrant, tool, service string) {
-	// What it answers counts for nothing: effects are counted.
-	_, _ = w.execute(w.gatewayExecutor, tool, service, rpc.MetadataGrant, marshal(g))
+	// What it answers counts for nothing: effects are counted, and what a busy host let go by.
+	_, err := w.execute(w.gatewayExecutor, tool, service, rpc.MetadataGrant, marshal(g))
+	if code := fault.From(err).Code; err != nil && (code == callv1.Code_CODE_AUDIT_UNAVAILABLE || code == callv1.Code_CODE_UNAVAILABLE) {
+		w.lost.Add(1)
+	}
 }

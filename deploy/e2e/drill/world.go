@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -66,6 +67,8 @@ type world struct {
 	// keyed are the keys of the key-bound clients that attacks use up.
 	keyed    []ed25519.PrivateKey
 	weakened map[string]string
+	// lost counts uses of grants that did nothing because the log or the vault did not answer in time: the executor spends one first.
+	lost atomic.Int32
 	// note is what the running attack measured.
 	note string
 	// fake is the hostile vault, while it stands in for the real one.
@@ -307,6 +310,7 @@ func (w *world) tries(all, sample int) int {
 type mark struct {
 	starts  int
 	victims []int
+	lost    int32
 }
 
 // arrange stops what should be stopped, starts what should run, and remembers.
@@ -317,7 +321,17 @@ func (w *world) arrange() mark {
 	if len(w.pids(victim)) == 0 {
 		harness.Eventually(w.t, "the victim runs", func() error { return w.command("start_service", victim) })
 	}
-	return mark{starts: w.starts(), victims: w.pids(victim)}
+	return mark{starts: w.starts(), victims: w.pids(victim), lost: w.lost.Load()}
+}
+
+// used are the effects since the mark of what may be used scopeUses times. Where fewer are seen that were not lost, more prove nothing.
+func (w *world) used(m mark) int {
+	w.t.Helper()
+	n, lost := w.effects(m), int(w.lost.Load()-m.lost)
+	if n+lost < scopeUses {
+		w.t.Fatalf("of %d uses %d had an effect and %d were lost, so that more prove nothing", scopeUses, n, lost)
+	}
+	return n
 }
 
 // effects counts starts since the mark, and services that ran then and have ended.
