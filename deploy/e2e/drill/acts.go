@@ -215,6 +215,9 @@ func (w *world) send(conn *grpc.ClientConn, t contract.Tool, request proto.Messa
 	defer cancel()
 	response := t.NewResponse()
 	if err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, md...), t.FullMethod, request, response); err != nil {
+		if code := fault.From(err).Code; code == callv1.Code_CODE_AUDIT_UNAVAILABLE || code == callv1.Code_CODE_UNAVAILABLE {
+			w.lost.Add(1)
+		}
 		return nil, err
 	}
 	return response, nil
@@ -222,9 +225,6 @@ func (w *world) send(conn *grpc.ClientConn, t contract.Tool, request proto.Messa
 
 // present calls a tool as the gateway, with a grant.
 func (w *world) present(g *callv1.SignedGrant, tool, service string) {
-	// What it answers counts for nothing: effects are counted, and what a busy host let go by.
-	_, err := w.execute(w.gatewayExecutor, tool, service, rpc.MetadataGrant, marshal(g))
-	if code := fault.From(err).Code; err != nil && (code == callv1.Code_CODE_AUDIT_UNAVAILABLE || code == callv1.Code_CODE_UNAVAILABLE) {
-		w.lost.Add(1)
-	}
+	// What it answers counts for nothing: effects are counted.
+	_, _ = w.execute(w.gatewayExecutor, tool, service, rpc.MetadataGrant, marshal(g))
 }

@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -10,7 +9,6 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
@@ -27,8 +25,8 @@ func vaultLines() []Line {
 		{"vault-forged-statement", executor("statement"), forgedStatement},
 		{"vault-mutated-paper", executor("statement"), paperMutated},
 		{"vault-old-statement", executor("statement"), oldStatement},
-		{"vault-expired-statement", executor("statement"), expiredStatement},
-		{"vault-removed-operator", executor("statement"), removedOperator},
+		{"vault-expired-statement", executor("statement"), onStart(expired)},
+		{"vault-removed-operator", executor("statement"), onStart(removed)},
 		{"vault-scope-overuse", executor("uses"), scopeOveruse},
 		{"vault-standing", executor("any-subject,dangerous-flag"), vaultStanding},
 		{"vault-unconfirmed-danger", executor("confirmed"), vaultUnconfirmed},
@@ -38,7 +36,7 @@ func vaultLines() []Line {
 		{"vault-spent-key", executor("spent,uses"), spentKey},
 		{"vault-changed-target", executor("subject,statement"), changedTarget},
 		{"audit-away", executor("intent"), auditAway},
-		{"vault-old-epoch", executor("epoch"), oldEpoch},
+		{"vault-old-epoch", executor("epoch"), onStart(oldEpoch)},
 	}
 }
 
@@ -159,53 +157,8 @@ func oldStatement(w *world) (trials, effects int) {
 	return trials, effects
 }
 
-// outOfTime are from when and until when statements hold that do not now.
-var outOfTime = [][2]time.Duration{
-	{-30 * time.Minute, -6 * time.Minute}, {-59 * time.Minute, -10 * time.Minute}, {-48 * time.Hour, -47*time.Hour - 30*time.Minute},
-	{6 * time.Minute, 20 * time.Minute}, {24 * time.Hour, 24*time.Hour + 10*time.Minute},
-}
-
-// expiredStatement takes an approval that the operator gave long ago, or for later, and that was never used.
-func expiredStatement(w *world) (trials, effects int) {
-	w.takeVault()
-	m := w.arrange()
-	for _, window := range outOfTime {
-		st := w.agentStatement("start_service", idle)
-		now := time.Now()
-		st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(window[0])), statement.FormatTime(now.Add(window[0]))
-		st.ExpiresAt = statement.FormatTime(now.Add(window[1]))
-		trials++
-		w.issue(w.grantOf(st, "start_service", idle, w.sign(st, w.signer)), "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
-}
-
 // trustPatience is longer than any process takes to see a change of its trust folder.
 const trustPatience = 1300 * time.Millisecond
-
-// removedOperator takes fresh statements of an operator whose key a human has taken out of allowed_signers.
-func removedOperator(w *world) (trials, effects int) {
-	w.takeVault()
-	m := w.arrange()
-	var grants []*callv1.SignedGrant
-	for range 10 {
-		st := w.agentStatement("start_service", idle)
-		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
-	}
-	w.withoutOperator(func() {
-		for _, g := range grants {
-			trials++
-			w.present(g, "start_service", idle)
-			if effects = w.effects(m); w.caught(effects) {
-				return
-			}
-		}
-	})
-	return trials, effects
-}
 
 // withoutOperator does something while the operator's key is not in allowed_signers, and every process has seen that.
 func (w *world) withoutOperator(do func()) {
@@ -334,43 +287,6 @@ func changedTarget(w *world) (trials, effects int) {
 		}
 	}
 	return trials, effects
-}
-
-// oldEpoch uses what was approved before a human halted everything, during the halt and after it.
-func oldEpoch(w *world) (trials, effects int) {
-	w.takeVault()
-	m := w.arrange()
-	var grants []*callv1.SignedGrant
-	for range 10 {
-		st := w.agentStatement("start_service", idle)
-		grants = append(grants, w.vaultSigns(w.grantOf(st, "start_service", idle, w.sign(st, w.signer))))
-	}
-	control := executorv1.NewControlServiceClient(w.operatorExecutor)
-	ctx, cancel := context.WithTimeout(w.t.Context(), callTime)
-	defer cancel()
-	halted, err := control.Halt(ctx, &executorv1.HaltRequest{Reason: "drill"})
-	w.must(err)
-	half := len(grants) / 2
-	for _, g := range grants[:half] {
-		trials++
-		w.present(g, "start_service", idle)
-	}
-	// The vault goes with the epoch as it likes: the statements do not.
-	st := w.agentStatement("start_service", idle)
-	st.Epoch = halted.GetEpoch()
-	ahead := w.grantOf(st, "start_service", idle, w.sign(st, w.other))
-	trials++
-	w.issue(ahead, "start_service", idle)
-	_, err = control.Resume(ctx, &executorv1.ResumeRequest{Statement: w.resumption(harness.Executor, halted.GetEpoch()+1)})
-	w.must(err)
-	for _, g := range grants[half:] {
-		trials++
-		w.present(g, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
-	return trials, w.effects(m)
 }
 
 func otherArgumentsOf(service string) ([]byte, string) {

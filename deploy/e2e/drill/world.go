@@ -67,7 +67,7 @@ type world struct {
 	// keyed are the keys of the key-bound clients that attacks use up.
 	keyed    []ed25519.PrivateKey
 	weakened map[string]string
-	// lost counts uses of grants that did nothing because the log or the vault did not answer in time: the executor spends one first.
+	// lost counts calls that did nothing because the log or the vault did not answer in time: the use of a grant is spent by then.
 	lost atomic.Int32
 	// note is what the running attack measured.
 	note string
@@ -327,11 +327,16 @@ func (w *world) arrange() mark {
 // used are the effects since the mark of what may be used scopeUses times. Where fewer are seen that were not lost, more prove nothing.
 func (w *world) used(m mark) int {
 	w.t.Helper()
-	n, lost := w.effects(m), int(w.lost.Load()-m.lost)
-	if n+lost < scopeUses {
-		w.t.Fatalf("of %d uses %d had an effect and %d were lost, so that more prove nothing", scopeUses, n, lost)
-	}
+	n := w.effects(m)
+	w.usedUp(n, m.lost)
 	return n
+}
+
+func (w *world) usedUp(effects int, lostBefore int32) {
+	w.t.Helper()
+	if lost := int(w.lost.Load() - lostBefore); effects+lost < scopeUses {
+		w.t.Fatalf("of %d uses %d had an effect and %d were lost, so that more prove nothing", scopeUses, effects, lost)
+	}
 }
 
 // effects counts starts since the mark, and services that ran then and have ended.
