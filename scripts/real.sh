@@ -2,11 +2,12 @@
 # The suites against real parts: MCP clients from npm over HTTP and stdio, MCP servers from npm as egress' children, ssh-keygen on an approval as it is exported
 # and on random changes of signatures and allowed_signers, a notification on a session bus, programs of an earlier commit beside these, promtool on alerts and metrics, Prometheus with the alerts beside running processes, the
 # official conformance suite, for both of its sides; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
-# library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, and records forwarded to rsyslog.
-# Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog); all unless given, here or in REAL_PARTS.
+# library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, records forwarded to rsyslog, and spans and
+# records to OpenTelemetry's collector.
+# Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector); all unless given, here or in REAL_PARTS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-read -ra parts <<<"${REAL_PARTS:-clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog}"
+read -ra parts <<<"${REAL_PARTS:-clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector}"
 [ $# -gt 0 ] || set -- "${parts[@]}"
 for part; do
   started=$SECONDS
@@ -16,7 +17,7 @@ for part; do
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
       CGO_ENABLED=0 go test -tags real -count=1 -run '^TestReal' -v ./services/egress/internal/child
-      CGO_ENABLED=0 go test -tags real -count=1 -p 1 -parallel 12 -skip "${REAL_SKIP:-^$}|^TestMixedVersions$" -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
+      CGO_ENABLED=0 go test -tags real -count=1 -timeout 20m -p 1 -parallel 12 -skip "${REAL_SKIP:-^$}|^Test(MixedVersions|Collector)$" -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     mixed)
       OLDER=$(scripts/older.sh)
@@ -30,8 +31,9 @@ for part; do
       scripts/install-real.sh sandbox
       CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/sandbox
       ;;
+    collector) PATH=$(scripts/tools.sh collector):$PATH CGO_ENABLED=0 go test -tags real -count=1 -run '^TestCollector$' -v ./deploy/e2e/real ;;
     systemd | docker | process | gpu | layout | packages | compose | terminal | postgres | syslog) "scripts/real-$part.sh" ;;
-    *) echo "make real knows clients, mixed, systemd, docker, process, sandbox, gpu, layout, packages, compose, terminal, postgres and syslog, not $part" >&2; exit 2 ;;
+    *) echo "make real knows clients, mixed, systemd, docker, process, sandbox, gpu, layout, packages, compose, terminal, postgres, syslog and collector, not $part" >&2; exit 2 ;;
   esac
   echo "real: $part took $((SECONDS - started)) s"
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint", "bench", "package" or "compose".
+# Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint", "bench", "package", "compose" or "collector".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/tools
@@ -16,6 +16,7 @@ case "${1:-generate}" in
   lint) install scripts/tools/lint ;;
   bench) install scripts/tools/bench ;;
   package) install scripts/tools/package ;;
+  collector) install scripts/tools/collector ;;
   compose) install scripts/tools/compose; ln -sf cmd "$bin/docker-compose" ;;
 esac
 echo "$bin"

@@ -37,6 +37,7 @@ func TestRealPackage(t *testing.T) {
 		{"without the package", (*installed).without},
 		{"an earlier version of the package takes over", (*installed).takeover},
 		{"a second installation", (*installed).second},
+		{"an upgrade that has no room", (*installed).full},
 		{"an upgrade with state", (*installed).upgrade},
 		{"from another network namespace", (*installed).exposed},
 		{"doctor", (*installed).doctored},
@@ -137,6 +138,33 @@ func (h *installed) second() {
 	if h.pid("vault") != before {
 		h.Error("it started something")
 	}
+}
+
+// full has the disk of the programs fill up while the new ones are unpacked: those of before run on, and the same command goes through
+// where there is room.
+func (h *installed) full() {
+	const folder, kept = "/usr/lib/durward", "/run/kept"
+	var used int
+	_, err := fmt.Sscan(h.root("du", "-sk", folder), &used)
+	h.must(err)
+	h.root("cp", "-a", folder, kept)
+	h.root("mount", "-t", "tmpfs", "-o", fmt.Sprintf("mode=755,size=%dk", used*5/4), "tmpfs", folder)
+	h.root("cp", "-a", kept+"/.", folder)
+	if out, code := h.dpkg("--install", os.Getenv("PACKAGE")); code == 0 || !strings.Contains(out, "No space left on device") {
+		h.Errorf("dpkg ended with %d:\n%s", code, out)
+	}
+	h.eventually("those of before run", func() error {
+		if got := h.versions(); !strings.Contains(got, os.Getenv("EARLIER_VERSION")) {
+			return errors.New(got)
+		}
+		return nil
+	})
+	h.history()
+	if out, code := h.as("root", nil, "diff", "-r", kept, folder); code != 0 {
+		h.Errorf("the programs have changed: %s", out)
+	}
+	h.root("umount", folder)
+	h.root("rm", "-r", kept)
 }
 
 func (h *installed) upgrade() {
