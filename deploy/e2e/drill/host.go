@@ -742,8 +742,7 @@ func (w *hostWorld) grab() (stop func()) {
 			}
 			stranger := exec.CommandContext(ctx, filepath.Join(w.h.Bin, harness.Engine), "grab",
 				"-fake-gpu", w.gpus.Dir, "-mib", fmt.Sprint(gpus[0].Free()))
-			_ = stranger.Run() // it ends with the context
-			return
+			_ = stranger.Run() // it ends with the context, or at once where a service was first
 		}
 	})
 	return func() {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Variable is the environment variable that names the folder.
@@ -60,10 +61,37 @@ func New(dir string, gpus ...GPU) (*Host, error) {
 	return h, h.write("gpus", text.String())
 }
 
-// Take makes name hold exactly this, whatever it held before.
+// Full says that a GPU has no room for a Hold.
+type Full struct{ Hold }
+
+func (f *Full) Error() string { return fmt.Sprintf("GPU %d has no %d MiB free", f.GPU, f.MiB) }
+
+// Take makes name hold exactly this, whatever it held before. Where a GPU has no room for it all stays as it was, with a *Full: as a
+// driver does, it takes one program's request after the other, so that no two get the same memory.
 func (h *Host) Take(name string, holds ...Hold) error {
+	lock, err := os.Open(h.Dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		return err
+	}
+	gpus, err := h.read(name)
+	if err != nil {
+		return err
+	}
 	var text strings.Builder
 	for _, x := range holds {
+		if int(x.GPU) < len(gpus) {
+			if gpus[x.GPU].Free() < x.MiB {
+				return &Full{x}
+			}
+			gpus[x.GPU].Used += x.MiB
+		}
 		fmt.Fprintf(&text, "%d %d %d\n", x.PID, x.GPU, x.MiB)
 	}
 	return h.write(filepath.Join("alloc", name), text.String())
@@ -102,7 +130,10 @@ func (h *Host) Loaded() bool {
 }
 
 // Read returns the GPUs as they are. What a program held that has ended does not count.
-func (h *Host) Read() ([]GPU, error) {
+func (h *Host) Read() ([]GPU, error) { return h.read("") }
+
+// read is Read, without what a name holds.
+func (h *Host) read(without string) ([]GPU, error) {
 	raw, err := os.ReadFile(filepath.Join(h.Dir, "gpus"))
 	if err != nil {
 		return nil, err
@@ -123,7 +154,7 @@ func (h *Host) Read() ([]GPU, error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
+		if strings.HasPrefix(e.Name(), ".") || e.Name() == without {
 			continue
 		}
 		if err := h.allocation(e.Name(), out); err != nil {

@@ -1,12 +1,40 @@
 package fakegpu
 
 import (
+	"errors"
 	"os"
 	"os/exec"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
+
+// Of two programs that want the same memory at once one gets it, and the other is told that there is none: a GPU is never overfull.
+func TestTakeIsRefusedWithoutRoom(t *testing.T) {
+	h, err := New(t.TempDir(), GPU{UUID: "GPU-a", Name: "A", Total: 1000, Reserved: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused atomic.Int32
+	var taking sync.WaitGroup
+	for i := range 20 {
+		taking.Go(func() {
+			err := h.Take(strconv.Itoa(i), Hold{PID: os.Getpid(), MiB: 500})
+			if full := (*Full)(nil); errors.As(err, &full) && full.MiB == 500 {
+				refused.Add(1)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	taking.Wait()
+	if got, err := h.Read(); err != nil || refused.Load() != 19 || got[0].Used != 500 {
+		t.Errorf("%d are refused, %+v, %v", refused.Load(), got, err)
+	}
+}
 
 // The folder tells what programs that run hold, and nothing of those that have ended.
 func TestHost(t *testing.T) {

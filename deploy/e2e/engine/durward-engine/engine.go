@@ -128,20 +128,14 @@ func (e *engine) hold(mib, first uint) {
 			log.Print("RuntimeError: No CUDA GPUs are available")
 			os.Exit(outOfMemory)
 		}
-		mine := uint32(0)
-		for _, p := range now[index].Programs {
-			if p.PID == os.Getpid() {
-				mine += p.MiB
-			}
-		}
-		if uint(now[index].Free()+mine) < want {
-			e.oom(index, want)
-		}
 		if want > 0 {
 			holds = append(holds, fakegpu.Hold{PID: os.Getpid(), GPU: index, MiB: uint32(want)})
 		}
 	}
-	if err := e.host.Take(e.name, holds...); err != nil {
+	err = e.host.Take(e.name, holds...)
+	if full := (*fakegpu.Full)(nil); errors.As(err, &full) {
+		e.oom(full.GPU, uint(full.MiB))
+	} else if err != nil {
 		log.Fatal(err)
 	}
 }
