@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,20 @@ func TestPostgres(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFirstPostgresState is TestFirstState with PostgreSQL's first schema.
+func TestFirstPostgresState(t *testing.T) {
+	s := server.Start(t)
+	db, err := postgres.Open(t.Context(), settings(s), "audit", slog.New(slog.DiscardHandler))
+	if err == nil {
+		err = db.Migrate(t.Context(), os.DirFS("testdata/first/postgres"))
+		db.Pool.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	still(t, lead(t, openPostgres(t, settings(s))))
 }
 
 // takeOver leads when the server finds that the one before has ended, or is silent: within 5 s.

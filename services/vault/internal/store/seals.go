@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
 	"encoding/hex"
@@ -22,8 +23,12 @@ import (
 // Seals on PostgreSQL are those of package database, which has SQLite's triggers write them. Here the vault itself does, over what it
 // sends: the server never has the key.
 
-// ofKey is the name of the row of seals that tells one key from another.
-const ofKey = "key"
+const (
+	// ofKey is the name of the row of seals that tells one key from another, and says which tables were sealed with it.
+	ofKey = "key"
+	// sealedFirst are those tables where that row, an older one, does not say.
+	sealedFirst = "operations statements spent standing control"
+)
 
 // sealAll is how long every row may take to be read and sealed.
 const sealAll = time.Minute
@@ -131,8 +136,9 @@ func (s *sealing) total(ctx context.Context) error {
 func (p *server) openSeals(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sealAll)
 	defer cancel()
+	var names string
 	var mark []byte
-	err := p.Pool.QueryRow(ctx, `SELECT seal FROM seals WHERE name = $1`, ofKey).Scan(&mark)
+	err := p.Pool.QueryRow(ctx, `SELECT columns, seal FROM seals WHERE name = $1`, ofKey).Scan(&names, &mark)
 	isSealed := err == nil
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return err
@@ -144,7 +150,7 @@ func (p *server) openSeals(ctx context.Context) error {
 		return err
 	case missing && isSealed:
 		return fmt.Errorf("its rows are sealed, and this vault has no %s: copy it from the state folder of the vault that led before", path)
-	case isSealed && string(mark) != string(p.key.Row(ofKey)):
+	case isSealed && string(mark) != string(p.ofTables(names)):
 		return fmt.Errorf("its rows are sealed with another key than %s: copy that of the vault that led before", path)
 	case missing:
 		if p.key, err = database.MakeSealKey(p.dir); err != nil {
@@ -155,25 +161,34 @@ func (p *server) openSeals(ctx context.Context) error {
 		p.found = []string{"the database: it was never sealed, and " + database.KeyFile + " says that the state was"}
 		return nil
 	}
-	current, err := p.verify(ctx)
+	current, err := p.verify(ctx, cmp.Or(names, sealedFirst))
 	if err == nil && !current && len(p.found) == 0 {
 		err = p.accept(ctx)
 	}
 	return err
 }
 
-// verify finds what does not bear its seal, and reports whether the seals are over the columns that there are now.
-func (p *server) verify(ctx context.Context) (current bool, err error) {
+// ofTables is the seal of the row of seals that names the tables.
+func (p *server) ofTables(names string) []byte {
+	if names == "" {
+		return p.key.Row(ofKey)
+	}
+	return p.key.Row(ofKey, names)
+}
+
+// verify finds what does not bear its seal, and reports whether the seals are over the tables and columns that there are now. A table that is
+// not among those that were sealed came later, and is empty.
+func (p *server) verify(ctx context.Context, names string) (current bool, err error) {
 	all, err := p.totals(ctx)
 	if err != nil {
 		return false, err
 	}
-	current = true
+	current = slices.Equal(words(names), sealedTables())
 	for _, t := range tables {
 		if !t.sealed {
 			continue
 		}
-		said := &totals{columns: t.columns}
+		said := &totals{columns: t.columns, sound: !slices.Contains(words(names), t.name)}
 		if at := slices.IndexFunc(all, func(s totals) bool { return s.Table == t.name }); at >= 0 && all[at].sound {
 			said = &all[at]
 			current = current && slices.Equal(said.columns, t.columns)
@@ -266,8 +281,9 @@ func (p *server) accept(ctx context.Context) error {
 				DO UPDATE SET columns = excluded.columns, rows = excluded.rows, revision = excluded.revision, sum = excluded.sum, seal = excluded.seal`,
 				t.name, strings.Join(t.columns, " "), has.Rows, has.Revision, has.Sum[:], p.ofTotals(has, t.columns))
 		}
-		batch.Queue(`INSERT INTO seals (name, columns, rows, revision, sum, seal) VALUES ($1, '', 0, 0, '', $2) ON CONFLICT (name) DO UPDATE SET seal = excluded.seal`,
-			ofKey, p.key.Row(ofKey))
+		names := strings.Join(sealedTables(), " ")
+		batch.Queue(`INSERT INTO seals (name, columns, rows, revision, sum, seal) VALUES ($1, $2, 0, 0, '', $3) ON CONFLICT (name)
+			DO UPDATE SET columns = excluded.columns, seal = excluded.seal`, ofKey, names, p.ofTables(names))
 		return tx.SendBatch(ctx, batch).Close()
 	})
 	if err != nil {

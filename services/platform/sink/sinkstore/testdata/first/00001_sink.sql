@@ -1,0 +1,66 @@
+-- +goose Up
+-- One row for each spent key: the journal and the recorded outcome.
+CREATE TABLE spent (
+    key              TEXT PRIMARY KEY,
+    operation        TEXT NOT NULL,
+    use              INTEGER NOT NULL,
+    tool             TEXT NOT NULL,
+    arguments        BLOB NOT NULL,
+    arguments_digest BLOB NOT NULL,
+    request_id       TEXT NOT NULL,
+    principal        TEXT NOT NULL,
+    session          TEXT NOT NULL,
+    channel          INTEGER NOT NULL,
+    dangerous        INTEGER NOT NULL,
+    statement        BLOB,
+    spent_at         INTEGER NOT NULL,
+    keep_until       INTEGER NOT NULL,
+    state            TEXT NOT NULL CHECK (state IN ('spent', 'not acted', 'done', 'unknown')),
+    ok               INTEGER NOT NULL DEFAULT 0,
+    response         BLOB,
+    fault            BLOB,
+    outcome          BLOB,
+    found            TEXT NOT NULL DEFAULT '',
+    settled          INTEGER NOT NULL DEFAULT 0,
+    seal             BLOB NOT NULL DEFAULT x''
+) WITHOUT ROWID;
+CREATE INDEX spent_open ON spent (state) WHERE settled = 0;
+
+-- How often each human's statement was used, by the SHA-256 of its bytes.
+CREATE TABLE statement_use (
+    digest     BLOB PRIMARY KEY,
+    used       INTEGER NOT NULL,
+    keep_until INTEGER NOT NULL,
+    seal       BLOB NOT NULL DEFAULT x''
+) WITHOUT ROWID;
+
+-- The panic switch: why it is halted, by whom and since when.
+CREATE TABLE control (
+    only       INTEGER PRIMARY KEY CHECK (only = 1),
+    epoch      INTEGER NOT NULL CHECK (epoch >= 1),
+    halted     INTEGER NOT NULL,
+    seal       BLOB NOT NULL DEFAULT x'',
+    reason     TEXT NOT NULL DEFAULT '',
+    changed_by TEXT NOT NULL DEFAULT '',
+    changed_at INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO control (only, epoch, halted) VALUES (1, 1, 0);
+
+-- Digests of whole tables: package database writes and checks them.
+CREATE TABLE seals (
+    name     TEXT PRIMARY KEY,
+    rows     INTEGER NOT NULL,
+    revision INTEGER NOT NULL,
+    sum      BLOB NOT NULL,
+    seal     BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- What the first egress wrote, with its seals: two spent keys, a statement that was used twice, and a halt.
+DELETE FROM control;
+INSERT INTO spent VALUES ('OLDOPERATION/1','OLDOPERATION',1,'http_request',X'7B7D',X'02','r-1','agent','s-1',3,0,X'0000000000000000000000000000000000000000000000000000000000000A0B',1700000061000000000,4000000000000000000,'spent',0,NULL,NULL,NULL,'',0,X'FD2F80397210015682905178474E916B1154E042F2FD1D6192CBCCA3B027BD2A');
+INSERT INTO spent VALUES ('OLDOPERATION/2','OLDOPERATION',2,'http_request',X'7B7D',X'02','r-1','agent','s-1',3,0,X'0000000000000000000000000000000000000000000000000000000000000A0B',1700000061000000000,4000000000000000000,'spent',0,NULL,NULL,NULL,'',0,X'BFE070878A9DC15821BAC3B56F1095B1F2A9A77116F626C3D92B181269DA068A');
+INSERT INTO statement_use VALUES (X'0000000000000000000000000000000000000000000000000000000000000A0B',2,4000000000000000000,X'1133AAF9ECF32BB4BCB869BA7DED76B2DC36C5B9987F33A8B55C9721150E7CB2');
+INSERT INTO control VALUES (1,7,1,X'08F4DA689979FF129D2492D796438ED3B6C3735A7433FC0921908FA45C4C8F81','','',0);
+INSERT INTO seals VALUES ('control',1,2,X'08F4DA689979FF129D2492D796438ED3B6C3735A7433FC0921908FA45C4C8F81',X'A70317C4D4E53FFEA83AAB4B3095C2D71191CD3652FCEDB767F887A02F453992');
+INSERT INTO seals VALUES ('spent',2,3,X'BD0FF0C0FCADC2AEA44B152DB65F271D03FE87B409F344256BF6E4B61A01C3B4',X'056C574D6C6492289E73583EA331180CC11ADFAA1CACF13EC69C3F2F1040D40C');
+INSERT INTO seals VALUES ('statement_use',1,3,X'1133AAF9ECF32BB4BCB869BA7DED76B2DC36C5B9987F33A8B55C9721150E7CB2',X'8A4A5584EDFB187E0B6947F9FBE56C8707B32B000564AABFD2708DE9D6B2AE93');
