@@ -99,6 +99,16 @@ func (s *Source) Lifetime() (from, until time.Time) {
 // Err returns why the files as they are now, or what the Workload API sent last, could not be taken up, or nil.
 func (s *Source) Err() error { return s.issued.Reload() }
 
+// Ending returns when the certificate in use ends, as an error, once that is near: nothing newer came in its place. Near is as in the alert
+// DurwardCertificateExpiring.
+func (s *Source) Ending() error {
+	from, until := s.Lifetime()
+	if time.Until(until) >= min(4*time.Hour, until.Sub(from)/6) {
+		return nil
+	}
+	return fmt.Errorf("no newer certificate came, and this one ends at %s", until.UTC().Format(time.RFC3339))
+}
+
 // Revoked reports whether the trust folder no longer lets the identity in.
 func (s *Source) Revoked(id ID) bool { return s.roots.Current().Revoked(id.String()) }
 

@@ -362,6 +362,31 @@ func TestNotAfterIsOfTheFiles(t *testing.T) {
 	}
 }
 
+// TestEnding: a certificate in whose place nothing newer came says so before it ends, and no longer once something came.
+func TestEnding(t *testing.T) {
+	kit := platformtest.New(t)
+	files := kit.Files(gateway, "main")
+	s, err := identity.Open(files, kit.Trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		life time.Duration
+		ends bool
+	}{{10 * time.Second, true}, {time.Hour, false}} {
+		cert, key, err := kit.CA.Issue(s.ID(), tc.life)
+		if err == nil {
+			err = pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Ending(); (err != nil) != tc.ends {
+			t.Errorf("of a certificate that lives for %s it says %v", tc.life, err)
+		}
+	}
+}
+
 func ends(s *identity.Source) time.Time {
 	_, until := s.Lifetime()
 	return until

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -235,7 +236,7 @@ func NoCoreDumps() error {
 }
 
 // OpenIdentity opens the trust folder and the certificate that a configuration names, and says in the log, until ctx ends,
-// when a change of either could not be taken up, or the Workload API does not answer. There is no way to start without them. The caller calls closeAll when
+// when a change of either could not be taken up, the Workload API does not answer, or the certificate ends soon. There is no way to start without them. The caller calls closeAll when
 // nothing uses them any more.
 func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (roots *trust.Folder, self *identity.Source, closeAll func(), err error) {
 	roots, err = trust.OpenGuarded(c.TrustDir, c.Gateway)
@@ -247,8 +248,13 @@ func OpenIdentity(ctx context.Context, logger *slog.Logger, c *config.Common) (r
 		return nil, nil, nil, err
 	}
 	Watch(ctx, logger, "trust folder", roots.Err)
-	Watch(ctx, logger, "certificate", self.Err)
+	WatchCertificate(ctx, logger, self)
 	return roots, self, roots.Close, nil
+}
+
+// WatchCertificate says in the log, until ctx ends, why a newer certificate could not be taken up, and when the one in use ends soon.
+func WatchCertificate(ctx context.Context, logger *slog.Logger, self *identity.Source) {
+	Watch(ctx, logger, "certificate", func() error { return cmp.Or(self.Err(), self.Ending()) })
 }
 
 // Dial begins to connect to a peer that a configuration names, which may be several processes, and does not wait until that is done.

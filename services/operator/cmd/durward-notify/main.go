@@ -98,6 +98,7 @@ func serve(ctx context.Context, cfg *notify.Config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	process.WatchCertificate(ctx, slog.New(slog.NewTextHandler(out, nil)), self)
 	conn, err := process.Dial(self, cfg.Vault, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err

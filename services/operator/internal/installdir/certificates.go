@@ -65,18 +65,24 @@ func (h Home) Certificates() []Certificate {
 	}
 	if alone, missed := missing(h.Config("vault")); err == nil && missed == nil && alone {
 		roles, operators = roles[len(roles)-1:], cfg.TLS.Certificate
-	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none && WorkloadAPI(h.Config("notify")) == "" {
+	} else if none, err := missing(h.TLS(notifier, "")); err == nil && !none && h.workloadAPI(notifier) == "" {
 		roles = append(roles, notifier)
 	}
 	if len(roles) > 1 {
 		roles = slices.Concat(roles[:len(roles)-1], added, roles[len(roles)-1:])
 	}
+	if h.workloadAPI(notifier) != "" {
+		roles = append(roles, notifier)
+	}
 	var out []Certificate
 	for _, role := range roles {
-		if api := WorkloadAPI(h.Config(role)); api != "" {
-			if role == "operator" {
-				out = append(out, ownSupply(cfg))
-			} else {
+		if api := h.workloadAPI(role); api != "" {
+			switch role {
+			case "operator":
+				out = append(out, ownSupply(role, optionsv1.Role_ROLE_OPERATOR, cfg.TLS, cfg.TrustDir))
+			case notifier:
+				out = append(out, ownSupply(role, optionsv1.Role_ROLE_NOTIFIER, config.OwnTLS{WorkloadAPI: api}, cfg.TrustDir))
+			default:
 				out = append(out, Supplied(role, api, cfg.Health.Of(role)))
 			}
 			continue
@@ -106,6 +112,14 @@ func (h Home) Certificates() []Certificate {
 	return out
 }
 
+// workloadAPI is WorkloadAPI of a role's configuration in this home.
+func (h Home) workloadAPI(role string) string {
+	if role == notifier {
+		role = "notify"
+	}
+	return WorkloadAPI(h.Config(role))
+}
+
 // WorkloadAPI returns where a process has its certificate from, by its configuration file; "": not from a Workload API.
 func WorkloadAPI(file string) string {
 	var cfg struct{ TLS config.OwnTLS }
@@ -133,16 +147,16 @@ func Supplied(role, api, address string) Certificate {
 	return c
 }
 
-// ownSupply is the certificate that this program itself has from a Workload API.
-func ownSupply(cfg Config) Certificate {
-	c := Certificate{Role: "operator"}
+// ownSupply is a certificate that a Workload API supplies to programs of this Unix user: this one, and the operator's notifier.
+func ownSupply(name string, role optionsv1.Role, tls config.OwnTLS, trustDir string) Certificate {
+	c := Certificate{Role: name}
 	ctx, stop := context.WithTimeout(context.Background(), supplyPatience)
 	defer stop()
-	roots, err := trust.Open(cfg.TrustDir)
+	roots, err := trust.Open(trustDir)
 	if err == nil {
 		defer roots.Close()
 		var self *identity.Source
-		if self, err = rpc.OpenIdentity(ctx, cfg.TLS, optionsv1.Role_ROLE_OPERATOR, roots); err == nil {
+		if self, err = rpc.OpenIdentity(ctx, tls, role, roots); err == nil {
 			c.Identity = self.ID().String()
 			c.NotBefore, c.NotAfter = self.Lifetime()
 			c.NotBefore, c.NotAfter = c.NotBefore.UTC(), c.NotAfter.UTC()
@@ -169,7 +183,7 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 		if err != nil {
 			return renewed, err
 		}
-		if WorkloadAPI(h.Config(c.Role)) != "" || !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
+		if h.workloadAPI(c.Role) != "" || !all && c.Problem == "" && c.Identity == id.String() && now.Before(halfLife(c)) {
 			continue
 		}
 		if err := h.issue(ca, c.Role, id); err != nil {

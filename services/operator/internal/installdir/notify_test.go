@@ -1,13 +1,17 @@
 package installdir
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"durward.internal/services/operator/internal/notify"
 	"durward.internal/services/platform/pki"
+	"durward.internal/services/platform/platformtest"
 )
 
 // TestInitNotify: what is written is what durward-notify takes, and it never dials this installation; the certificate is made where the
@@ -63,5 +67,30 @@ func TestInitNotify(t *testing.T) {
 	}
 	if _, err := os.Stat(installed.TLS(notifier, "")); err == nil {
 		t.Error("a certificate is issued by nobody")
+	}
+}
+
+// TestNotifierOfAWorkloadAPI: its certificate is among the others, as the operator's user gets it, and nobody renews it.
+func TestNotifierOfAWorkloadAPI(t *testing.T) {
+	h := Home{Dir: filepath.Join(t.TempDir(), "home")}
+	if _, err := h.Init(Options{Development: true, Operator: "alice", BasePort: 8430}); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := pki.Load(h.PKI())
+	must(t, err)
+	id, err := ProcessIdentity(notifier, "alice")
+	must(t, err)
+	certificate, key, err := ca.Issue(id, 0)
+	must(t, err)
+	api := platformtest.NewWorkloadAPI(t)
+	api.Send(id.String(), certificate, key)
+	must(t, os.WriteFile(h.Config("notify"), fmt.Appendf(nil, "tls: {workload_api: %q}\n", api.Address()), 0o600))
+	all := h.Certificates()
+	if c := all[len(all)-1]; c.Role != notifier || c.Identity != id.String() || c.Problem != "" || c.NotAfter.IsZero() {
+		t.Errorf("%+v", c)
+	}
+	renewed, err := h.RenewCertificates("alice", time.Now(), true)
+	if err != nil || slices.Contains(renewed, notifier) {
+		t.Errorf("renewed %v, %v", renewed, err)
 	}
 }
