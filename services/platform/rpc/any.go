@@ -193,8 +193,9 @@ func (a *Any) moved(at uint64, err error) error {
 }
 
 // elsewhere reports whether another process might do what this one did not. A field says what was wrong with the call, or that
-// this process goes on with other calls.
+// this process goes on with other calls. A deadline ends at both ends at once: whose word of it is first is chance.
 func elsewhere(err error) bool {
 	f := fault.From(err)
-	return f.Code == callv1.Code_CODE_UNAVAILABLE || f.Code == callv1.Code_CODE_AUDIT_UNAVAILABLE && f.Field == ""
+	return f.Code == callv1.Code_CODE_UNAVAILABLE ||
+		f.Field == "" && (f.Code == callv1.Code_CODE_AUDIT_UNAVAILABLE || f.Code == callv1.Code_CODE_TIMEOUT)
 }

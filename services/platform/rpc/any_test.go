@@ -89,12 +89,13 @@ func TestAny(t *testing.T) {
 		fail  error
 		moves bool
 	}{
-		"it can do its work":     {nil, false},
-		"it stands by":           {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads"), true},
-		"it does not answer":     {context.DeadlineExceeded, true},
-		"its disk is full":       {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "full", fault.WithField(reserve.Field)), false},
-		"the call is refused":    {fault.New(callv1.Code_CODE_CONFLICT, "a sequence is taken"), false},
-		"the caller may not ask": {fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed), false},
+		"it can do its work":      {nil, false},
+		"it stands by":            {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads"), true},
+		"it does not answer":      {context.DeadlineExceeded, true},
+		"its time was over first": {fault.New(callv1.Code_CODE_TIMEOUT, "the call took too long"), true},
+		"its disk is full":        {fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "full", fault.WithField(reserve.Field)), false},
+		"the call is refused":     {fault.New(callv1.Code_CODE_CONFLICT, "a sequence is taken"), false},
+		"the caller may not ask":  {fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(audit, "main"), Deadline: 500 * time.Millisecond}, addresses[1:])
