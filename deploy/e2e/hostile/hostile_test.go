@@ -279,6 +279,9 @@ type job struct {
 	text    string
 }
 
+// ownMarks stand in our own instructions to models, and mutants of the corpora's can be a part of them.
+const ownMarks = "(<fetched_content>, <memory_context>)"
+
 // run is one storm.
 type run struct {
 	g         gateway
@@ -399,6 +402,9 @@ func (r *run) note(s *surface, j job, a answer) {
 		}
 	}
 	if repeatedURI.MatchString(sent) && (strings.Contains(a.outcome, "NOT_FOUND") || a.outcome == "result") || repeatedRevision.MatchString(sent) && strings.Contains(a.outcome, "-32022") {
+		delete(found, echoes)
+	}
+	if strings.Contains(ownMarks, sent) {
 		delete(found, echoes)
 	}
 	if len(found) == 0 {
