@@ -108,11 +108,14 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 // Close gives the lock back.
 func (l *Log) Close() error { return l.lock.Close() }
 
-func lockFolder(ctx context.Context, dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("operator state: %w", err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+func lockFolder(ctx context.Context, dir string) (f *os.File, err error) {
+	err = asOwner(dir, func() error {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		f, err = os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("operator state: %w", err)
 	}

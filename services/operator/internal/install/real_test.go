@@ -74,6 +74,7 @@ func TestRealLayout(t *testing.T) {
 		{"a backup by the timer's unit", (*installed).backup},
 		{"a machine that was off for days", (*installed).reboot},
 		{"egress", (*installed).egress},
+		{"a backup put back", (*installed).restored},
 		{"a witness and the relay", (*installed).relayed},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
@@ -786,8 +787,9 @@ func (h *installed) backup() {
 	}
 }
 
-// reboot starts everything as a machine does whose certificates have ended while it was off: /run is empty.
-func (h *installed) reboot() {
+// stop stops every process.
+func (h *installed) stop() {
+	h.Helper()
 	h.root("systemctl", "stop", "durward.target")
 	h.eventually("everything has stopped", func() error {
 		for _, role := range roles {
@@ -797,6 +799,43 @@ func (h *installed) reboot() {
 		}
 		return nil
 	})
+}
+
+// restored has root put a backup back, whose parts are then their processes' own: halted until a human resumes, and working afterwards.
+func (h *installed) restored() {
+	h.root("systemctl", "start", "durward-backup.service")
+	made, err := filepath.Glob("/var/lib/durward-backups/durward-*.backup")
+	h.must(err)
+	h.stop()
+	if out, code := h.as("root", []string{"SUDO_USER=alice", "SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "restore", made[len(made)-1], "--key", "/root/backup.key", "--yes"); code != 0 {
+		h.Fatalf("restore ended with %d:\n%s", code, out)
+	}
+	h.root("systemctl", "start", "durward.target")
+	for _, role := range []string{"audit", "vault"} {
+		if out := h.root("find", "/var/lib/durward/"+role, "!", "-user", "durward-"+role); out != "" {
+			h.Errorf("not the %s's own: %s", role, out)
+		}
+	}
+	status := func() string { out, _ := h.as("alice", nil, "durward", "status"); return out }
+	h.eventually("it is halted", func() error {
+		if out := status(); !strings.Contains(strings.ToLower(out), "halted") {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	if out, code := h.as("alice", []string{"SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "resume", "--yes"); code != 0 {
+		h.Fatalf("resume ended with %d:\n%s", code, out)
+	}
+	_, _ = h.as("root", nil, "pkill", "-u", "svc") // it need not run
+	h.startApproved("demo-chat")
+	if out, code := h.as("alice", nil, "durward", "audit", "verify"); code != 0 {
+		h.Errorf("verify ended with %d:\n%s", code, out)
+	}
+}
+
+// reboot starts everything as a machine does whose certificates have ended while it was off: /run is empty.
+func (h *installed) reboot() {
+	h.stop()
 	ca, err := pki.Load("/etc/durward/pki")
 	h.must(err)
 	for _, dir := range []string{"audit", "vault", "executor", "gateway", "operators/alice"} {
