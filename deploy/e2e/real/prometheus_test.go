@@ -3,7 +3,6 @@
 package real
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,20 +87,8 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", h.Port(0))
-	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file=prometheus.yaml", "--storage.tsdb.path=data", "--web.listen-address="+address, "--log.level=warn")
-	cmd.Dir = dir
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
-		if t.Failed() {
-			t.Logf("Prometheus said:\n%s", said.String())
-		}
-	})
+	begin(t, h, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--log.level=warn")
 	type rule struct {
 		Name, Health, LastError, State string
 		LastEvaluation                 time.Time

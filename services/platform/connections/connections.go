@@ -121,11 +121,16 @@ func Report(format string, rows []Connection, o Options) (any, error) {
 	}
 }
 
+// Reached reports whether somebody was spoken to.
+func (c Connection) Reached() bool {
+	return c.Verdict == Answered || c.Verdict == Open || c.Verdict == Ended
+}
+
 // policy is a Content-Security-Policy.
 func policy(rows []Connection) string {
 	var origins []string
 	for _, c := range rows {
-		if slices.Contains([]string{Answered, Open, Ended}, c.Verdict) && c.Origin != "" {
+		if c.Reached() && c.Origin != "" {
 			origins = append(origins, c.Origin)
 			if c.Redirected != "" {
 				origins = append(origins, c.Redirected)

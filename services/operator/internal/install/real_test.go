@@ -816,9 +816,8 @@ func (h *installed) restored() {
 			h.Errorf("not the %s's own: %s", role, out)
 		}
 	}
-	status := func() string { out, _ := h.as("alice", nil, "durward", "status"); return out }
 	h.eventually("it is halted", func() error {
-		if out := status(); !strings.Contains(strings.ToLower(out), "halted") {
+		if out, _ := h.as("alice", nil, "durward", "status"); !strings.Contains(strings.ToLower(out), "halted") {
 			return fmt.Errorf("%s", out)
 		}
 		return nil

@@ -151,7 +151,7 @@ func (a *app) showLog(rows []connections.Connection) error {
 		a.Out.Table([]string{"INDEX", "TIME", "WHO", "TOOL", "TO", "ADDRESS", "SENT", "RECEIVED", "STATUS", "VERDICT", "RULE"},
 			output.Each(rows, func(c connections.Connection) []string {
 				verdict := a.Out.Red(c.Verdict)
-				if slices.Contains([]string{connections.Answered, connections.Open, connections.Ended}, c.Verdict) {
+				if c.Reached() {
 					verdict = a.Out.Green(c.Verdict)
 				}
 				to := c.Destination
