@@ -177,6 +177,35 @@ func TestBackup(t *testing.T) {
 		t.Errorf("verify:\n%s", out)
 	}
 	mutate(t, h, h.Connect(h.AddClient("newcomer")), "start_service")
+	added(t, h)
+}
+
+// added is egress beside a restored installation: it begins at the first epoch, and takes up the others' when a human resumes.
+func added(t *testing.T, h *harness.Host) {
+	t.Helper()
+	h.Durward("up", "--prepare", "--development", "--egress")
+	w := newWeb(t)
+	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: [\""+w.address()+"\"]\n", 1))
+	h.WriteFile("config/security/domains.yaml", "allow: [\""+w.address()+"\"]\n")
+	for _, role := range []string{harness.Gateway, harness.Vault} {
+		h.Process(role).Stop()
+	}
+	for _, role := range []string{harness.Vault, harness.Egress, harness.Gateway} {
+		h.StartProcess(role)
+	}
+	page := map[string]any{"url": w.URL + "/guide"}
+	agent := h.Connect(h.AddClient("reader"))
+	if e := agent.Ask("fetch_url", page); e.Status != "denied" || w.asked.Load() != 0 {
+		t.Errorf("before a human resumed: %s, and %d requests", e.Raw, w.asked.Load())
+	}
+	if out := h.Durward("status"); !strings.Contains(out, "egress REFUSES EVERY CALL: it is at epoch 1,") || !strings.Contains(out, "durward resume") {
+		t.Errorf("status says\n%s", out)
+	}
+	h.Durward("resume", "--yes")
+	if out := h.Durward("status"); strings.Contains(out, "REFUSES") {
+		t.Errorf("status says\n%s", out)
+	}
+	soon(t, "ok", func() harness.Envelope { return h.Connect(h.AddClient("later")).Ask("fetch_url", page) })
 }
 
 // TestSupportBundle: the list comes before the file; nothing in it names the operator, and no secret of the installation is there.

@@ -34,6 +34,13 @@ const (
 // its numbers are JSON's, which end at 2^53-1.
 const MaxEpoch = 1<<53 - 2
 
+// maxEpochStep bounds how far anybody but a human's statement may raise a process's epoch at once: whoever could raise it to the end
+// would leave no epoch for a resume to name.
+const maxEpochStep = 1_000_000
+
+// EpochWithin is the highest epoch that a process at epoch now takes up without a human's statement.
+func EpochWithin(now uint64) uint64 { return min(now+maxEpochStep, MaxEpoch) }
+
 // maxRequestID bounds the request id that a grant carries, in bytes.
 const maxRequestID = 64
 

@@ -26,8 +26,8 @@ func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error
 	if epoch <= now {
 		return nil
 	}
-	if epoch > epochWithin(now) {
-		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("the epoch is out of bounds"))
+	if epoch > grant.EpochWithin(now) {
+		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("epoch %d is too far above %d here to be taken up without a human: durward resume, where this process was added after a restore", epoch, now))
 	}
 	_, err := a.change(ctx, func(now Control) (Control, error) {
 		now.Epoch = max(now.Epoch, epoch)
@@ -57,15 +57,8 @@ func (a *Authority) change(ctx context.Context, next func(Control) (Control, err
 	return after, nil
 }
 
-// maxEpochStep bounds how far anybody but a human's statement may raise the epoch at once: whoever could raise it to the end
-// would leave no epoch for a resume to name.
-const maxEpochStep = 1_000_000
-
-// epochWithin is the highest epoch that may follow now.
-func epochWithin(now uint64) uint64 { return min(now+maxEpochStep, grant.MaxEpoch) }
-
 // Halt stops every further change here, durably, and raises the epoch to at least one more than it was and, within
-// maxEpochStep, to atLeast. It waits for no other process: the fact is spooled for audit, and
+// grant.EpochWithin, to atLeast. It waits for no other process: the fact is spooled for audit, and
 // what the state is follows. What runs keeps running; an effect
 // that is beginning has begun when Halt returns, and none begins afterwards. An error says that the halt is not durable; it is
 // in force all the same.
@@ -73,7 +66,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	a.controlMu.Lock()
 	now := a.Control()
 	after := Control{
-		Epoch: max(now.Epoch+1, min(atLeast, epochWithin(now.Epoch))), Halted: true,
+		Epoch: max(now.Epoch+1, min(atLeast, grant.EpochWithin(now.Epoch))), Halted: true,
 		Reason: clean.Line(reason, 500), By: a.haltedBy(ctx), At: a.cfg.Now(),
 	}
 	// In force at once: a disk that is slow or refuses is no reason to go on.

@@ -71,6 +71,33 @@ func TestWhatDoesNotEndAHalt(t *testing.T) {
 	}
 }
 
+// A sink that is new beside restored processes is a million epochs behind. It believes that of no vault, false or not, until a human's
+// statement says it: from then on it goes along.
+func TestASinkAddedAfterARestore(t *testing.T) {
+	s := newStand(t)
+	const restored = 1_000_003
+	granted := func(epoch uint64) *paper {
+		p := s.approved("start_service", startAlpha())
+		p.grant.Epoch, p.statement.Epoch = epoch, epoch
+		return p
+	}
+	for _, epoch := range []uint64{restored, grant.EpochWithin(1) + 1, grant.MaxEpoch} {
+		s.refused(s.call(granted(epoch), startAlpha()), callv1.Code_CODE_DENIED, "durward resume")
+	}
+	if now := s.Control(); now.Epoch != 1 || s.effects != 0 {
+		t.Fatalf("unasked: %v, %d effects", now, s.effects)
+	}
+	if _, err := s.Halt(t.Context(), "resume", restored); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.resume(s.resumption(restored + 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.call(granted(restored+1), startAlpha()); err != nil || s.effects != 1 {
+		t.Errorf("resumed: %v, %d effects", err, s.effects)
+	}
+}
+
 // meanwhile is a Recorder during which something happens once.
 type meanwhile struct {
 	*notebook

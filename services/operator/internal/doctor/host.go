@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/security"
 )
@@ -91,8 +92,24 @@ func WhyHalted(s Halted) string {
 	return out
 }
 
+// FarBehind says that a sink's epoch is so far below the vault's that it refuses every call; "" where it is not, or either is not known.
+func FarBehind(vault, sink uint64) string {
+	if sink == 0 || vault <= grant.EpochWithin(sink) {
+		return ""
+	}
+	return fmt.Sprintf("at epoch %d, and the vault is at %d, which it takes up on a human's signature alone", sink, vault)
+}
+
 func halted(_ context.Context, cfg Config) []Finding {
 	var out []Finding
+	for _, s := range []struct {
+		role  string
+		epoch uint64
+	}{{"executor", cfg.Host.Status.GetEpoch()}, {"egress process", cfg.Host.Egress.GetEpoch()}} {
+		if behind := FarBehind(cfg.Host.Vault.GetEpoch(), s.epoch); behind != "" {
+			out = append(out, Finding{Warning, "epoch", "the " + s.role + " refuses every call: it is " + behind, "Where it was added after a restore: durward resume. Else find out why."})
+		}
+	}
 	for _, s := range []struct {
 		role   string
 		status Halted

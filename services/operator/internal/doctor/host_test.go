@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,21 @@ func TestWhyHalted(t *testing.T) {
 	}
 	found := halted(t.Context(), Config{Host: Host{Vault: &vaultv1.GetStatusResponse{Halted: true, HaltedReason: "x"}}})
 	if len(found) != 1 || found[0].Level != Warning || found[0].Text != "the vault is halted: x" {
+		t.Errorf("doctor finds %v", found)
+	}
+}
+
+// A sink is far behind where it was added after a restore; one that is a little behind follows, and one that does not answer says nothing.
+func TestASinkFarBehind(t *testing.T) {
+	for epochs, want := range map[[2]uint64]bool{{1_000_003, 1}: true, {1_000_001, 1}: false, {0, 1}: false, {1_000_003, 0}: false, {1, 1_000_003}: false} {
+		if got := FarBehind(epochs[0], epochs[1]); (got != "") != want {
+			t.Errorf("the vault's and its: %d: %q", epochs, got)
+		}
+	}
+	found := halted(t.Context(), Config{Host: Host{
+		Vault: &vaultv1.GetStatusResponse{Epoch: 1_000_003}, Status: &executorv1.GetStatusResponse{Epoch: 1_000_003}, Egress: &egressv1.GetStatusResponse{Epoch: 1},
+	}})
+	if len(found) != 1 || found[0].Level != Warning || !strings.Contains(found[0].Text, "the egress process refuses every call") || !strings.Contains(found[0].Do, "durward resume") {
 		t.Errorf("doctor finds %v", found)
 	}
 }

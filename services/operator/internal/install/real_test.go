@@ -73,8 +73,8 @@ func TestRealLayout(t *testing.T) {
 		{"renewal", (*installed).renewal},
 		{"a backup by the timer's unit", (*installed).backup},
 		{"a machine that was off for days", (*installed).reboot},
-		{"egress", (*installed).egress},
 		{"a backup put back", (*installed).restored},
+		{"egress", (*installed).egress},
 		{"a witness and the relay", (*installed).relayed},
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
@@ -875,7 +875,7 @@ func (h *installed) mtime(path string) int64 {
 	return info.ModTime().UnixNano()
 }
 
-// egress adds the process that reaches other hosts, as its user and by its unit, and takes it away again.
+// egress adds the process that reaches other hosts to a restored host, as its user and by its unit, and takes it away again.
 func (h *installed) egress() {
 	out, code := h.install("--apply", "--egress")
 	if code != 0 || !strings.Contains(out, "executor, egress and gateway are well") {
@@ -905,8 +905,11 @@ func (h *installed) egress() {
 			h.Errorf("egress test %s: %d, %s", url, code, out)
 		}
 	}
-	if out, code := h.as("alice", nil, "durward", "status"); code != 0 || !strings.Contains(out, "egress") {
+	if out, code := h.as("alice", nil, "durward", "status"); code != 0 || !strings.Contains(out, "egress REFUSES EVERY CALL: it is at epoch 1,") {
 		h.Errorf("durward status: %d, %s", code, out)
+	}
+	if out, code := h.as("alice", []string{"SSH_AUTH_SOCK=/home/alice/.ssh/agent"}, "durward", "resume", "--yes"); code != 0 || !strings.Contains(out, "egress") {
+		h.Fatalf("resume ended with %d:\n%s", code, out)
 	}
 	if out, code := h.as("mallory", nil, "durward", "egress", "test", "https://docs.example/"); code == 0 {
 		h.Errorf("somebody else asks egress: %s", out)

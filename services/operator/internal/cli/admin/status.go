@@ -265,6 +265,14 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	if d.vault.GetHalted() || d.executor.GetHalted() || d.egress.GetHalted() {
 		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
 	}
+	for _, p := range []struct {
+		role  string
+		epoch uint64
+	}{{"executor", d.executor.GetEpoch()}, {"egress", d.egress.GetEpoch()}} {
+		if behind := doctor.FarBehind(d.vault.GetEpoch(), p.epoch); behind != "" {
+			a.Out.Printf("%s\n", a.Out.Red(p.role+" REFUSES EVERY CALL: it is "+behind+". Where it was added after a restore: durward resume"))
+		}
+	}
 	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, output.Each(processes, func(p processStatus) []string {
 		word := a.Out.Red(p.Health)
 		if p.Health == "ok" {

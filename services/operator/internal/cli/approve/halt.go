@@ -13,6 +13,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/doctor"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/identity"
 )
@@ -121,7 +122,8 @@ func (a *app) resumeCommand() *cobra.Command {
 		Use:   "resume",
 		Short: "End a halt, with your signature",
 		Long: `Ends a panic. You sign one statement that begins a new epoch in the executor and the vault; what was asked for
-or granted before stays void, and agents ask again.`,
+or granted before stays void, and agents ask again. The same ends what a process that was added after a restore refuses: its
+epoch is the first one, too far below the others' to be raised by anybody but you.`,
 		Example: "  durward resume",
 		RunE:    a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error { return a.wake(ctx, s, *how) }),
 	}
@@ -138,13 +140,18 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	epoch, something := vault.GetEpoch(), vault.GetHalted()
 	halted := map[string]bool{}
 	var names []string
+	var about []approval.Line
 	for _, sink := range s.Sinks {
 		stands, own, err := sink.Control(ctx)
 		if err != nil {
 			return err
 		}
-		// A sink that is behind takes up the vault's epoch with the next grant; one that is ahead refuses all of them.
-		halted[sink.Name], something, epoch = stands, something || stands || own > vault.GetEpoch(), max(epoch, own)
+		// A sink that is behind takes up the vault's epoch with the next grant; one that is ahead, or far behind, refuses all of them.
+		behind := doctor.FarBehind(vault.GetEpoch(), own)
+		if behind != "" {
+			about = append(about, approval.Line{Kind: approval.Danger, Text: "  the " + sink.Name + " is " + behind + ": sign where it was added after a restore; else the vault is false"})
+		}
+		halted[sink.Name], something, epoch = stands, something || stands || behind != "" || own > vault.GetEpoch(), max(epoch, own)
 		names = append(names, sink.Name)
 	}
 	if !something {
@@ -178,6 +185,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 	}
 	// One statement for all: each takes it once, for itself.
 	document := approval.DocumentOf(signer.Resume(identity.Everyone(vaultID.TrustDomain()), epoch), nil)
+	document.About = about
 	signed, err := a.AskAndSign(ctx, s, "Sign and resume the "+strings.Join(names, ", ")+" and the vault?", how, document)
 	if err != nil {
 		return err

@@ -134,6 +134,48 @@ func TestEverySignatureIsShownFirst(t *testing.T) {
 	}
 }
 
+// awake is a vault that nobody halted; it takes a halt.
+type awake struct{ vaultv1.ControlServiceClient }
+
+func (awake) GetStatus(context.Context, *vaultv1.GetStatusRequest, ...grpc.CallOption) (*vaultv1.GetStatusResponse, error) {
+	return &vaultv1.GetStatusResponse{Epoch: 1_000_003}, nil
+}
+
+func (awake) Halt(context.Context, *vaultv1.HaltRequest, ...grpc.CallOption) (*vaultv1.HaltResponse, error) {
+	return &vaultv1.HaltResponse{Epoch: 1_000_004}, nil
+}
+
+// takesHalts is a sink that takes one.
+type takesHalts struct {
+	executorv1.ControlServiceClient
+}
+
+func (takesHalts) Halt(context.Context, *executorv1.HaltRequest, ...grpc.CallOption) (*executorv1.HaltResponse, error) {
+	return &executorv1.HaltResponse{Epoch: 1_000_001}, nil
+}
+
+// TestResumeTakesUpWhatIsFarBehind: nothing is halted, and yet there is something to sign where a sink is a restore behind, and it says
+// why; a sink that the next grant brings up to date is no such thing.
+func TestResumeTakesUpWhatIsFarBehind(t *testing.T) {
+	for own, asks := range map[uint64]bool{1: true, 3: false, 1_000_003: false} {
+		s := &cli.Session{
+			Peers: &peers.Peers{Vault: peers.Vault{Control: awake{}}, Sinks: []peers.Sink{{
+				SinkControl: takesHalts{}, Name: "egress", Control: func(context.Context) (bool, uint64, error) { return false, own, nil },
+			}}},
+			Config: installdir.Config{Operator: "alice", Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+		}
+		core, out, _ := clitest.Printing(false)
+		err := (&app{core}).wake(t.Context(), s, cli.Asking{})
+		var p *cli.Problem
+		switch said := out.String(); {
+		case !asks && (err != nil || said != "Nothing is halted.\n"):
+			t.Errorf("at epoch %d: %v\n%s", own, err, said)
+		case asks && (!errors.As(err, &p) || p.Code != cli.ExitDenied || !strings.Contains(said, "the egress is at epoch 1, and the vault is at 1000003") || !strings.Contains(said, "epoch 1000005 begins")):
+			t.Errorf("at epoch %d, without a terminal: %v\n%s", own, err, said)
+		}
+	}
+}
+
 // noStanding is a vault that tells of no session.
 type noStanding struct{ vaultv1.StandingServiceClient }
 
