@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func Open(ctx context.Context, cfg Config) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := Migrate(ctx, goose.DialectSQLite3, db, cfg.Migrations, cfg.Service); err != nil {
+	if err := Migrate(ctx, goose.DialectSQLite3, db, cfg.Migrations, cfg.Service, Newest); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s database %s: %w", cfg.Service, cfg.Path, unopened(err)), db.Close())
 	}
 	return db, nil
@@ -189,9 +190,12 @@ func dsn(path string, options url.Values) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: options.Encode()}).String()
 }
 
-// Migrate brings a database of any engine to the newest schema of migrations, which hold goose's SQL at their root. A schema
-// that is newer than that: ErrNewerSchema.
-func Migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string) error {
+// Newest is the newest schema that there is, for Migrate.
+const Newest = math.MaxInt64
+
+// Migrate brings a database of any engine to the schema of that number; migrations hold goose's SQL at their root. One that has a newer
+// schema stays as it is; newer than all of them: ErrNewerSchema.
+func Migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string, schema int64) error {
 	provider, err := goose.NewProvider(dialect, db, migrations, goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger()))
 	if err != nil {
 		return fmt.Errorf("migrations: %w", err)
@@ -203,7 +207,7 @@ func Migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations 
 	if current > known {
 		return fmt.Errorf("%w of %s: schema %d, and this program knows up to %d", ErrNewerSchema, service, current, known)
 	}
-	if _, err := provider.Up(ctx); err != nil {
+	if _, err := provider.UpTo(ctx, schema); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil

@@ -83,7 +83,7 @@ func (s *Seals) open(ctx context.Context, cfg Config, tables []string) error {
 			return err
 		}
 	}
-	if err := Migrate(ctx, goose.DialectSQLite3, s.db, cfg.Migrations, cfg.Service); err != nil {
+	if err := Migrate(ctx, goose.DialectSQLite3, s.db, cfg.Migrations, cfg.Service, Newest); err != nil {
 		return err
 	}
 	if s.tables, err = s.schema(ctx, tables); err != nil {

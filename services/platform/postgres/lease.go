@@ -145,8 +145,8 @@ func (l *Lease) Lasts() bool {
 	return l.epoch.Load() != 0 && heard != nil && time.Since(*heard) < LeaseTime
 }
 
-// Migrate brings the schema up to date: one process at a time, for as long as it takes.
-func (d *Database) Migrate(ctx context.Context, migrations fs.FS) error {
+// Migrate brings the schema up to that number, as database.Migrate has it: one process at a time, for as long as it takes.
+func (d *Database) Migrate(ctx context.Context, migrations fs.FS, schema int64) error {
 	alone, err := d.Alone(ctx)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (d *Database) Migrate(ctx context.Context, migrations fs.FS) error {
 		return err
 	}
 	db := stdlib.OpenDB(*alone.Config())
-	return errors.Join(database.Migrate(ctx, goose.DialectPostgres, db, migrations, d.service), db.Close())
+	return errors.Join(database.Migrate(ctx, goose.DialectPostgres, db, migrations, d.service, schema), db.Close())
 }
 
 // Alone connects for what may take long: nothing limits its time. The caller closes it.

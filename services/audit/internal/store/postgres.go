@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/protobuf/proto"
 
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/postgres"
 )
 
@@ -39,7 +40,7 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	if err := db.Migrate(ctx, schema); err != nil {
+	if err := db.Migrate(ctx, schema, database.Newest); err != nil {
 		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}

@@ -58,7 +58,7 @@ func TestFirstPostgresState(t *testing.T) {
 	s := server.Start(t)
 	db, err := postgres.Open(t.Context(), settings(s), "audit", slog.New(slog.DiscardHandler))
 	if err == nil {
-		err = db.Migrate(t.Context(), os.DirFS("testdata/first/postgres"))
+		err = db.Migrate(t.Context(), os.DirFS("testdata/first/postgres"), database.Newest)
 		db.Pool.Close()
 	}
 	if err != nil {

@@ -35,13 +35,17 @@ var (
 // Standby is a database on a PostgreSQL server that several vaults share, of which one leads and the others stand by. A vault that
 // stands by reads nothing of it: what it would know would be old when it leads.
 type Standby struct {
-	db    *postgres.Database
-	lease *postgres.Lease
-	dir   string
+	db     *postgres.Database
+	lease  *postgres.Lease
+	dir    string
+	schema fs.FS
 }
 
-// OpenPostgres connects to the server, and brings the schema up to date. The key of the seals is in the state folder, and is one for all
-// vaults of a database.
+// firstSchema has what a lead needs.
+const firstSchema = 1
+
+// OpenPostgres connects to the server, and gives an empty database its first tables. The key of the seals is in the state folder, and is one
+// for all vaults of a database.
 func OpenPostgres(ctx context.Context, s postgres.Settings, stateDir string, logger *slog.Logger) (*Standby, error) {
 	schema, err := fs.Sub(postgresFiles, "migrations/postgres")
 	if err != nil {
@@ -51,14 +55,15 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, stateDir string, log
 	if err != nil {
 		return nil, err
 	}
-	if err := db.Migrate(ctx, schema); err != nil {
+	if err := db.Migrate(ctx, schema, firstSchema); err != nil {
 		db.Pool.Close()
 		return nil, fmt.Errorf("the vault's database: %w", err)
 	}
-	return &Standby{db, db.Lease(), stateDir}, nil
+	return &Standby{db, db.Lease(), stateDir, schema}, nil
 }
 
-// Lead takes the lead, and returns the store that goes with it, whose Close closes the standby too. ErrFollows: another vault leads. ErrClosed: none may.
+// Lead takes the lead, brings the schema up to date, and returns the store that goes with it, whose Close closes the standby too.
+// ErrFollows: another vault leads. ErrClosed: none may.
 func (s *Standby) Lead(ctx context.Context) (*Store, error) {
 	closed, err := s.lease.Lead(ctx)
 	if err == nil && closed != "" {
@@ -68,7 +73,13 @@ func (s *Standby) Lead(ctx context.Context) (*Store, error) {
 		return nil, err
 	}
 	e := &server{Database: s.db, lease: s.lease, dir: s.dir, lost: make(chan struct{})}
-	if err := e.openSeals(ctx); err != nil {
+	// To read every row, and to migrate, may take longer than the server waits for a word.
+	opening, opened := context.WithCancel(ctx)
+	held := make(chan error, 1)
+	go func() { held <- e.hold(opening) }()
+	err = e.openSeals(ctx, func(ctx context.Context) error { return s.db.Migrate(ctx, s.schema, database.Newest) })
+	opened()
+	if err = errors.Join(err, <-held); err != nil {
 		s.lease.Leave()
 		return nil, fmt.Errorf("the vault's database: %w", err)
 	}
@@ -124,7 +135,8 @@ func (p *server) hold(ctx context.Context) error {
 			return fmt.Errorf("%w: a transaction was refused, or its outcome is unknown", ErrFollows)
 		case <-tick.C:
 		}
-		if err := p.lease.Hold(ctx); err != nil && ctx.Err() == nil {
+		// A word that was begun is said: one that is broken off would cost the lead.
+		if err := p.lease.Hold(context.WithoutCancel(ctx)); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%w: %w", ErrFollows, err)
 		}
 	}

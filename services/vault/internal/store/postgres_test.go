@@ -7,9 +7,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +83,7 @@ func TestFirstPostgresState(t *testing.T) {
 	s, dir := installed.Start(t), t.TempDir()
 	db, err := postgres.Open(t.Context(), settings(s), "vault", slog.New(slog.DiscardHandler))
 	must(t, err)
-	must(t, db.Migrate(t.Context(), os.DirFS("testdata/first/postgres")))
+	must(t, db.Migrate(t.Context(), os.DirFS("testdata/first/postgres"), database.Newest))
 	db.Pool.Close()
 	key, err := hex.DecodeString("98beea6e5dd0b2d1cc50bf835a43173048280329fcef45e14a05f27e486254fb")
 	must(t, err)
@@ -95,6 +97,78 @@ func TestFirstPostgresState(t *testing.T) {
 	if len(st.Damage()) == 0 {
 		t.Error("control: a table that lost its row of seals is taken for a new one")
 	}
+}
+
+// second writes a state of the second schema, as the vault of that time did, whose table credentials had two columns more.
+func second(t *testing.T, s *installed.Server, dir string) {
+	t.Helper()
+	ctx := t.Context()
+	migrate(t, s, 2)
+	db, err := postgres.Open(ctx, settings(s), "vault", slog.New(slog.DiscardHandler))
+	must(t, err)
+	now, granted := tables, *credentials
+	defer func() { tables = now }()
+	granted.columns = words("name delivery variable sink services changed_at")
+	tables = slices.DeleteFunc(slices.Clone(now), func(t *table) bool { return t == credentials || t == credentialGrants || t == tokens })
+	tables = append(tables, &granted)
+	e := &server{Database: db, lease: db.Lease(), dir: dir, lost: make(chan struct{})}
+	_, err = e.lease.Lead(ctx)
+	must(t, err)
+	e.key, err = database.MakeSealKey(dir)
+	must(t, err)
+	must(t, e.accept(ctx))
+	must(t, e.within(ctx, func(w writer) error {
+		_, err := w.insert(ctx, &granted, "hf", "file", "HF_TOKEN", "spiffe://d/executor/local", "chat", int64(7))
+		return err
+	}))
+	must(t, e.close())
+}
+
+// TestSecondPostgresState: a state opens undamaged whose sealed columns a migration takes away, because its seals are looked at before; what
+// was changed behind the vault's back, in those columns too, is found all the same. Where a migration ended before the new seals were made
+// nothing tells, and a human decides.
+func TestSecondPostgresState(t *testing.T) {
+	s := installed.Start(t)
+	for name, c := range map[string]struct {
+		schema      int64
+		spoil, want string
+	}{
+		"as it was":       {2, "SELECT 1", ""},
+		"another service": {2, "UPDATE credentials SET services = 'chat other'", "credentials: the row hf was changed"},
+		"no credentials":  {2, "DELETE FROM credentials", "credentials: it has 0 rows of 1"},
+		"broken off":      {database.Newest, "SELECT 1", "credentials: columns of it are gone"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			empty(t, s)
+			second(t, s, dir)
+			s.SQL(t, vaultDB, c.spoil)
+			migrate(t, s, c.schema)
+			st := takeOver(t, standby(t, settings(s), dir))
+			if got := strings.Join(st.Damage(), "; "); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+				t.Fatalf("found %q, want %q", got, c.want)
+			}
+			must(t, st.Accept(t.Context()))
+			if kept, err := st.Credential(t.Context(), "hf"); name == "as it was" && (err != nil || len(kept.Grants) != 1 || !slices.Equal(kept.Grants[0].Services, []string{"chat"})) {
+				t.Errorf("what was granted: %+v, %v", kept, err)
+			}
+			must(t, st.Close())
+			if again := takeOver(t, standby(t, settings(s), dir)); len(again.Damage()) != 0 {
+				t.Errorf("once it is accepted: %q", again.Damage())
+			}
+		})
+	}
+}
+
+// migrate brings the database to a schema.
+func migrate(t *testing.T, s *installed.Server, schema int64) {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), settings(s), "vault", slog.New(slog.DiscardHandler))
+	must(t, err)
+	defer db.Pool.Close()
+	files, err := fs.Sub(postgresFiles, "migrations/postgres")
+	must(t, err)
+	must(t, db.Migrate(t.Context(), files, schema))
 }
 
 // leaders are a vault that led and says nothing, and the one that took over.

@@ -132,10 +132,8 @@ func (s *sealing) total(ctx context.Context) error {
 	return nil
 }
 
-// openSeals finds the key, checks every row, and seals what was not sealed before.
-func (p *server) openSeals(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sealAll)
-	defer cancel()
+// openSeals finds the key, checks every row as the schema was, migrates, and seals what was not sealed before.
+func (p *server) openSeals(ctx context.Context, migrate func(context.Context) error) error {
 	var names string
 	var mark []byte
 	err := p.Pool.QueryRow(ctx, `SELECT columns, seal FROM seals WHERE name = $1`, ofKey).Scan(&names, &mark)
@@ -152,16 +150,19 @@ func (p *server) openSeals(ctx context.Context) error {
 		return fmt.Errorf("its rows are sealed, and this vault has no %s: copy it from the state folder of the vault that led before", path)
 	case isSealed && string(mark) != string(p.ofTables(names)):
 		return fmt.Errorf("its rows are sealed with another key than %s: copy that of the vault that led before", path)
-	case missing:
-		if p.key, err = database.MakeSealKey(p.dir); err != nil {
-			return err
-		}
-		return p.accept(ctx)
-	case !isSealed:
-		p.found = []string{"the database: it was never sealed, and " + database.KeyFile + " says that the state was"}
-		return nil
 	}
-	current, err := p.verify(ctx, cmp.Or(names, sealedFirst))
+	current := false
+	switch {
+	case isSealed:
+		current, err = p.verify(ctx, cmp.Or(names, sealedFirst))
+	case p.key == nil:
+		p.key, err = database.MakeSealKey(p.dir)
+	default:
+		p.found, err = []string{"the database: it was never sealed, and " + database.KeyFile + " says that the state was"}, nil
+	}
+	if err == nil {
+		err = migrate(ctx)
+	}
 	if err == nil && !current && len(p.found) == 0 {
 		err = p.accept(ctx)
 	}
@@ -176,10 +177,16 @@ func (p *server) ofTables(names string) []byte {
 	return p.key.Row(ofKey, names)
 }
 
-// verify finds what does not bear its seal, and reports whether the seals are over the tables and columns that there are now. A table that is
-// not among those that were sealed came later, and is empty.
+// verify finds what does not bear its seal, and reports whether the seals are over the tables and columns that this program has. A table that
+// is not among those that were sealed comes later, or is empty.
 func (p *server) verify(ctx context.Context, names string) (current bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sealAll)
+	defer cancel()
 	all, err := p.totals(ctx)
+	if err != nil {
+		return false, err
+	}
+	there, err := p.columns(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -193,6 +200,13 @@ func (p *server) verify(ctx context.Context, names string) (current bool, err er
 			said = &all[at]
 			current = current && slices.Equal(said.columns, t.columns)
 		}
+		if len(there[t.name]) == 0 && !slices.Contains(words(names), t.name) {
+			continue
+		}
+		if slices.ContainsFunc(said.columns, func(c string) bool { return !slices.Contains(there[t.name], c) }) {
+			p.found = append(p.found, t.name+": columns of it are gone that its seals are over")
+			continue
+		}
 		as := *t
 		as.columns = said.columns
 		has, unsound, err := p.sum(ctx, &as, nil)
@@ -203,6 +217,21 @@ func (p *server) verify(ctx context.Context, names string) (current bool, err er
 	}
 	p.found = database.Named(p.found)
 	return current, nil
+}
+
+// columns are the tables' as they are.
+func (p *server) columns(ctx context.Context) (map[string][]string, error) {
+	rows, err := p.Pool.Query(ctx, `SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()`)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	out := map[string][]string{}
+	var table, column string
+	_, err = pgx.ForEachRow(rows, []any{&table, &column}, func() error {
+		out[table] = append(out[table], column)
+		return nil
+	})
+	return out, unavailable(err)
 }
 
 // sum reads a table and adds its seals up; each is told of each row and its seal. unsound names the rows that do not bear theirs.
