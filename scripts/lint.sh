@@ -37,12 +37,13 @@ for build in weak conformance; do
   step "$build builds"
   go run ./deploy/e2e/cmd/programs -overlay ".cache/$build.overlay" "$build"
   # go vet enters the folder of each package, so a package that is in the overlay alone needs an empty one.
+  mapfile -t folders < <(git ls-files "deploy/e2e/$build/*.go" | sed -nE "s,^deploy/e2e/$build/(overlay/)?((gateway|services)/.*)/[^/]+$,./\2,p" | sort -u)
   made=()
-  while read -r folder; do
+  for folder in "${folders[@]}"; do
     [ -d "$folder" ] || { mkdir "$folder" && made+=("$folder"); }
-  done < <(git ls-files "deploy/e2e/$build/*.go" | sed -nE "s,^deploy/e2e/$build/(overlay/)?((gateway|services)/.*)/[^/]+$,\2,p" | sort -u)
+  done
   status=0
-  CGO_ENABLED=0 go vet -overlay ".cache/$build.overlay" "${packages[@]}" || status=1
+  CGO_ENABLED=0 go vet -overlay ".cache/$build.overlay" "${folders[@]}" || status=1
   [ ${#made[@]} = 0 ] || rmdir "${made[@]}"
   [ $status = 0 ] || exit 1
 done
