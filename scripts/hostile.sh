@@ -12,4 +12,4 @@ if [ -n "${CORPORA:-}" ]; then
   arguments+=(-corpora "$(cd "$CORPORA" && pwd)")
 fi
 cd deploy/e2e/hostile
-GOGC=400 CGO_ENABLED=0 exec go test -tags hostile -count=1 -timeout 40m -args "${arguments[@]}"
+GOGC=400 CGO_ENABLED=0 exec go test -vet=off -tags hostile -count=1 -timeout 40m -args "${arguments[@]}"
