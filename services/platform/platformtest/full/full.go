@@ -29,3 +29,14 @@ func Sample(t testing.TB, all, few int) (seed uint64, n int) {
 	t.Logf("a sample: DURWARD_SEED=%d repeats it, DURWARD_FULL=1 goes through everything", seed)
 	return seed, few
 }
+
+// Picks returns what says of one case after the other whether to try it: all, or one of every few, of which a seed chooses the first as
+// Sample does. It is for cases that are the same each time and take long.
+func Picks(t testing.TB, few int) func() bool {
+	t.Helper()
+	at, n := Sample(t, few, 1)
+	return func() bool {
+		at++
+		return n == few || at%uint64(few) == 0
+	}
+}
