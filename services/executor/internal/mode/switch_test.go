@@ -12,6 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/plan"
+	sampled "durward.internal/services/platform/platformtest/full"
 )
 
 const (
@@ -164,6 +165,7 @@ func TestEveryCrash(t *testing.T) {
 					}
 				}
 			}
+			picked := sampled.Picks(t, 4)
 			for _, name := range keys(crashes) {
 				w := die(crashes[name])
 				if err := w.Recover(t.Context()); err != nil {
@@ -176,7 +178,7 @@ func TestEveryCrash(t *testing.T) {
 						t.Errorf("%s: not marked as recovered", name)
 					}
 				}
-				// And again, with the recovery killed at each of its writes.
+				// And again, with the recovery killed at each of its writes, or at some.
 				for n, late := range func(yield func(int, bool) bool) {
 					for n := 1; n <= w.journal.writes; n++ {
 						if !yield(n, false) || !yield(n, true) {
@@ -184,6 +186,9 @@ func TestEveryCrash(t *testing.T) {
 						}
 					}
 				} {
+					if !picked() {
+						continue
+					}
 					w := die(crashes[name])
 					if late {
 						w.journal.reset(0, n, 0)
