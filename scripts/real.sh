@@ -22,7 +22,9 @@ for part; do
     mixed)
       OLDER=$(scripts/older.sh)
       if [ -n "$OLDER" ]; then
-        OLDER=$OLDER CGO_ENABLED=0 go test -tags real -count=1 -run '^TestMixedVersions$' -v ./deploy/e2e/real
+        export OLDER
+        CGO_ENABLED=0 go test -tags real -count=1 -run '^TestMixedVersions$' -v ./deploy/e2e/real
+        CGO_ENABLED=0 go test -tags drill -count=1 -run '^TestDrillMixed$' -v ./deploy/e2e/drill
       else
         echo "real: NOT TESTED: mixed versions, since this clone has no history"
       fi

@@ -3,6 +3,7 @@
 package drill_test
 
 import (
+	"os"
 	"regexp"
 	"testing"
 
@@ -28,5 +29,16 @@ func TestDrillExposure(t *testing.T) {
 	}
 	if chosen.MatchString(drill.ExposureLine) {
 		drill.RunExposure(t, full)
+	}
+}
+
+func TestDrillMixed(t *testing.T) {
+	t.Parallel()
+	chosen, err := regexp.Compile(*lines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if older := os.Getenv("OLDER"); chosen.MatchString(drill.MixedLine) && older != "" {
+		drill.RunMixed(t, older, full)
 	}
 }

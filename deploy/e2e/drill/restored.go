@@ -27,45 +27,10 @@ func restored(w *world) (trials, effects int) {
 	key, file := w.h.Path("backup.key"), w.h.Path("backup")
 	recipient := strings.TrimSpace(w.h.Durward("backup", "--new-key", key))
 	m := w.arrange()
-	asked, scoped, waits := w.open(), w.openKeyed(), w.open()
-	w.must(w.grantScope(w.sign(w.scopeOf(scoped.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
-	approved := w.ask(waits, "start_service", idle)
-	w.approve(approved)
-	st, err := w.commandStatement("start_service", idle)
-	w.must(err)
-	command := w.sign(st, w.signer)
-	held := []*callv1.SignedGrant{
-		w.approved(asked, "start_service", idle), w.relay(scoped.handle, "start_service", idle, scoped.prove("start_service", idle)),
-	}
-	proof := scoped.prove("start_service", idle)
+	use, asked := w.harvest()
 	w.h.Durward("backup", file, "--to", recipient)
 
-	// use does each of them, and returns how many had an effect.
-	use := func() (done int) {
-		claim := func() {
-			ctx, cancel := w.ctx(callTime)
-			defer cancel()
-			// What is refused has no grant.
-			out, _ := vaultv1.NewApprovalServiceClient(w.operatorVault).ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: approved})
-			w.useGrant(out.GetGrant(), "start_service", idle)
-		}
-		for _, act := range []func(){
-			func() { w.useGrant(held[0], "start_service", idle) },
-			func() { w.useGrant(held[1], "start_service", idle) },
-			func() { w.useGrant(w.relay(scoped.handle, "start_service", idle, proof), "start_service", idle) },
-			func() { _ = w.carryOut(command, "start_service", idle) }, // refused is as it should be
-			claim,
-		} {
-			before := w.startsOf(idle)
-			act()
-			done += w.startsOf(idle) - before
-			w.kill(idle)
-		}
-		return done
-	}
-	if n := use(); n != 5 {
-		w.t.Fatalf("of 5 things that were good %d had an effect, so that what they do later proves nothing", n)
-	}
+	w.spend(use, 5)
 	if looks := disclosed(w.execute(w.gatewayExecutor, "service_info", idle, rpc.MetadataPermit, asked.permits["executor"])); looks != 1 {
 		w.t.Fatal("a permit shows nothing, so that what it shows later proves nothing")
 	}
@@ -102,4 +67,54 @@ func restored(w *world) (trials, effects int) {
 		effects = n // whatever else began
 	}
 	return trials, effects
+}
+
+// harvest makes what is good once: an agent's grant, one by a scope, a proof of the scope's client, a human's command and an approval that no
+// grant was given for. use does each of them, and returns how many had an effect.
+func (w *world) harvest() (use func() int, asked *agentSession) {
+	w.t.Helper()
+	asked, waits := w.open(), w.open()
+	scoped := w.openKeyed()
+	w.must(w.grantScope(w.sign(w.scopeOf(scoped.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
+	approved := w.ask(waits, "start_service", idle)
+	w.approve(approved)
+	st, err := w.commandStatement("start_service", idle)
+	w.must(err)
+	command := w.sign(st, w.signer)
+	held := []*callv1.SignedGrant{
+		w.approved(asked, "start_service", idle), w.relay(scoped.handle, "start_service", idle, scoped.prove("start_service", idle)),
+	}
+	proof := scoped.prove("start_service", idle)
+	return func() (done int) {
+		for _, act := range []func(){
+			func() { w.useGrant(held[0], "start_service", idle) },
+			func() { w.useGrant(held[1], "start_service", idle) },
+			func() { w.useGrant(w.relay(scoped.handle, "start_service", idle, proof), "start_service", idle) },
+			func() { _ = w.carryOut(command, "start_service", idle) }, // refused is as it should be
+			func() { w.useApproval(approved) },
+		} {
+			before := w.startsOf(idle)
+			act()
+			done += w.startsOf(idle) - before
+			w.kill(idle)
+		}
+		return done
+	}, asked
+}
+
+// spend uses what was harvested for the first time.
+func (w *world) spend(use func() int, good int) {
+	w.t.Helper()
+	if n := use(); n != good {
+		w.t.Fatalf("of %d things that were good %d had an effect, so that what they do later proves nothing", good, n)
+	}
+}
+
+// useApproval uses an approval that no grant was given for yet, of a start of the idle service.
+func (w *world) useApproval(operation string) {
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	// What is refused has no grant.
+	out, _ := vaultv1.NewApprovalServiceClient(w.operatorVault).ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: operation})
+	w.useGrant(out.GetGrant(), "start_service", idle)
 }

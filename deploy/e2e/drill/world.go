@@ -85,8 +85,13 @@ type world struct {
 
 // newWorld makes an installation and starts it. With egress it has the process that reaches other hosts, which egress configures.
 func newWorld(t *testing.T, weak, full bool, egress func(w *world)) *world {
+	return newWorldOf(t, "", weak, full, egress)
+}
+
+// newWorldOf is newWorld with the programs of a folder; "": those of this commit.
+func newWorldOf(t *testing.T, bin string, weak, full bool, egress func(w *world)) *world {
 	w := &world{t: t, weak: weak, full: full, weakened: map[string]string{}}
-	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds()), Egress: egress != nil})
+	w.h = harness.New(t, harness.Options{Build: harness.Build{Weak: weak}, Bin: bin, Catalog: catalog, Limits: limits, HoldS: int(holdTime.Seconds()), Egress: egress != nil})
 	bound, boundFile := newKey(t)
 	parsed, err := ssh.ParseRawPrivateKey(boundFile)
 	w.must(err)

@@ -51,19 +51,10 @@ func TestMixedVersions(t *testing.T) {
 	// put has a process run from a folder, and reports whether it does.
 	put := func(role, bin string) bool {
 		t.Helper()
-		h.Process(role).Stop()
-		h.Bin = bin
-		p := h.Launch(role)
-		harness.Eventually(t, role+" is well or refuses", func() error {
-			if p.Running() && !h.Healthy(role) {
-				return fmt.Errorf("%s", p.Log())
-			}
-			return nil
-		})
-		if !p.Running() {
+		if !h.Replace(role, bin) {
 			return false
 		}
-		if is, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID())); err != nil || is != filepath.Join(bin, role) {
+		if is, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", h.Process(role).PID())); err != nil || is != filepath.Join(bin, role) {
 			t.Fatalf("%s runs %s, %v", role, is, err)
 		}
 		return true
