@@ -31,9 +31,7 @@ fi
 {
   status=0
   if [ ${#units[@]} -gt 0 ]; then
-    # Go's cache answers for fuzz targets only in the same folder, since it takes that of their seeds as an input; so they run
-    # by themselves, with their seeds alone.
-    # These scripts start durward a hundred times and more: a start takes three times as long where it is watched, and shows no more.
+    # TestScripts starts durward a hundred times and more: a start takes three times as long where it is watched, and shows no more.
     scripts=(-run '^TestScripts$' ./services/operator/cmd/durward)
     if [ "${RACE:-0}" = 1 ] && [ -z "${PKG:-}${RUN:-}" ]; then
       "${test[@]}" -v -run '^(Test|Example)' -skip "${scripts[1]}" "$@" "${units[@]}" 2>&1 || status=1
@@ -41,6 +39,8 @@ fi
     else
       "${test[@]}" -v -run "${RUN:-^(Test|Example)}" "$@" "${units[@]}" 2>&1 || status=1
     fi
+    # Go's cache answers for fuzz targets only in the same folder, since it takes that of their seeds as an input; so they run
+    # by themselves, with their seeds alone.
     if [ -z "${RUN:-}" ]; then
       mapfile -t fuzzed < <(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u | while read -r folder; do
         for unit in "${units[@]}"; do
