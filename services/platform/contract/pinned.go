@@ -67,6 +67,12 @@ const (
 	promptPrefix = "prompts."
 )
 
+// answerQuestion answers what a server asked during a call, where its entry lets it ask.
+const answerQuestion = "answer_question"
+
+// Answers reports whether a call of the tool answers a question: what was asked only its sink knows.
+func (t Tool) Answers() bool { return t.Foreign != nil && t.Foreign.Name == answerQuestion }
+
 // serversScheme begins the URIs of servers' resources: then come the server's id, a slash, and the server's own URI as it is.
 const serversScheme = "durward://servers/"
 

@@ -14,7 +14,12 @@ const (
 	ReadResource = "resources.read"
 	// PromptPrefix stands before a prompt's own name.
 	PromptPrefix = "prompts."
+	// AnswerQuestion answers what a server asked during a call. Agents call it as a tool; a tool of the server's own of that name is refused.
+	AnswerQuestion = "answer_question"
 )
+
+// Answers reports whether a pinned name is that of answering the server's questions.
+func (e Entry) Answers(pinned string) bool { return e.Elicitation && pinned == AnswerQuestion }
 
 // Kind is what a server listed.
 type Kind string
@@ -24,6 +29,7 @@ const (
 	KindTool      Kind = ""
 	KindPrompt    Kind = "prompt"
 	KindResources Kind = "resources"
+	KindAnswer    Kind = "answer"
 )
 
 // PinnedName is what the entry of the lock is called.
@@ -33,6 +39,8 @@ func (l Listed) PinnedName() string {
 		return PromptPrefix + l.Name
 	case KindResources:
 		return ReadResource
+	case KindAnswer:
+		return AnswerQuestion
 	default:
 		return l.Name
 	}
@@ -55,6 +63,17 @@ func reader() Tool {
 		Name: ReadResource, Title: "Read a resource", Description: "Reads a resource of the server by its URI; without a URI, lists the resources.",
 		Input: json.RawMessage(`{"additionalProperties":false,"properties":{"uri":{"maxLength":2000,"pattern":"^[a-z][a-z0-9+.-]*:[!-~]*$","type":"string"}},"type":"object"}`),
 		Tier:  optionsv1.Tier_TIER_READ, Roles: map[string]Role{"/uri": RoleURL},
+	}
+}
+
+// answerer is how answering a server's questions is pinned. What the answer has to hold the question says, and egress checks.
+func answerer() Tool {
+	return Tool{
+		Name: AnswerQuestion, Title: "Answer a question of the server",
+		Description: "Answers what the server asked during a call, and returns what that call came to. Answer with what the user told you, or decline.",
+		Input: json.RawMessage(`{"additionalProperties":false,"properties":{"action":{"enum":["accept","decline","cancel"],"type":"string"},` +
+			`"content":{"additionalProperties":{"type":["string","number","boolean","array"]},"description":"With accept: what the form wants","type":"object"},` +
+			`"question":{"description":"As the call named it","maxLength":16,"type":"string"}},"required":["action","question"],"type":"object"}`),
 	}
 }
 

@@ -91,10 +91,9 @@ func (c *cleaner) find(format string, args ...any) {
 }
 
 func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
-	if err := checkName(server, l.Name, l.PinnedName()); err != nil && l.Kind != KindResources {
-		return t, err
-	}
 	switch l.Kind {
+	case KindAnswer:
+		return answerer(), nil
 	case KindResources:
 		return reader(), nil
 	case KindPrompt:
@@ -102,6 +101,9 @@ func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
 	case KindTool:
 	default:
 		return t, errors.New("it is of a kind that is not known")
+	}
+	if err := checkName(server, l.Name, l.PinnedName()); err != nil {
+		return t, err
 	}
 	t = Tool{Tier: t.Tier, Name: l.PinnedName(), Title: c.line("its title", l.Title, maxTitle), Description: c.prose("its description", l.Description, maxDescription)}
 	if none(l.Input) {

@@ -46,6 +46,8 @@ type Entry struct {
 	Resources, Prompts bool
 	// Images: pictures in results are passed on, which nobody can look through for personal data.
 	Images bool
+	// Elicitation: it may ask questions during a call, which AnswerQuestion answers. Left out where it is false: digests of before hold.
+	Elicitation bool `json:",omitempty"`
 }
 
 // Program is what a server's process is.

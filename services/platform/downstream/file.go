@@ -71,12 +71,14 @@ type server struct {
 		Destructive []string                     `yaml:"destructive"`
 		Roles       map[string]map[string]string `yaml:"roles"`
 	} `yaml:"tools"`
-	Shared     bool `yaml:"shared"`
-	PerSession bool `yaml:"per_session"`
-	Remote     bool `yaml:"remote"`
-	Resources  bool `yaml:"resources"`
-	Prompts    bool `yaml:"prompts"`
-	Images     bool `yaml:"images"`
+	Shared      bool `yaml:"shared"`
+	PerSession  bool `yaml:"per_session"`
+	Remote      bool `yaml:"remote"`
+	Resources   bool `yaml:"resources"`
+	Prompts     bool `yaml:"prompts"`
+	Images      bool `yaml:"images"`
+	Elicitation bool `yaml:"elicitation"`
+	Sampling    bool `yaml:"sampling"`
 }
 
 var (
@@ -139,13 +141,16 @@ func (s server) entry() (Entry, *placed) {
 			Ready: cmp.Or(s.Timeouts.Ready, 30*time.Second), Call: cmp.Or(s.Timeouts.Call, 30*time.Second), Idle: cmp.Or(s.Timeouts.Idle, 10*time.Minute),
 		},
 		Tiers: map[string]optionsv1.Tier{}, Roles: map[string]map[string]Role{},
-		Shared: s.Shared, PerSession: s.PerSession, Remote: s.Remote, Resources: s.Resources, Prompts: s.Prompts, Images: s.Images,
+		Shared: s.Shared, PerSession: s.PerSession, Remote: s.Remote, Resources: s.Resources, Prompts: s.Prompts, Images: s.Images, Elicitation: s.Elicitation,
 	}
 	if p := s.Program; p != nil {
 		e.Program = &Program{Path: p.Path, Args: p.Args}
 	}
 	if p := s.NPM; p != nil {
 		e.NPM = &Package{Name: p.Package, Version: p.Version, Bin: p.Bin, Args: p.Args}
+	}
+	if s.Sampling {
+		return e, wrong("no server gets to use a client's model: sampling does not exist here; leave it out", "sampling")
 	}
 	for _, check := range []func(*Entry) *placed{checkOrigin, checkSandbox, checkEnvironment, s.checkTools} {
 		if problem := check(&e); problem != nil {
@@ -255,6 +260,9 @@ func checkSandbox(e *Entry) *placed {
 	s := e.Sandbox
 	if e.PerSession && (e.Shared || s.None) {
 		return wrong("per_session is for a server in a sandbox that is not shared", "per_session")
+	}
+	if e.Elicitation && e.Shared {
+		return wrong("elicitation is for a server that is not shared: nobody could tell whom it asks", "elicitation")
 	}
 	for key, list := range map[string][]string{"allow_read": s.Read, "allow_write": s.Write} {
 		for i, path := range list {

@@ -89,6 +89,8 @@ func TestReadFileRefuses(t *testing.T) {
 		"two tiers":            {"[move_file]", "[read_file]", "has a tier already"},
 		"a role further in":    {"/path: path", "/a/path: path", "servers.yaml:17:27: a role is written"},
 		"shared by sessions":   {"    env:", "    shared: true\n    per_session: true\n    env:", "per_session is for a server"},
+		"asks whom":            {"    env:", "    shared: true\n    elicitation: true\n    env:", "nobody could tell whom it asks"},
+		"a client's model":     {"    env:", "    sampling: true\n    env:", "sampling does not exist here"},
 		"an unknown role":      {"/path: path", "/path: file", "servers.yaml:17:27: a role is written"},
 	} {
 		if !strings.Contains(whole, c.old) {
@@ -122,6 +124,7 @@ func TestEveryChangeOfAnEntryShows(t *testing.T) {
 	for _, change := range []string{"", "LOG: debug|LOG: info", "docs]}|docs, /srv/more]}", "2026.8.31|2026.8.32", "allow_read: [/srv/docs]|allow_read: [/srv]",
 		"*.example.com|example.com", "memory_mib: 256|memory_mib: 257", "API_KEY: docs|API_KEY: other", "call: 5s|call: 6s", "destructive: [move_file]|destructive: []",
 		"/path: path|/path: url", "    env:|    shared: true\n    env:", "    env:|    per_session: true\n    env:", "    env:|    remote: true\n    env:", "    env:|    images: true\n    env:",
+		"    env:|    elicitation: true\n    env:",
 		"      read: [read_file]|      read: [read_file]\n      allow: [read_file]"} {
 		old, after, _ := strings.Cut(change, "|")
 		entries, err := downstream.ReadFile("servers.yaml", []byte(strings.Replace(whole, old, after, 1)))

@@ -289,7 +289,7 @@ func Join(entries []Entry, lock *Lock) (in []Pinned, left []Left) {
 		default:
 			p.Entry, p.Tools = e, slices.Clone(p.Tools)
 			if len(e.Allow) > 0 {
-				p.Tools = slices.DeleteFunc(p.Tools, func(t Tool) bool { return isTool(t.Name) && !slices.Contains(e.Allow, t.Name) })
+				p.Tools = slices.DeleteFunc(p.Tools, func(t Tool) bool { return isTool(t.Name) && !slices.Contains(e.Allow, t.Name) && !e.Answers(t.Name) })
 			}
 			in = append(in, p)
 		}

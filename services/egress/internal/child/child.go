@@ -5,8 +5,8 @@
 // the fields that are known, an answer counts only for a call that waits, and nothing that a server says changes a tier, a schema or a
 // description. A server that breaks a bound is ended, and what waited for it ends with one error that names it; no other server notices.
 //
-// The SDK's client speaks the protocol in both its revisions, behind transports of ours. It declares neither sampling nor elicitation, and
-// it validates nothing with a schema of the server's.
+// The SDK's client speaks the protocol in both its revisions, behind transports of ours. It declares no sampling, and
+// elicitation to servers whose entry lets them ask. It validates nothing with a schema of the server's but with what is left of a form.
 package child
 
 import (
@@ -75,6 +75,8 @@ type Result struct {
 	// Structured is canonical JSON, or empty.
 	Structured []byte
 	IsError    bool
+	// Question: the call is not over. The server asks what Content says, a sentence and a JSON Schema; it is the name to answer it by.
+	Question string
 }
 
 // Kind is what a piece of content is.

@@ -25,13 +25,15 @@ const (
 )
 
 // frames decides on each frame of one connection, whatever carries it (MCP-4). An answer passes when it is the first one to a call that
-// waits, with the known fields of its method. Of what a server asks, ping and roots/list pass; all else becomes a method that nobody
-// knows. Notifications are handed over here, and do not pass.
+// waits, with the known fields of its method. Of what a server asks, ping and roots/list pass, and where its entry says so a form; all else
+// becomes a method that nobody knows. Notifications are handed over here, and do not pass.
 type frames struct {
 	// progressed, toolsChanged and logged hand over notifications. They do not block.
 	progressed   func(token string, p Progress)
 	toolsChanged func()
 	logged       func(line string)
+	// elicits: the server may ask during a call.
+	elicits bool
 
 	mu      sync.Mutex
 	pending map[string]jsonrpc.Request // by the id's lexeme
@@ -151,7 +153,14 @@ func (f *frames) answered(in frame) (jsonrpc.Message, error) {
 	if !waits {
 		return nil, f.drop()
 	}
-	return in.answer(call)
+	out, err := in.answer(call)
+	if response, is := out.(*jsonrpc.Response); is && f.elicits && response.Result != nil {
+		if response.Result, err = forms(response.Result); err != nil {
+			response.Error = &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: err.Error()}
+			return response, nil
+		}
+	}
+	return out, err
 }
 
 // answer rebuilds the answer to a call.
@@ -198,6 +207,11 @@ func (f *frames) asked(in frame) (jsonrpc.Message, error) {
 		return nil, f.drop()
 	}
 	method := in.Method
+	if method == methodElicit && f.elicits {
+		if params, err := formOf(in.Params); err == nil {
+			return &jsonrpc.Request{ID: id, Method: method, Params: params}, nil
+		}
+	}
 	if method != "ping" && method != "roots/list" {
 		f.mu.Lock()
 		f.dropped++

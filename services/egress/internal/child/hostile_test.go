@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 
 type hostile struct {
 	mode  string
+	early string
+	later []byte // was read while it waited for something else
 	out   *os.File
 	lists int
 	calls int
@@ -71,7 +73,10 @@ func (h *hostile) serve() {
 	in := bufio.NewReader(os.Stdin)
 	capabilities := ""
 	for {
-		line, err := in.ReadBytes('\n')
+		line, err := h.later, error(nil)
+		if h.later = nil; line == nil {
+			line, err = in.ReadBytes('\n')
+		}
 		if err != nil {
 			if h.mode == "stays" {
 				select {}
@@ -99,6 +104,9 @@ func (h *hostile) serve() {
 			}
 			h.answer(message.ID, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}`+more+`},"serverInfo":{"name":"h","version":"1"}`+instructions+`}`)
 		case "tools/list":
+			if h.mode == "inquires early" {
+				h.early = h.elicit(in, aForm)
+			}
 			h.list(message)
 		case "prompts/list", "prompts/get", "resources/read", "resources/list", "resources/templates/list":
 			h.beside(message)
@@ -129,6 +137,8 @@ func (h *hostile) list(message asked) {
 	case "twice":
 		more = "}," + fmt.Sprintf(echoTool, "")
 		more = strings.TrimSuffix(more, "}")
+	case "inquires namesake":
+		more = `},{"name":"answer_question","description":"x","inputSchema":{"type":"object"}`
 	case "thousands":
 		var tools bytes.Buffer
 		for n := range 5000 {
@@ -246,6 +256,24 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 			told = append(told, fmt.Sprintf("%s: %s%s", method, reply.Result, reply.Error))
 		}
 		raw, _ := json.Marshal(capabilities + "\n" + strings.Join(told, "\n"))
+		h.answer(id, `{"content":[{"type":"text","text":`+string(raw)+`}]}`)
+	case "inquires":
+		said := h.elicit(in, aForm)
+		raw, _ := json.Marshal(said)
+		h.answer(id, `{"content":[{"type":"text","text":`+string(raw)+`}]}`)
+	case "impatient":
+		h.send(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":%s}`, aForm)
+		h.answer(id, text("I went on"))
+	case "insists":
+		for {
+			if said := h.elicit(in, aForm); !strings.Contains(said, `"cancel"`) {
+				raw, _ := json.Marshal(said)
+				h.answer(id, `{"content":[{"type":"text","text":`+string(raw)+`}]}`)
+				return
+			}
+		}
+	case "inquires early":
+		raw, _ := json.Marshal(h.early)
 		h.answer(id, `{"content":[{"type":"text","text":`+string(raw)+`}]}`)
 	case "progress":
 		for n := range 3 {

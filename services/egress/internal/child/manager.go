@@ -107,6 +107,7 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 
 // Call calls a tool as it was pinned, with arguments in RFC 8785 form. timeout bounds the call from when the server is ready; 0 is what
 // its entry says. progress, if it is not nil, hears how far the call is until Call returns; it must not block. Errors are of type *Error, or ctx's.
+// A server that may ask gets one call at a time, tells no progress, and may answer with a question, which a call of AnswerQuestion answers.
 func (m *Manager) Call(
 	ctx context.Context, principal, server, tool string, arguments []byte, timeout time.Duration, progress func(Progress),
 ) (Result, error) {
@@ -118,7 +119,23 @@ func (m *Manager) Call(
 	if err := r.allows(ctx, tool); err != nil {
 		return Result{}, wrap(ctx, server, err, false)
 	}
-	result, err := r.call(ctx, tool, arguments, timeout, progress)
+	var result Result
+	if entry := r.server.Entry; !entry.Elicitation {
+		f, over := r.begin(ctx, timeout)
+		defer over()
+		result, err = r.call(f, tool, arguments, progress)
+	} else {
+		var f *flight
+		if entry.Answers(tool) {
+			f, err = r.settle(ctx, arguments)
+		} else {
+			f, err = r.launch(ctx, tool, arguments, timeout)
+		}
+		if err != nil {
+			return Result{}, wrap(ctx, server, err, false)
+		}
+		result, err = f.next(ctx)
+	}
 	if err != nil {
 		return Result{}, wrap(ctx, server, err, true)
 	}

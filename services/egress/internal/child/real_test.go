@@ -144,7 +144,6 @@ func TestRealServers(t *testing.T) {
 // aside are the scenarios of the conformance suite that this client is not made for, and why. The suite itself sets none of them aside.
 var aside = map[string]*regexp.Regexp{
 	"a remote server takes a credential that a human wrote down, and no OAuth": regexp.MustCompile(`^auth/`),
-	"elicitation is declared to no server":                                     regexp.MustCompile(`^elicitation-|^sep-2322-client-request-state$`),
 }
 
 // TestRealConformance runs the client's side of the official conformance suite, in both revisions.

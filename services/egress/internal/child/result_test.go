@@ -121,7 +121,7 @@ func TestStructured(t *testing.T) {
 }
 
 // FuzzFrames: whatever a server says, what passes is an answer to the call that waits, and only one, with known fields; or a question of two
-// kinds. It is within the bounds, and its own rebuilt form.
+// kinds or a form. It is within the bounds, and its own rebuilt form.
 func FuzzFrames(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a","_meta":{}}],"isError":false,"other":1}}`,
@@ -129,6 +129,8 @@ func FuzzFrames(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"result":{"structuredContent":1e999}}`,
 		`{"jsonrpc":"2.0","id":"1","method":"sampling/createMessage","params":{}}`,
 		`{"jsonrpc":"2.0","id":7,"method":"ping"}`,
+		`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + aForm + `}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":` + aForm + `}}}}`,
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":1,"message":"\u202e"}}`,
 		`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":{"a":[]}}}`,
 		`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
@@ -141,7 +143,7 @@ func FuzzFrames(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		frames := &frames{progressed: func(string, Progress) {}, toolsChanged: func() {}, logged: func(line string) {
+		frames := &frames{elicits: true, progressed: func(string, Progress) {}, toolsChanged: func() {}, logged: func(line string) {
 			if strings.ContainsAny(line, "\x1b\n") {
 				t.Errorf("the log has %q", line)
 			}
@@ -153,7 +155,11 @@ func FuzzFrames(f *testing.F) {
 		}
 		switch message := message.(type) {
 		case *jsonrpc.Request:
-			if m := message.Method; m != "ping" && m != "roots/list" && m != "refused" || message.Params != nil || !message.IsCall() {
+			if message.Method == methodElicit {
+				if same, err := formOf(jsontext.Value(message.Params)); err != nil || string(same) != string(message.Params) || strings.Contains(string(same), "\x1b") {
+					t.Errorf("the form passes as %s, and then as %s, %v", message.Params, same, err)
+				}
+			} else if m := message.Method; m != "ping" && m != "roots/list" && m != "refused" || message.Params != nil || !message.IsCall() {
 				t.Errorf("%s passes", m)
 			}
 		case *jsonrpc.Response:

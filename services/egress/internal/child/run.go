@@ -54,9 +54,17 @@ type run struct {
 	again     bool
 	listed    time.Time
 
+	// turn is held for the one call of a server that may ask.
+	turn chan struct{}
+
 	mu       sync.Mutex
 	progress map[string]func(Progress)
 	tokens   int
+	// asking is that call, and waiting are its questions that wait for an answer.
+	asking  *flight
+	waiting map[string]*question
+	// unanswered is the last question whose call ended before an answer came: whoever comes with one hears what the call came to.
+	unanswered *question
 }
 
 const (
@@ -76,11 +84,11 @@ func (m *Manager) start(i *instance, server *downstream.Pinned) {
 		timeouts: downstream.Timeouts{
 			Ready: cmp.Or(written.Ready, 30*time.Second), Call: cmp.Or(written.Call, 30*time.Second), Idle: cmp.Or(written.Idle, 10*time.Minute),
 		},
-		comparing: make(chan struct{}), progress: map[string]func(Progress){},
+		comparing: make(chan struct{}), progress: map[string]func(Progress){}, turn: make(chan struct{}, 1), waiting: map[string]*question{},
 	}
 	r.ctx, r.end = context.WithCancelCause(context.Background())
 	r.flights, r.endFlights = context.WithCancelCause(r.ctx)
-	r.frames = &frames{progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.add(line + "\n") }}
+	r.frames = &frames{elicits: server.Entry.Elicitation, progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.add(line + "\n") }}
 	r.idle = time.AfterFunc(r.timeouts.Ready+r.timeouts.Idle, func() { m.unused(r) })
 	before, gone := i.gone, make(chan struct{})
 	i.run, i.gone = r, gone
@@ -139,7 +147,7 @@ func (r *run) open() error {
 	if err != nil {
 		return err
 	}
-	if r.session, err = newClient(&r.server.Entry).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
+	if r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
 		return r.reason(err)
 	}
 	return r.compare()
@@ -232,10 +240,11 @@ func (r *run) transport() (mcp.Transport, error) {
 	}), nil
 }
 
-// newClient returns the SDK's client for a server: it knows the folders that the server sees, and nothing else that a server may ask for.
+// newClient returns the SDK's client for a server: it knows the folders that the server sees, asks where the entry lets the server ask, and knows
+// nothing else that a server may want.
 //
 //nolint:staticcheck // roots are what today's servers ask for
-func newClient(server *downstream.Entry) *mcp.Client {
+func newClient(server *downstream.Entry, ask func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error)) *mcp.Client {
 	options := &mcp.ClientOptions{
 		Capabilities: &mcp.ClientCapabilities{RootsV2: &mcp.RootCapabilities{}},
 		// The handlers have the SDK ask for the notifications, which the frames hand over.
@@ -243,6 +252,9 @@ func newClient(server *downstream.Entry) *mcp.Client {
 	}
 	if server.Prompts {
 		options.PromptListChangedHandler = func(context.Context, *mcp.PromptListChangedRequest) {}
+	}
+	if server.Elicitation {
+		options.ElicitationHandler = ask
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "durward", Version: release.Version()}, options)
 	if server.URL != "" {
@@ -268,21 +280,11 @@ func (r *run) freeze(on bool) error {
 }
 
 // call makes one call, and rebuilds its result.
-func (r *run) call(ctx context.Context, tool string, arguments []byte, timeout time.Duration, progress func(Progress)) (Result, error) {
-	timeout = cmp.Or(timeout, r.timeouts.Call)
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it did not answer within %s", timeout))
-	defer cancel()
-	ctx, interrupt := context.WithCancelCause(ctx)
-	defer interrupt(nil)
-	r.manager.mu.Lock()
-	flights := r.flights
-	r.manager.mu.Unlock()
-	defer context.AfterFunc(flights, func() { interrupt(context.Cause(flights)) })()
-
-	result, err := r.answer(ctx, tool, arguments, progress)
+func (r *run) call(f *flight, tool string, arguments []byte, progress func(Progress)) (Result, error) {
+	result, err := r.answer(f.ctx, tool, arguments, progress)
 	if err != nil {
-		if ctx.Err() != nil {
-			return Result{}, context.Cause(ctx)
+		if f.ctx.Err() != nil {
+			return Result{}, context.Cause(f.ctx)
 		}
 		return Result{}, r.reason(err)
 	}

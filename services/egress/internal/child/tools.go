@@ -202,6 +202,11 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 			return nil, err
 		}
 	}
+	if r.server.Entry.Elicitation {
+		if err := add(downstream.Listed{Kind: downstream.KindAnswer}); err != nil {
+			return nil, err
+		}
+	}
 	if r.server.Entry.Resources && c.Resources != nil {
 		if err := add(downstream.Listed{Kind: downstream.KindResources}); err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/fault"
@@ -82,6 +84,9 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 	if out.Subject, err = (Subjects{}).Subject(ctx, tool, request); err != nil {
 		return nil, err
 	}
+	if tool.Answers() {
+		out.Plan = append(out.Plan, c.answered(tool, request))
+	}
 	to, leads, err := tool.Destination(request)
 	if err != nil || !leads {
 		return out, err
@@ -97,6 +102,18 @@ func (c *Control) PreviewCall(ctx context.Context, r *executorv1.PreviewCallRequ
 		out.Plan = append(out.Plan, c.cfg.Tools.remarks(to)...)
 	}
 	return out, nil
+}
+
+// answered says what a server asks that a call answers.
+func (c *Control) answered(tool contract.Tool, request proto.Message) string {
+	call, _ := request.(*egressv1.CallServerToolRequest)
+	var given struct{ Question string }
+	if err := json.Unmarshal([]byte(call.GetArgumentsJcs()), &given); err == nil {
+		if asked := c.cfg.Running.Asked(tool.Foreign.Server, given.Question); asked != "" {
+			return "the server asks: " + clean.Visible(clean.Line(asked, 500))
+		}
+	}
+	return "no question of that name waits"
 }
 
 func requestPlan(tool contract.Tool, to destination.Destination) []string {

@@ -35,6 +35,7 @@ type Running interface {
 	Status() []child.Status
 	Logs(server string) []child.Log
 	Restart(server string) error
+	Asked(server, question string) string
 	ListTools(ctx context.Context, server string) (*downstream.Listing, error)
 	Freeze() error
 	Thaw() error
@@ -96,6 +97,11 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 		if tool.Tier != optionsv1.Tier_TIER_READ {
 			sink.Fail(ctx, summary)
 		}
+	}
+	if result.Question != "" {
+		sink.Detail(ctx, "question", fmt.Sprintf("%s, SHA-256 %x", result.Question, sha256.Sum256([]byte(result.Content[0].Text))))
+		summary = fmt.Sprintf("the server %s asks something before it goes on: tell the user what, and answer with %s, question %s, within 10 minutes",
+			server.Entry.ID, contract.ServerTool(server.Entry.ID, downstream.AnswerQuestion), result.Question)
 	}
 	sink.Summarise(ctx, summary)
 	for i, c := range result.Content {

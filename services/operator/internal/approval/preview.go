@@ -6,7 +6,7 @@ import (
 )
 
 // Preview is what a call acts on and does: as its sink says, but of a tool of another's server as this program's own copy of what the
-// operator accepted says. There a sink adds what it knows of where a URL leads, and is named as the one that says so.
+// operator accepted says. There a sink adds what it knows of where a URL leads, or of what is answered, and is named as the one that says so.
 func Preview(tool contract.Tool, arguments []byte, said *executorv1.PreviewCallResponse) (*executorv1.PreviewCallResponse, error) {
 	if tool.Foreign == nil {
 		return said, nil
@@ -26,6 +26,8 @@ func Preview(tool contract.Tool, arguments []byte, said *executorv1.PreviewCallR
 	}
 	if leads {
 		out.Plan = append(out.Plan, "its URL leads to "+to.String())
+	}
+	if leads || tool.Answers() {
 		for _, line := range said.GetPlan() {
 			out.Plan = append(out.Plan, "egress says: "+line)
 		}

@@ -34,6 +34,10 @@ func TestPreviewOfAServersTool(t *testing.T) {
 			t.Errorf("%s: %v", arguments, got)
 		}
 	}
+	answers := contract.Tool{Name: "web__answer_question", Foreign: &contract.Foreign{Server: "web", Name: "answer_question", Check: foreign.Check}}
+	if got, err := Preview(answers, []byte(`{}`), said); err != nil || got.GetPlan()[len(got.GetPlan())-1] != "egress says: it does nothing" {
+		t.Errorf("of an answer: %v, %v", got, err)
+	}
 	if _, err := Preview(tool, []byte(`{"url":"ftp://x"}`), said); err == nil {
 		t.Error("a URL that leads nowhere is previewed")
 	}

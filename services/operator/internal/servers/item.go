@@ -58,7 +58,7 @@ func item(e downstream.Entry) string {
 	for _, offers := range []struct {
 		key string
 		is  bool
-	}{{"resources", e.Resources}, {"prompts", e.Prompts}, {"images", e.Images}} {
+	}{{"resources", e.Resources}, {"prompts", e.Prompts}, {"images", e.Images}, {"elicitation", e.Elicitation}} {
 		if offers.is {
 			line(0, "%s: true", offers.key)
 		}

@@ -30,6 +30,7 @@ type adding struct {
 	domains                   []string
 	env, credentials          map[string]string
 	resources, prompts        bool
+	elicitation               bool
 	images, yesPublisher, yes bool
 }
 
@@ -88,6 +89,7 @@ of its own tools lowers no tier.
 	flags.BoolVar(&f.resources, "resources", false, "offer its resources, too")
 	flags.BoolVar(&f.prompts, "prompts", false, "offer its prompts, too")
 	flags.BoolVar(&f.images, "images", false, "let pictures through, at which nobody looks")
+	flags.BoolVar(&f.elicitation, "elicitation", false, "let it ask questions during a call; each answer is a call of its own")
 	flags.BoolVar(&f.yesPublisher, "yes-publisher", false, "the package's publisher is whom you mean")
 	flags.BoolVar(&f.yes, "yes", false, "do not ask before signing; a protected key asks for its passphrase all the same")
 	for _, folder := range []string{"allow-read", "allow-write"} {
@@ -226,7 +228,7 @@ func (f adding) entry(e downstream.Entry) (downstream.Entry, error) {
 	}
 	e.Sandbox.Domains = append(e.Sandbox.Domains, f.domains...)
 	e.Env, e.Credentials, e.Allow = merged(e.Env, f.env), merged(e.Credentials, f.credentials), f.allow
-	e.Resources, e.Prompts, e.Images = e.Resources || f.resources, e.Prompts || f.prompts, e.Images || f.images
+	e.Resources, e.Prompts, e.Images, e.Elicitation = e.Resources || f.resources, e.Prompts || f.prompts, e.Images || f.images, e.Elicitation || f.elicitation
 	e.Tiers = map[string]optionsv1.Tier{}
 	for tier, names := range map[optionsv1.Tier][]string{optionsv1.Tier_TIER_READ: f.read, optionsv1.Tier_TIER_DESTRUCTIVE: f.destructive} {
 		for _, name := range names {

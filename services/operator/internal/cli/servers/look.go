@@ -184,6 +184,7 @@ func (a *app) about(e downstream.Entry) {
 	}{
 		{e.Shared, "one process serves every client"}, {e.PerSession, "each session has a process of its own, and nothing of it is kept"}, {e.Remote, "clients on other hosts may use it"},
 		{e.Resources, "its resources are offered too"}, {e.Prompts, "its prompts are offered too"}, {e.Images, "its pictures are passed on, unseen"},
+		{e.Elicitation, "it may ask questions during a call"},
 	} {
 		if of.is {
 			out.Printf("  %s\n", out.Yellow(of.text))
