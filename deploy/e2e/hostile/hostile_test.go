@@ -159,6 +159,9 @@ func TestHostile(t *testing.T) {
 	}
 	surfaces = slices.Concat(surfaces, unlisted, g.otherSurfaces())
 	r := &run{g: g, surfaces: surfaces, counts: make([]count, len(surfaces)), guest: guest, found: map[finding][]string{}}
+	if r.marks = ownMarks.FindString(friend.mcp.InitializeResult().Instructions); r.marks == "" {
+		t.Fatal("the instructions name no marks around strangers' text")
+	}
 	r.plan(own, public, made)
 
 	// The storm, and somebody who works in the middle of it.
@@ -279,8 +282,8 @@ type job struct {
 	text    string
 }
 
-// ownMarks stand in our own instructions to models, and mutants of the corpora's can be a part of them.
-const ownMarks = "(<fetched_content>, <memory_context>)"
+// ownMarks are what our own instructions to models name around strangers' text.
+var ownMarks = regexp.MustCompile(`\(<[a-z_]+>(?:, <[a-z_]+>)*\)`)
 
 // run is one storm.
 type run struct {
@@ -290,9 +293,11 @@ type run struct {
 	guest     client
 	jobs      []job
 	inspector inspector
-	next      atomic.Int64
-	broken    atomic.Int64
-	brokenAt  atomic.Pointer[string]
+	// marks are those of the gateway's instructions. Mutants of the corpora's can be a part of them.
+	marks    string
+	next     atomic.Int64
+	broken   atomic.Int64
+	brokenAt atomic.Pointer[string]
 
 	mu    sync.Mutex
 	found map[finding][]string
@@ -404,7 +409,7 @@ func (r *run) note(s *surface, j job, a answer) {
 	if repeatedURI.MatchString(sent) && (strings.Contains(a.outcome, "NOT_FOUND") || a.outcome == "result") || repeatedRevision.MatchString(sent) && strings.Contains(a.outcome, "-32022") {
 		delete(found, echoes)
 	}
-	if strings.Contains(ownMarks, sent) {
+	if strings.Contains(r.marks, sent) {
 		delete(found, echoes)
 	}
 	if len(found) == 0 {
