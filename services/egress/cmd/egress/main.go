@@ -12,14 +12,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -41,9 +38,6 @@ import (
 
 // version is the program's, as Git and the linker have it.
 var version = release.Version()
-
-// drainTime is how long a call that was begun may take to end when the process is told to.
-const drainTime = 5 * time.Second
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == sandbox.RelayWord {
@@ -77,21 +71,6 @@ func openState(ctx context.Context, folder string) (*sinkstore.Store, error) {
 
 // run wires the process together and serves until ctx ends.
 func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
-	unlock, err := process.LockState(cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	listener, err := rpc.Listen(cfg.Listen, cfg.AllowRemote)
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	healthListener, err := rpc.Listen(cfg.HealthListen, false)
-	if err != nil {
-		return err
-	}
-	defer healthListener.Close()
 	l, err := wiring.Open(ctx, wiring.Config{
 		Service: "egress", Version: version, Shared: cfg.Shared(), Vault: cfg.Vault, Audit: cfg.Audit, Relief: "a halt", Logger: logger,
 	})
@@ -166,31 +145,13 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused, Running: servers.running, Pinned: servers,
 	}))
 
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { authority.Run(background) })
-	running.Go(func() { rules.Watch(background) })
-	running.Go(func() { list.Watch(background) })
-	running.Go(func() { servers.Watch(background) })
-	running.Go(func() {
-		watchSessions(background, vaultv1.NewSessionServiceClient(l.Vault), servers.running.EndSession, logger)
+	return l.Serve(ctx, wiring.Serving{
+		Service: "egress", Version: version, Server: srv, Authority: authority, Logger: logger,
+		Note: []any{"development", cfg.development, "domains", len(list.Current().Allow)},
+		Background: []func(context.Context){rules.Watch, list.Watch, servers.Watch, func(ctx context.Context) {
+			watchSessions(ctx, vaultv1.NewSessionServiceClient(l.Vault), servers.running.EndSession, logger)
+		}},
 	})
-	running.Go(func() {
-		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
-			logger.Error("health is not served any more", "error", err)
-		}
-	})
-	process.Note(ctx, l.Log, logger, "egress "+version, auditv1.Kind_KIND_STARTED)
-	logger.Info("serving", "listen", cfg.Listen, "identity", l.Self.ID(), "development", cfg.development, "domains", len(list.Current().Allow))
-	err = srv.Serve(ctx, listener)
-
-	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	authority.Wait(drained)
-	stop()
-	running.Wait()
-	process.Note(ctx, l.Log, logger, "egress "+version, auditv1.Kind_KIND_STOPPED)
-	return err
 }
 
 // newServer serves the gateway and operators; every call passes the authority.

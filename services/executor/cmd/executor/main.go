@@ -11,13 +11,10 @@ import (
 	"flag"
 	"log/slog"
 	"os"
-	"sync"
 	"syscall"
-	"time"
 
 	"google.golang.org/grpc"
 
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/executor/internal/driver/launch"
@@ -34,10 +31,6 @@ import (
 
 // version is the program's, as Git and the linker have it.
 var version = release.Version()
-
-// drainTime is how long a call that was begun may take to end when the process is told to. What it cuts off is found again
-// at the next start.
-const drainTime = 5 * time.Second
 
 func main() {
 	// Before anything is written or started: only this user may read it.
@@ -78,21 +71,6 @@ func openShared(ctx context.Context, folder string) (*sinkstore.Store, error) {
 
 // run wires the process together and serves until ctx ends.
 func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
-	unlock, err := process.LockState(cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	listener, err := rpc.Listen(cfg.Listen, cfg.AllowRemote)
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	healthListener, err := rpc.Listen(cfg.HealthListen, false)
-	if err != nil {
-		return err
-	}
-	defer healthListener.Close()
 	l, err := wiring.Open(ctx, wiring.Config{
 		Service: "executor", Version: version, Shared: cfg.Shared(), Vault: cfg.Vault, Audit: cfg.Audit,
 		Relief: "what takes load off the host", Logger: logger,
@@ -117,35 +95,17 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	srv := newServer(l, h, logger)
-
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { h.authority.Run(background) })
-	running.Go(func() { h.services.Run(background) })
-	running.Go(func() { rules.Watch(background) })
-	running.Go(func() { h.gpus.Run(background) })
-	running.Go(func() { h.requirements.Run(background, h.services, h.gpus) })
-	running.Go(func() { h.resume(background, interrupted, logger) })
-	running.Go(func() {
-		if err := l.Telemetry.Serve(background, healthListener, nil); err != nil {
-			logger.Error("health is not served any more", "error", err)
-		}
+	return l.Serve(ctx, wiring.Serving{
+		Service: "executor", Version: version, Server: newServer(l, h, logger), Authority: h.authority, Logger: logger,
+		Note: []any{"development", cfg.development, "services", len(h.services.All())},
+		Background: []func(context.Context){
+			h.services.Run, rules.Watch, h.gpus.Run,
+			func(ctx context.Context) { h.requirements.Run(ctx, h.services, h.gpus) },
+			func(ctx context.Context) { h.resume(ctx, interrupted, logger) },
+		},
+		// From the first sign of the end no step of a switch begins: the next start of this process looks after what is left.
+		Stopping: h.modes.Stop,
 	})
-	process.Note(ctx, l.Log, logger, "executor "+version, auditv1.Kind_KIND_STARTED)
-	logger.Info("serving", "listen", cfg.Listen, "identity", l.Self.ID(), "development", cfg.development, "services", len(h.services.All()))
-	// From the first sign of the end no step of a switch begins: the next start of this process looks after what is left.
-	defer context.AfterFunc(ctx, h.modes.Stop)()
-	err = srv.Serve(ctx, listener)
-	h.modes.Stop()
-
-	drained, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	h.authority.Wait(drained)
-	stop()
-	running.Wait()
-	process.Note(ctx, l.Log, logger, "executor "+version, auditv1.Kind_KIND_STOPPED)
-	return err
 }
 
 // newServer serves the host to the gateway and to operators; every call passes the authority.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"time"
 
@@ -55,7 +56,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// drainTime is how long records that wait have to reach audit when the process ends.
+// drainTime is how long calls that were begun have to end when the process is told to, and then records that wait to reach audit.
 const drainTime = 5 * time.Second
 
 // Links are what ties a sink to the other processes.
@@ -68,11 +69,30 @@ type Links struct {
 	Log       *recorder.Recorder
 	// Reserve is what is left to write on a full disk.
 	Reserve *reserve.Reserve
+
+	listen           string
+	listener, health net.Listener
 }
 
-// Open opens them. The caller closes what is opened, also after an error.
+// Open takes the process's state and where it is reached, so that a second one goes no further, and opens its links. The caller closes what
+// is opened, also after an error.
 func Open(ctx context.Context, cfg Config) (l *Links, err error) {
-	l = &Links{}
+	l = &Links{listen: cfg.Shared.Listen}
+	unlock, err := process.LockState(cfg.Shared.StateDir)
+	if err != nil {
+		return l, err
+	}
+	l.Add(unlock)
+	for _, place := range []struct {
+		at     string
+		remote bool
+		to     *net.Listener
+	}{{cfg.Shared.Listen, cfg.Shared.AllowRemote, &l.listener}, {cfg.Shared.HealthListen, false, &l.health}} {
+		if *place.to, err = rpc.Listen(place.at, place.remote); err != nil {
+			return l, err
+		}
+		l.Add(func() error { _ = (*place.to).Close(); return nil }) // it may have been served, which closes it
+	}
 	var closeIdentity func()
 	if l.Trust, l.Self, closeIdentity, err = process.OpenIdentity(ctx, cfg.Logger, cfg.Shared); err != nil {
 		return l, err
