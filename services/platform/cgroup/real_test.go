@@ -144,3 +144,87 @@ func TestKeys(t *testing.T) {
 		t.Errorf("both have %s", a.Group("demo").Path())
 	}
 }
+
+// TestSecondVersion holds the tree of version 2 to the kernel's own rules, also on a host whose limits are of version 1: there with whatever
+// controller is left, since the rules are the same for each.
+func TestSecondVersion(t *testing.T) {
+	const inside = "DURWARD_TEST_SECOND_VERSION"
+	if os.Getenv(inside) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestSecondVersion$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	root := t.TempDir()
+	if err := unix.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(os.Getpid())
+	own := filepath.Join(root, "durward-test-"+pid+".service")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := func(parts ...string) string {
+		t.Helper()
+		raw, err := os.ReadFile(filepath.Join(parts...))
+		must(err)
+		return strings.TrimSpace(string(raw))
+	}
+	free, before := strings.Fields(text(root, "cgroup.controllers")), text(root, "cgroup.subtree_control")
+	if len(free) == 0 {
+		t.Fatal("version 1 has every controller")
+	}
+	controllers = free[:1]
+	must(write(root, "cgroup.subtree_control", "+"+free[0]))
+	must(mkdir(own))
+	must(write(own, "cgroup.procs", pid))
+	t.Cleanup(func() {
+		must(write(root, "cgroup.procs", pid))
+		for _, dir := range []string{"mine", "leaf", "."} {
+			must(os.Remove(filepath.Join(own, dir)))
+		}
+		if !strings.Contains(before, free[0]) {
+			must(write(root, "cgroup.subtree_control", "-"+free[0]))
+		}
+		must(unix.Unmount(root, unix.MNT_DETACH))
+	})
+	here := hierarchy{unified: true, dir: own, shown: "/own"}
+
+	// A unit that outlives its services is left as it is: nothing is bounded in it.
+	tree, err := Config{Leaf: "leaf"}.openIn([]hierarchy{here}, "mine")
+	must(err)
+	if in := text("/proc/self/cgroup"); len(tree.places[0].controls) != 0 || strings.Contains(in, "/leaf") {
+		t.Errorf("in a unit that outlives it: %v, %s", tree.places, in)
+	}
+	// Elsewhere this process makes room, once.
+	for _, at := range []string{own, filepath.Join(own, "leaf")} {
+		here.dir = at
+		tree, err = Config{Leaf: "leaf", Ending: true}.openIn([]hierarchy{here}, "mine")
+		must(err)
+		if in := text("/proc/self/cgroup"); len(tree.places[0].controls) != 1 || tree.places[0].dir != filepath.Join(own, "mine") || !strings.HasSuffix(in, ".service/leaf") {
+			t.Fatalf("from %s: %+v, %s", at, tree.places, in)
+		}
+		here.shown = "/own/leaf"
+	}
+	g := tree.Group("demo")
+	_, err = g.Make(Limits{})
+	must(err)
+	cmd := start(t, g, "sleep 600 & sleep 600")
+	if in := text("/proc", strconv.Itoa(cmd.Process.Pid), "cgroup"); !strings.HasSuffix(in, "/mine/service-demo") {
+		t.Errorf("the program is in %s", in)
+	}
+	if limits, err := filepath.Glob(filepath.Join(own, "mine", "service-demo", free[0]+".*")); err != nil || len(limits) == 0 {
+		t.Errorf("nothing bounds it: %v, %v", limits, err)
+	}
+	must(g.Kill())
+	_ = cmd.Wait() // it was killed
+	if g.Remove(); g.There() {
+		t.Error("the group is still there")
+	}
+}
