@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"durward.internal/services/platform/clock"
 )
 
 const (
@@ -148,15 +150,8 @@ func (w *Watcher) Close() {
 
 // Run watches until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
-	tick := time.NewTicker(Interval)
-	defer tick.Stop()
 	var last Stamps
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for clock.Sleep(ctx, Interval) {
 		now := w.look()
 		if maps.Equal(now, last) && w.due(now) {
 			_ = w.Reload() // Err keeps it

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/trust"
 )
 
@@ -50,10 +51,7 @@ func OpenWorkload(ctx context.Context, dial func(context.Context) (net.Conn, err
 		defer conn.Close()
 		for ctx.Err() == nil {
 			w.failed(w.listen(ctx, api.NewSpiffeWorkloadAPIClient(conn)))
-			select {
-			case <-ctx.Done():
-			case <-time.After(workloadPause):
-			}
+			clock.Sleep(ctx, workloadPause)
 		}
 	}()
 	select {

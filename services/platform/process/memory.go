@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/mem"
 
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/config"
 )
 
@@ -52,14 +53,7 @@ func limitMemory(ctx context.Context, c *config.Common, logger *slog.Logger) err
 func rest(ctx context.Context, logger *slog.Logger) {
 	var last, given uint64
 	rested, started := 0, false
-	tick := time.NewTicker(restInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for clock.Sleep(ctx, restInterval) {
 		now := sample("/gc/heap/allocs:bytes")
 		if rested++; now-last >= quiet {
 			rested = 0

@@ -23,6 +23,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
@@ -344,15 +345,8 @@ const watchInterval = 2 * time.Second
 // once and watches until ctx ends.
 func Watch(ctx context.Context, logger *slog.Logger, what string, failure func() error) {
 	go func() {
-		tick := time.NewTicker(watchInterval)
-		defer tick.Stop()
 		said := ""
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		for clock.Sleep(ctx, watchInterval) {
 			now := ""
 			if err := failure(); err != nil {
 				now = err.Error()

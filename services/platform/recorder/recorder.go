@@ -51,6 +51,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/redaction"
@@ -390,12 +391,9 @@ func (r *Recorder) Close(ctx context.Context) error {
 	r.closing = true
 	r.mu.Unlock()
 	signal(r.wake)
-	tick := time.NewTicker(closePoll)
-	defer tick.Stop()
-	for r.delivering() && ctx.Err() == nil {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	for r.delivering() {
+		if !clock.Sleep(ctx, closePoll) {
+			break
 		}
 	}
 	r.stop()

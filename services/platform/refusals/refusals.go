@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/clock"
 )
 
 // Period is for how long refusals of a kind are counted before their number is recorded.
@@ -132,18 +133,9 @@ func (c *Counter) Flush(ctx context.Context, end bool) {
 
 // Run flushes every ten seconds, and once more when ctx ends.
 func (c *Counter) Run(ctx context.Context) {
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
-		end := ctx.Err() != nil
-		c.Flush(context.WithoutCancel(ctx), end)
-		if end {
-			return
-		}
+	for going := true; going; {
+		going = clock.Sleep(ctx, 10*time.Second)
+		c.Flush(context.WithoutCancel(ctx), !going)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/telemetry/span"
@@ -194,14 +195,7 @@ func (s *Server) enlist(stream *checkedStream) (leave func()) {
 // askAgain ends the streams whose callers are let in no more, and connections without a root, until ctx ends. A stream that sends and
 // receives asks by itself; one that is quiet would never.
 func (s *Server) askAgain(ctx context.Context) {
-	tick := time.NewTicker(askInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for clock.Sleep(ctx, askInterval) {
 		s.mu.Lock()
 		for stream := range s.open {
 			_ = stream.ask() // it ends the stream

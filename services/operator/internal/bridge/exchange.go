@@ -14,6 +14,7 @@ import (
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 )
 
@@ -135,12 +136,7 @@ func (b *Bridge) repeat(ctx context.Context, m message, err error, try int) bool
 	if !broken || try >= maxTries || !looksOnly(m) {
 		return false
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(repeatPause):
-		return true
-	}
+	return clock.Sleep(ctx, repeatPause)
 }
 
 // looksOnly reports whether a request changes nothing.
@@ -193,10 +189,8 @@ func (b *Bridge) post(ctx context.Context, body []byte, headers http.Header) (*h
 		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().Add(wait).After(deadline) {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, wait) {
 			return nil, ctx.Err()
-		case <-time.After(wait):
 		}
 	}
 }

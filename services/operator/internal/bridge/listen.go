@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"durward.internal/services/platform/clock"
 )
 
 // listenPause and listenPauseMost bound the wait before the stream of a session is asked for again.
@@ -51,10 +53,8 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			}
 			_ = response.Body.Close()
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

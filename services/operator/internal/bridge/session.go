@@ -6,7 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
+
+	"durward.internal/services/platform/clock"
 )
 
 // open relays the client's handshake and remembers it, to open the session again when the gateway lost it.
@@ -39,12 +40,7 @@ func (b *Bridge) handshake(ctx context.Context) (answer []byte, err error) {
 
 // pauseForOpening waits until an opening can be dated after what happened before; false when ctx ended.
 func (b *Bridge) pauseForOpening(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(b.prover.untilNextSecond()):
-		return true
-	}
+	return clock.Sleep(ctx, b.prover.untilNextSecond())
 }
 
 func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, err error) {

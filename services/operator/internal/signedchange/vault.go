@@ -10,6 +10,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 )
 
@@ -60,10 +61,8 @@ func Unhurried(ctx context.Context, try func() error) error {
 		if !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 			break
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, askPatience) {
 			return err
-		case <-time.After(askPatience):
 		}
 		err = try()
 	}
@@ -114,10 +113,8 @@ func (v Vault) adopted(ctx context.Context, plans []*Plan) (ok bool, waiting str
 		if waiting == "" {
 			return true, "", nil
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, 100*time.Millisecond) {
 			return false, waiting, nil
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/health"
 )
 
@@ -133,17 +134,10 @@ func (s *Supervisor) Run(ctx context.Context, healthy func()) error {
 
 // boundLogs keeps the log files from growing without end.
 func (s *Supervisor) boundLogs(ctx context.Context) {
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			for _, c := range s.cfg.Children {
-				if err := boundLog(c.Log, maxLog); err != nil {
-					s.report("the log of %s could not be cut: %v", c.Role, err)
-				}
+	for clock.Sleep(ctx, time.Minute) {
+		for _, c := range s.cfg.Children {
+			if err := boundLog(c.Log, maxLog); err != nil {
+				s.report("the log of %s could not be cut: %v", c.Role, err)
 			}
 		}
 	}
@@ -175,10 +169,8 @@ func (s *Supervisor) keep(ctx context.Context, p *process) {
 			wait = max(wait, restartWindow-now.Sub(recent[0]))
 		}
 		s.report("%s", diedText(p, fmt.Sprintf("starting it again in %s", wait.Round(10*time.Millisecond))))
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 		backoff = min(2*backoff, 16*s.cfg.Backoff)
 		recent = append(recent, time.Now())

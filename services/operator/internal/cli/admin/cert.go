@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 )
 
 func (a *app) certCommand() *cobra.Command {
@@ -97,10 +98,8 @@ issues none, and fails for each that is wrong or late.`,
 				if err != nil {
 					a.Explain(err)
 				}
-				select {
-				case <-cmd.Context().Done():
+				if !clock.Sleep(cmd.Context(), every) {
 					return nil
-				case <-time.After(every):
 				}
 			}
 		},

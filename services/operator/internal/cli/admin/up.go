@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -295,16 +296,9 @@ func readListeners(path string) (installdir.Listeners, error) {
 
 // keepCertificates renews certificates at half their life until ctx ends, and reports when it cannot.
 func (a *app) keepCertificates(ctx context.Context, operator string, report func(string)) {
-	tick := time.NewTicker(renewCheck)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if _, err := a.Home.RenewCertificates(operator, a.Now(), false); err != nil {
-				report("certificates could not be renewed: " + err.Error())
-			}
+	for clock.Sleep(ctx, renewCheck) {
+		if _, err := a.Home.RenewCertificates(operator, a.Now(), false); err != nil {
+			report("certificates could not be renewed: " + err.Error())
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/statement"
 )
 
@@ -163,9 +164,7 @@ func awaitPruned(ctx context.Context, s *cli.Session, index uint64) error {
 				return nil
 			}
 		}
-		select {
-		case <-time.After(pruningLook):
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, pruningLook) {
 			return cli.Failed("", "audit goes on with what you signed in record %d by itself", index)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -20,7 +21,7 @@ import (
 func WatchOperations(ctx context.Context, a *cli.App, s *cli.Session, stir func(), tell func(Change) bool) {
 	for {
 		err := followOperations(ctx, a, s, stir, tell)
-		if ctx.Err() != nil || !tell(ProblemChange("vault", cli.PublicText(err))) || !pause(ctx, watchRetry) {
+		if ctx.Err() != nil || !tell(ProblemChange("vault", cli.PublicText(err))) || !clock.Sleep(ctx, watchRetry) {
 			return
 		}
 	}

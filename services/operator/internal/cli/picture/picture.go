@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 )
 
 const (
@@ -154,20 +155,20 @@ func WatchHost(s *cli.Session) func(context.Context, func(Change) bool) {
 }
 
 // EverySecond waits for the next second.
-func EverySecond(ctx context.Context, _ bool) bool { return pause(ctx, watchHost) }
+func EverySecond(ctx context.Context, _ bool) bool { return clock.Sleep(ctx, watchHost) }
 
 // OnceStirred waits until something has changed, and a moment longer for what changes with it; after a failure it waits a
 // while.
 func OnceStirred(stirred <-chan struct{}) func(context.Context, bool) bool {
 	return func(ctx context.Context, answered bool) bool {
 		if !answered {
-			return pause(ctx, watchRetry)
+			return clock.Sleep(ctx, watchRetry)
 		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-stirred:
-			return pause(ctx, settle)
+			return clock.Sleep(ctx, settle)
 		}
 	}
 }
@@ -196,15 +197,6 @@ func Ask(
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // WatchDanger follows which sessions are in dangerous mode. While the vault does not answer, which is told elsewhere, the picture
 // stays as it was.
 func WatchDanger(ctx context.Context, s *cli.Session, tell func(Change) bool) {
@@ -212,7 +204,7 @@ func WatchDanger(ctx context.Context, s *cli.Session, tell func(Change) bool) {
 		asking, cancel := context.WithTimeout(ctx, watchPatience)
 		list, err := s.Vault.Standing.ListStanding(asking, &vaultv1.ListStandingRequest{})
 		cancel()
-		if err == nil && !tell(DangerChange(list)) || !pause(ctx, watchHost) {
+		if err == nil && !tell(DangerChange(list)) || !clock.Sleep(ctx, watchHost) {
 			return
 		}
 	}
@@ -291,7 +283,7 @@ func WatchServices(ctx context.Context, s *cli.Session, stir func(), tell func(C
 		if err != nil && !tell(ProblemChange("services", cli.PublicText(err))) {
 			return
 		}
-		if !pause(ctx, watchRetry) {
+		if !clock.Sleep(ctx, watchRetry) {
 			return
 		}
 	}
