@@ -65,7 +65,7 @@ func TestTheDemoService(t *testing.T) {
 	}
 	defer d.Close()
 	m := service.New(service.Config{
-		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(),
+		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() service.Driver{"process": service.Is(d)}, Health: health.New(), Engine: engine.New(),
 		Confirm: func(_ context.Context, begin func()) error { begin(); return nil },
 		Logger:  slog.New(slog.DiscardHandler),
 	})

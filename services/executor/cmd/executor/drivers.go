@@ -27,8 +27,9 @@ import (
 
 // drivers are what runs services on this host.
 type drivers struct {
-	byName map[string]service.Driver
-	close  []func() error
+	byName map[string]func() service.Driver
+	mu     sync.Mutex
+	close  []func() error // of those that were opened
 }
 
 // drivers are the names of those that the configuration gives this executor.
@@ -51,7 +52,7 @@ func openDrivers(cfg *settings, known func() *catalog.Catalog, gpus *gpu.Monitor
 		return nil, err
 	}
 	d := &drivers{
-		byName: map[string]service.Driver{catalog.DriverProcess: processes, catalog.DriverNull: &null.Driver{}},
+		byName: map[string]func() service.Driver{catalog.DriverProcess: service.Is(processes), catalog.DriverNull: service.Is(&null.Driver{})},
 		close:  []func() error{func() error { processes.Close(); return nil }},
 	}
 	d.later(catalog.DriverSystemd, logger, func() (closer, error) {
@@ -82,11 +83,13 @@ func (d *drivers) Definition(ctx context.Context, s *catalog.Service) (string, e
 	if !ok {
 		return "", fmt.Errorf("this executor's configuration does not give it the %s driver", s.Driver)
 	}
-	return one.Definition(ctx, s)
+	return one().Definition(ctx, s)
 }
 
 // Close closes what was opened. It stops no service.
 func (d *drivers) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	var errs []error
 	for _, one := range d.close {
 		errs = append(errs, one())
@@ -102,90 +105,17 @@ type closer interface {
 
 // later adds a driver that is opened when it is first used.
 func (d *drivers) later(name string, logger *slog.Logger, open func() (closer, error)) {
-	l := &lazy{open: sync.OnceValue(func() service.Driver {
+	d.byName[name] = sync.OnceValue(func() service.Driver {
 		one, err := open()
 		if err != nil {
 			logger.Error("a driver cannot be used", "driver", name, "error", err)
-			return missing{}
+			return service.Absent{State: driver.Unknown}
 		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.close = append(d.close, one.Close)
 		return one
-	})}
-	d.byName[name] = l
-	d.close = append(d.close, l.Close)
-}
-
-// lazy is a driver that is opened when it is first used.
-type lazy struct {
-	open func() service.Driver
-	mu   sync.Mutex
-	used closer
-}
-
-func (l *lazy) driver() service.Driver {
-	one := l.open()
-	if c, ok := one.(closer); ok {
-		l.mu.Lock()
-		l.used = c
-		l.mu.Unlock()
-	}
-	return one
-}
-
-// Close closes the driver if it was opened.
-func (l *lazy) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.used == nil {
-		return nil
-	}
-	return l.used.Close()
-}
-
-func (l *lazy) Status(s *catalog.Service) driver.Status { return l.driver().Status(s) }
-func (l *lazy) Start(ctx context.Context, s *catalog.Service, definition string) error {
-	return l.driver().Start(ctx, s, definition)
-}
-func (l *lazy) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
-	return l.driver().Stop(ctx, s)
-}
-func (l *lazy) Definition(ctx context.Context, s *catalog.Service) (string, error) {
-	return l.driver().Definition(ctx, s)
-}
-func (l *lazy) Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
-	return l.driver().Logs(ctx, s, cursor, lines)
-}
-
-// Warnings are the driver's, if it has any.
-func (l *lazy) Warnings(s *catalog.Service) []string {
-	if w, ok := l.driver().(service.Warner); ok {
-		return w.Warnings(s)
-	}
-	return nil
-}
-
-// Pins are the driver's, if it has any.
-func (l *lazy) Pins(ctx context.Context, s *catalog.Service) []string {
-	if p, ok := l.driver().(service.Pinner); ok {
-		return p.Pins(ctx, s)
-	}
-	return nil
-}
-
-// missing is a driver that could not be opened.
-type missing struct{}
-
-func (missing) Status(*catalog.Service) driver.Status {
-	return driver.Status{State: driver.Unknown, Cause: driver.CauseNoManager}
-}
-func (missing) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
-func (missing) Stop(context.Context, *catalog.Service) (bool, error) {
-	return false, driver.ErrNoManager
-}
-func (missing) Definition(context.Context, *catalog.Service) (string, error) {
-	return "", driver.ErrNoManager
-}
-func (missing) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
-	return driver.Page{}, driver.ErrNoManager
+	})
 }
 
 // releaseBy asks the vault for credentials in the name of the call that starts a service. What starts one without a call, a rule of the

@@ -27,18 +27,18 @@ func (*counted) Warnings(*catalog.Service) []string { return []string{"careful"}
 func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 	s := &catalog.Service{ID: "chat"}
 	one, opened := &counted{}, 0
-	d := &drivers{byName: map[string]service.Driver{}}
+	d := &drivers{byName: map[string]func() service.Driver{}}
 	d.later("used", slog.New(slog.DiscardHandler), func() (closer, error) { opened++; return one, nil })
 	d.later("unused", slog.New(slog.DiscardHandler), func() (closer, error) { t.Error("opened for nothing"); return one, nil })
 	d.later("broken", slog.New(slog.DiscardHandler), func() (closer, error) { return nil, errors.New("no bus") })
-	used := d.byName["used"]
+	used := d.byName["used"]()
 	if err := used.Start(t.Context(), s, ""); err != nil || used.Status(s).State != driver.Running || opened != 1 {
 		t.Errorf("%v, %v, opened %d times", err, used.Status(s), opened)
 	}
 	if w := used.(service.Warner).Warnings(s); !cmp.Equal(w, []string{"careful"}) {
 		t.Errorf("warnings are %v", w)
 	}
-	broken := d.byName["broken"]
+	broken := d.byName["broken"]()
 	_, stop := broken.Stop(t.Context(), s)
 	_, definition := broken.Definition(t.Context(), s)
 	_, logs := broken.Logs(t.Context(), s, "", 1)
@@ -47,7 +47,7 @@ func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 			t.Errorf("one that cannot be opened: %v", err)
 		}
 	}
-	if broken.Status(s).State != driver.Unknown || len(broken.(service.Warner).Warnings(s)) != 0 {
+	if _, warns := broken.(service.Warner); broken.Status(s).State != driver.Unknown || warns {
 		t.Errorf("it looks %v", broken.Status(s))
 	}
 	if err := d.Close(); err != nil || one.closed != 1 {
@@ -72,7 +72,7 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			s := &catalog.Service{ID: "box", Driver: catalog.DriverDocker, Container: &catalog.Container{Image: "a"}}
-			if err := box.Start(ctx, s, ""); err == nil {
+			if err := box().Start(ctx, s, ""); err == nil {
 				t.Error("a container was started without a daemon")
 			}
 		}

@@ -109,7 +109,7 @@ services:
 			t.Fatal(err)
 		}
 		services := service.New(service.Config{
-			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverSystemd: units}, Health: well{}, GPUs: gpus,
+			Catalog: known, Drivers: map[string]func() service.Driver{catalog.DriverSystemd: service.Is(units)}, Health: well{}, GPUs: gpus,
 			Sizes: book.Sizes(), Logger: logger,
 		})
 		gpus.Claimed(services.Claims)

@@ -50,7 +50,7 @@ func shown(t *testing.T, source gpu.Source, c *catalog.Catalog, claims ...gpu.Cl
 	gpus.Claimed(func() []gpu.Claim { return claims })
 	m := New(registry,
 		service.New(service.Config{
-			Catalog: known, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{}}, Logger: platformtest.Logger(),
+			Catalog: known, Drivers: map[string]func() service.Driver{catalog.DriverNull: service.Is(&null.Driver{})}, Logger: platformtest.Logger(),
 		}),
 		gpus,
 		needs{"chat": {PerGPU: map[uint32]uint32{0: 500, 1: 20, 9: 7}, Source: vram.Estimated}, "new": {PerGPU: map[uint32]uint32{0: 0}, Source: vram.Unknown}})

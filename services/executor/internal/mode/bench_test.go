@@ -64,7 +64,7 @@ func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalog.
 		return nil
 	}
 	manager := service.New(service.Config{
-		Catalog: current, Drivers: map[string]service.Driver{catalog.DriverNull: &null.Driver{StartTakes: takes, StopTakes: takes}},
+		Catalog: current, Drivers: map[string]func() service.Driver{catalog.DriverNull: service.Is(&null.Driver{StartTakes: takes, StopTakes: takes})},
 		Health: health.New(), GPUs: gpus, Leases: leases, Confirm: consent, Logger: logger,
 	})
 	gpus.Claimed(manager.Claims)

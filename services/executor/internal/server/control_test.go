@@ -251,7 +251,7 @@ func TestWhatADisabledEntryLeftRunningIsTold(t *testing.T) {
 	w.must(err)
 	t.Cleanup(source.Close)
 	control := server.NewControl(server.ControlConfig{
-		Services: service.New(service.Config{Catalog: source.Current, Drivers: map[string]service.Driver{catalog.DriverProcess: left{w.driver}, catalog.DriverNull: w.driver}}),
+		Services: service.New(service.Config{Catalog: source.Current, Drivers: map[string]func() service.Driver{catalog.DriverProcess: service.Is(left{w.driver}), catalog.DriverNull: service.Is(w.driver)}}),
 		GPUs:     w.gpus, Modes: w.modes, Sink: w.sink(),
 	})
 	status, err := control.GetStatus(t.Context(), &executorv1.GetStatusRequest{})

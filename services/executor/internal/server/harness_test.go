@@ -344,8 +344,8 @@ func newWorldWith(t *testing.T, e service.Engine, configure ...func(*sink.Config
 	w.leases = leases
 	w.services = service.New(service.Config{
 		Catalog: w.source.Current,
-		Drivers: map[string]service.Driver{
-			catalog.DriverNull: w.driver, catalog.DriverProcess: w.driver, catalog.DriverSystemd: w.driver, catalog.DriverDocker: w.driver,
+		Drivers: map[string]func() service.Driver{
+			catalog.DriverNull: service.Is(w.driver), catalog.DriverProcess: service.Is(w.driver), catalog.DriverSystemd: service.Is(w.driver), catalog.DriverDocker: service.Is(w.driver),
 		},
 		Health: healthy{},
 		Engine: e,

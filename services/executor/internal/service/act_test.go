@@ -185,7 +185,7 @@ func TestACatalogThatWouldOrphanIsRefused(t *testing.T) {
 		m, _ := manager(t, p, &answers{}, 0)
 		now := parse(as("a"))
 		m.cfg.Catalog = func() *catalog.Catalog { return now }
-		m.cfg.Drivers = map[string]Driver{"systemd": p, "null": p}
+		m.cfg.Drivers = map[string]func() Driver{"systemd": Is(p), "null": Is(p)}
 		if err := m.Accept(parse(c.next)); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -145,7 +145,7 @@ func TestAStartWhoseAnswerIsLost(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := &program{}
 			m, s := manager(t, p, &answers{}, 0)
-			m.cfg.Drivers["process"] = lost{p, 2 * time.Second, blind}
+			m.cfg.Drivers["process"] = Is(lost{p, 2 * time.Second, blind})
 			_, err := m.Start(t.Context(), s)
 			if Cause(err) != driver.CauseUnknown {
 				t.Errorf("%v", err)
@@ -176,7 +176,7 @@ func TestAnErrorThatIsNoRefusalIsUndone(t *testing.T) {
 		p := &program{startErr: err}
 		m, s := manager(t, p, &answers{}, 0)
 		stopped := &stopCounter{program: p}
-		m.cfg.Drivers["process"] = stopped
+		m.cfg.Drivers["process"] = Is(stopped)
 		if _, serr := m.Start(t.Context(), s); serr == nil {
 			t.Errorf("%v: it started", err)
 		}

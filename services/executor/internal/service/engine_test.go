@@ -130,7 +130,7 @@ services:
 	known := func() *catalog.Catalog { return b.source }
 	b.gpus = gpu.New(gpu.Config{Source: measured, Catalog: known, Logger: slog.New(slog.DiscardHandler)})
 	b.Manager = service.New(service.Config{
-		Catalog: known, Drivers: map[string]service.Driver{"process": d}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
+		Catalog: known, Drivers: map[string]func() service.Driver{"process": service.Is(d)}, Health: health.New(), Engine: engine.New(), GPUs: b.gpus,
 		MarginMiB: 100,
 		Admit: func(ctx context.Context, s *catalog.Service) error {
 			return capacity.Admit(capacity.Declared{}, b.gpus.Read(ctx), s, 100)

@@ -43,7 +43,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 			}
 			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
 			m := New(Config{
-				Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing,
+				Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(p)}, Health: a, Confirm: willing,
 				Logger: slog.New(slog.DiscardHandler),
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -82,7 +82,7 @@ func TestSettlingIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := New(Config{
-			Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": slowLook{&program{}}}, Health: &answers{},
+			Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(slowLook{&program{}})}, Health: &answers{},
 			Confirm: willing, Logger: slog.New(slog.DiscardHandler),
 		})
 		began := time.Now()

@@ -101,8 +101,8 @@ type Rule func(ctx context.Context, what string, s *catalog.Service, stage Stage
 type Config struct {
 	// Catalog returns the newest good one.
 	Catalog func() *catalog.Catalog
-	// Drivers by the name that entries use. An entry of another driver cannot be started.
-	Drivers map[string]Driver
+	// Drivers by the name that entries use, each found when a service first needs it. An entry of another driver cannot be started.
+	Drivers map[string]func() Driver
 	Health  Checker
 	// Engine sleeps, wakes, warms up and drains. nil: no service does.
 	Engine Engine
@@ -194,26 +194,30 @@ func (m *Manager) instance(id string) *instance {
 
 // driver returns the entry's, or one that can do nothing where this executor has no such driver.
 func (m *Manager) driver(s *catalog.Service) Driver {
-	if d, ok := m.cfg.Drivers[s.Driver]; ok && d != nil {
-		return d
+	if open := m.cfg.Drivers[s.Driver]; open != nil {
+		return open()
 	}
-	return absent{}
+	return Absent{driver.Stopped}
 }
 
-// absent stands for a driver that this executor was not given.
-type absent struct{}
+// Is finds a driver that is there.
+func Is(d Driver) func() Driver { return func() Driver { return d } }
 
-func (absent) Status(*catalog.Service) driver.Status {
-	return driver.Status{State: driver.Stopped, Cause: driver.CauseNoManager}
+// Absent stands for a driver that this executor was not given, or cannot open: its services are in that state, and nothing can be done
+// to them.
+type Absent struct{ State driver.State }
+
+func (a Absent) Status(*catalog.Service) driver.Status {
+	return driver.Status{State: a.State, Cause: driver.CauseNoManager}
 }
-func (absent) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
-func (absent) Stop(context.Context, *catalog.Service) (bool, error) {
+func (Absent) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
+func (Absent) Stop(context.Context, *catalog.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }
-func (absent) Definition(context.Context, *catalog.Service) (string, error) {
+func (Absent) Definition(context.Context, *catalog.Service) (string, error) {
 	return "", driver.ErrNoManager
 }
-func (absent) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
+func (Absent) Logs(context.Context, *catalog.Service, string, int) (driver.Page, error) {
 	return driver.Page{}, driver.ErrNoManager
 }
 
@@ -247,11 +251,8 @@ func (m *Manager) Find(id string) (*catalog.Service, error) {
 // Left is the program of a service whose entry is not in force, which an earlier executor started and which still runs; 0 for none, or
 // where its driver knows it by the entry alone.
 func (m *Manager) Left(id string) (pid int) {
-	d, ok := m.cfg.Drivers[catalog.DriverProcess]
-	if !ok || d == nil || id == "" {
-		return 0
-	}
-	if status := d.Status(&catalog.Service{ID: id, Driver: catalog.DriverProcess}); status.State == driver.Running {
+	s := &catalog.Service{ID: id, Driver: catalog.DriverProcess}
+	if status := m.driver(s).Status(s); id != "" && status.State == driver.Running {
 		return status.PID
 	}
 	return 0

@@ -159,7 +159,7 @@ func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *cata
 	s, _ := c.Lookup("chat")
 	s.Port = port
 	return New(Config{
-		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]Driver{"process": p}, Health: a, Confirm: willing, Logger: slog.New(slog.DiscardHandler),
+		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(p)}, Health: a, Confirm: willing, Logger: slog.New(slog.DiscardHandler),
 	}), s
 }
 

@@ -126,7 +126,7 @@ func TestWatchersLearnOfANewCatalog(t *testing.T) {
 		return c
 	}
 	current := parse("one", "two")
-	m := New(Config{Catalog: func() *catalog.Catalog { return current }, Drivers: map[string]Driver{"null": &program{}}, Health: &answers{}, Confirm: willing})
+	m := New(Config{Catalog: func() *catalog.Catalog { return current }, Drivers: map[string]func() Driver{"null": Is(&program{})}, Health: &answers{}, Confirm: willing})
 	w := newWatcher(nil)
 	m.watchers.add(w)
 	for _, c := range []struct {

@@ -175,18 +175,18 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definitio
 	if err != nil {
 		return err
 	}
-	found, raw, err := d.adopted(ctx, s)
+	found, err := d.adopted(ctx, s)
 	if err != nil {
 		return err
 	}
-	if adoptedDefinition(img, raw) != definition {
+	if adoptedDefinition(img, found.Raw) != definition {
 		return driver.ErrChanged
 	}
 	rules, err := d.rules(s, h, img)
 	if err != nil {
 		return err
 	}
-	return d.run(ctx, found.ID, func(c container.InspectResponse, raw []byte) error {
+	return d.run(ctx, found.Container.ID, func(c container.InspectResponse, raw []byte) error {
 		if adoptedDefinition(img, raw) != definition {
 			return driver.ErrChanged
 		}
@@ -243,10 +243,11 @@ func (d *Driver) run(ctx context.Context, id string, judge func(container.Inspec
 func (d *Driver) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.StopTimeout()+stopGrace)
 	defer cancel()
-	c, found, err := d.find(ctx, s)
+	got, found, err := d.find(ctx, s)
 	if err != nil || !found {
 		return false, err
 	}
+	c := got.Container
 	ran := alive(c.State)
 	if ran {
 		seconds := int(s.StopTimeoutS)

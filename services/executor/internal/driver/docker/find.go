@@ -128,11 +128,11 @@ func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, er
 	if !s.Container.Adopt {
 		return i.definition(), nil
 	}
-	_, raw, err := d.adopted(ctx, s)
+	found, err := d.adopted(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	return adoptedDefinition(i, raw), nil
+	return adoptedDefinition(i, found.Raw), nil
 }
 
 // name is what a container that is made here is called; last is what it is called once it was stopped.
@@ -175,51 +175,37 @@ func pick(all []container.Summary, s *catalog.Service) (id string, found bool, e
 }
 
 // find looks at the container that is the service now.
-func (d *Driver) find(ctx context.Context, s *catalog.Service) (container.InspectResponse, bool, error) {
+func (d *Driver) find(ctx context.Context, s *catalog.Service) (got client.ContainerInspectResult, found bool, err error) {
 	if s.Container == nil {
-		return container.InspectResponse{}, false, nil
+		return got, false, nil
 	}
 	all, err := d.list(ctx, s.ID)
 	if err != nil {
-		return container.InspectResponse{}, false, err
+		return got, false, err
 	}
 	id, found, err := pick(all, s)
 	if err != nil || !found {
-		return container.InspectResponse{}, false, err
+		return got, false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	got, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	got, err = d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return container.InspectResponse{}, false, nil
+		return got, false, nil
 	case err != nil:
-		return container.InspectResponse{}, false, because("inspect", err)
+		return got, false, because("inspect", err)
 	}
-	return got.Container, true, nil
+	return got, true, nil
 }
 
 // adopted finds the container that an entry adopts.
-func (d *Driver) adopted(ctx context.Context, s *catalog.Service) (container.InspectResponse, []byte, error) {
-	all, err := d.list(ctx, s.ID)
-	if err != nil {
-		return container.InspectResponse{}, nil, err
+func (d *Driver) adopted(ctx context.Context, s *catalog.Service) (client.ContainerInspectResult, error) {
+	got, found, err := d.find(ctx, s)
+	if err == nil && !found {
+		err = fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, containerpolicy.LabelService, s.ID)
 	}
-	id, found, err := pick(all, s)
-	if err != nil {
-		return container.InspectResponse{}, nil, err
-	}
-	if !found {
-		return container.InspectResponse{}, nil,
-			fmt.Errorf("%w: no container has the label %s=%s", driver.ErrContainer, containerpolicy.LabelService, s.ID)
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	got, err := d.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
-	if err != nil {
-		return container.InspectResponse{}, nil, because("inspect", err)
-	}
-	return got.Container, got.Raw, nil
+	return got, err
 }
 
 // clear takes away what earlier starts left: the container that ended, and the one that was stopped. One that runs is left,
