@@ -19,6 +19,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"durward.internal/services/audit/internal/durable"
+	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -33,15 +34,9 @@ var (
 	ErrOlder = errors.New("a newer checkpoint has a quorum of cosignatures")
 )
 
-// Log is what the package needs of the log.
-type Log interface {
-	// Holds reports whether the log's first entries add up to the checkpoint.
-	Holds(ctx context.Context, c logproof.Checkpoint) (bool, error)
-}
-
 // Config is what a Keeper needs; all of it is required.
 type Config struct {
-	Log Log
+	Log *log.Log
 	Dir string
 	// Keys and Witnesses return what is trusted now.
 	Keys      func() []note.Verifier

@@ -119,14 +119,8 @@ func covers(st *statement.Statement, c logproof.Checkpoint) error {
 	return nil
 }
 
-// Log is the log that goes on.
-type Log interface {
-	// Newest is the log's head, as it is signed.
-	Newest() (size uint64, checkpoint []byte)
-}
-
 // Accept records what the log was put back by, where it was and that is not recorded yet. Nothing else is recorded before.
-func Accept(ctx context.Context, stateDir string, history Log, roots Roots, entry func(context.Context, uint64) (*auditv1.Entry, error),
+func Accept(ctx context.Context, stateDir string, history *log.Log, roots Roots, entry func(context.Context, uint64) (*auditv1.Entry, error),
 	record func(context.Context, *auditv1.Record) error) error {
 	path := filepath.Join(stateDir, file)
 	raw, err := os.ReadFile(path) // #nosec G304 -- in the state folder

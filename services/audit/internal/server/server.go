@@ -16,7 +16,6 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/cosigned"
-	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/retention"
 	"durward.internal/services/audit/internal/store"
@@ -27,26 +26,10 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// Store is what the services read.
-type Store interface {
-	damage.Store
-	// Bare is Range without what whoever verifies an entry computes.
-	Bare(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
-	Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error)
-	retention.Store
-	// Growth is by how much it grows in a day.
-	Growth(ctx context.Context, now time.Time) (store.Growth, error)
-	// Count counts the entries below an index since a time.
-	Count(ctx context.Context, since time.Time, end uint64) (store.Counts, error)
-	// Bytes is how large it is, Folder where it lies; "": elsewhere.
-	Bytes() uint64
-	Folder() string
-}
-
 // Config is what the services need; all of it is required.
 type Config struct {
 	Log     *log.Log
-	Store   Store
+	Store   *store.Store
 	Version string
 	// Identity is audit's own, under which it records its start and stop.
 	Identity identity.ID

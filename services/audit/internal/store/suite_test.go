@@ -20,7 +20,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/audit/internal/log"
-	"durward.internal/services/audit/internal/server"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/logproof"
 )
@@ -37,10 +36,7 @@ func TestSQLite(t *testing.T) {
 	})
 }
 
-var (
-	_ log.Store    = (*store.Store)(nil)
-	_ server.Store = (*store.Store)(nil)
-)
+var _ log.Store = (*store.Store)(nil)
 
 // suite is what every engine does alike. open opens an empty database.
 func suite(t *testing.T, open func(t *testing.T) *store.Store) {
