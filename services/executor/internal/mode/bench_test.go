@@ -69,7 +69,7 @@ func open(b *testing.B, text string, takes time.Duration, bend ...func(*catalog.
 	})
 	gpus.Claimed(manager.Claims)
 	return mode.New(mode.Config{
-		Catalog: current, Services: manager, GPUs: gpus, Leases: leases, Journal: memory, Margin: 512, Hub: &progress.Hub{},
+		Catalog: current, Services: manager, GPUs: gpus, Requirements: mode.Declared{}, Leases: leases, Journal: memory, Margin: 512, Hub: &progress.Hub{},
 		Proceed: func(begin func()) error {
 			begin()
 			return nil

@@ -14,7 +14,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
@@ -410,7 +409,6 @@ func TestCurrentIsOfTheCatalog(t *testing.T) {
 
 var (
 	_ Services = (*host)(nil)
-	_ GPUs     = (*gpu.Monitor)(nil)
 	_ Journal  = (*store.Store)(nil)
 	_          = catalog.Share
 )

@@ -500,7 +500,7 @@ func (w *world) restart() {
 			defer w.host.mu.Unlock()
 			return w.host.c
 		},
-		Services: w.host, GPUs: w.host, Leases: w.leases, Journal: w.journal, Margin: margin, Hub: w.hub, Proceed: w.proceed,
+		Services: w.host, GPUs: w.host, Requirements: Declared{}, Leases: w.leases, Journal: w.journal, Margin: margin, Hub: w.hub, Proceed: w.proceed,
 		Rule: func(_ context.Context, what string, s *catalog.Service, stage service.Stage, err error) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -22,7 +22,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
-	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/plan"
 	"durward.internal/services/executor/internal/progress"
@@ -44,12 +43,6 @@ type Services interface {
 	// Pins say of each file that a service is given whether it is held.
 	Pins(ctx context.Context, s *catalog.Service) []string
 	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
-}
-
-// GPUs measures the host's GPUs; gpu.Monitor does.
-type GPUs interface {
-	Read(ctx context.Context) gpu.Host
-	Last() gpu.Host
 }
 
 // Journal is the switch's durable memory: what a method was told is on disk when it returns. store.Store is one.
@@ -83,10 +76,10 @@ type Config struct {
 	// Catalog returns the newest good one.
 	Catalog  func() *catalog.Catalog
 	Services Services
-	GPUs     GPUs
+	GPUs     service.GPUs
 	Leases   *lease.Leases
 	Journal  Journal
-	// Requirements says what services need. nil: what they declare.
+	// Requirements says what services need.
 	Requirements plan.Requirements
 	// Margin is what stays free on each GPU beyond what services need, in MiB.
 	Margin uint32
@@ -145,9 +138,6 @@ type Switcher struct {
 
 // New returns a Switcher. It does nothing before it is asked.
 func New(cfg Config) *Switcher {
-	if cfg.Requirements == nil {
-		cfg.Requirements = plan.Declared{}
-	}
 	cfg.Journal = &history{Journal: cfg.Journal, took: map[pastStep][]time.Duration{}}
 	s := &Switcher{
 		cfg: cfg, patience: patience, interval: interval, leasePatience: leasePatience, unseenPatience: unseenPatience,

@@ -39,7 +39,7 @@ modes: [{id: one, services: [claim]}]
 
 // estimating is a Requirements that estimates, as memreq.Requirements does where nothing is measured or declared.
 type estimating struct {
-	plan.Declared
+	Declared
 	h *host
 	// measured is what was, of services with one GPU.
 	measured map[string]uint32

@@ -24,7 +24,7 @@ import (
 
 // book is one whose numbers a test sets; what it does not set is declared.
 type book struct {
-	plan.Declared
+	Declared
 	awake       map[string]memreq.Need
 	loading     map[string]map[uint32]uint32
 	perToken    map[string]float64

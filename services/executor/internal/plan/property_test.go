@@ -19,13 +19,13 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
 
 // box is a small made-up host of a random shape: what its services are and need, what its GPUs hold, and what is asked of it. It is
 // the Services, the GPUs, the past and the Requirements of a Planner.
 type box struct {
-	Declared
 	seed      uint64
 	catalog   *catalog.Catalog
 	views     map[*catalog.Service]service.View
@@ -44,6 +44,8 @@ type box struct {
 
 func (b *box) Status(s *catalog.Service) service.View        { return b.views[s] }
 func (*box) Pins(context.Context, *catalog.Service) []string { return nil }
+func (*box) Await(context.Context, ...*catalog.Service)      {}
+func (*box) Card(*catalog.Service) (model.Card, bool)        { return model.Card{}, false }
 
 func (b *box) Definition(_ context.Context, s *catalog.Service) (string, error) {
 	return "sha256:" + s.ID, nil

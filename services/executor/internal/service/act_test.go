@@ -14,6 +14,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
@@ -269,7 +270,7 @@ func TestClaimsGoByWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		given func(*sleeper)
-		sizes Sizes
+		sizes capacity.Sizes
 		want  map[uint32]uint32
 	}{
 		"nobody knows":          {func(*sleeper) {}, nil, nil},

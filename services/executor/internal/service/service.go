@@ -20,6 +20,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
@@ -74,15 +75,6 @@ type GPUs interface {
 // not wait long. sink.Confirm is one.
 type Confirm func(ctx context.Context, begin func()) error
 
-// Sizes says what a service takes of each of its GPUs, in MiB by the catalog's index; memreq.Tracker has them. Nobody changes what it
-// returns, and it waits for nothing.
-type Sizes interface {
-	// Awake is what it takes while it runs, Loading the most that it takes until then, Asleep what it keeps in its sleep.
-	Awake(s *catalog.Service) map[uint32]uint32
-	Loading(s *catalog.Service) map[uint32]uint32
-	Asleep(s *catalog.Service) map[uint32]uint32
-}
-
 // Stage is what a Rule's record tells.
 type Stage int
 
@@ -109,7 +101,7 @@ type Config struct {
 	// GPUs measures what sleeping services keep. nil: nothing is measured, and nothing can be put to sleep.
 	GPUs GPUs
 	// Sizes are what services claim, and what a sleeping one may keep. nil: what they declare.
-	Sizes Sizes
+	Sizes capacity.Sizes
 	// HostAsleep is the most of the host's memory that a service may take in its sleep, in MiB; 0 for one where that is not known. nil,
 	// or 0: all that it gives up of its GPUs.
 	HostAsleep func(s *catalog.Service) uint32

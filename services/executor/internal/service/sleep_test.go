@@ -12,6 +12,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/executor/internal/capacity"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/engine"
 	"durward.internal/services/executor/internal/gpu"
@@ -75,7 +76,7 @@ func (c counted) Asleep(*catalog.Service) map[uint32]uint32  { return map[uint32
 // TestASleepIsJudgedByWhatItIsCountedFor: plans go by numbers that are measured or estimated, and so does what is seen of a sleep.
 func TestASleepIsJudgedByWhatItIsCountedFor(t *testing.T) {
 	for name, c := range map[string]struct {
-		sizes            Sizes
+		sizes            capacity.Sizes
 		declared, keeps  uint32
 		nobody, lies, ok bool
 	}{

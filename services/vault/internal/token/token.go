@@ -68,20 +68,11 @@ type Config struct {
 	Detector *detect.Detector
 	// Dir holds the sessions' keys, and Store what is encrypted under them; empty and nil: values end with the process.
 	Dir   string
-	Store Store
+	Store *store.Store
 	// Owner names whose a session is, so that nobody else takes up what it held; nil: nothing is taken up.
 	Owner  func(session string) string
 	Now    func() time.Time
 	Logger *slog.Logger
-}
-
-// Store keeps encrypted values; store.Store is one.
-type Store interface {
-	KeepTokens(ctx context.Context, session string, tokens []store.Token) error
-	Tokens(ctx context.Context, session string) ([]store.Token, error)
-	MoveTokens(ctx context.Context, from, to string) error
-	ForgetTokens(ctx context.Context, sessions ...string) error
-	TokenSessions(ctx context.Context) ([]string, error)
 }
 
 // Values holds the values of all sessions. It is safe for concurrent use.

@@ -33,17 +33,9 @@ type Counts struct {
 	Last                time.Time
 }
 
-// Store keeps the counts of each day; package store's Store is one.
-type Store interface {
-	Uses(ctx context.Context, client, tool string) ([]store.Use, error)
-	// ChangeUse changes a day's count, durably; it begins at zero.
-	ChangeUse(ctx context.Context, client, tool, day string, change func(*store.Use)) error
-	PruneUses(ctx context.Context, day string) error
-}
-
 // Counters keeps the counts. It is safe for concurrent use.
 type Counters struct {
-	store Store
+	store *store.Store
 	now   func() time.Time
 
 	mu       sync.Mutex
@@ -65,7 +57,7 @@ type tally struct {
 }
 
 // New makes counters. Days and months are of now's location.
-func New(store Store, now func() time.Time) *Counters {
+func New(store *store.Store, now func() time.Time) *Counters {
 	return &Counters{store: store, now: now, tools: map[tool]*tally{}, sessions: map[Who]uint32{}}
 }
 
