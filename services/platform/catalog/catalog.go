@@ -154,53 +154,53 @@ type Containers struct {
 	Environment []string `yaml:"environment" json:"environment,omitempty"`
 }
 
-// Service is one resolved entry: what an approver sees, byte for byte, in its JSON form.
+// Service is one resolved entry: what an approver sees, byte for byte, in its JSON form. What has a key of YAML stands so in the file.
 type Service struct {
-	ID          string            `json:"id"`
-	Name        string            `json:"name"`
-	Description string            `json:"description"`
-	Driver      string            `json:"driver"`
-	Unit        string            `json:"unit,omitempty"`
-	Container   *Container        `json:"container,omitempty"`
-	Argv        []string          `json:"argv,omitempty"`
-	Environment map[string]string `json:"environment,omitempty"`
-	WorkingDir  string            `json:"working_dir,omitempty"`
+	ID          string            `yaml:"id" json:"id"`
+	Name        string            `yaml:"name" json:"name"`
+	Description string            `yaml:"description" json:"description"`
+	Driver      string            `yaml:"driver" json:"driver"`
+	Unit        string            `yaml:"unit" json:"unit,omitempty"`
+	Container   *Container        `yaml:"container" json:"container,omitempty"`
+	Argv        []string          `yaml:"argv" json:"argv,omitempty"`
+	Environment map[string]string `yaml:"environment" json:"environment,omitempty"`
+	WorkingDir  string            `yaml:"working_dir" json:"working_dir,omitempty"`
 	// RunAs is the user that the program runs as; empty in development for the executor's own.
-	RunAs   string  `json:"run_as,omitempty"`
-	Port    uint32  `json:"port,omitempty"`
-	BaseURL string  `json:"base_url,omitempty"`
-	Health  *Health `json:"health,omitempty"`
+	RunAs   string  `yaml:"run_as" json:"run_as,omitempty"`
+	Port    uint32  `yaml:"port" json:"port,omitempty"`
+	BaseURL string  `yaml:"base_url" json:"base_url,omitempty"`
+	Health  *Health `yaml:"health" json:"health,omitempty"`
 	// OpenAI: it answers OpenAI's API under BaseURL, so that one token can be asked for before it counts as ready.
-	OpenAI  bool     `json:"openai,omitempty"`
-	Model   *Model   `json:"model,omitempty"`
-	VRAMMiB uint32   `json:"vram_mib"`
-	GPUs    []uint32 `json:"gpus,omitempty"`
-	Sleep   string   `json:"sleep"`
+	OpenAI  bool     `yaml:"openai" json:"openai,omitempty"`
+	Model   *Model   `yaml:"-" json:"model,omitempty"`
+	VRAMMiB uint32   `yaml:"vram_mib" json:"vram_mib"`
+	GPUs    []uint32 `yaml:"gpus" json:"gpus,omitempty"`
+	Sleep   string   `yaml:"sleep" json:"sleep"`
 	// SleepMiB is what it keeps on its GPUs while it sleeps, declared as VRAMMiB is.
-	SleepMiB  uint32   `json:"sleep_mib,omitempty"`
-	DependsOn []string `json:"depends_on,omitempty"`
+	SleepMiB  uint32   `yaml:"sleep_mib" json:"sleep_mib,omitempty"`
+	DependsOn []string `yaml:"depends_on" json:"depends_on,omitempty"`
 	// Pin: no switch and no idle rule stops it.
-	Pin bool `json:"pin,omitempty"`
+	Pin bool `yaml:"pin" json:"pin,omitempty"`
 	// MinResidenceS is how long it stays once it runs before a switch may stop it.
-	MinResidenceS uint32  `json:"min_residence_s,omitempty"`
-	Idle          *Idle   `json:"idle,omitempty"`
-	Restart       Restart `json:"restart"`
-	Limits        Limits  `json:"limits"`
+	MinResidenceS uint32  `yaml:"min_residence_s" json:"min_residence_s,omitempty"`
+	Idle          *Idle   `yaml:"idle" json:"idle,omitempty"`
+	Restart       Restart `yaml:"restart" json:"restart"`
+	Limits        Limits  `yaml:"limits" json:"limits"`
 	// Credentials are names of what the vault will put in; no value is ever here.
-	Credentials []string `json:"credentials,omitempty"`
+	Credentials []string `yaml:"credentials" json:"credentials,omitempty"`
 	// ExtraConfig holds facts about the engine, from an allow-list of keys (SEC-D6).
-	ExtraConfig map[string]string `json:"extra_config,omitempty"`
+	ExtraConfig map[string]string `yaml:"-" json:"extra_config,omitempty"`
 	// Network is what the service is expected to reach, or "" for no expectation.
-	Network       string `json:"network,omitempty"`
-	StartTimeoutS uint32 `json:"start_timeout_s"`
+	Network       string `yaml:"network" json:"network,omitempty"`
+	StartTimeoutS uint32 `yaml:"start_timeout_s" json:"start_timeout_s"`
 	// StallTimeoutS is how long a start may go without progress; each sign of progress extends it, up to StartTimeoutS.
-	StallTimeoutS uint32 `json:"stall_timeout_s"`
-	StopTimeoutS  uint32 `json:"stop_timeout_s"`
-	LogMaxBytes   int64  `json:"log_max_bytes"`
+	StallTimeoutS uint32 `yaml:"stall_timeout_s" json:"stall_timeout_s"`
+	StopTimeoutS  uint32 `yaml:"stop_timeout_s" json:"stop_timeout_s"`
+	LogMaxBytes   int64  `yaml:"log_max_bytes" json:"log_max_bytes"`
 	// Writes are files among the arguments that the service itself changes: no approval holds them.
-	Writes []string `json:"writes,omitempty"`
+	Writes []string `yaml:"writes" json:"writes,omitempty"`
 	// Digests are files whose whole content an approval holds, whatever their size: a model's weights.
-	Digests []string `json:"digests,omitempty"`
+	Digests []string `yaml:"digests" json:"digests,omitempty"`
 }
 
 // Mode is a named set of services that run together.

@@ -69,7 +69,7 @@ func (c *checker) driver(at spot, in *service, out *Service) *problem {
 	case DriverProcess:
 		return c.process(at, in, out)
 	case DriverSystemd:
-		return unit(at.in(".unit"), in, out)
+		return unit(at.in(".unit"), in)
 	}
 	return c.container(at, in, out)
 }
@@ -93,11 +93,10 @@ func (c *checker) process(at spot, in *service, out *Service) *problem {
 }
 
 // unit checks the exact name of a unit (SEC-D1).
-func unit(at spot, in *service, out *Service) *problem {
+func unit(at spot, in *service) *problem {
 	if !IsUnit(in.Unit) {
 		return wrong(at, "unit is the whole name of one unit, such as vllm.service or vllm@chat.service")
 	}
-	out.Unit = in.Unit
 	return nil
 }
 

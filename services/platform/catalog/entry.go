@@ -40,40 +40,9 @@ var (
 
 // service is an entry as it stands in the file.
 type service struct {
-	ID            string            `yaml:"id"`
-	Name          string            `yaml:"name"`
-	Description   string            `yaml:"description"`
-	Driver        string            `yaml:"driver"`
-	Unit          string            `yaml:"unit"`
-	Container     *Container        `yaml:"container"`
-	Argv          []string          `yaml:"argv"`
-	Environment   map[string]string `yaml:"environment"`
-	WorkingDir    string            `yaml:"working_dir"`
-	RunAs         string            `yaml:"run_as"`
-	Port          uint32            `yaml:"port"`
-	BaseURL       string            `yaml:"base_url"`
-	Health        *Health           `yaml:"health"`
-	OpenAI        bool              `yaml:"openai"`
-	Model         string            `yaml:"model"`
-	VRAMMiB       uint32            `yaml:"vram_mib"`
-	GPUs          []uint32          `yaml:"gpus"`
-	Sleep         string            `yaml:"sleep"`
-	SleepMiB      uint32            `yaml:"sleep_mib"`
-	DependsOn     []string          `yaml:"depends_on"`
-	Pin           bool              `yaml:"pin"`
-	MinResidenceS uint32            `yaml:"min_residence_s"`
-	Idle          *Idle             `yaml:"idle"`
-	Restart       Restart           `yaml:"restart"`
-	Limits        Limits            `yaml:"limits"`
-	Credentials   []string          `yaml:"credentials"`
-	ExtraConfig   map[string]any    `yaml:"extra_config"`
-	Network       string            `yaml:"network"`
-	StartTimeoutS uint32            `yaml:"start_timeout_s"`
-	StallTimeoutS uint32            `yaml:"stall_timeout_s"`
-	StopTimeoutS  uint32            `yaml:"stop_timeout_s"`
-	LogMaxBytes   int64             `yaml:"log_max_bytes"`
-	Writes        []string          `yaml:"writes"`
-	Digests       []string          `yaml:"digests"`
+	Service     `yaml:",inline"`
+	Model       string         `yaml:"model"`
+	ExtraConfig map[string]any `yaml:"extra_config"`
 }
 
 // service resolves one entry.
@@ -81,14 +50,9 @@ func (c *checker) service(at spot, in *service) (*Service, *problem) {
 	if !idPattern().MatchString(in.ID) {
 		return nil, wrong(at.in(".id"), "a service id is up to 64 letters, digits, _ and -, and begins with a letter or digit")
 	}
-	out := &Service{
-		ID: in.ID, Name: clean.Line(in.Name, maxName), Description: clean.Line(in.Description, maxDescription), Driver: in.Driver,
-		Environment: in.Environment, WorkingDir: in.WorkingDir, RunAs: in.RunAs, Port: in.Port, BaseURL: in.BaseURL, OpenAI: in.OpenAI,
-		VRAMMiB: in.VRAMMiB, Sleep: in.Sleep, SleepMiB: in.SleepMiB, DependsOn: in.DependsOn, Pin: in.Pin, MinResidenceS: in.MinResidenceS,
-		Idle: in.Idle, Restart: in.Restart, Limits: in.Limits, Network: in.Network,
-		StartTimeoutS: in.StartTimeoutS, StallTimeoutS: in.StallTimeoutS, StopTimeoutS: in.StopTimeoutS, LogMaxBytes: in.LogMaxBytes, Writes: in.Writes, Digests: in.Digests,
-	}
-	out.Name = cmp.Or(out.Name, out.ID)
+	resolved := in.Service
+	out := &resolved
+	out.Name, out.Description = cmp.Or(clean.Line(in.Name, maxName), in.ID), clean.Line(in.Description, maxDescription)
 	for _, step := range []func(spot, *service, *Service) *problem{
 		c.given, c.driver, c.resources, answers, sleeping, residence, limits, credentials, extraConfig,
 	} {
@@ -121,13 +85,12 @@ func (c *checker) resources(at spot, in *service, out *Service) *problem {
 	}
 	for i, index := range in.GPUs {
 		here := at.in(".gpus[%d]", i)
-		if slices.Contains(out.GPUs, index) {
+		if slices.Contains(in.GPUs[:i], index) {
 			return wrong(here, "GPU %d is named twice", index)
 		}
 		if !slices.ContainsFunc(c.out.GPUs, func(g GPU) bool { return g.Index == index }) {
 			return wrong(here, "GPU %d is not defined under gpus", index)
 		}
-		out.GPUs = append(out.GPUs, index)
 	}
 	switch {
 	case in.VRAMMiB > maxVRAMMiB:
@@ -309,7 +272,7 @@ func limits(at spot, in *service, out *Service) *problem {
 }
 
 // credentials are names alone: a value has no place in a file that approvers see.
-func credentials(at spot, in *service, out *Service) *problem {
+func credentials(at spot, in *service, _ *Service) *problem {
 	if len(in.Credentials) > maxCredentials {
 		return wrong(at.in(".credentials"), "more than %d credentials", maxCredentials)
 	}
@@ -318,10 +281,9 @@ func credentials(at spot, in *service, out *Service) *problem {
 		switch {
 		case !credentialPattern().MatchString(name):
 			return wrong(here, "a credential's name is up to 64 small letters, digits, _ - and .; its value is never written here")
-		case slices.Contains(out.Credentials, name):
+		case slices.Contains(in.Credentials[:i], name):
 			return wrong(here, "credential %q is named twice", name)
 		}
-		out.Credentials = append(out.Credentials, name)
 	}
 	return nil
 }
