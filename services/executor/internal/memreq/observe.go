@@ -56,26 +56,19 @@ type stamp struct {
 	config int64
 }
 
-// exactRun is what of a run decides about llama.cpp's own answer.
+// exactRun is what of a run decides about llama.cpp's own answer, and how many layers are on GPUs, which a Run says by a place in memory.
 type exactRun struct {
-	context, parallel, batch, microBatch uint32
-	gpuLayers                            uint32
-	cacheK, cacheV                       string
-	splitMode, tensorSplit, devices      string
-	mainGPU                              uint32
-	flash, fullWindow, unified           bool
+	vram.Run
+	layers uint32
 }
 
 func exactOf(r vram.Run) exactRun {
-	e := exactRun{
-		context: r.Context, parallel: r.Parallel, batch: r.Batch, microBatch: r.MicroBatch, gpuLayers: 1 << 31,
-		cacheK: r.CacheK, cacheV: r.CacheV, splitMode: r.SplitMode, tensorSplit: r.TensorSplit, devices: r.Devices, mainGPU: r.MainGPU,
-		flash: r.FlashAttention, fullWindow: r.FullWindow, unified: r.Unified,
-	}
+	layers := uint32(1 << 31)
 	if r.GPULayers != nil {
-		e.gpuLayers = *r.GPULayers
+		layers = *r.GPULayers
 	}
-	return e
+	r.GPULayers, r.Fit, r.FitTargetMiB, r.Sleep = nil, false, 0, ""
+	return exactRun{r, layers}
 }
 
 // plain is the entry without what a human calls it: that changes nothing of how it runs.

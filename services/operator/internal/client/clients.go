@@ -25,42 +25,8 @@ import (
 	"durward.internal/services/platform/pattern"
 )
 
-// Client is one entry of clients.yaml. deploy/config/clients.yaml says what each field means.
-type Client struct {
-	ID          string   `yaml:"id" json:"id"`
-	TokenSHA256 string   `yaml:"token_sha256" json:"-"`
-	Key         string   `yaml:"key" json:"-"`
-	Identity    string   `yaml:"identity" json:"identity,omitempty"`
-	May         []string `yaml:"may" json:"may,omitempty"`
-	Channel     string   `yaml:"channel" json:"channel"`
-	TierCeiling string   `yaml:"tier_ceiling" json:"tier_ceiling"`
-	Limits      Limits   `yaml:"limits" json:"limits"`
-	Agents      []string `yaml:"agents" json:"agents,omitempty"`
-	// Credentials are those that requests of its agents may refer to.
-	Credentials []string `yaml:"credentials" json:"credentials,omitempty"`
-	User        string   `yaml:"user" json:"user,omitempty"`
-	Remote      bool     `yaml:"remote" json:"remote,omitempty"`
-	Previous    Previous `yaml:"previous" json:"previous,omitzero"`
-	Revoked     bool     `yaml:"revoked" json:"revoked"`
-}
-
-// Previous is the credential that a rotation replaced, until it ends.
-type Previous struct {
-	TokenSHA256 string `yaml:"token_sha256" json:"-"`
-	Key         string `yaml:"key" json:"-"`
-	// Until is RFC 3339 in UTC, whole seconds.
-	Until string `yaml:"until" json:"until"`
-}
-
-// Limits of a client; 0 means the vault's default.
-type Limits struct {
-	Sessions int `yaml:"sessions" json:"sessions"`
-	Pending  int `yaml:"pending" json:"pending"`
-}
-
-type document struct {
-	Clients []Client `yaml:"clients"`
-}
+// Client is one entry of clients.yaml.
+type Client = credential.Client
 
 var (
 	// The vault's rule.
@@ -129,11 +95,9 @@ func Users(list []Client) []string {
 }
 
 func parse(name string, raw []byte) ([]Client, error) {
-	var doc document
-	if err := config.Parse(name, raw, &doc); err != nil {
-		return nil, err
-	}
-	return doc.Clients, nil
+	var file credential.File
+	err := config.Parse(name, raw, &file)
+	return file.Clients, err
 }
 
 // find is which of a file's clients has the name.
@@ -229,7 +193,7 @@ func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
 	}
 	want := &before[at]
 	old := *want
-	want.TokenSHA256, want.Key, want.Previous = r.TokenSHA256, r.Key, Previous{}
+	want.TokenSHA256, want.Key, want.Previous = r.TokenSHA256, r.Key, credential.Previous{}
 	out := raw
 	if edit.Line(raw, field(at, "previous")) > 0 {
 		if out, err = edit.UnsetAll(out, field(at, "previous")); err != nil {
@@ -238,7 +202,7 @@ func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
 	}
 	values := []struct{ name, value string }{{"token_sha256", r.TokenSHA256}, {"key", r.Key}}
 	if !r.Until.IsZero() {
-		want.Previous = Previous{TokenSHA256: old.TokenSHA256, Key: old.Key, Until: r.Until.UTC().Truncate(time.Second).Format(time.RFC3339)}
+		want.Previous = credential.Previous{TokenSHA256: old.TokenSHA256, Key: old.Key, Until: r.Until.UTC().Truncate(time.Second).Format(time.RFC3339)}
 		values = append(values, []struct{ name, value string }{
 			{"previous.token_sha256", old.TokenSHA256}, {"previous.key", old.Key}, {"previous.until", want.Previous.Until},
 		}...)

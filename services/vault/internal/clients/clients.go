@@ -113,39 +113,6 @@ func (c *Client) at(now time.Time) *Client {
 	return c
 }
 
-// entry is a client as the file writes it. deploy/config/clients.yaml says what each field means.
-type entry struct {
-	ID          string   `yaml:"id"`
-	TokenSHA256 string   `yaml:"token_sha256"`
-	Key         string   `yaml:"key"`
-	Identity    string   `yaml:"identity"`
-	May         []string `yaml:"may"`
-	Channel     string   `yaml:"channel"`
-	TierCeiling string   `yaml:"tier_ceiling"`
-	Limits      limits   `yaml:"limits"`
-	Agents      []string `yaml:"agents"`
-	Credentials []string `yaml:"credentials"`
-	User        string   `yaml:"user"`
-	Remote      bool     `yaml:"remote"`
-	Previous    previous `yaml:"previous"`
-	Revoked     bool     `yaml:"revoked"`
-}
-
-type previous struct {
-	TokenSHA256 string `yaml:"token_sha256"`
-	Key         string `yaml:"key"`
-	Until       string `yaml:"until"`
-}
-
-type limits struct {
-	Sessions int `yaml:"sessions"`
-	Pending  int `yaml:"pending"`
-}
-
-type document struct {
-	Clients []entry `yaml:"clients"`
-}
-
 // Go's $ without (?m) is the end of the text: a trailing newline does not pass.
 var (
 	idPattern   = pattern.New(`^[a-z0-9][a-z0-9_-]{0,63}$`)
@@ -306,29 +273,30 @@ func (r *Registry) LetIn(id string) bool {
 
 // Read parses the file. Errors name the client and say what is wrong, and never repeat a credential.
 func Read(path string) ([]*Client, error) {
-	var doc document
-	if err := config.Load(path, &doc); err != nil {
+	var file credential.File
+	if err := config.Load(path, &file); err != nil {
 		return nil, err
 	}
-	return doc.read()
+	return judge(file.Clients)
 }
 
 func parse(name string, data []byte) ([]*Client, error) {
-	var doc document
-	if err := config.Parse(name, data, &doc); err != nil {
+	var file credential.File
+	if err := config.Parse(name, data, &file); err != nil {
 		return nil, err
 	}
-	return doc.read()
+	return judge(file.Clients)
 }
 
-func (doc document) read() ([]*Client, error) {
-	if len(doc.Clients) > maxClients {
+// judge checks the entries, each and beside each other.
+func judge(entries []credential.Client) ([]*Client, error) {
+	if len(entries) > maxClients {
 		return nil, fmt.Errorf("clients: more than %d clients", maxClients)
 	}
-	out := make([]*Client, 0, len(doc.Clients))
+	out := make([]*Client, 0, len(entries))
 	ids, tokens := map[string]bool{}, map[[sha256.Size]byte]bool{}
-	for i, e := range doc.Clients {
-		c, err := e.client()
+	for i, e := range entries {
+		c, err := judgeOne(e)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("clients[%d]: %w", i, err)
@@ -346,7 +314,8 @@ func (doc document) read() ([]*Client, error) {
 	return out, nil
 }
 
-func (e entry) client() (*Client, error) {
+// judgeOne checks what an entry says by itself.
+func judgeOne(e credential.Client) (*Client, error) {
 	if !idPattern().MatchString(e.ID) {
 		return nil, errors.New("id must be 1 to 64 of a-z, 0-9, _ and -, and begin with a letter or digit")
 	}
@@ -389,7 +358,7 @@ func (e entry) client() (*Client, error) {
 			return nil, fmt.Errorf("%s: an agent's name is 1 to 64 letters, digits, _ . and -", e.ID)
 		}
 	}
-	if e.Previous != (previous{}) {
+	if e.Previous != (credential.Previous{}) {
 		if err := c.addPrevious(e.Previous); err != nil {
 			return nil, fmt.Errorf("%s: previous.%w", e.ID, err)
 		}
@@ -397,7 +366,7 @@ func (e entry) client() (*Client, error) {
 	return c, nil
 }
 
-func (c *Client) addPrevious(p previous) (err error) {
+func (c *Client) addPrevious(p credential.Previous) (err error) {
 	alone, old := *c, &Credential{}
 	if old.Token, err = parseDigest(p.TokenSHA256); err != nil {
 		return fmt.Errorf("token_sha256 %w", err)

@@ -7,6 +7,7 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/credential"
 	"durward.internal/services/platform/identity"
 )
 
@@ -27,7 +28,7 @@ func (r *Registry) Known(id identity.ID) (*Client, bool) {
 }
 
 // addCredential is what the client is let in with: a token, and a key if it has one, or else a certificate.
-func (c *Client) addCredential(e entry) (err error) {
+func (c *Client) addCredential(e credential.Client) (err error) {
 	if slices.ContainsFunc(e.May, func(name string) bool { return !toolPattern().MatchString(name) }) {
 		return errors.New("may: a tool's name is small letters, digits and _, or SERVER__TOOL")
 	}
@@ -43,7 +44,7 @@ func (c *Client) addCredential(e entry) (err error) {
 	switch {
 	case err != nil || c.Identity.Role() != optionsv1.Role_ROLE_TOOL || c.Identity.Instance() != c.ID:
 		return fmt.Errorf("identity must be spiffe://TRUST_DOMAIN/tool/%s", c.ID)
-	case e.TokenSHA256 != "" || e.Key != "" || e.Previous != (previous{}):
+	case e.TokenSHA256 != "" || e.Key != "" || e.Previous != (credential.Previous{}):
 		return errors.New("a client with an identity has no token_sha256, key or previous: its certificate is all that lets it in")
 	case e.Channel != "api":
 		return errors.New("a client with an identity has the channel api")
