@@ -21,4 +21,5 @@ if [ -z "${PROGRAMS:-}" ]; then
 fi
 CGO_ENABLED=0 go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
 CGO_ENABLED=0 go test -c -tags real -o "$work/layout.test" ./services/operator/internal/install
-scripts/systemd-sandbox.sh -b env PROGRAMS="$PROGRAMS" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m
+cp deploy/docs/production.md "$work/" # whose commands are typed
+scripts/systemd-sandbox.sh -b env PROGRAMS="$PROGRAMS" GUIDE="$work/production.md" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m
