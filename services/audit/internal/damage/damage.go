@@ -30,6 +30,14 @@ const (
 	wordy = 200
 )
 
+// Store is what is examined.
+type Store interface {
+	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
+	Range(ctx context.Context, from, end uint64, limit, maxBytes int) ([]*auditv1.Entry, error)
+	ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
+	Misfiled(ctx context.Context, from, end uint64) (first, last uint64, found bool, err error)
+}
+
 // Finding is records in a row with which the same is wrong.
 type Finding struct {
 	First, Last uint64
@@ -107,7 +115,7 @@ func (r *Report) add(index uint64, e *auditv1.Entry, what string) {
 
 // Examine looks at every record from one index to below another, and adds what it finds to the report. pause is called between pages;
 // nil: there is none. An error says that the store could not be asked, and that the report ends there.
-func (r *Report) Examine(ctx context.Context, s *store.Store, from, end uint64, pause func(context.Context) error) error {
+func (r *Report) Examine(ctx context.Context, s Store, from, end uint64, pause func(context.Context) error) error {
 	for from < end {
 		begin, to := from, min(end, from+page)
 		entries, err := s.Range(ctx, from, to, page, pageBytes)
@@ -143,7 +151,7 @@ func (r *Report) Examine(ctx context.Context, s *store.Store, from, end uint64, 
 }
 
 // filed looks whether search finds the reads of the blocks that begin there.
-func (r *Report) filed(ctx context.Context, s *store.Store, from, end uint64) error {
+func (r *Report) filed(ctx context.Context, s Store, from, end uint64) error {
 	first, last, found, err := s.Misfiled(ctx, from, end)
 	if err != nil || !found {
 		return err
@@ -162,7 +170,7 @@ func (r *Report) unreadable(what string, cause error) string {
 }
 
 // one looks at a record by itself.
-func (r *Report) one(ctx context.Context, s *store.Store, index uint64) error {
+func (r *Report) one(ctx context.Context, s Store, index uint64) error {
 	e, err := s.Entry(ctx, index)
 	what := ""
 	switch {
@@ -191,7 +199,7 @@ const (
 )
 
 // judge says what is wrong with a record; "": nothing.
-func (r *Report) judge(ctx context.Context, s *store.Store, e *auditv1.Entry) (string, error) {
+func (r *Report) judge(ctx context.Context, s Store, e *auditv1.Entry) (string, error) {
 	if err := verified(e); err != nil {
 		leaf := logproof.LeafHash(e.GetLeaf())
 		if len(e.GetLeaf()) > 0 && bytes.Equal(leaf[:], e.GetLeafHash()) {

@@ -85,14 +85,14 @@ func Newest(ctx context.Context, db *store.Store, size uint64) error {
 // Watch reads a whole log after a start and once a day, at a tenth of the time, so that damage is known before somebody needs the record.
 // It is safe for concurrent use.
 type Watch struct {
-	store  *store.Store
+	store  Store
 	size   func() uint64
 	logger *slog.Logger
 	found  atomic.Pointer[Report]
 }
 
 // NewWatch returns a watch over a store of a log with that size.
-func NewWatch(s *store.Store, size func() uint64, logger *slog.Logger) *Watch {
+func NewWatch(s Store, size func() uint64, logger *slog.Logger) *Watch {
 	return &Watch{store: s, size: size, logger: logger}
 }
 
@@ -143,7 +143,7 @@ func (w *Watch) Ask(context.Context) error {
 }
 
 // Refused is what somebody is told whose read met damage in the records from one index to below another.
-func Refused(ctx context.Context, s *store.Store, from, end uint64) string {
+func Refused(ctx context.Context, s Store, from, end uint64) string {
 	r := &Report{}
 	if err := r.Examine(ctx, s, from, end, nil); err != nil || r.Sound() {
 		return `the audit log is damaged where this reads it; "durward doctor" names the records`
