@@ -208,6 +208,13 @@ func (n *notes) changedFile(file, good string, edits ...[2]string) (trials, effe
 			continue // it says the same as before
 		}
 		trials++
+		// A gateway that still has the change before this one would refuse, and take up what was accepted, before anybody sees this one.
+		harness.Eventually(w.t, "the gateway has what was accepted", func() error {
+			if e := agent.Call("notes__read", map[string]any{}); e.Status != "ok" {
+				return errors.New(string(e.Raw))
+			}
+			return nil
+		})
 		w.h.WriteFile("config/"+file, text)
 		reached := n.reach(agent)
 		if effects += reached; reached > 0 {
