@@ -11,7 +11,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/crypto/ssh"
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -81,14 +80,6 @@ func TestAnothersResources(t *testing.T) {
 	for id, keys := range map[string]string{"shelf": "    resources: true\n    prompts: true\n", "shut": ""} {
 		text += fmt.Sprintf("  - id: %s\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q}\n%s", id, program, shelfVariable, h.Path(id+".asked"), keys)
 	}
-	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.ParsePrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	input, err := downstream.PromptInput([]downstream.PromptArgument{{Name: "book", Required: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +90,7 @@ func TestAnothersResources(t *testing.T) {
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", harness.Accepted(t, text, map[string][]downstream.Tool{"shelf": pinned}, h.Operator, signer))
+	h.Accept(text, map[string][]downstream.Tool{"shelf": pinned})
 	token := h.AddClient("agent")
 	h.AddKeyBound("signs")
 	h.StartAll()

@@ -3,12 +3,9 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
-
-	"golang.org/x/crypto/ssh"
 
 	"durward.internal/deploy/e2e/harness"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -55,16 +52,7 @@ func TestHostileServers(t *testing.T) {
 			entry(one.server, "")
 		}
 	}
-	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.ParsePrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", harness.Accepted(t, text, tools, h.Operator, signer))
+	h.Accept(text, tools)
 	token := h.AddClient("agent")
 	h.StartAll()
 	agent := h.Connect(token)

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/crypto/ssh"
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -58,21 +57,12 @@ func TestAServerAsks(t *testing.T) {
 	for id, keys := range map[string]string{"desk": "    elicitation: true\n", "shut": ""} {
 		text += fmt.Sprintf("  - id: %s\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q}\n%s", id, program, deskVariable, h.Path(id+".booked"), keys)
 	}
-	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.ParsePrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
 	pinned, findings := downstream.Clean("desk", []downstream.Listed{{Name: "book", Description: "Books a table."}, {Kind: downstream.KindAnswer}})
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
 	pinned[0].Tier, pinned[1].Tier = optionsv1.Tier_TIER_WRITE, optionsv1.Tier_TIER_READ // in the order of their names
-	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", harness.Accepted(t, text, map[string][]downstream.Tool{"desk": pinned, "shut": pinned[1:]}, h.Operator, signer))
+	h.Accept(text, map[string][]downstream.Tool{"desk": pinned, "shut": pinned[1:]})
 	token := h.AddClient("agent")
 	h.StartAll()
 	agent := h.Connect(token)

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/crypto/ssh"
-
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -31,19 +29,10 @@ func TestServerOfASession(t *testing.T) {
 	tool := func(name, description, input string) downstream.Tool {
 		return downstream.Tool{Name: name, Description: description, Tier: optionsv1.Tier_TIER_READ, Input: []byte(input)}
 	}
-	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.ParsePrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", harness.Accepted(t, text, map[string][]downstream.Tool{"notes": {
+	h.Accept(text, map[string][]downstream.Tool{"notes": {
 		tool("add", "", `{"additionalProperties":false,"properties":{"text":{"type":"string"}},"required":["text"],"type":"object"}`),
 		tool("read", "Reads all notes.", `{"additionalProperties":false,"type":"object"}`),
-	}}, h.Operator, signer))
+	}})
 	token := h.AddClient("agent")
 	h.StartAll()
 	// processes are those of the server on this host: it and its sandbox's have its environment.

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"golang.org/x/crypto/ssh"
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -102,21 +101,11 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*
 		}
 		return form
 	}
-	key, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer, err := ssh.ParsePrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lock := harness.Accepted(t, text, map[string][]downstream.Tool{"notes": append(accepted,
+	h.Accept(text, map[string][]downstream.Tool{"notes": append(accepted,
 		downstream.Tool{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
 			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
 		downstream.Tool{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
-	)}, h.Operator, signer)
-	h.WriteFile("config/servers.yaml", text)
-	h.WriteFile("config/servers.lock", lock)
+	)})
 }
 
 // TestAnothersServer: a server that a human accepted is called through the whole pipeline. What it changes a human approves, by the very

@@ -160,10 +160,7 @@ func (s *suite) start() {
 
 // people are the operator, and the gateway as it asks for an agent.
 func (s *suite) people() {
-	raw, err := os.ReadFile(s.h.Path("keys", "operator_ed25519"))
-	s.must(err)
-	s.signer, err = ssh.ParsePrivateKey(raw)
-	s.must(err)
+	s.signer = s.h.Signer()
 	s.vault, s.executor = s.h.DialAs(s.h.OperatorIdentity(), harness.Vault), s.h.DialAs(s.h.OperatorIdentity(), harness.Executor)
 	s.audit = s.h.DialAs(s.h.OperatorIdentity(), harness.Audit)
 	s.gatewayVault = s.h.DialAs(s.h.Identity(harness.Gateway), harness.Vault)

@@ -158,10 +158,7 @@ func newHostWorld(t *testing.T, build harness.Build, flags ...string) *hostWorld
 	w.h.StartProcess(harness.Gateway)
 
 	w.trust = w.h.Trust()
-	raw, err := os.ReadFile(w.h.Path("keys", "operator_ed25519"))
-	w.must(err)
-	w.signer, err = ssh.ParsePrivateKey(raw)
-	w.must(err)
+	w.signer = w.h.Signer()
 	gateway, operator := w.source(harness.Gateway), w.source("operator")
 	w.gatewayVault = w.dial(gateway, harness.Vault, w.h.Identity(harness.Vault))
 	w.gatewayExecutor = w.dial(gateway, harness.Executor, w.h.Identity(harness.Executor))

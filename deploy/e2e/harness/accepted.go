@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -10,6 +11,27 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
+
+// Signer is the operator's signing key.
+func (h *Host) Signer() ssh.Signer {
+	h.t.Helper()
+	raw, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	signer, err := ssh.ParsePrivateKey(raw)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return signer
+}
+
+// Accept writes servers.yaml, and servers.lock as Accepted has it, signed by the operator.
+func (h *Host) Accept(text string, tools map[string][]downstream.Tool) {
+	h.t.Helper()
+	h.WriteFile("config/"+downstream.File, text)
+	h.WriteFile("config/"+downstream.LockFile, Accepted(h.t, text, tools, h.Operator, h.Signer()))
+}
 
 // Accepted is servers.lock for the text of a servers.yaml whose servers are programs, as an operator signs it who accepts these tools of
 // each, by the server's id.
