@@ -66,6 +66,9 @@ func (h *hostile) answer(id json.RawMessage, result string) {
 
 func text(s string) string { return `{"content":[{"type":"text","text":"` + s + `"}]}` }
 
+// stay ends with a signal. It is not select {}: without cgo the runtime calls that a deadlock, and ends.
+func stay() { time.Sleep(time.Hour) }
+
 func (h *hostile) serve() {
 	if h.mode == "noise" {
 		h.send("Greetings! [not a frame]\n\n\x1b[2J")
@@ -79,7 +82,7 @@ func (h *hostile) serve() {
 		}
 		if err != nil {
 			if h.mode == "stays" {
-				select {}
+				stay()
 			}
 			return
 		}
@@ -222,7 +225,7 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		os.Exit(3)
 	case "mute":
 		h.out.Close()
-		select {}
+		stay()
 	case "flood":
 		for {
 			if _, err := h.out.WriteString(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"1","progress":1}}` + "\n"); err != nil {
@@ -236,12 +239,12 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		fmt.Fprintln(os.Stderr, "the last line")
 		h.answer(id, text("said"))
 	case "deaf":
-		select {} // and 1 MB of arguments is on its way
+		stay() // and 1 MB of arguments is on its way
 	case "pings":
 		for n := range 800 {
 			h.send(`{"jsonrpc":"2.0","id":"%s%d","method":"ping"}`, strings.Repeat("p", 60), n)
 		}
-		select {}
+		stay()
 	case "large":
 		h.answer(id, text(strings.Repeat("a", 2<<20)))
 	case "asks":
