@@ -147,7 +147,6 @@ func (r *run) elicit(_ context.Context, request *mcp.ElicitRequest) (*mcp.Elicit
 	q.id = name()
 	r.waiting[q.id] = q
 	r.mu.Unlock()
-	defer r.take(q.id)
 	unanswered := time.AfterFunc(maxUnanswered, func() { f.end(fmt.Errorf("its question was not answered within %s", maxUnanswered)) })
 	defer unanswered.Stop()
 	select {
