@@ -2,7 +2,6 @@ package envelope
 
 import (
 	"html"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -11,6 +10,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // The wrapper around text that a program or a stranger wrote (OUT-1). The server's instructions tell the model never to
@@ -150,10 +150,10 @@ func (n *names) add(set string) bool {
 }
 
 var (
-	reference = regexp.MustCompile(`^&(?:amp;|#0*38;|#[xX]0*26;)*(#[0-9]{1,10}|#[xX][0-9a-fA-F]{1,8}|[A-Za-z]{2,16});?`)
-	ampersand = regexp.MustCompile(`^&(?:amp;|#0*38;|#[xX]0*26;)+`)
-	percent   = regexp.MustCompile(`^%(?:25)*([0-9a-fA-F]{2})`)
-	backslash = regexp.MustCompile(`^\\+(?:u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2}))?`)
+	reference = pattern.New(`^&(?:amp;|#0*38;|#[xX]0*26;)*(#[0-9]{1,10}|#[xX][0-9a-fA-F]{1,8}|[A-Za-z]{2,16});?`)
+	ampersand = pattern.New(`^&(?:amp;|#0*38;|#[xX]0*26;)+`)
+	percent   = pattern.New(`^%(?:25)*([0-9a-fA-F]{2})`)
+	backslash = pattern.New(`^\\+(?:u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}|x([0-9a-fA-F]{2}))?`)
 )
 
 // decode returns the character that s begins with as the most obliging reader takes it, character references, percent and
@@ -161,7 +161,7 @@ var (
 func decode(s string) (rune, int) {
 	switch s[0] {
 	case '&':
-		if m := reference.FindStringSubmatch(s); m != nil {
+		if m := reference().FindStringSubmatch(s); m != nil {
 			if decoded := []rune(html.UnescapeString("&" + m[1] + ";")); len(decoded) == 1 {
 				return decoded[0], len(m[0])
 			}
@@ -171,12 +171,12 @@ func decode(s string) (rune, int) {
 			if rest := decoded[size:]; decoded != "&"+m[1] && strings.HasSuffix(m[1], rest) {
 				return r, len(strings.TrimSuffix(m[0], ";")) - len(rest)
 			}
-			return '&', max(1, len(ampersand.FindString(s)))
+			return '&', max(1, len(ampersand().FindString(s)))
 		}
 	case '%':
 		var encoded []byte
 		for rest := s; len(encoded) < utf8.UTFMax; {
-			m := percent.FindStringSubmatch(rest)
+			m := percent().FindStringSubmatch(rest)
 			if m == nil {
 				break
 			}
@@ -190,7 +190,7 @@ func decode(s string) (rune, int) {
 			}
 		}
 	case '\\':
-		m := backslash.FindStringSubmatch(s)
+		m := backslash().FindStringSubmatch(s)
 		if r, err := strconv.ParseUint(m[1]+m[2]+m[3], 16, 32); err == nil {
 			return rune(r), len(m[0])
 		}

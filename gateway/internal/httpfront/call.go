@@ -3,7 +3,6 @@ package httpfront
 import (
 	"context"
 	"net/http"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,6 +13,7 @@ import (
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/relay"
+	"durward.internal/services/platform/pattern"
 )
 
 // Era is which of the two protocols a message speaks. The front decides it, from the body, and nobody decides it again.
@@ -121,7 +121,7 @@ const (
 		" in Unicode's composed form (NFC), with single plain spaces inside alone."
 )
 
-var agentPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+var agentPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
 
 // validSender reports whether a sender can be told from every other: what nobody sees is no part of a name, and one that is written
 // in two ways is taken in one. It is refused rather than rewritten, since a key-bound client signs for the name as it stands.
@@ -146,7 +146,7 @@ func agentOf(h http.Header, frame *Frame) (string, *frameError) {
 	switch {
 	case len(values) == 0:
 		return frame.Agent, nil
-	case len(values) > 1 || !agentPattern.MatchString(values[0]):
+	case len(values) > 1 || !agentPattern().MatchString(values[0]):
 		return "", invalidParams(sentenceAgent)
 	case frame.Agent != "" && frame.Agent != values[0]:
 		return "", invalidParams("The header " + headerAgent + " and the durward/agent member of _meta name two agents.")

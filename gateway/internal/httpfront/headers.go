@@ -6,12 +6,12 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/pattern"
 )
 
 // Headers of the protocol.
@@ -144,14 +144,14 @@ func plain(value string) string {
 }
 
 // versionPattern is what a revision may look like to be repeated: no text of somebody's own.
-var versionPattern = regexp.MustCompile(`^v?[0-9][0-9.-]{0,31}$`)
+var versionPattern = pattern.New(`^v?[0-9][0-9.-]{0,31}$`)
 
 // unsupported refuses a revision and names those that are served. It repeats what the client asked for only if that looks
 // like a revision.
 func unsupported(claims ...string) *frameError {
 	requested, quiet := "unknown", false
 	for _, c := range claims {
-		if versionPattern.MatchString(c) {
+		if versionPattern().MatchString(c) {
 			requested, quiet = c, isRevision(c) && c > modernEra // clients of a later revision ask so before they fall back
 			break
 		}

@@ -1,7 +1,6 @@
 package httpfront
 
 import (
-	"regexp"
 	"strings"
 	"unicode"
 
@@ -12,6 +11,7 @@ import (
 
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/telemetry/span"
 )
 
@@ -51,7 +51,7 @@ type meta struct {
 
 const sentenceMeta = "The _meta member of params is not what the protocol describes."
 
-var instancePattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
+var instancePattern = pattern.New(`^[0-9a-f]{32}$`)
 
 // decodeMeta reads params._meta. A member of it that only looks like one that is read is refused: somebody else might take it
 // for that one. Whether something beside it looks like _meta is for the method's decoder, most of which take no other members.
@@ -132,13 +132,13 @@ func decodeMeta(params jsontext.Value) (meta, *frameError) {
 		out.Proof = proof
 	}
 	if m.Instance != nil {
-		if !instancePattern.MatchString(*m.Instance) {
+		if !instancePattern().MatchString(*m.Instance) {
 			return out, invalidParams("The durward/instance member of _meta must be 32 hex digits.")
 		}
 		out.Instance = *m.Instance
 	}
 	if m.Agent != nil {
-		if !agentPattern.MatchString(*m.Agent) {
+		if !agentPattern().MatchString(*m.Agent) {
 			return out, invalidParams(sentenceAgent)
 		}
 		out.Agent = *m.Agent

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"sync"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/pattern"
 )
 
 // Methods and notifications of resources.
@@ -215,7 +215,7 @@ func (s *Server) refuseResource(ctx context.Context, call *httpfront.Call, metho
 
 // repeatable is a text that can be repeated to whoever sent it as a URI: a scheme and one name, which is no path, no markup
 // and no sentence.
-var repeatable = regexp.MustCompile(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
+var repeatable = pattern.New(`^[a-z]{1,16}://[A-Za-z0-9_-]{1,64}$`)
 
 // naming adds the URI of a resource that is not there to the refusal, as the stateless era has it.
 func naming(asked string, call *httpfront.Call, f *fault.Error, refused error) error {
@@ -224,7 +224,7 @@ func naming(asked string, call *httpfront.Call, f *fault.Error, refused error) e
 		return refused
 	}
 	// A model's id may look like a path, so that it is not repeated.
-	if u, err := resource.Parse(asked); err == nil && u.Kind != resource.Model || repeatable.MatchString(asked) && !clean.Leaks(asked) {
+	if u, err := resource.Parse(asked); err == nil && u.Kind != resource.Model || repeatable().MatchString(asked) && !clean.Leaks(asked) {
 		said.rpc.Data = append([]byte(`{"uri":"`+asked+`",`), said.rpc.Data[1:]...) // nothing in it needs escaping
 	}
 	return said

@@ -1,11 +1,10 @@
 package resource
 
 import (
-	"regexp"
-
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/pattern"
 )
 
 // What a resource never shows (SEC-E2), even where a human wrote it into a name or a description of the catalog, and what
@@ -21,28 +20,28 @@ const value = `(?:(?i:bearer|basic)[ \t]+)?(?:"(?:[^"\\\n]|\\.)*"?|'[^'\n]*'?|[^
 
 var (
 	// pem is a key or certificate, whole or cut.
-	pem = regexp.MustCompile(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)`)
+	pem = pattern.New(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)`)
 	// credentials are secrets that are known by their look: tokens with a vendor's prefix, JSON web tokens, and what follows the
 	// words bearer and basic.
-	credentials = regexp.MustCompile(`\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
+	credentials = pattern.New(`\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
 		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+|(?i:\bbasic\s+)[A-Za-z0-9+/]{4,}={1,2}`)
 	// lines are settings whose value may have blanks: it ends with its line.
-	lines = regexp.MustCompile(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)
+	lines = pattern.New(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)
 	// named is a value with a name that says what it is, whatever joins them.
-	named = regexp.MustCompile(`(?i)([\w.-]*(?:token|secret|passw(?:or)?d|passcode|pwd|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*["']?[ \t]*(?:=|:|\bis\b)[ \t]*` +
+	named = pattern.New(`(?i)([\w.-]*(?:token|secret|passw(?:or)?d|passcode|pwd|credential|api[_-]?key|access[_-]?key|private[_-]?key)[\w.-]*["']?[ \t]*(?:=|:|\bis\b)[ \t]*` +
 		`|\b(?:key|pass|auth|sig|signature)=)` + value)
 	// environment is a setting as a shell takes it.
-	environment = regexp.MustCompile(`\b([A-Z][A-Z0-9_]{2,}=)` + value)
+	environment = pattern.New(`\b([A-Z][A-Z0-9_]{2,}=)` + value)
 	// userinfo is the name and password in a URL. A password may hold slashes that should have been escaped.
-	userinfo = regexp.MustCompile(`(://)(?:[^/\s@]*:\S*|[^/\s]+)@`)
+	userinfo = pattern.New(`(://)(?:[^/\s@]*:\S*|[^/\s]+)@`)
 	// quotedPaths are absolute paths in quotes, which end where the quotes do.
-	quotedPaths = regexp.MustCompile(`(?i)(")` + root + `[^"\n]*|(')` + root + `[^'\n]*|(\x60)` + root + `[^\x60\n]*`)
+	quotedPaths = pattern.New(`(?i)(")` + root + `[^"\n]*|(')` + root + `[^'\n]*|(\x60)` + root + `[^\x60\n]*`)
 	// paths are absolute: of Unix, of a home folder, file URLs, drives and shares of Windows, also behind a word and a colon or
 	// an option's letter. The path of a web URL is none. A name with blanks belongs to its path as far as a later word, of
 	// the next few, holds a slash or ends like a file.
-	paths = regexp.MustCompile(`(?i)\b(?:file:/|[a-z]:[\\/]+[^\s"',;/\\])` + rest + `|(:)/[^\s"',;)/]` + rest + `|((?:^|[^\w\pL\pN./:~?&%-])|(?:^|[\s"'(=,])--?\w*)` + root + rest)
+	paths = pattern.New(`(?i)\b(?:file:/|[a-z]:[\\/]+[^\s"',;/\\])` + rest + `|(:)/[^\s"',;)/]` + rest + `|((?:^|[^\w\pL\pN./:~?&%-])|(?:^|[\s"'(=,])--?\w*)` + root + rest)
 	// words are what is looked at once more.
-	words = regexp.MustCompile(`\S+`)
+	words = pattern.New(`\S+`)
 )
 
 const (
@@ -71,15 +70,15 @@ func block(s string) string {
 
 // hide looks at s once. Whatever the shapes here miss, no word stays that an error could not show (clean.ShowsPath).
 func hide(s string) string {
-	s = quotedPaths.ReplaceAllString(s, "${1}${2}${3}"+hiddenPath) // first: a value ends at a blank, a path may not
-	s = paths.ReplaceAllString(s, "${1}${2}"+hiddenPath)
-	s = pem.ReplaceAllString(s, hiddenValue) // before what ends with its line
-	s = lines.ReplaceAllString(s, "${1}${2}"+hiddenValue)
-	s = named.ReplaceAllString(s, "${1}"+hiddenValue)
-	s = environment.ReplaceAllString(s, "${1}"+hiddenValue)
-	s = credentials.ReplaceAllString(s, hiddenValue) // after what has a name, which bearer would take for the value
-	s = userinfo.ReplaceAllString(s, "${1}"+hiddenValue+"@")
-	return words.ReplaceAllStringFunc(s, func(word string) string {
+	s = quotedPaths().ReplaceAllString(s, "${1}${2}${3}"+hiddenPath) // first: a value ends at a blank, a path may not
+	s = paths().ReplaceAllString(s, "${1}${2}"+hiddenPath)
+	s = pem().ReplaceAllString(s, hiddenValue) // before what ends with its line
+	s = lines().ReplaceAllString(s, "${1}${2}"+hiddenValue)
+	s = named().ReplaceAllString(s, "${1}"+hiddenValue)
+	s = environment().ReplaceAllString(s, "${1}"+hiddenValue)
+	s = credentials().ReplaceAllString(s, hiddenValue) // after what has a name, which bearer would take for the value
+	s = userinfo().ReplaceAllString(s, "${1}"+hiddenValue+"@")
+	return words().ReplaceAllStringFunc(s, func(word string) string {
 		if clean.ShowsPath(word) {
 			return hiddenPath
 		}
