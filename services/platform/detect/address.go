@@ -27,12 +27,12 @@ var addressWords = listOf(
 const minWord = 6
 
 // compound reports whether a word names a street by how it ends: Hauptstraße, Kerkstraat, Storgatan.
-func compound(word string) bool {
-	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || lexicon.Words().Of(word)&(lexicon.NotName|lexicon.Organ) != 0 {
+func (s *scan) compound(word string) bool {
+	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || s.words.Of(word)&(lexicon.NotName|lexicon.Organ) != 0 {
 		return false
 	}
-	for _, end := range lexicon.StreetEnds[word[len(word)-1]] {
-		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !lexicon.NotStreets[word] {
+	for _, end := range s.words.StreetEnds[word[len(word)-1]] {
+		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !s.words.NotStreets[word] {
 			return true
 		}
 	}
@@ -98,25 +98,25 @@ func (s *scan) place(w capitalised) bool {
 		s.take(from, to, 70, "two streets that meet")
 		return true
 	}
-	if c := s.at(w.from - 1); lexicon.FlatOnly.Has(name) && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
+	if c := s.at(w.from - 1); s.words.FlatOnly.Has(name) && (w.from == 0 || c == '\n' || s.at(w.from-2) == ',' || s.at(w.from-2) == '\n') {
 		if end, _ := s.flat(w.from); end > 0 && s.lineEnds(end) {
 			s.take(w.from, end, 60, "a flat or a suite in a line of its own")
 			return true
 		}
 	}
-	from, road := w.from, lexicon.Roads.Has(strings.TrimSuffix(name, "."))
+	from, road := w.from, s.words.Roads.Has(strings.TrimSuffix(name, "."))
 	for before, words := w.from, 0; !road && words < 4; words++ {
 		at := s.wordBefore(before)
 		if c := s.at(before - 2); s.at(before-1) == '\'' && (c == 'l' || c == 'd') && !is(s.at(before-3), isWord) {
 			at = before - 2
 		}
 		word := strings.TrimRight(s.text[at:before], ". ")
-		if at == before || before-at <= 2 && !lexicon.Joins[word] {
+		if at == before || before-at <= 2 && !s.words.Joins[word] {
 			break
 		}
-		if before = at; lexicon.Roads.Has(word) {
+		if before = at; s.words.Roads.Has(word) {
 			from, road = before, true
-		} else if !lexicon.Joins[word] {
+		} else if !s.words.Joins[word] {
 			break
 		}
 	}
@@ -131,9 +131,9 @@ func (s *scan) place(w capitalised) bool {
 		switch {
 		case words == 0 && !upper:
 			return false
-		case words > 0 && lexicon.StreetWords[strings.TrimSuffix(word, ".")], compound(word), strings.HasSuffix(word, "str.") && len(word) > 6:
+		case words > 0 && s.words.StreetWords[strings.TrimSuffix(word, ".")], s.compound(word), strings.HasSuffix(word, "str.") && len(word) > 6:
 			known = true
-		case !upper && !lexicon.Joins[word]:
+		case !upper && !s.words.Joins[word]:
 			end = at
 		}
 		if end == at {
@@ -326,15 +326,15 @@ func (s *scan) streetBehind(from, at int) bool {
 		}
 		word := strings.TrimSuffix(s.text[at:end], ".")
 		upper := s.capitalAt(at)
-		if words > 0 && lexicon.FlatWords.Has(word) && s.words.Of(word)&(lexicon.Street|lexicon.Suffix) == 0 {
+		if words > 0 && s.words.FlatWords.Has(word) && s.words.Of(word)&(lexicon.Street|lexicon.Suffix) == 0 {
 			if stop, _ := s.flat(at); stop > 0 {
 				break
 			}
 		}
-		if words == 0 && end-at > 1 && lexicon.Roads.Has(word) {
+		if words == 0 && end-at > 1 && s.words.Roads.Has(word) {
 			lead = true
 		} else if !upper && !is(s.text[at], isDigit) {
-			if words == 0 || !lexicon.Joins[word] && (!lead || words > 3) {
+			if words == 0 || !s.words.Joins[word] && (!lead || words > 3) {
 				break
 			}
 		} else if is(s.text[at], isDigit) {
@@ -350,13 +350,13 @@ func (s *scan) streetBehind(from, at int) bool {
 					strong = end
 				case flags&lexicon.Suffix != 0:
 					weak = end
-				case compound(word), lexicon.StreetWords[word]:
+				case s.compound(word), s.words.StreetWords[word]:
 					strong = end
 				}
-			} else if compound(word) {
+			} else if s.compound(word) {
 				strong = end
 			}
-			if flags&lexicon.NotName != 0 && flags&(lexicon.Street|lexicon.Suffix) == 0 && strong == 0 && words == 0 && !lexicon.Compass[word] {
+			if flags&lexicon.NotName != 0 && flags&(lexicon.Street|lexicon.Suffix) == 0 && strong == 0 && words == 0 && !s.words.Compass[word] {
 				return false
 			}
 			capitals++
@@ -373,7 +373,7 @@ func (s *scan) streetBehind(from, at int) bool {
 		return true
 	case strong > 0:
 		end := s.point(strong)
-		if lastWord := s.lastWord(strong); compound(lastWord) || lexicon.StreetWords[lastWord] && s.words.Of(lastWord)&lexicon.Street == 0 {
+		if lastWord := s.lastWord(strong); s.compound(lastWord) || s.words.StreetWords[lastWord] && s.words.Of(lastWord)&lexicon.Street == 0 {
 			end = max(end, s.houseNumber(strong)) // 3, Kerkstraat 12
 		}
 		s.take(from, end, 85, whyNumber)

@@ -2,8 +2,6 @@ package detect
 
 import (
 	"strings"
-
-	"durward.internal/services/platform/detect/lexicon"
 )
 
 // code looks at a number that may be a town's: ", CA 90210", or where one is named.
@@ -17,7 +15,7 @@ func (s *scan) code(from, to int) {
 			begin--
 		}
 		state := s.text[begin : from-1]
-		if lexicon.States[state] && begin > 1 && (s.text[begin-1] == '\n' || s.text[begin-1] == ' ' && (s.text[begin-2] == ',' || is(s.text[begin-2], isLower) && !lexicon.StateWords[state])) {
+		if s.words.States[state] && begin > 1 && (s.text[begin-1] == '\n' || s.text[begin-1] == ' ' && (s.text[begin-2] == ',' || is(s.text[begin-2], isLower) && !s.words.StateWords[state])) {
 			s.add(begin, end, Address, 70, "a state, and a town's number")
 			return
 		}

@@ -69,7 +69,7 @@ func (s *scan) nameLine(begin, end int) int {
 			}
 			continue
 		case kinds[s.text[at]] != kindUpper:
-			if !lexicon.Joins[s.text[at:w.to]] {
+			if !s.words.Joins[s.text[at:w.to]] {
 				return -1
 			}
 		case w.to-at == 1 && s.at(w.to) == '.':
@@ -101,7 +101,7 @@ func (s *scan) smallLetters() {
 			if strings.ContainsAny(line, "0123456789") {
 				s.smallAddresses(line, from)
 			}
-			if prose, _ := proseIn(line); prose {
+			if prose, _ := s.proseIn(line); prose {
 				s.smallNames(from, to)
 			}
 		}
@@ -113,7 +113,7 @@ func (s *scan) smallLetters() {
 func (s *scan) smallAddresses(line string, from int) {
 	raised := []byte(line)
 	for i := range raised {
-		if c := raised[i]; c >= 'a' && c <= 'z' && (i == 0 || raised[i-1] == ' ') && !lexicon.Joins[line[i:smallEnd(line, i)]] {
+		if c := raised[i]; c >= 'a' && c <= 'z' && (i == 0 || raised[i-1] == ' ') && !s.words.Joins[line[i:smallEnd(line, i)]] {
 			if raised[i] &^= 0x20; smallEnd(line, i) == i+2 {
 				raised[i+1] &^= 0x20 // a state
 			}

@@ -3,8 +3,6 @@ package detect
 import (
 	"net/netip"
 	"strings"
-
-	"durward.internal/services/platform/detect/lexicon"
 )
 
 const maxLocalPart, maxDomain = 64, 253
@@ -40,7 +38,7 @@ func (s *scan) email(at int) {
 		to--
 	}
 	top := s.text[label:to]
-	if dots == 0 || len(top) < 2 || len(top) > 24 || strings.ContainsAny(top, "0123456789") || lexicon.NotDomain[strings.ToLower(top)] {
+	if dots == 0 || len(top) < 2 || len(top) > 24 || strings.ContainsAny(top, "0123456789") || s.words.NotDomain[strings.ToLower(top)] {
 		return
 	}
 	// git@host.example:path is where a repository is.

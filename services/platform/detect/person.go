@@ -150,9 +150,9 @@ func (s *scan) beside(from, to int) int {
 		}
 		switch key := lexicon.Pack(s.text[begin:end]); {
 		case is(s.at(begin-1), isWord):
-		case lexicon.PeopleBefore[key]:
+		case s.words.PeopleBefore[key]:
 			return 2
-		case lexicon.BesideBefore[key]:
+		case s.words.BesideBefore[key]:
 			strength = 1
 		}
 	}
@@ -166,9 +166,9 @@ func (s *scan) beside(from, to int) int {
 		}
 		switch key := lexicon.Pack(s.text[to+1 : end]); {
 		case is(s.at(end), isWord):
-		case lexicon.PeopleAfter[key]:
+		case s.words.PeopleAfter[key]:
 			return 2
-		case lexicon.BesideAfter[key]:
+		case s.words.BesideAfter[key]:
 			strength = 1
 		}
 	}

@@ -3,8 +3,6 @@ package detect
 import (
 	"slices"
 	"strings"
-
-	"durward.internal/services/platform/detect/lexicon"
 )
 
 var (
@@ -84,7 +82,7 @@ func (s *scan) national(from int, q *sequence) bool {
 		}
 	}
 	trunk := s.text[q.groups[0].from] == '0'
-	if trunk && !lexicon.TrunkForms[string(form[:q.n])] || !trunk && !lexicon.PlainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
+	if trunk && !s.words.TrunkForms[string(form[:q.n])] || !trunk && !s.words.PlainForms[string(form[:q.n])] || years || form[0] == '4' && q.n == 3 && form[1] == '2' && form[2] == '2' {
 		return false
 	}
 	said := s.near(from, 60, &phoneWords)

@@ -26,12 +26,12 @@ func (s *scan) prose(at int) bool {
 		end = at + i
 		s.proseTo = min(s.proseTo, end)
 	}
-	s.isProse, s.isPersonal = proseIn(s.text[begin:end])
+	s.isProse, s.isPersonal = s.proseIn(s.text[begin:end])
 	return s.isProse
 }
 
 // proseIn reports whether a part of a line has people's words, and whether it speaks of people.
-func proseIn(text string) (prose, personal bool) {
+func (s *scan) proseIn(text string) (prose, personal bool) {
 	n, plain := 0, true
 	for i := 0; i < len(text); i++ {
 		c := text[i]
@@ -49,10 +49,10 @@ func proseIn(text string) (prose, personal bool) {
 		// A letter or two of a digest are no word.
 		if i-from <= 6 && (from == 0 || classes[text[from-1]]&(isDigit|isWord) == 0) && (i == len(text) || !is(text[i], isDigit|isWord)) {
 			key := lexicon.Pack(text[from:i])
-			if lexicon.Common(key) {
+			if s.words.Common(key) {
 				n++
 			}
-			personal = personal || lexicon.PersonalWords[key] || i-from == 1 && text[from] == 'I'
+			personal = personal || s.words.PersonalWords[key] || i-from == 1 && text[from] == 'I'
 		}
 		i--
 	}

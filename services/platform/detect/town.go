@@ -86,7 +86,7 @@ func (s *scan) streetIn(from, to int) bool {
 			at++
 			continue
 		}
-		if word := strings.TrimSuffix(s.text[at:end], "."); s.words.Of(word)&lexicon.Street != 0 || compound(word) {
+		if word := strings.TrimSuffix(s.text[at:end], "."); s.words.Of(word)&lexicon.Street != 0 || s.compound(word) {
 			return true
 		}
 		at = end
@@ -158,7 +158,7 @@ func (s *scan) flat(at int) (to int, said bool) {
 			end++
 		}
 		stop, w := word(end)
-		if stop == end || !lexicon.FloorWords.Has(w) || len(w) == 1 && !numbered {
+		if stop == end || !s.words.FloorWords.Has(w) || len(w) == 1 && !numbered {
 			return 0, false
 		}
 		for _, more := range []string{" achter", " voor"} {
@@ -175,10 +175,10 @@ func (s *scan) flat(at int) (to int, said bool) {
 		at++
 	} else {
 		end, w := word(at)
-		if end == at || !lexicon.FlatWords.Has(w) || s.at(end) != ' ' {
+		if end == at || !s.words.FlatWords.Has(w) || s.at(end) != ' ' {
 			return 0, false
 		}
-		at, said = end+1, lexicon.FlatOnly.Has(w)
+		at, said = end+1, s.words.FlatOnly.Has(w)
 	}
 	end := at
 	for end < len(s.text) && end-at < 8 && (is(s.text[end], isWord) || s.text[end] == '-') {
@@ -299,7 +299,7 @@ func (s *scan) region(at int) (end int, state bool) {
 		return 0, false
 	}
 	for _, n := range []int{2, 3} {
-		if end = at + n; end <= len(s.text) && !is(s.at(end), isWord) && lexicon.States[s.text[at:end]] {
+		if end = at + n; end <= len(s.text) && !is(s.at(end), isWord) && s.words.States[s.text[at:end]] {
 			return end, true
 		}
 	}
@@ -311,9 +311,9 @@ func (s *scan) region(at int) (end int, state bool) {
 			break
 		}
 		switch name := strings.TrimSuffix(s.text[at:to], "."); {
-		case lexicon.StateNames[name]:
+		case s.words.StateNames[name]:
 			longest, state = to, true
-		case lexicon.Countries[name]:
+		case s.words.Countries[name]:
 			longest, state = to, false
 		}
 		if s.at(to) != ' ' {
@@ -351,20 +351,20 @@ func (s *scan) townWords(at int) int {
 		case is(s.at(to), isDigit):
 			return end // LE65 3AB
 		case s.capitalAt(at):
-			if lexicon.States[word] && words > 0 {
+			if s.words.States[word] && words > 0 {
 				return end
 			}
 			// Posts want a town in capitals; shorter words in capitals are none.
 			if len(word) > 1 && len(word) < 4 && is(word[1], isUpper) && word != "APO" && word != "FPO" && word != "DPO" && (words == 0 || !is(s.text[at-2], isUpper)) {
 				return end
 			}
-			if flags := s.words.Of(strings.TrimSuffix(word, ".")); flags&lexicon.NotName != 0 && words == 0 && !lexicon.Compass[word] && flags&lexicon.Suffix == 0 && !lexicon.Towns[word] {
+			if flags := s.words.Of(strings.TrimSuffix(word, ".")); flags&lexicon.NotName != 0 && words == 0 && !s.words.Compass[word] && flags&lexicon.Suffix == 0 && !s.words.Towns[word] {
 				return 0
 			}
 			if end = to; s.text[to-1] == '.' && (to-at > 4 || s.at(to) != ' ') {
 				return to - 1
 			}
-		case words > 0 && lexicon.Joins[word]:
+		case words > 0 && s.words.Joins[word]:
 		default:
 			return end
 		}

@@ -26,7 +26,7 @@ const (
 	Name = Given | Family | Listed
 )
 
-// Words is what capitalised words are known to be. It is read once.
+// Words is what words are known to be. It is read once, when the first text is looked through.
 var Words = sync.OnceValue(func() *Table {
 	out := linkedIn()
 	put := func(list string, flag uint16, alone bool) {
@@ -41,7 +41,7 @@ var Words = sync.OnceValue(func() *Table {
 	put("notName", NotName, true)
 	put("ambiguous", Ambiguous, false)
 	put("placeName", PlaceName, false)
-	for _, list := range []map[string]bool{Countries, StateNames} {
+	for _, list := range []map[string]bool{out.Countries, out.StateNames} {
 		for name := range list {
 			name = strings.ReplaceAll(name, " ", "_")
 			out.set(name, out.Of(name)|PlaceName)
@@ -59,15 +59,15 @@ var Words = sync.OnceValue(func() *Table {
 // lists.txt holds the lists that follow, each after a line with #, its name and what it is.
 //
 //go:embed lists.txt
-var lists string
+var text string
 
 // sections are the lists' texts by their names.
 var sections = sync.OnceValue(func() map[string]string {
 	out := map[string]string{}
-	for section := range strings.SplitSeq("\n"+lists, "\n# ") {
-		head, text, _ := strings.Cut(section, "\n")
+	for section := range strings.SplitSeq("\n"+text, "\n# ") {
+		head, list, _ := strings.Cut(section, "\n")
 		name, _, _ := strings.Cut(head, ": ")
-		out[name] = text
+		out[name] = list
 	}
 	return out
 })
@@ -100,42 +100,34 @@ func names(list string) map[string]bool {
 	return out
 }
 
-// The lists of lists.txt, which says what each holds.
-var (
-	unaccented = strings.NewReplacer(words("unaccented")...)
+// Lists are the lists of lists.txt, which says what each holds.
+type Lists struct {
+	Roads, FlatWords, FlatOnly, FloorWords                                                                *Folded
+	StreetWords, NotStreets, Joins, Compass, Towns, States, StateWords, TrunkForms, PlainForms, NotDomain map[string]bool
+	StateNames, Countries                                                                                 map[string]bool
+	PersonalWords, PeopleBefore, PeopleAfter, BesideBefore, BesideAfter                                   map[uint64]bool
+	// StreetEnds are how words end that name a street, by their last byte.
+	StreetEnds [256][]string
 
-	Roads       = foldedSet("roads")
-	StreetWords = set("streetWords")
-	NotStreets  = set("notStreets")
-	Joins       = set("joins")
-	Compass     = set("compass")
-	Towns       = set("towns")
-	States      = set("states")
-	StateWords  = set("stateWords")
-	StateNames  = names(list("stateNames"))
-	Countries   = names(list("countries"))
-	FlatWords   = foldedSet("flatWords")
-	FlatOnly    = foldedSet("flatOnly")
-	FloorWords  = foldedSet("floorWords")
-	TrunkForms  = set("trunkForms")
-	PlainForms  = set("plainForms")
-	NotDomain   = set("notDomain")
+	common [1 << 11]uint64
+}
 
-	PersonalWords = packedSet("personalWords")
-	PeopleBefore  = packedSet("peopleBefore")
-	PeopleAfter   = packedSet("peopleAfter")
-	BesideBefore  = packedSet("besideBefore")
-	BesideAfter   = packedSet("besideAfter")
-)
-
-// StreetEnds are how words end that name a street, by their last byte.
-var StreetEnds = func() (out [256][]string) {
+func lists() Lists {
+	out := Lists{
+		Roads: foldedSet("roads"), FlatWords: foldedSet("flatWords"), FlatOnly: foldedSet("flatOnly"), FloorWords: foldedSet("floorWords"),
+		StreetWords: set("streetWords"), NotStreets: set("notStreets"), Joins: set("joins"), Compass: set("compass"), Towns: set("towns"),
+		States: set("states"), StateWords: set("stateWords"), TrunkForms: set("trunkForms"), PlainForms: set("plainForms"), NotDomain: set("notDomain"),
+		StateNames: names(list("stateNames")), Countries: names(list("countries")),
+		PersonalWords: packedSet("personalWords"), PeopleBefore: packedSet("peopleBefore"), PeopleAfter: packedSet("peopleAfter"),
+		BesideBefore: packedSet("besideBefore"), BesideAfter: packedSet("besideAfter"),
+	}
 	for _, end := range words("streetEnds") {
 		last := end[len(end)-1]
-		out[last] = append(out[last], end)
+		out.StreetEnds[last] = append(out.StreetEnds[last], end)
 	}
+	out.fillCommon()
 	return out
-}()
+}
 
 // Folded is a set of words in small letters, with the lengths of those that begin with a byte, by which most others are told from them.
 type Folded struct {

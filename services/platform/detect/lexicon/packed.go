@@ -21,24 +21,23 @@ func packedSet(name string) map[uint64]bool {
 	return out
 }
 
-var common = func() (out [1 << 11]uint64) {
+func (l *Lists) fillCommon() {
 	for _, w := range words("common") {
 		key := Pack(w)
 		at := commonAt(key)
-		for out[at] != 0 {
-			at = (at + 1) % len(out)
+		for l.common[at] != 0 {
+			at = (at + 1) % len(l.common)
 		}
-		out[at] = key
+		l.common[at] = key
 	}
-	return out
-}()
+}
 
 func commonAt(key uint64) int { return int(key * 0x9e3779b97f4a7c15 >> (64 - 11)) }
 
 // Common reports whether a word, as a number, is one of the small words of sentences that people write.
-func Common(key uint64) bool {
-	for at := commonAt(key); common[at] != 0; at = (at + 1) % len(common) {
-		if common[at] == key {
+func (l *Lists) Common(key uint64) bool {
+	for at := commonAt(key); l.common[at] != 0; at = (at + 1) % len(l.common) {
+		if l.common[at] == key {
 			return true
 		}
 	}

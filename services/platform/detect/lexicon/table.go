@@ -12,6 +12,8 @@ import (
 // Table is what words are known to be. It holds 32 bits of each word's hash instead of the word: of 300,000 words it takes 3 MB, and one word in
 // four million that it does not hold is taken for one that it holds. The words are linked in, so no text can make it slow.
 type Table struct {
+	Lists
+
 	prints []uint32 // 0: nothing is there
 	flags  []uint16
 }
@@ -50,7 +52,7 @@ var compressed []byte
 
 // linkedIn reads the words that are linked in, which never change.
 func linkedIn() *Table {
-	t := &Table{make([]uint32, tableSize), make([]uint16, tableSize)}
+	t := &Table{Lists: lists(), prints: make([]uint32, tableSize), flags: make([]uint16, tableSize)}
 	r, err := gzip.NewReader(bytes.NewReader(compressed))
 	var raw []byte
 	if err == nil {
@@ -59,6 +61,7 @@ func linkedIn() *Table {
 	if err != nil {
 		panic(fmt.Sprintf("lexicon: the names that are linked in cannot be read: %v", err))
 	}
+	unaccented := strings.NewReplacer(words("unaccented")...)
 	flags, last := uint16(0), ""
 	for line := range strings.Lines(string(raw)) {
 		line = strings.TrimSuffix(line, "\n")
