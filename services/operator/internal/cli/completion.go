@@ -134,6 +134,11 @@ func OneOf(list ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(list, noFiles)
 }
 
+// OneOfThose completes one of a list that is made when a shell asks for it.
+func OneOfThose(list func() []string) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return list(), noFiles }
+}
+
 // CompleteFiles completes files with these endings; without any, all files.
 func CompleteFiles(endings ...string) cobra.CompletionFunc {
 	if len(endings) == 0 {

@@ -85,8 +85,8 @@ NUMBER is a short number from "durward approvals", or the beginning of an operat
 	cli.CompleteFlag(cmd, "all-of", a.CompleteSessions)
 	cli.CompleteFlag(cmd, "for", cli.OneOf("30m", "1h", "2h", "8h"))
 	cli.CompleteFlag(cmd, "uses", cli.OneOf("5", "10", "50"))
-	cli.CompleteFlag(cmd, "tool", cli.OneOf(changingTools()...))
-	cli.CompleteFlag(cmd, "free", cli.OneOf(changingArguments()...))
+	cli.CompleteFlag(cmd, "tool", cli.OneOfThose(changingTools))
+	cli.CompleteFlag(cmd, "free", cli.OneOfThose(changingArguments))
 	return cmd
 }
 

@@ -63,13 +63,14 @@ renewed with those of the processes.
 	cmd.Flags().StringVar(&c.User, "user", "", "whose program it is: the name of a folder of users/ in the security configuration")
 	cmd.Flags().StringVar(&unixUser, "unix-user", "", "who runs it, on an installed host: the key is that user's alone")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask; the signing key is still needed")
-	var names []string
-	for _, t := range contract.Tools() {
-		if t.Sink != optionsv1.Role_ROLE_VAULT {
-			names = append(names, t.Name)
+	cli.CompleteFlag(cmd, "may", cli.OneOfThose(func() (names []string) {
+		for _, t := range contract.Tools() {
+			if t.Sink != optionsv1.Role_ROLE_VAULT {
+				names = append(names, t.Name)
+			}
 		}
-	}
-	cli.CompleteFlag(cmd, "may", cli.OneOf(names...))
+		return names
+	}))
 	cli.CompleteFlag(cmd, "unix-user", cli.CompleteAccounts)
 	return cmd
 }

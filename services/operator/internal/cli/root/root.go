@@ -252,7 +252,7 @@ func completeRest(a *cli.App, root *cobra.Command) {
 				cli.CompleteFlag(cmd, f.Name, words)
 			}
 		}
-		cmd.LocalNonPersistentFlags().VisitAll(complete)
+		cmd.Flags().VisitAll(complete)
 		cmd.PersistentFlags().VisitAll(complete)
 		for _, sub := range cmd.Commands() {
 			walk(sub)
