@@ -35,6 +35,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
@@ -216,7 +217,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	}
 	if file != "" {
 		// Changes are recorded by vault and egress: audit takes no such record from the edge.
-		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Logger: logger})
+		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Compiler: validator.Compile, Logger: logger})
 		go others.Watch(ctx)
 	}
 	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}

@@ -9,6 +9,7 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/downstream/validator"
 )
 
 // TestBesideLeavesOut prompts whose names or arguments hide something, and tools that are called like what stands beside them.
@@ -96,7 +97,7 @@ func TestBesideIsPinned(t *testing.T) {
 		t.Error(diff)
 	}
 	reader := in[0].Tools[3]
-	schema, err := downstream.Compile(reader.Input)
+	schema, err := downstream.Compile(reader.Input, validator.Compile)
 	if err != nil {
 		t.Fatal(err)
 	}

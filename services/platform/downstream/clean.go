@@ -28,6 +28,9 @@ type Listed struct {
 	Kind                       Kind `json:",omitempty"`
 	Name, Title, Description   string
 	Input, Output, Annotations json.RawMessage
+	// Problem is why its schemas cannot be compiled, as the program says that asked the server; "" where they can be. A listing that
+	// hides it wins nothing: such a tool is in force nowhere.
+	Problem string `json:",omitempty"`
 }
 
 // Finding is what a human should know of a server before accepting it: a sentence, of a tool or of the server as a whole ("").
@@ -117,6 +120,9 @@ func (c *cleaner) clean(server string, l Listed) (t Tool, err error) {
 			return t, fmt.Errorf("its results: %w", err)
 		}
 	}
+	if l.Problem != "" {
+		return t, errors.New(l.Problem)
+	}
 	t.Annotations, err = c.annotations(l.Annotations)
 	return t, err
 }
@@ -163,12 +169,7 @@ func (c *cleaner) schema(raw json.RawMessage) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := canonical.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	_, err = Compile(out)
-	return out, err
+	return canonical.Marshal(v)
 }
 
 // prosaic are the keywords that are read by people and models alone.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/downstream/validator"
 )
 
 // doubled is a schema whose checks double with each of n levels.
@@ -59,7 +60,7 @@ func TestLintRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
-		if _, err := downstream.Compile([]byte(c.schema)); err == nil {
+		if _, err := downstream.Compile([]byte(c.schema), validator.Compile); err == nil {
 			t.Errorf("%s: it is compiled", name)
 		}
 		if took := time.Since(begun); took > time.Second {
@@ -85,7 +86,7 @@ func TestSchemasThatAreUsual(t *testing.T) {
 		"a name twice":        {`{"type":"object"}`, `{"a":1,"a":1}`, "well-formed"},
 		"escapes in the text": {`{"type":"object","additionalProperties":false}`, "{\"\\u001b[2Jx\":1}", "x"},
 	} {
-		s, err := downstream.Compile([]byte(c.schema))
+		s, err := downstream.Compile([]byte(c.schema), validator.Compile)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -102,7 +103,7 @@ func TestSchemasThatAreUsual(t *testing.T) {
 
 // TestDearArguments are refused before they are looked at, and a caller that goes is let go.
 func TestDearArguments(t *testing.T) {
-	s, err := downstream.Compile([]byte(doubled(8)))
+	s, err := downstream.Compile([]byte(doubled(8)), validator.Compile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,7 @@ func TestDearArguments(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > before {
 		t.Errorf("%d goroutines are left", n-before)
 	}
-	cheap, err := downstream.Compile([]byte(`{"type":"object"}`))
+	cheap, err := downstream.Compile([]byte(`{"type":"object"}`), validator.Compile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func FuzzSchema(f *testing.F) {
 		f.Add([]byte(seed), []byte(`{"x":{"aaaaaaaaaaaaaaaaaaaaaa":1.5,"n":[[],{}]}}`))
 	}
 	f.Fuzz(func(t *testing.T, schema, arguments []byte) {
-		s, err := downstream.Compile(schema)
+		s, err := downstream.Compile(schema, validator.Compile)
 		if err != nil {
 			if errors.Is(err, downstream.ErrTooDear) {
 				t.Fatalf("it passed the lint, and takes too long: %s", schema)

@@ -5,12 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/santhosh-tekuri/jsonschema/v6"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
@@ -28,42 +23,32 @@ var ErrTooDear = errors.New("these arguments take too long to be checked against
 
 // Schema is a stranger's schema, linted and compiled. It is safe for concurrent use.
 type Schema struct {
-	compiled *jsonschema.Schema
+	validate func(instance any) error
 	cost     int
 }
 
-// nothing loads nothing: a schema refers to itself alone.
-type nothing struct{}
-
-func (nothing) Load(string) (any, error) {
-	return nil, errors.New("a schema refers to nothing outside itself")
-}
+// Compiler makes of a schema that was linted what validates a value; both are decoded, with json.Number. Its errors are sentences. Package
+// validator has the one of the processes that check arguments.
+type Compiler func(schema any) (validate func(instance any) error, err error)
 
 // Compile lints a schema and compiles it.
-func Compile(raw json.RawMessage) (*Schema, error) {
+func Compile(raw json.RawMessage, compiler Compiler) (*Schema, error) {
 	cost, err := lint(raw)
 	if err != nil {
 		return nil, err
 	}
-	const name = "urn:durward:schema"
-	var s *jsonschema.Schema
+	s := &Schema{cost: cost}
 	err = bounded(context.Background(), func() error {
 		document, err := decode(raw)
-		if err != nil {
-			return err
+		if err == nil {
+			s.validate, err = compiler(document)
 		}
-		c := jsonschema.NewCompiler()
-		c.UseLoader(nothing{})
-		if err := c.AddResource(name, document); err != nil {
-			return err
-		}
-		s, err = c.Compile(name)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the schema is none: %s", said(err))
+		return nil, fmt.Errorf("the schema is none: %s", clean.Line(err.Error(), 300))
 	}
-	return &Schema{s, cost}, nil
+	return s, nil
 }
 
 // Validate checks arguments. An error is a sentence for their sender, which names the place, or ErrTooDear; it never panics, and it
@@ -83,11 +68,11 @@ func (s *Schema) Validate(ctx context.Context, arguments []byte) error {
 	if weight > maxWork/s.cost {
 		return ErrTooDear
 	}
-	err = bounded(ctx, func() error { return s.compiled.Validate(instance) })
+	err = bounded(ctx, func() error { return s.validate(instance) })
 	if err == nil || errors.Is(err, ErrTooDear) {
 		return err
 	}
-	return errors.New(said(err))
+	return errors.New(clean.Line(err.Error(), 300))
 }
 
 // weigh counts values, and reports whether every number is short.
@@ -133,24 +118,4 @@ func bounded(ctx context.Context, do func() error) error {
 	case <-ctx.Done():
 		return ErrTooDear
 	}
-}
-
-// said is the first thing that is wrong, in a sentence without control characters.
-func said(err error) string {
-	var invalid *jsonschema.ValidationError
-	if schema, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
-		err = schema.Err
-	}
-	if !errors.As(err, &invalid) {
-		return clean.Line(err.Error(), 300)
-	}
-	for len(invalid.Causes) > 0 {
-		invalid = invalid.Causes[0]
-	}
-	where := strings.Builder{}
-	for _, key := range invalid.InstanceLocation {
-		where.WriteString("/" + escape(key))
-	}
-	text := invalid.ErrorKind.LocalizedString(message.NewPrinter(language.English))
-	return clean.Line(strings.TrimPrefix(where.String()+": "+text, ": "), 300)
 }

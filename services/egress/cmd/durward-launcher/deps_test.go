@@ -15,6 +15,7 @@ var forbidden = map[string]string{
 	"durward.internal/services/vault":                 "deciding is the vault's",
 	"durward.internal/services/executor":              "the host is another zone",
 	"durward.internal/services/operator":              "humans' programs sign; a sink only verifies",
+	"github.com/santhosh-tekuri/jsonschema":           "it holds no arguments to schemas",
 	"github.com/modelcontextprotocol":                 "what children say is egress' to read",
 	"modernc.org/sqlite":                              "it keeps nothing but the children's folders",
 }

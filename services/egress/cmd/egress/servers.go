@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/dialer"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/process"
@@ -126,7 +127,7 @@ func openOthers(
 		Ended: func(e child.End) { recordEnd(ctx, log, logger, e) },
 	})
 	o.Servers = inforce.Open(ctx, inforce.Config{
-		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Unconfined: cfg.development, OnChange: o.running.Set, Log: log, Logger: logger,
+		Folder: folder, TrustDir: cfg.TrustDir, Foreign: foreign, Unconfined: cfg.development, Compiler: validator.Compile, OnChange: o.running.Set, Log: log, Logger: logger,
 	})
 	return o, nil
 }

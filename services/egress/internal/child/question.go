@@ -15,6 +15,7 @@ import (
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/downstream/validator"
 )
 
 const (
@@ -136,7 +137,7 @@ func (r *run) elicit(_ context.Context, request *mcp.ElicitRequest) (*mcp.Elicit
 	form, err := canonical.Marshal(request.Params.RequestedSchema)
 	if err == nil {
 		q.form = form
-		q.schema, err = downstream.Compile(form)
+		q.schema, err = downstream.Compile(form, validator.Compile)
 	}
 	if err != nil {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: errForm.Error()}

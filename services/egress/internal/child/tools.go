@@ -10,6 +10,7 @@ import (
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/downstream/validator"
 )
 
 // Bounds of what a server lists.
@@ -262,10 +263,24 @@ func List(ctx context.Context, config Config, server downstream.Pinned) (*downst
 	if err != nil {
 		return nil, said(err)
 	}
+	for i := range tools {
+		tools[i].Problem = problem(tools[i])
+	}
 	hello := r.session.InitializeResult()
 	out := &downstream.Listing{Instructions: hello.Instructions, Tools: tools}
 	if hello.ServerInfo != nil {
 		out.Name, out.Version = clean.Line(hello.ServerInfo.Name, maxName), clean.Line(hello.ServerInfo.Version, maxName)
 	}
 	return out, nil
+}
+
+// problem is why a tool's schemas cannot be compiled, or "". It is told here, since the program that opens a signing key compiles none.
+func problem(l downstream.Listed) string {
+	if _, err := downstream.Compile(l.Input, validator.Compile); err != nil && len(l.Input) > 0 {
+		return err.Error()
+	}
+	if _, err := downstream.Compile(l.Output, validator.Compile); err != nil && len(l.Output) > 0 {
+		return "its results: " + err.Error()
+	}
+	return ""
 }

@@ -77,14 +77,16 @@ func TestAServerIsListed(t *testing.T) {
 // TestHostileServersAreListedByNobody: each ends with a sentence, and soon.
 func TestHostileServersAreListedByNobody(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
-		"says nothing":         {"exec sleep 60", "did not list its tools"},
-		"ends at once":         {"echo 'no token' >&2; exit 3", "no token"},
-		"says other things":    {"while :; do echo hello; done", "did not list its tools"},
-		"a line without end":   {"tr '\\0' a </dev/zero", "did not list its tools"},
-		"pages without end":    {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[],"nextCursor":"x"}}\n' "$id"`, 1), "did not list its tools"},
-		"tools without end":    {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[' "$id"; while :; do printf '{"name":"x","inputSchema":{}},'; done`, 1), "did not list its tools"},
-		"another's answer":     {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":999999,"result":{"tools":[]}}\n'`, 1), "did not list its tools"},
-		"a schema that is one": {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","inputSchema":"all"}]}}\n' "$id"`, 1), ""},
+		"says nothing":                {"exec sleep 60", "did not list its tools"},
+		"ends at once":                {"echo 'no token' >&2; exit 3", "no token"},
+		"says other things":           {"while :; do echo hello; done", "did not list its tools"},
+		"a line without end":          {"tr '\\0' a </dev/zero", "did not list its tools"},
+		"pages without end":           {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[],"nextCursor":"x"}}\n' "$id"`, 1), "did not list its tools"},
+		"tools without end":           {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[' "$id"; while :; do printf '{"name":"x","inputSchema":{}},'; done`, 1), "did not list its tools"},
+		"another's answer":            {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":999999,"result":{"tools":[]}}\n'`, 1), "did not list its tools"},
+		"a schema that is one":        {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","inputSchema":"all"}]}}\n' "$id"`, 1), ""},
+		"an unknown type":             {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","inputSchema":{"type":"object","properties":{"a":{"type":"strin"}}}}]}}\n' "$id"`, 1), ""},
+		"results of a broken pattern": {strings.Replace(serve, "TOOLS", `printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","inputSchema":{"type":"object"},"outputSchema":{"type":"object","properties":{"a":{"pattern":"("}}}}]}}\n' "$id"`, 1), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

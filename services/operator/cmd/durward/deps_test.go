@@ -14,6 +14,7 @@ var forbidden = map[string]string{
 	"github.com/coreos/go-systemd":            "only the executor touches the host",
 	"github.com/godbus/dbus":                  "only the executor and durward-notify speak to a bus",
 	"github.com/NVIDIA/go-nvml":               "only the executor touches the host",
+	"github.com/santhosh-tekuri/jsonschema":   "strangers' schemas are compiled where no signing key is opened, and at every start",
 	"github.com/modelcontextprotocol":         "agents' protocol ends at the gateway; the bridge relays messages without understanding them",
 	"modernc.org/sqlite":                      "it keeps files that a person can read, no database",
 	"github.com/jackc/pgx":                    "it keeps files that a person can read, no database",

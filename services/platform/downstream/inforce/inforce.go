@@ -48,6 +48,8 @@ type Config struct {
 	Foreign *ownership.Foreign
 	// Unconfined: servers without a sandbox are in force, as in development, and in processes that start none.
 	Unconfined bool
+	// Compiler compiles the tools' schemas: validator.Compile wherever anything is decided or done.
+	Compiler downstream.Compiler
 	// OnChange is called with what is in force, at first and whenever the files were read; nil: nobody is told.
 	OnChange func([]downstream.Pinned)
 	// Log records what changes; nil: it is not recorded.
@@ -197,7 +199,7 @@ func (s *Servers) definitions(p *downstream.Pinned) ([]contract.Definition, erro
 	}
 	var out []contract.Definition
 	for _, t := range p.Tools {
-		schema, err := downstream.Compile(t.Input)
+		schema, err := downstream.Compile(t.Input, s.cfg.Compiler)
 		if err != nil {
 			return nil, fmt.Errorf("the tool %s: %w", t.Name, err)
 		}

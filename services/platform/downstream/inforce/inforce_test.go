@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -30,10 +31,11 @@ const served = `servers:
 
 // stand is the folders that a process reads; whose key the lock is signed with is an operator's.
 type stand struct {
-	t      *testing.T
-	dir    string
-	signer ssh.Signer
-	told   atomic.Int32
+	t        *testing.T
+	dir      string
+	signer   ssh.Signer
+	told     atomic.Int32
+	compiler downstream.Compiler
 	// ago is how long before now what follows is signed.
 	ago time.Duration
 }
@@ -45,7 +47,7 @@ func newStand(t *testing.T) *stand {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stand{t: t, dir: t.TempDir(), signer: signer}
+	s := &stand{t: t, dir: t.TempDir(), signer: signer, compiler: validator.Compile}
 	s.write(trust.FileAllowedSigners, trust.FormatSigner("ada", signer.PublicKey(), statement.Namespace)+"\n")
 	return s
 }
@@ -99,7 +101,7 @@ func (s *stand) accept(text string, tools ...downstream.Tool) (lock string) {
 
 func (s *stand) open(unconfined bool, log spool) *inforce.Servers {
 	s.t.Helper()
-	cfg := inforce.Config{Folder: s.dir, TrustDir: s.dir, Unconfined: unconfined, Logger: slog.New(slog.DiscardHandler),
+	cfg := inforce.Config{Folder: s.dir, TrustDir: s.dir, Unconfined: unconfined, Compiler: s.compiler, Logger: slog.New(slog.DiscardHandler),
 		OnChange: func([]downstream.Pinned) { s.told.Add(1) }}
 	if log != nil {
 		cfg.Log = log
@@ -229,6 +231,24 @@ func TestNotInForce(t *testing.T) {
 		servers := s.open(c.unconfined, nil)
 		said := strings.Join(servers.Problems(), "\n")
 		if is := c.says == ""; pinned("notes__read") != is || len(servers.Current()) == 1 != is || is != (said == "") || !strings.Contains(said, c.says) {
+			t.Errorf("%s: in force %v, %q", name, servers.Current(), said)
+		}
+	}
+}
+
+// TestNotInForceUncompiled: a signed schema that is none pins nothing, whoever listed it, and neither does any in a process that compiles none.
+func TestNotInForceUncompiled(t *testing.T) {
+	broken := tool("read", nil)
+	broken.Input = json.RawMessage(`{"properties":{"a":{"type":"strin"}},"type":"object"}`)
+	for name, c := range map[string]struct {
+		tool     downstream.Tool
+		compiler downstream.Compiler
+	}{"a type that is none": {broken, validator.Compile}, "no compiler": {tool("read", nil), nil}} {
+		s := newStand(t)
+		s.accept(served, c.tool)
+		s.compiler = c.compiler
+		servers := s.open(false, nil)
+		if said := strings.Join(servers.Problems(), "\n"); pinned("notes__read") || len(servers.Current()) != 0 || !strings.Contains(said, "the schema is none") {
 			t.Errorf("%s: in force %v, %q", name, servers.Current(), said)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/downstream/inforce"
+	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
@@ -195,7 +196,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	defer rules.Close()
 	changes.Complete(rules.Current().Files)
 	others := inforce.Open(ctx, inforce.Config{
-		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Unconfined: true, Log: records, Logger: logger,
+		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Unconfined: true, Compiler: validator.Compile, Log: records, Logger: logger,
 	})
 	go others.Watch(ctx)
 	humans := server.Humans{Security: rules}
