@@ -11,10 +11,15 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/downstream"
 )
@@ -60,8 +65,8 @@ func init() {
 }
 
 // pinNotes writes servers.yaml and servers.lock into a home, as its operator accepts them: the tools as they are, or with another
-// description of one, and others that are cleaned as those of any server.
-func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*mcp.Tool) {
+// description of one, and others that are cleaned as those of any server. It returns them all.
+func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*mcp.Tool) []downstream.Tool {
 	t.Helper()
 	var listed []downstream.Listed
 	for _, tool := range more {
@@ -101,11 +106,13 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*
 		}
 		return form
 	}
-	h.Accept(text, map[string][]downstream.Tool{"notes": append(accepted,
+	accepted = append(accepted,
 		downstream.Tool{Name: "add", Description: description, Tier: optionsv1.Tier_TIER_WRITE,
 			Input: schema(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)},
 		downstream.Tool{Name: "read", Description: "Reads all notes.", Tier: optionsv1.Tier_TIER_READ, Input: schema(`{"type":"object","additionalProperties":false}`)},
-	)})
+	)
+	h.Accept(text, map[string][]downstream.Tool{"notes": accepted})
+	return accepted
 }
 
 // TestAnothersServer: a server that a human accepted is called through the whole pipeline. What it changes a human approves, by the very
@@ -114,7 +121,7 @@ func TestAnothersServer(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
 	file := h.Path("notes.txt")
-	pinNotes(t, h, file, "Adds a note.")
+	pinned := pinNotes(t, h, file, "Adds a note.")
 	token := h.AddClient("agent")
 	h.StartAll()
 	agent := h.Connect(token)
@@ -156,11 +163,11 @@ func TestAnothersServer(t *testing.T) {
 	if e := agent.Ask("notes__read", map[string]any{}); e.Status != "ok" || !strings.Contains(string(e.Raw), `\u003cfetched_content\u003efirst`) {
 		t.Errorf("read: %s", e.Raw)
 	}
-	var status struct {
+	var now struct {
 		Servers []struct{ ID, State, For string }
 	}
-	if h.DurwardJSON(&status, "server", "status"); len(status.Servers) != 1 || status.Servers[0].State != "running" || status.Servers[0].For != "agent" {
-		t.Errorf("server status says %+v", status)
+	if h.DurwardJSON(&now, "server", "status"); len(now.Servers) != 1 || now.Servers[0].State != "running" || now.Servers[0].For != "agent" {
+		t.Errorf("server status says %+v", now)
 	}
 	if text := h.Durward("server", "logs", "notes"); !strings.Contains(text, "the notes are open") {
 		t.Errorf("server logs says %q", text)
@@ -185,8 +192,8 @@ func TestAnothersServer(t *testing.T) {
 		return errors.New("it has no record of it")
 	})
 	h.Durward("panic")
-	if h.DurwardJSON(&status, "server", "status"); len(status.Servers) != 1 || status.Servers[0].State != "frozen" {
-		t.Errorf("after a panic: %+v", status)
+	if h.DurwardJSON(&now, "server", "status"); len(now.Servers) != 1 || now.Servers[0].State != "frozen" {
+		t.Errorf("after a panic: %+v", now)
 	}
 	if e := agent.Ask("notes__add", map[string]any{"text": "while halted"}); e.Status == "ok" || notes() != "first\n" {
 		t.Errorf("after a panic: %s", e.Raw)
@@ -203,6 +210,7 @@ func TestAnothersServer(t *testing.T) {
 			t.Errorf("%s with what it does not take: %s", name, e.Raw)
 		}
 	}
+	eachHolds(t, h, token, pinned[1])
 	kinds := map[auditv1.Kind]int{}
 	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Tool: "notes__add", Limit: 100}) {
 		kinds[r.GetRecord().GetKind()]++
@@ -241,4 +249,24 @@ func TestAnothersServer(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// eachHolds has a gateway that checks nothing ask for a tool that takes no arguments: the vault and egress each hold a call to the schema by
+// themselves.
+func eachHolds(t *testing.T, h *harness.Host, token string, read downstream.Tool) {
+	t.Helper()
+	vault, egress := h.DialAs(h.Identity(harness.Gateway), harness.Vault), h.DialAs(h.Identity(harness.Gateway), harness.Egress)
+	session, err := vaultv1.NewSessionServiceClient(vault).OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token, ClientName: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, digest := "notes__read", read.Digest("notes")
+	ref := &callv1.ToolRef{Name: name, Source: "mcp:notes", DefinitionDigest: digest[:]}
+	for arguments, fits := range map[string]bool{`{}`: true, `{"more":"x"}`: false} {
+		_, byVault := vaultv1.NewAuthorityServiceClient(vault).Authorise(t.Context(), &vaultv1.AuthoriseRequest{SessionId: session.GetSessionId(), Tool: ref, Arguments: []byte(arguments)})
+		_, byEgress := egressv1.NewServerServiceClient(egress).CallServerTool(t.Context(), &egressv1.CallServerToolRequest{Tool: &name, ArgumentsJcs: &arguments})
+		if status.Code(byVault) == codes.InvalidArgument == fits || status.Code(byEgress) == codes.InvalidArgument == fits {
+			t.Errorf("%s: the vault says %v, egress %v", arguments, byVault, byEgress)
+		}
+	}
 }
