@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # deploy/compose on a Docker Engine of its own (scripts/own-dockerd.sh), with images made here: set up, up, a first approval, each
-# container killed, one image replaced, the project started twice, down and up, a backup put back. Nothing is pulled. Needs root, and Go for Docker Compose,
-# which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
+# container killed, one image replaced, the project started twice, down and up, a backup put back; then anew with PostgreSQL and Prometheus.
+# Nothing is pulled. Needs root, and Go for Docker Compose, which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools=$(scripts/tools.sh compose)
 command -v ssh-agent >/dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-client; } >/dev/null
+scripts/install-real.sh postgres
+command -v prometheus >/dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends prometheus; } >/dev/null
 export GOFLAGS=-trimpath
 if [ -z "${PROGRAMS:-}" ]; then
   PROGRAMS=$work/bin
@@ -23,7 +25,41 @@ next=v99.0.0-a.1
 cp -r "$PROGRAMS" "$work/next"
 CGO_ENABLED=0 go build -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X durward.internal/services/platform/release.linked=$next" -o "$work/next/" ./services/vault/cmd/vault
 PROGRAMS=$work/next scripts/images.sh "$work/next-images" >/dev/null
+
+# What stands for the official images of PostgreSQL and Prometheus: this host's programs, with the libraries that they need, and of the one
+# what its entrypoint does.
+closure() { # ROOT FILE… copies files with their libraries
+  local root=$1
+  shift
+  cp -rL --parents -t "$root" "$@"
+  { find -L "$@" -type f -exec ldd {} + 2>/dev/null || true; } | grep -oE '/lib[^ :]+\.so[^ :]*' | sort -u | xargs cp -L --parents -t "$root"
+}
+pg=/usr/lib/postgresql/15
+mkdir -p "$work"/{postgres,prometheus}/{tmp,etc} "$work"/postgres/{var/lib/postgresql/data,run/postgresql} "$work"/prometheus/{bin,prometheus}
+ln -s /run "$work/postgres/var/run"
+closure "$work/postgres" /bin/sh $pg/bin/{postgres,initdb,pg_ctl,psql,pg_isready} $pg/lib
+cp -rL --parents -t "$work/postgres" /usr/share/postgresql/15 /usr/share/zoneinfo
+cat >"$work/postgres/entrypoint.sh" <<'ENTRYPOINT'
+#!/bin/sh
+set -eu
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+  initdb --username=postgres $POSTGRES_INITDB_ARGS
+  echo "host all all all $POSTGRES_HOST_AUTH_METHOD" >>"$PGDATA/pg_hba.conf"
+  pg_ctl -o "-c listen_addresses=''" -w start
+  for file in /docker-entrypoint-initdb.d/*.sql; do psql -X -v ON_ERROR_STOP=1 -f "$file"; done
+  pg_ctl -m fast -w stop
+fi
+exec "$@"
+ENTRYPOINT
+chmod 755 "$work/postgres/entrypoint.sh"
+chown 999:999 "$work"/postgres/{var/lib/postgresql/data,run/postgresql}
+closure "$work/prometheus" /usr/bin/prometheus
+mv "$work/prometheus/usr/bin/prometheus" "$work/prometheus/bin/"
+chown 65534:65534 "$work/prometheus/prometheus"
 CGO_ENABLED=0 go test -c -tags real -o "$work/compose.test" ./services/operator/internal/install
 # shellcheck disable=SC2016 # the inner shell's
 COMPOSE=$tools/docker-compose COMPOSE_FILES=$PWD/deploy/compose IMAGES_NEXT=$work/next-images/durward.tar NEXT_VERSION=$next \
-  scripts/own-dockerd.sh bash -c 'docker load --quiet --input "$1/images/durward.tar" && exec "$1/compose.test" -test.v -test.run TestRealCompose -test.timeout 9m' _ "$work"
+  POSTGRES_IMAGE=test/postgres PROMETHEUS_IMAGE=test/prometheus \
+  scripts/own-dockerd.sh bash -c 'docker load --quiet --input "$1/images/durward.tar" &&
+    tar -C "$1/postgres" -c . | docker import -c "ENV PATH='$pg'/bin PGDATA=/var/lib/postgresql/data LANG=C" -c "ENTRYPOINT [\"/entrypoint.sh\"]" - test/postgres &&
+    tar -C "$1/prometheus" -c . | docker import -c "USER 65534:65534" -c "ENTRYPOINT [\"/bin/prometheus\"]" - test/prometheus && exec "$1/compose.test" -test.v -test.run TestRealCompose -test.timeout 9m' _ "$work"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -1266,6 +1267,10 @@ func TestContainers(t *testing.T) {
 		if text := m.read("etc/durward/" + role + ".yaml"); !strings.Contains(text, want) {
 			t.Errorf("%s has not %q", role, want)
 		}
+	}
+	var egress struct{ Own []netip.AddrPort }
+	if err := yaml.Unmarshal([]byte(m.read("etc/durward/egress.yaml")), &egress); err != nil || len(egress.Own) != 3 {
+		t.Errorf("never dialled: %v, %v; want the ports of MCP and of two processes' health", egress.Own, err)
 	}
 	refused("an installation of the other kind", install.Settings{})
 }

@@ -260,9 +260,9 @@ func (v values) MCPURL() string { return "http://" + v.loopback(0) + "/mcp" }
 // Loopback are the ports at which the installation listens.
 func (v values) Loopback() []string {
 	ports := []string{v.Listen("gateway")}
-	if v.HealthOnLoopback {
-		for _, role := range v.serving() {
-			ports = append(ports, v.Health(role))
+	for _, role := range v.serving() {
+		if health := v.Health(role); !config.IsUnix(health) {
+			ports = append(ports, health)
 		}
 	}
 	return ports

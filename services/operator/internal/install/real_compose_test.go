@@ -56,6 +56,7 @@ func TestRealCompose(t *testing.T) {
 		{"down and up", (*composed).again},
 		{"a backup put back", (*composed).restored},
 		{"with Docker and with GPUs", (*composed).overlays},
+		{"with PostgreSQL and Prometheus", (*composed).profiles},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(&composed{t, h.files, h.work, h.env}) }) {
 			out, _ := h.compose("logs", "--no-color", "--tail", "20")
@@ -416,6 +417,49 @@ func (h *composed) restored() {
 	}
 }
 
+var profiles = []string{"postgres", "prometheus"}
+
+// profiles begins anew at the default ports, with log and state in PostgreSQL and Prometheus beside them, as install.md has it.
+func (h *composed) profiles() {
+	h.ok("down", "--volumes")
+	etc := h.work + "/anew"
+	h.must(os.Mkdir(etc, 0o755))
+	h.env = append(slices.Clone(h.env), "DURWARD_ETC="+etc, "DURWARD_PORT=7430", "DURWARD_OPERATOR_NETWORK=host")
+	if out, code := h.once("setup", "install", "--apply", "--containers", "--egress", "--health-on-loopback", "--signing-key", "/home/key.pub"); code != 0 {
+		h.Fatalf("set-up ended with %d:\n%s", code, out)
+	}
+	for _, name := range []string{"audit", "vault"} {
+		file, err := os.OpenFile(etc+"/"+name+".yaml", os.O_WRONLY|os.O_APPEND, 0)
+		h.must(err)
+		_, err = fmt.Fprintf(file, "\ndatabase:\n  engine: postgres\n  addresses: [\"unix:/run/postgresql/.s.PGSQL.5432,user=postgres\"]\n  name: durward_%s\n  user: durward-%[1]s\n", name)
+		h.must(err)
+		h.must(file.Close())
+	}
+	h.ok("--profile", profiles[0], "--profile", profiles[1], "up", "--detach", "--wait")
+	h.must(os.WriteFile(etc+"/catalogue.yaml", []byte("version: 1\nservices:\n  - {id: demo, name: Demo, driver: \"null\", port: 18941}\n"), 0o644))
+	h.eventually("a change is made", func() error {
+		if out, code := h.once("durward", "start", "demo", "--yes"); code != 0 {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+	if out, code := h.once("durward", "audit", "verify"); code != 0 {
+		h.Errorf("verify ended with %d:\n%s", code, out)
+	}
+	for table, database := range map[string]string{"spent": "durward_vault", "writers": "durward_audit"} {
+		if out, code := h.run("docker", "exec", "durward-postgres", "psql", "-X", "-t", "-A", "-d", database, "-c", "SELECT count(*) > 0 FROM "+table); code != 0 || strings.TrimSpace(out) != "t" {
+			h.Errorf("%s has nothing in %s: %d, %s", database, table, code, out)
+		}
+	}
+	h.eventually("Prometheus has asked the gateway and the executor", func() error {
+		out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/query?query=sum(up)")
+		if code != 0 || !strings.Contains(out, `"2"]`) {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+}
+
 // overlays: what opens more is what it says and no more; without the number of Docker's group nothing is rendered.
 func (h *composed) overlays() {
 	rendered := func(files ...string) string {
@@ -450,7 +494,7 @@ func (h *composed) overlays() {
 			h.Errorf("%s: socket %v, GPUs %v, groups %v, processes %q", name, socket, gpu, service.GroupAdd, service.PID)
 		}
 	}
-	for _, name := range []string{"postgres", "prometheus"} {
+	for _, name := range profiles {
 		if !slices.Equal(config.Services[name].Profiles, []string{name}) {
 			h.Errorf("%s is started unasked: %v", name, config.Services[name].Profiles)
 		}
