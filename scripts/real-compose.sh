@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # deploy/compose on a Docker Engine of its own (scripts/own-dockerd.sh), with images made here: set up, up, a first approval, each
-# container killed, one image replaced, the project started twice, down and up, a backup put back; then anew with PostgreSQL and Prometheus.
+# container killed, one image replaced, the project started twice, down and up, a backup put back, a service as a container; then
+# anew with PostgreSQL and Prometheus.
 # Nothing is pulled. Needs root, and Go for Docker Compose, which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,7 +36,7 @@ closure() { # ROOT FILE… copies files with their libraries
   { find -L "$@" -type f -exec ldd {} + 2>/dev/null || true; } | grep -oE '/lib[^ :]+\.so[^ :]*' | sort -u | xargs cp -L --parents -t "$root"
 }
 pg=/usr/lib/postgresql/15
-mkdir -p "$work"/{postgres,prometheus}/{tmp,etc} "$work"/postgres/{var/lib/postgresql/data,run/postgresql} "$work"/prometheus/{bin,prometheus}
+mkdir -p "$work/demo" "$work"/{postgres,prometheus}/{tmp,etc} "$work"/postgres/{var/lib/postgresql/data,run/postgresql} "$work"/prometheus/{bin,prometheus}
 ln -s /run "$work/postgres/var/run"
 closure "$work/postgres" /bin/sh $pg/bin/{postgres,initdb,pg_ctl,psql,pg_isready} $pg/lib
 cp -rL --parents -t "$work/postgres" /usr/share/postgresql/15 /usr/share/zoneinfo
@@ -53,6 +54,8 @@ exec "$@"
 ENTRYPOINT
 chmod 755 "$work/postgres/entrypoint.sh"
 chown 999:999 "$work"/postgres/{var/lib/postgresql/data,run/postgresql}
+# A service for the executor to start.
+CGO_ENABLED=0 go build -buildvcs=false -ldflags "-s -w" -o "$work/demo/" ./services/executor/cmd/durward-demo
 closure "$work/prometheus" /usr/bin/prometheus
 mv "$work/prometheus/usr/bin/prometheus" "$work/prometheus/bin/"
 chown 65534:65534 "$work/prometheus/prometheus"
@@ -62,4 +65,5 @@ COMPOSE=$tools/docker-compose COMPOSE_FILES=$PWD/deploy/compose IMAGES_NEXT=$wor
   POSTGRES_IMAGE=test/postgres PROMETHEUS_IMAGE=test/prometheus \
   scripts/own-dockerd.sh bash -c 'docker load --quiet --input "$1/images/durward.tar" &&
     tar -C "$1/postgres" -c . | docker import -c "ENV PATH='$pg'/bin PGDATA=/var/lib/postgresql/data LANG=C" -c "ENTRYPOINT [\"/entrypoint.sh\"]" - test/postgres &&
-    tar -C "$1/prometheus" -c . | docker import -c "USER 65534:65534" -c "ENTRYPOINT [\"/bin/prometheus\"]" - test/prometheus && exec "$1/compose.test" -test.v -test.run TestRealCompose -test.timeout 9m' _ "$work"
+    tar -C "$1/prometheus" -c . | docker import -c "USER 65534:65534" -c "ENTRYPOINT [\"/bin/prometheus\"]" - test/prometheus &&
+    tar -C "$1/demo" -c . | docker import -c "ENTRYPOINT [\"/durward-demo\"]" - test/demo:1 && exec "$1/compose.test" -test.v -test.run TestRealCompose -test.timeout 9m' _ "$work"

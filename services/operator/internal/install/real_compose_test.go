@@ -23,6 +23,7 @@ type composed struct {
 	*testing.T
 	files, work string
 	env         []string
+	over        []string // what -f adds
 }
 
 // operatorUser is the person's user in the images (deploy/compose/passwd).
@@ -38,7 +39,7 @@ func TestRealCompose(t *testing.T) {
 		t.Fatal("run scripts/real-compose.sh, which makes images and engine")
 	}
 	work := os.Getenv("WORK")
-	h := &composed{t, os.Getenv("COMPOSE_FILES"), work, append(os.Environ(), "DURWARD_ETC="+work+"/etc", "DURWARD_PORT="+port)}
+	h := &composed{T: t, files: os.Getenv("COMPOSE_FILES"), work: work, env: append(os.Environ(), "DURWARD_ETC="+work+"/etc", "DURWARD_PORT="+port)}
 	h.must(os.Mkdir(work+"/etc", 0o755))
 	h.key()
 	for _, part := range []struct {
@@ -56,9 +57,10 @@ func TestRealCompose(t *testing.T) {
 		{"down and up", (*composed).again},
 		{"a backup put back", (*composed).restored},
 		{"with Docker and with GPUs", (*composed).overlays},
+		{"services as containers", (*composed).services},
 		{"with PostgreSQL and Prometheus", (*composed).profiles},
 	} {
-		if !t.Run(part.name, func(t *testing.T) { part.do(&composed{t, h.files, h.work, h.env}) }) {
+		if !t.Run(part.name, func(t *testing.T) { part.do(&composed{T: t, files: h.files, work: h.work, env: h.env}) }) {
 			out, _ := h.compose("logs", "--no-color", "--tail", "20")
 			t.Fatalf("the containers' last lines:\n%s", out)
 		}
@@ -88,7 +90,11 @@ func (h *composed) run(argv ...string) (string, int) {
 
 func (h *composed) compose(args ...string) (string, int) {
 	h.Helper()
-	return h.run(append([]string{os.Getenv("COMPOSE"), "--progress", "plain", "--file", h.files + "/compose.yaml"}, args...)...)
+	argv := []string{os.Getenv("COMPOSE"), "--progress", "plain"}
+	for _, file := range append([]string{"compose.yaml"}, h.over...) {
+		argv = append(argv, "--file", filepath.Join(h.files, file))
+	}
+	return h.run(append(argv, args...)...)
 }
 
 // ok is compose for what must go well.
@@ -458,6 +464,44 @@ func (h *composed) profiles() {
 		}
 		return nil
 	})
+}
+
+// services: with the Docker Engine's socket the executor starts a service as a container that may nothing, and refuses one that would
+// reach the engine itself.
+func (h *composed) services() {
+	socket := strings.TrimPrefix(os.Getenv("DOCKER_HOST"), "unix://")
+	info, err := os.Stat(socket)
+	h.must(err)
+	h.env = append(slices.Clone(h.env), fmt.Sprint("DOCKER_GID=", info.Sys().(*syscall.Stat_t).Gid), "DOCKER_SOCKET="+socket)
+	h.over = []string{"compose.docker.yaml"}
+	h.ok("up", "--detach", "--wait")
+	file := h.work + "/etc/catalogue.yaml"
+	before, err := os.ReadFile(file)
+	h.must(err)
+	h.must(os.WriteFile(file, append(bytes.Clone(before), `  - {id: boxed, driver: docker, container: {image: "test/demo:1", allow_tag: true, user: "4242:4242"}}
+  - {id: open, driver: docker, container: {image: "test/demo:1", allow_tag: true, user: "4242:4242", mounts: [{source: /run/docker.sock, target: /run/docker.sock}]}}
+`...), 0o644))
+	h.eventually("the service is started", func() error {
+		if out, code := h.once("durward", "start", "boxed", "--yes"); code != 0 {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
+	if got := h.inspect("durward-boxed", "{{.State.Running}} {{.Config.User}} {{.HostConfig.Privileged}} {{.HostConfig.CapDrop}} {{.HostConfig.ReadonlyRootfs}} {{len .Mounts}}"); got != "true 4242:4242 false [ALL] true 0" {
+		h.Errorf("the container is %s", got)
+	}
+	if out, code := h.once("durward", "start", "open", "--yes"); code == 0 {
+		h.Errorf("a service with the engine's socket is started: %s", out)
+	}
+	if out, _ := h.run("docker", "ps", "--all", "--quiet", "--filter", "name=durward-open"); out != "" {
+		h.Errorf("it has a container: %s", out)
+	}
+	if out, code := h.once("durward", "stop", "boxed", "--yes"); code != 0 {
+		h.Errorf("stop ended with %d: %s", code, out)
+	}
+	if out, _ := h.run("docker", "ps", "--quiet", "--filter", "name=durward-boxed"); out != "" {
+		h.Errorf("it runs still: %s", out)
+	}
 }
 
 // overlays: what opens more is what it says and no more; without the number of Docker's group nothing is rendered.
