@@ -24,6 +24,8 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
+	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/telemetry"
 )
 
 // version is the program's, as Git and the linker have it.
@@ -59,6 +61,8 @@ type settings struct {
 	// TrustDir and TLS are as in the other processes' files. Required.
 	TrustDir string        `yaml:"trust_dir"`
 	TLS      config.OwnTLS `yaml:"tls"`
+	// HealthListen is where GET /health and /metrics answer, on loopback or a Unix socket. Optional; nowhere.
+	HealthListen string `yaml:"health_listen"`
 	// LogLevel is debug, info (the default), warn or error.
 	LogLevel string `yaml:"log_level"`
 
@@ -70,7 +74,7 @@ type settings struct {
 
 // Shared implements process.Settings.
 func (s *settings) Shared() *config.Common {
-	s.common.TrustDir, s.common.TLS, s.common.LogLevel, s.common.StateDir = s.TrustDir, s.TLS, s.LogLevel, s.StateDir
+	s.common.TrustDir, s.common.TLS, s.common.LogLevel, s.common.StateDir, s.common.HealthListen = s.TrustDir, s.TLS, s.LogLevel, s.StateDir, s.HealthListen
 	return &s.common
 }
 
@@ -88,6 +92,11 @@ func (s *settings) Validate() error {
 	problems = append(problems, config.CheckAbsolute(map[string]string{"trust_dir": s.TrustDir}, map[string]string{"authorities": s.Authorities}), s.TLS.Validate(), forwarding)
 	if _, err := s.dialer(nil); err != nil && forwarding == nil {
 		problems = append(problems, err)
+	}
+	if s.HealthListen != "" {
+		if err := config.CheckListen(s.HealthListen, false); err != nil {
+			problems = append(problems, fmt.Errorf("health_listen: %w", err))
+		}
 	}
 	var err error
 	if s.interval, err = time.ParseDuration(cmp.Or(s.Interval, defaultInterval.String())); err != nil || s.interval < minInterval || s.interval > maxInterval {
@@ -189,12 +198,28 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) error {
 		return err
 	}
 	defer closeForwarders()
+	var working sync.WaitGroup
+	if s.HealthListen != "" {
+		tel, err := telemetry.Open(telemetry.Config{Service: "auditrelay", Version: version, Lifetime: self.Lifetime})
+		if err != nil {
+			return err
+		}
+		defer tel.Close()
+		health, err := rpc.Listen(s.HealthListen, false)
+		if err != nil {
+			return err
+		}
+		working.Go(func() {
+			if err := tel.Serve(ctx, health, func() error { return nil }); err != nil {
+				logger.Error("nobody can ask how the relay is", "error", err)
+			}
+		})
+	}
 	logger.Info("relaying", "witnesses", len(s.Witnesses), "interval", s.interval.String(), "destinations", len(s.Forward))
 	if len(s.Witnesses) == 0 && len(s.Forward) == 0 {
 		logger.Warn("there is nothing to do: the file names no witness and no destination")
 		<-ctx.Done()
 	}
-	var working sync.WaitGroup
 	for _, f := range forwarders {
 		working.Go(func() { f.Run(ctx) })
 	}

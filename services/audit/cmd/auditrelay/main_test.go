@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -10,11 +12,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
 	"durward.internal/services/platform/process"
@@ -71,6 +75,8 @@ func TestCheck(t *testing.T) {
 		{"a certificate beside a Workload API", `workload_api: ""`, "workload_api: unix:/run/spire/agent/api.sock,user=root", 2, "stands beside"},
 		{"a Workload API of anybody", tlsBlock, "  workload_api: unix:/run/spire/agent/api.sock\n", 2, "with the user who listens there"},
 		{"a Workload API", tlsBlock, "  workload_api: unix:/run/spire/agent/api.sock,user=root\n", 0, "ok"},
+		{"health for everybody", `health_listen: ""`, "health_listen: 0.0.0.0:7446", 2, "health_listen"},
+		{"health at a port", `health_listen: ""`, "health_listen: 127.0.0.1:7446", 0, "ok"},
 		{"as shipped", "", "", 0, "ok"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -94,7 +100,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCertificateOfSPIRE: the relay begins with a certificate of a Workload API.
+// TestCertificateOfSPIRE: the relay begins with a certificate of a Workload API, and says to whoever asks when that ends, which no file does.
 func TestCertificateOfSPIRE(t *testing.T) {
 	kit, api := platformtest.New(t), platformtest.NewWorkloadAPI(t)
 	id := kit.ID(optionsv1.Role_ROLE_RELAY, "main")
@@ -102,15 +108,27 @@ func TestCertificateOfSPIRE(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	block, _ := pem.Decode(chain)
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
 	api.Send(id.String(), chain, key)
+	socket := filepath.Join(t.TempDir(), "health.sock")
 	s := &settings{
-		TrustDir: kit.TrustDir, TLS: config.OwnTLS{WorkloadAPI: api.Address()},
+		TrustDir: kit.TrustDir, TLS: config.OwnTLS{WorkloadAPI: api.Address()}, HealthListen: "unix:" + socket + ",user=" + strconv.Itoa(os.Geteuid()),
 		Audit: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var log lines = func(line string) {
 		if strings.Contains(line, "relaying") {
-			cancel()
+			defer cancel()
+			if ok, said := health.Healthy(ctx, http.DefaultClient, s.HealthListen, "auditrelay"); !ok {
+				t.Errorf("its health: %+v", said)
+			}
+			if got, err := health.Metrics(ctx, http.DefaultClient, s.HealthListen); err != nil || got["durward_certificate_expiry_timestamp_seconds"] != float64(leaf.NotAfter.Unix()) {
+				t.Errorf("its certificate ends at %v (%v), not at %v", got["durward_certificate_expiry_timestamp_seconds"], err, leaf.NotAfter)
+			}
 		}
 	}
 	if err := run(ctx, s, slog.New(slog.NewTextHandler(log, nil))); err != nil {
