@@ -62,6 +62,16 @@ var class = func() (t [256]uint32) {
 	return t
 }()
 
+// classed are the bytes that have a class.
+var classed = func() (s byteSet) {
+	for c, k := range class {
+		if k != 0 {
+			s.add(byte(c))
+		}
+	}
+	return s
+}()
+
 const keyMask = 1<<18 - 1
 
 func keyOfBytes(a, b, c byte) uint32 { return class[a]<<12 | class[b]<<6 | class[c] }
@@ -69,8 +79,11 @@ func keyOfBytes(a, b, c byte) uint32 { return class[a]<<12 | class[b]<<6 | class
 // maxSpellings is how many triggers one beginning may have.
 const maxSpellings = 64
 
-// indexed is made once from the rules.
-var indexed = sync.OnceValue(func() *index {
+// indexed is made once.
+var indexed = sync.OnceValue(newIndex)
+
+// newIndex makes the index from the rules.
+func newIndex() *index {
 	x := &index{triggers: map[uint32][]trigger{}}
 	for _, name := range settingNames {
 		x.add(name[0], name[1], name[2], trigger{rule: settingRule})
@@ -107,7 +120,7 @@ var indexed = sync.OnceValue(func() *index {
 		x.rules = append(x.rules, p)
 	}
 	return x
-})
+}
 
 // closed closes the group that a cut left open.
 func closed(source string) string {
@@ -120,60 +133,47 @@ func closed(source string) string {
 // addAll takes the triggers of a rule, or none where one of its beginnings has none.
 func (x *index) addAll(rule int, begins []beginning) bool {
 	type spelled struct {
-		spellings [][3]byte
-		trigger   trigger
+		sets    [3]byteSet
+		trigger trigger
 	}
 	var all []spelled
 	for _, b := range begins {
-		best := spelled{}
+		best, fewest := spelled{}, maxSpellings+1
 		for at := 0; at+3 <= len(b); at++ {
-			s := spellings(b[at : at+3])
-			if len(s) > 0 && len(s) <= maxSpellings && (best.spellings == nil || len(s) < len(best.spellings)) {
-				best = spelled{s, trigger{rule: rule, at: at, begin: b}}
+			if sets, n := spellings(b[at : at+3]); n > 0 && n < fewest {
+				best, fewest = spelled{sets, trigger{rule: rule, at: at, begin: b}}, n
 			}
 		}
-		if best.spellings == nil {
+		if fewest > maxSpellings {
 			return false
 		}
 		all = append(all, best)
 	}
 	for _, one := range all {
-		for _, s := range one.spellings {
-			x.add(s[0], s[1], s[2], one.trigger)
-		}
+		one.sets[0].all(func(a byte) {
+			one.sets[1].all(func(b byte) {
+				one.sets[2].all(func(c byte) { x.add(a, b, c, one.trigger) })
+			})
+		})
 	}
 	return true
 }
 
-// spellings are the different three bytes, in lower case, of three sets; nil where they are too many.
-func spellings(sets beginning) [][3]byte {
-	var lists [3][]byte
-	n := 1
-	for i := range sets {
-		for c := range 256 {
-			if !sets[i].has(byte(c)) {
-				continue
-			}
-			if class[c] == 0 {
-				return nil
-			}
-			if low := lowerByte(byte(c)); !slices.Contains(lists[i], low) {
-				lists[i] = append(lists[i], low)
+// spellings are three sets in lower case, and how many different three bytes that is; 0 where one of them has no class.
+func spellings(sets beginning) (low [3]byteSet, n int) {
+	n = 1
+	for i, set := range sets {
+		for j, word := range set {
+			if word&^classed[j] != 0 {
+				return low, 0
 			}
 		}
-		if n *= len(lists[i]); n == 0 || n > maxSpellings {
-			return nil
-		}
+		const capitals = (1<<26 - 1) << ('A' & 63)
+		set[1] = set[1]&^capitals | set[1]&capitals<<('a'-'A')
+		low[i] = set
+		n *= set.size()
 	}
-	var out [][3]byte
-	for _, a := range lists[0] {
-		for _, b := range lists[1] {
-			for _, c := range lists[2] {
-				out = append(out, [3]byte{a, b, c})
-			}
-		}
-	}
-	return out
+	return low, n
 }
 
 func (x *index) add(a, b, c byte, t trigger) {

@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"math/bits"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -15,6 +16,22 @@ type byteSet [4]uint64
 
 func (s *byteSet) add(c byte)      { s[c>>6] |= 1 << (c & 63) }
 func (s *byteSet) has(c byte) bool { return s[c>>6]>>(c&63)&1 != 0 }
+
+func (s *byteSet) size() (n int) {
+	for _, word := range s {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// all calls f with each byte of the set.
+func (s *byteSet) all(f func(byte)) {
+	for i, word := range s {
+		for ; word != 0; word &= word - 1 {
+			f(byte(i<<6 | bits.TrailingZeros64(word)))
+		}
+	}
+}
 
 // beginning is the bytes that a match has at its first places, as far as they are the same in number for all matches.
 type beginning []byteSet
@@ -78,9 +95,9 @@ func beginningsOf(re *syntax.Regexp) (list []beginning, whole bool) {
 		list, whole = beginningsOf(re.Sub[0])
 		return append(list, beginning{}), whole
 	case syntax.OpRepeat:
+		next, all := beginningsOf(re.Sub[0])
 		list, whole = []beginning{nil}, true
 		for i := 0; i < min(re.Min, maxBeginning) && whole; i++ {
-			next, all := beginningsOf(re.Sub[0])
 			list, whole = join(list, next, all)
 		}
 		return list, whole && re.Min == re.Max && re.Min <= maxBeginning
@@ -114,19 +131,23 @@ func foldsOnly(ranges []rune) bool {
 	return true
 }
 
-// join puts each of next behind each of list.
+// join puts each of next behind each of list, which it may change.
 func join(list, next []beginning, whole bool) ([]beginning, bool) {
 	if len(list)*len(next) > maxBeginnings {
 		return list, false
 	}
-	var out []beginning
-	for _, a := range list {
-		for _, b := range next {
-			both := append(slices.Clone(a), b...)
-			if len(both) > maxBeginning {
-				both, whole = both[:maxBeginning], false
+	out := list
+	if len(next) != 1 {
+		out = make([]beginning, 0, len(list)*len(next))
+		for _, a := range list {
+			for range next {
+				out = append(out, slices.Clone(a))
 			}
-			out = append(out, both)
+		}
+	}
+	for i := range out {
+		if out[i] = append(out[i], next[i%len(next)]...); len(out[i]) > maxBeginning {
+			out[i], whole = out[i][:maxBeginning], false
 		}
 	}
 	return out, whole
