@@ -431,7 +431,7 @@ func (h *composed) profiles() {
 	etc := h.work + "/anew"
 	h.must(os.Mkdir(etc, 0o755))
 	h.env = append(slices.Clone(h.env), "DURWARD_ETC="+etc, "DURWARD_PORT=7430", "DURWARD_OPERATOR_NETWORK=host")
-	if out, code := h.once("setup", "install", "--apply", "--containers", "--egress", "--health-on-loopback", "--signing-key", "/home/key.pub"); code != 0 {
+	if out, code := h.once("setup", "install", "--apply", "--containers", "--egress", "--signing-key", "/home/key.pub"); code != 0 {
 		h.Fatalf("set-up ended with %d:\n%s", code, out)
 	}
 	for _, name := range []string{"audit", "vault"} {
@@ -441,7 +441,7 @@ func (h *composed) profiles() {
 		h.must(err)
 		h.must(file.Close())
 	}
-	h.ok("--profile", profiles[0], "--profile", profiles[1], "up", "--detach", "--wait")
+	h.ok("--profile", "postgres", "up", "--detach", "--wait")
 	h.must(os.WriteFile(etc+"/catalogue.yaml", []byte("version: 1\nservices:\n  - {id: demo, name: Demo, driver: \"null\", port: 18941}\n"), 0o644))
 	h.eventually("a change is made", func() error {
 		if out, code := h.once("durward", "start", "demo", "--yes"); code != 0 {
@@ -456,6 +456,14 @@ func (h *composed) profiles() {
 		if out, code := h.run("docker", "exec", "durward-postgres", "psql", "-X", "-t", "-A", "-d", database, "-c", "SELECT count(*) > 0 FROM "+table); code != 0 || strings.TrimSpace(out) != "t" {
 			h.Errorf("%s has nothing in %s: %d, %s", database, table, code, out)
 		}
+	}
+	if out, code := h.once("setup", "install", "--apply", "--health-on-loopback"); code != 0 {
+		h.Fatalf("health on ports ended with %d:\n%s", code, out)
+	}
+	h.ok("restart", "gateway", "executor")
+	h.ok("--profile", "postgres", "--profile", "prometheus", "up", "--detach", "--wait")
+	if out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/rules"); code != 0 || !strings.Contains(out, `"name":"DurwardProcessDown"`) {
+		h.Errorf("the rules of alerts: %d, %s", code, out)
 	}
 	h.eventually("Prometheus has asked the gateway and the executor", func() error {
 		out, code := h.run("curl", "-fsS", "http://127.0.0.1:9090/api/v1/query?query=sum(up)")
