@@ -2,7 +2,7 @@
 # Installs what the suites against real parts need beside Go: programs from npm and a Node.js for them, exactly as locked,
 # ssh-keygen, promtool, dbus-daemon, strace, and gRPC for Python. What cannot be installed fails; nothing is skipped. Arguments name folders of deploy/e2e whose
 # programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `sandbox` bubblewrap, `packages` what Debian's package is
-# held to.
+# held to, `compose` what Compose's suite starts beside PostgreSQL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing() { echo "make real needs $1" >&2; exit 1; }
@@ -34,6 +34,11 @@ if [ "${1:-}" = packages ]; then
   package ip iproute2
   package ssh-agent openssh-client
   package pgrep procps
+  exit
+fi
+if [ "${1:-}" = compose ]; then
+  package ssh-agent openssh-client
+  package prometheus prometheus
   exit
 fi
 if [ "${1:-}" = strace ]; then

@@ -8,9 +8,8 @@ cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools=$(scripts/tools.sh compose)
-command -v ssh-agent >/dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openssh-client; } >/dev/null
 scripts/install-real.sh postgres
-command -v prometheus >/dev/null || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends prometheus; } >/dev/null
+scripts/install-real.sh compose
 export GOFLAGS=-trimpath
 if [ -z "${PROGRAMS:-}" ]; then
   PROGRAMS=$work/bin

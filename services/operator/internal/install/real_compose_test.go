@@ -423,8 +423,6 @@ func (h *composed) restored() {
 	}
 }
 
-var profiles = []string{"postgres", "prometheus"}
-
 // profiles begins anew at the default ports, with log and state in PostgreSQL and Prometheus beside them, as install.md has it.
 func (h *composed) profiles() {
 	h.ok("down", "--volumes")
@@ -546,7 +544,7 @@ func (h *composed) overlays() {
 			h.Errorf("%s: socket %v, GPUs %v, groups %v, processes %q", name, socket, gpu, service.GroupAdd, service.PID)
 		}
 	}
-	for _, name := range profiles {
+	for _, name := range []string{"postgres", "prometheus"} {
 		if !slices.Equal(config.Services[name].Profiles, []string{name}) {
 			h.Errorf("%s is started unasked: %v", name, config.Services[name].Profiles)
 		}
