@@ -16,8 +16,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # other users run what is in it
 if [ -z "${PROGRAMS:-}" ]; then
-  PROGRAMS=$work/bin
-  scripts/build.sh "$PROGRAMS"
+  PROGRAMS=$work/bin shipped=.cache/e2e/shipped # where a test has them linked
+  scripts/build.sh "$shipped"
+  cp -r "$shipped" "$PROGRAMS"
 fi
 CGO_ENABLED=0 go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
 CGO_ENABLED=0 go test -c -tags real -o "$work/layout.test" ./services/operator/internal/install
