@@ -23,7 +23,8 @@ import (
 )
 
 // A process is at rest that has allocated less than quiet in each of as many restIntervals as make half a minute. The first calls after
-// that take some milliseconds longer, and giving memory back takes a collection, so it is done once worth was allocated since.
+// that take some milliseconds longer, and giving memory back takes a collection, so it is done once worth was allocated since. A process
+// that ends within half a minute pays for neither.
 const (
 	restInterval  = 5 * time.Second
 	restIntervals = 6
@@ -48,18 +49,18 @@ func limitMemory(ctx context.Context, c *config.Common, logger *slog.Logger) err
 	return nil
 }
 
-// rest gives memory back an interval after the start, under load too, and whenever the process has come to rest: the heap's free pages,
+// rest gives memory back half a minute after the start, under load too, and whenever the process has come to rest: the heap's free pages,
 // which Go keeps for later, and those of the program itself, most of which its start alone needs.
 func rest(ctx context.Context, logger *slog.Logger) {
 	var last, given uint64
-	rested, started := 0, false
-	for clock.Sleep(ctx, restInterval) {
+	rested := 0
+	for intervals := 1; clock.Sleep(ctx, restInterval); intervals++ {
 		now := sample("/gc/heap/allocs:bytes")
 		if rested++; now-last >= quiet {
 			rested = 0
 		}
-		if !started || rested >= restIntervals && now-given > worth {
-			given, started = now, true
+		if intervals == restIntervals || rested >= restIntervals && now-given > worth {
+			given = now
 			debug.FreeOSMemory()
 			if err := releaseProgram(); err != nil {
 				logger.DebugContext(ctx, "the program's pages stay in memory", "error", err)
