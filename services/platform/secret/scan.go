@@ -28,15 +28,44 @@ const settingRule = -1
 // prepared is a rule and what is computed from its expression.
 type prepared struct {
 	rule
-	longest int
-	// word: a match begins where a word begins or ends; assigned: what follows its beginning is as assignedTail says.
-	word, assigned bool
-	// inside is the expression where a match does not begin the text.
-	inside func() *regexp.Regexp
-	// chunks: its expression is tried on all that follows, not at one place.
-	chunks func() *regexp.Regexp
+	// assigned: what follows a match's beginning is as assignedTail says.
+	assigned bool
 	// begins is what matches begin with, where no three bytes tell that one is there.
 	begins []beginning
+	// form is how its matches are looked for. Most texts have nothing that makes a rule be tried, so it is computed when one does.
+	form func() form
+}
+
+type form struct {
+	longest int
+	// word: a match begins where a word begins or ends.
+	word bool
+	// inside is the expression where a match does not begin the text.
+	inside func() *regexp.Regexp
+	// chunks: its expression is tried on all that follows, not at one place; nil: it is not.
+	chunks func() *regexp.Regexp
+}
+
+// form computes how matches of a rule are looked for.
+func (r rule) form() form {
+	re := parse(r.source)
+	f := form{longest: longest(re), word: beginsWord(re), inside: r.expression}
+	if runsOn(re) {
+		f.chunks = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(r.source) })
+	}
+	if within(re) {
+		f.inside = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + re.String() + `)`) })
+	}
+	return f
+}
+
+// parse parses an expression that is linked in.
+func parse(source string) *syntax.Regexp {
+	re, err := syntax.Parse(source, syntax.Perl)
+	if err != nil {
+		panic(fmt.Sprintf("secret: %s: %v", source, err))
+	}
+	return re
 }
 
 // index finds the rules that are to be tried, and where.
@@ -89,25 +118,8 @@ func newIndex() *index {
 		x.add(name[0], name[1], name[2], trigger{rule: settingRule})
 	}
 	for i, r := range rules() {
-		re, err := syntax.Parse(r.source, syntax.Perl)
-		if err != nil {
-			panic(fmt.Sprintf("secret: %s: %v", r.kind, err))
-		}
-		p := prepared{rule: r, word: beginsWord(re), longest: longest(re), inside: r.expression}
-		begins, _ := beginningsOf(re)
-		if head, _, ok := strings.Cut(r.source, assignedTail); ok && re.Op == syntax.OpConcat {
-			if re, err := syntax.Parse(closed(head), syntax.Perl); err == nil {
-				if list, whole := beginningsOf(re); whole {
-					begins, p.assigned = list, true
-				}
-			}
-		}
-		if runsOn(re) {
-			p.chunks = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(r.source) })
-		}
-		if within(re) {
-			p.inside = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\A(?:` + re.String() + `)`) })
-		}
+		p := prepared{rule: r, form: sync.OnceValue(r.form)}
+		begins := p.beginnings()
 		if !x.addAll(i, begins) {
 			p.begins = begins
 			x.slow = append(x.slow, i)
@@ -120,6 +132,23 @@ func newIndex() *index {
 		x.rules = append(x.rules, p)
 	}
 	return x
+}
+
+// beginnings returns what the rule's matches begin with, and sets assigned.
+func (p *prepared) beginnings() []beginning {
+	// An alternative of the head's own would go as far as the tail, the place of which \z takes here; one of the value's as far as the head.
+	head, value, ok := strings.Cut(p.source, assignedTail)
+	if ok && (!strings.Contains(strings.ReplaceAll(value, endInLog, ""), "|") || parse(p.source).Op == syntax.OpConcat) {
+		re, err := syntax.Parse(closed(head+`\z`), syntax.Perl)
+		if err == nil && re.Op == syntax.OpConcat {
+			if list, whole := beginningsOf(re); whole {
+				p.assigned = true
+				return list
+			}
+		}
+	}
+	list, _ := beginningsOf(parse(p.source))
+	return list
 }
 
 // closed closes the group that a cut left open.
@@ -261,9 +290,9 @@ func (s *scan) pull(ctx context.Context, x *index, t trigger, at int) error {
 	switch {
 	case r.assigned && !isAssigned(s.text[from+len(t.begin):]):
 		return nil
-	case r.needs != 0 && strings.IndexByte(s.text[from:min(from+r.longest, len(s.text))], r.needs) < 0:
+	case r.needs != 0 && strings.IndexByte(s.text[from:min(from+r.form().longest, len(s.text))], r.needs) < 0:
 		return nil
-	case r.chunks != nil:
+	case r.form().chunks != nil:
 		return s.chunk(ctx, t.rule, r, from)
 	}
 	return s.try(ctx, t.rule, r, from)
@@ -287,16 +316,17 @@ func (s *scan) setting(at int) {
 
 // try looks for the match of a rule that begins at a place.
 func (s *scan) try(ctx context.Context, rule int, r *prepared, from int) error {
-	if r.word && from > 0 && wordChar(s.text[from-1]) == wordChar(s.text[from]) {
+	f := r.form()
+	if f.word && from > 0 && wordChar(s.text[from-1]) == wordChar(s.text[from]) {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	to := min(from+r.longest+utf8.UTFMax, len(s.text))
+	to := min(from+f.longest+utf8.UTFMax, len(s.text))
 	expression := r.expression
 	if from > 0 {
-		expression = r.inside
+		expression = f.inside
 	}
 	if m := expression().FindStringSubmatchIndex(s.text[from:to]); m != nil {
 		s.take(rule, r, m, from, to)
@@ -315,7 +345,7 @@ func (s *scan) chunk(ctx context.Context, rule int, r *prepared, from int) error
 	}
 	to := min(from+step+overlap, len(s.text))
 	next := min(from+step, len(s.text))
-	for _, m := range r.chunks().FindAllStringSubmatchIndex(s.text[from:to], -1) {
+	for _, m := range r.form().chunks().FindAllStringSubmatchIndex(s.text[from:to], -1) {
 		if m[0] >= step {
 			break
 		}

@@ -61,7 +61,7 @@ const (
 func beginningsOf(re *syntax.Regexp) (list []beginning, whole bool) {
 	switch re.Op {
 	case syntax.OpLiteral:
-		var b beginning
+		b := make(beginning, 0, len(re.Rune))
 		for _, r := range re.Rune {
 			if r >= utf8.RuneSelf {
 				return []beginning{b}, false
