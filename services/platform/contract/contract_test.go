@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"embed"
 	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"buf.build/go/protovalidate"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
 	"google.golang.org/protobuf/proto"
@@ -44,6 +46,25 @@ func lookup(t testing.TB, name string) Tool {
 func TestContractLint(t *testing.T) {
 	for _, problem := range lint() {
 		t.Error(problem)
+	}
+}
+
+// A process compiles a type's rules at its first message, and could do nothing but refuse it where they do not compile.
+func TestEveryRuleCompiles(t *testing.T) {
+	types := 0
+	protoregistry.GlobalTypes.RangeMessages(func(m protoreflect.MessageType) bool {
+		if !strings.HasPrefix(string(m.Descriptor().FullName()), "durward.") {
+			return true
+		}
+		types++
+		var invalid *protovalidate.ValidationError
+		if err := protovalidate.Validate(m.New().Interface()); err != nil && !errors.As(err, &invalid) {
+			t.Errorf("the rules of %s: %v", m.Descriptor().FullName(), err)
+		}
+		return true
+	})
+	if types < 250 {
+		t.Errorf("%d types are linked, not the contract's", types)
 	}
 }
 

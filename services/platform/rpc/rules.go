@@ -15,10 +15,12 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// rules is the validator behind the library's interceptors; Serve builds it. An interceptor makes a status of a violation,
-// in protovalidate's words, which may repeat what was sent. Validate puts our sentence in their place; broken reads it back.
+// rules is the validator behind the library's interceptors. An interceptor makes a status of a violation, in protovalidate's words,
+// which may repeat what was sent. Validate puts our sentence in their place; broken reads it back.
+//
+// The validator is the process's one: each other would hold the contract's types again. It compiles the rules of a type at its first
+// message, most of which a process never gets; a test of the contract compiles all, and a call whose rules do not compile is refused.
 type rules struct {
-	protovalidate.Validator
 	// holders are the fields of each message that hold messages, which are looked for once.
 	holders sync.Map
 }
@@ -30,7 +32,7 @@ func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOpt
 		subject := path
 		subject = cmp.Or(subject, "the request")
 		f = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
-	} else if f = fault.Validation(r.Validator.Validate(m, options...)); f == nil {
+	} else if f = fault.Validation(protovalidate.Validate(m, options...)); f == nil {
 		return nil
 	}
 	if f.Code != callv1.Code_CODE_INVALID_ARGUMENT {

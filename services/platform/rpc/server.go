@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"buf.build/go/protovalidate"
 	validating "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/protovalidate"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"go.opentelemetry.io/otel/trace"
@@ -189,13 +188,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return nil
 }
 
-// check reads the callers of every registered method and builds the validator.
+// check reads the callers of every registered method.
 func (s *Server) check() error {
 	if s.cfg.Identity == nil || s.cfg.Logger == nil {
 		return errors.New("rpc: a server needs an identity and a logger")
 	}
 	var open []string
-	requests := map[protoreflect.FullName]proto.Message{}
 	for service, info := range s.grpc.GetServiceInfo() {
 		for _, method := range info.Methods {
 			full := "/" + service + "/" + method.Name
@@ -219,33 +217,13 @@ func (s *Server) check() error {
 			if tool, ok := proto.GetExtension(descriptor.Options(), optionsv1.E_Tool).(*optionsv1.Tool); ok {
 				s.changes[full] = tool.GetTier() > optionsv1.Tier_TIER_READ
 			}
-			request, err := protoregistry.GlobalTypes.FindMessageByName(descriptor.Input().FullName())
-			if err != nil {
-				return fmt.Errorf("rpc: the request type of %s is not linked: %w", full, err)
-			}
-			requests[descriptor.Input().FullName()] = request.New().Interface()
 		}
 	}
 	if len(open) > 0 {
 		slices.Sort(open)
 		return fmt.Errorf("rpc: methods without callers: %s", strings.Join(open, ", "))
 	}
-	return s.buildValidator(requests)
-}
-
-// buildValidator compiles every rule now. protovalidate reports a broken one only when it is first used, so each type is
-// used once, on an empty message. The validator is the process's one: each other would hold the contract's types again.
-func (s *Server) buildValidator(requests map[protoreflect.FullName]proto.Message) error {
-	validator := protovalidate.GlobalValidator
-	var broken []error
-	for name, m := range requests {
-		var invalid *protovalidate.ValidationError
-		if err := validator.Validate(m); err != nil && !errors.As(err, &invalid) {
-			broken = append(broken, fmt.Errorf("rpc: rules of %s: %w", name, err))
-		}
-	}
-	s.rules.Validator = validator
-	return errors.Join(broken...)
+	return nil
 }
 
 func findMethod(service, method string) protoreflect.MethodDescriptor {
