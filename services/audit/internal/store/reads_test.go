@@ -79,8 +79,9 @@ func same(t *testing.T, want, got *auditv1.Entry) {
 	if body := want.GetRecord().GetBody(); body != nil && proto.Equal(body, &auditv1.Body{}) || body == nil && got.GetRecord().GetBody() != nil {
 		t.Fatalf("entry %d: body %v, want %v", want.GetIndex(), got.GetRecord().GetBody(), body)
 	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Fatalf("entry %d: %s", want.GetIndex(), diff)
+	// To look for a difference takes fifty times as long as to see that there is none.
+	if !proto.Equal(want, got) {
+		t.Fatalf("entry %d: %s", want.GetIndex(), cmp.Diff(want, got, protocmp.Transform()))
 	}
 	if err := logproof.VerifyEntry(got); err != nil {
 		t.Fatalf("entry %d: %v", want.GetIndex(), err)
