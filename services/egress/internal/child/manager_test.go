@@ -19,6 +19,7 @@ import (
 // execute starts the hostile server as a plain process, as its entry's arguments say.
 func execute(_ context.Context, server *downstream.Pinned, _ string, env map[string]string) (*Process, error) {
 	command := exec.Command(server.Entry.Program.Path, server.Entry.Program.Args...)
+	command.Env = []string{"GORACE=" + os.Getenv("GORACE")} // how long the race detector waits at its end
 	for name, value := range env {
 		command.Env = append(command.Env, name+"="+value)
 	}
