@@ -28,12 +28,13 @@ const minWord = 6
 
 // compound reports whether a word names a street by how it ends: Hauptstraße, Kerkstraat, Storgatan.
 func (s *scan) compound(word string) bool {
-	if len(word) < minWord || strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) >= 0 && !strings.Contains(word, "-") || s.words.Of(word)&(lexicon.NotName|lexicon.Organ) != 0 {
+	if len(word) < minWord {
 		return false
 	}
 	for _, end := range s.words.StreetEnds[word[len(word)-1]] {
-		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) && !s.words.NotStreets[word] {
-			return true
+		if len(word) >= len(end)+3 && strings.HasSuffix(word, end) {
+			return !s.words.NotStreets[word] && s.words.Of(word)&(lexicon.NotName|lexicon.Organ) == 0 &&
+				(strings.IndexFunc(word[1:], func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 || strings.Contains(word, "-"))
 		}
 	}
 	return false
@@ -209,7 +210,7 @@ func (s *scan) take(from, to, confidence int, why string) {
 		for begin > 0 && from-begin <= 7 && is(s.text[begin-1], isDigit) {
 			begin--
 		}
-		if c := s.at(begin - 1); from-begin <= 6 && !is(c, isWord) && strings.IndexByte(".-:/=_@,", c) < 0 {
+		if c := s.at(begin - 1); from-begin <= 6 && !is(c, isWord) && !noHouse[c] && c != ',' {
 			from = begin
 		}
 	}
@@ -231,14 +232,13 @@ func (s *scan) houseNumber(at int) int {
 	if s.at(at) != ' ' {
 		return 0
 	}
-	at++
-	for _, mark := range [...]string{"nº ", "n° ", "nº", "n°", "n. ", "Nr. ", "nr. ", "No. ", "no. ", "No: ", "No:", "No ", "#", "km ", "Bloc ", "bl. "} {
-		if is(s.at(at), isDigit) {
-			break
-		}
-		if strings.HasPrefix(s.text[at:], mark) {
-			at += len(mark)
-			break
+	switch at++; s.at(at) {
+	case 'n', 'N', '#', 'k', 'B', 'b':
+		for _, mark := range [...]string{"nº ", "n° ", "nº", "n°", "n. ", "Nr. ", "nr. ", "No. ", "no. ", "No: ", "No:", "No ", "#", "km ", "Bloc ", "bl. "} {
+			if strings.HasPrefix(s.text[at:], mark) {
+				at += len(mark)
+				break
+			}
 		}
 	}
 	return s.number(at)
@@ -281,9 +281,12 @@ func (s *scan) number(at int) int {
 	return end
 }
 
+// noHouse are the bytes behind which a number is no house's.
+var noHouse = anyOf(".-:/=_@")
+
 // street looks at a number that may be a house's, with a street's name behind it: 12 Long Lane, 12 rue de Rivoli.
 func (s *scan) street(from, to int) {
-	if c := s.at(from - 1); to-from > 6 || c != 0 && strings.IndexByte(".-:/=_@", c) >= 0 {
+	if to-from > 6 || noHouse[s.at(from-1)] {
 		s.code(from, to)
 		return
 	}
@@ -297,7 +300,7 @@ func (s *scan) street(from, to int) {
 		at++
 	}
 	for _, more := range []string{" bis", " ter"} {
-		if strings.HasPrefix(s.text[at:], more) && !is(s.at(at+4), isWord) {
+		if s.at(at+1) == more[1] && strings.HasPrefix(s.text[at:], more) && !is(s.at(at+4), isWord) {
 			at += 4
 		}
 	}

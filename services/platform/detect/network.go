@@ -91,10 +91,11 @@ func (s *scan) colon(at int) {
 	for from > 0 && at-from < 5 && is(s.text[from-1], isHex) {
 		from--
 	}
-	to, colons := at, 0
+	to, colons, doubled := at, 0, false
 	for to < len(s.text) && to-from < 46 && (is(s.text[to], isHex) || s.text[to] == ':' || s.text[to] == '.') {
 		if s.text[to] == ':' {
 			colons++
+			doubled = doubled || s.at(to+1) == ':'
 		}
 		to++
 	}
@@ -102,7 +103,8 @@ func (s *scan) colon(at int) {
 	for to > at && (s.text[to-1] == '.' || s.text[to-1] == ':' && s.at(to-2) != ':') {
 		to--
 	}
-	if colons < 2 || at-from > 4 || is(s.at(to), isWord) || is(s.at(from-1), isWord) || s.at(from-1) == ':' {
+	// An address without :: has seven colons, or six and one of IPv4; a time has two.
+	if colons < 2 || colons < 6 && !doubled || at-from > 4 || is(s.at(to), isWord) || is(s.at(from-1), isWord) || s.at(from-1) == ':' {
 		return
 	}
 	a, err := netip.ParseAddr(s.text[from:to])

@@ -24,8 +24,8 @@ type sequence struct {
 	before byte
 }
 
-// sequenceAt reads the sequence that begins at a place.
-func (s *scan) sequenceAt(from int) (q sequence) {
+// sequenceAt reads the sequence that begins at a place, into one that is empty.
+func (s *scan) sequenceAt(from int, q *sequence) {
 	i := from
 	for i < len(s.text) && i-from < 2 && (s.text[i] == '+' || s.text[i] == '(') {
 		if q.before == 0 || s.text[i] == '+' {
@@ -48,7 +48,6 @@ func (s *scan) sequenceAt(from int) (q sequence) {
 			i++
 		}
 	}
-	return q
 }
 
 // between is the signs between two groups.
@@ -95,10 +94,13 @@ func (s *scan) ends(q *sequence, n int) bool {
 	return true
 }
 
+// inNumbers are the signs that stand within numbers.
+var inNumbers = anyOf("-./:+")
+
 // free reports whether nothing that belongs to a number stands before it.
 func (s *scan) free(from int) bool {
 	c := s.at(from - 1)
-	return !is(c, isWord) && (strings.IndexByte("-./:+", c) < 0 || !is(s.at(from-2), isWord))
+	return !is(c, isWord) && (!inNumbers[c] || !is(s.at(from-2), isWord))
 }
 
 // mayFollow are what may stand behind the first digits of an address or a date: "12 Long Lane", "12, rue", "12b", "1st of March".
@@ -111,7 +113,17 @@ var mayFollow = func() (out [256]bool) {
 
 // numbers looks at what the digits at a place may be the beginning of.
 func (s *scan) numbers(from int) {
-	q := s.sequenceAt(from)
+	// Most numbers are short, and nothing that could follow one of a type here follows them.
+	end := from
+	for end < len(s.text) && end-from <= 3 && is(s.text[end], isDigit) {
+		end++
+	}
+	if next := s.at(end); end > from && end-from <= 3 && !is(next, isSign) && !mayFollow[next] {
+		s.numbersTo = end
+		return
+	}
+	var q sequence
+	s.sequenceAt(from, &q)
 	if q.n == 0 {
 		return
 	}
@@ -255,10 +267,10 @@ func (s *scan) birth(from int, q *sequence) int {
 
 // dayMonth returns where " March 1980" ends that may begin at a place, or 0.
 func (s *scan) dayMonth(at int) int {
-	for _, suffix := range []string{"st", "nd", "rd", "th"} {
-		if strings.HasPrefix(s.text[at:], suffix) {
+	if at+2 <= len(s.text) && is(s.text[at], isLower) {
+		switch s.text[at : at+2] {
+		case "st", "nd", "rd", "th":
 			at += 2
-			break
 		}
 	}
 	if strings.HasPrefix(s.text[at:], " of") {

@@ -76,6 +76,14 @@ var kinds, classes = func() (k, c [256]byte) {
 
 func is(c, class byte) bool { return classes[c]&class != 0 }
 
+// anyOf has the bytes of a text.
+func anyOf(text string) (out [256]bool) {
+	for i := range len(text) {
+		out[text[i]] = true
+	}
+	return out
+}
+
 // at is a byte of the text, or 0 beyond its ends.
 func (s *scan) at(i int) byte {
 	if i < 0 || i >= len(s.text) {
@@ -106,10 +114,13 @@ func (s *scan) run(ctx context.Context) error {
 			}
 			switch kind {
 			case kindDigit:
-				if i > 0 && is(text[i-1], isDigit) {
-					continue
+				if i == 0 || !is(text[i-1], isDigit) {
+					s.digits(i)
 				}
-				s.digits(i)
+				// Behind a digit, nothing in the same word is the first of anything.
+				for i+1 < to && is(text[i+1], isWord) {
+					i++
+				}
 			case kindUpper:
 				if i >= s.namesTo && (i == 0 || !is(text[i-1], isWord)) {
 					s.capital(i)
@@ -168,7 +179,7 @@ func (s *scan) digitAhead(from int) bool {
 	const reach = 160
 	end := min(len(s.text), from+reach)
 	for i := max(from, s.bareTo); i < end; i++ {
-		if c := s.text[i]; is(c, isDigit) || c == '/' {
+		if c := s.text[i]; c >= '/' && c <= '9' { // the sign stands before 0
 			s.bareTo = i
 			return true
 		}
@@ -199,7 +210,7 @@ func (s *scan) near(i, n int, words *wordList) bool {
 		if end == i && end < len(s.text) && is(s.text[end], isLower|isUpper) {
 			return m.hit >= i-n // in the middle of a word
 		}
-		if hasWord(s.text[m.to:end], words) {
+		if words.first[s.text[m.to]] && hasWord(s.text[m.to:end], words) {
 			m.hit = m.to
 		}
 		m.to = end

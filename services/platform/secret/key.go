@@ -1,9 +1,6 @@
 package secret
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "strings"
 
 const (
 	// maxLabel is how long what a key calls itself may be.
@@ -168,8 +165,10 @@ func hasRun(text string) bool {
 		for to < len(text) && to-from < 2*maxKeyLine && isBase64(text[to]) {
 			to++
 		}
-		if to-from >= minKeyLine && strings.ContainsAny(text[from:to], "ghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ") {
-			return true
+		for i := from; to-from >= minKeyLine && i < to; i++ {
+			if c := lowerByte(text[i]); c >= 'g' && c <= 'z' {
+				return true
+			}
 		}
 		at = to + minKeyLine - 1
 	}
@@ -243,6 +242,13 @@ func allBase64(word string) bool {
 	return true
 }
 
-func isBase64(c byte) bool {
-	return c < utf8.RuneSelf && (isLetter(lowerByte(c)) || '0' <= c && c <= '9' || c == '+' || c == '/' || c == '=')
-}
+// base64s are the bytes of base64.
+var base64s = func() (t [256]bool) {
+	for c := range t {
+		b := byte(c)
+		t[c] = isLetter(lowerByte(b)) || '0' <= b && b <= '9' || b == '+' || b == '/' || b == '='
+	}
+	return t
+}()
+
+func isBase64(c byte) bool { return base64s[c] }

@@ -3,6 +3,7 @@ package secret
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -19,7 +20,7 @@ type trigger struct {
 	at int
 	// begin is what the match begins with.
 	begin beginning
-	// keyword: it is no match that begins here, but a keyword around which one is looked for.
+	// keyword: it is no match that begins here, but a setting's name, or a keyword around which a match is looked for.
 	keyword string
 }
 
@@ -71,9 +72,11 @@ func parse(source string) *syntax.Regexp {
 // index finds the rules that are to be tried, and where.
 type index struct {
 	rules []prepared
-	// seen has a bit for each three bytes that are a trigger's.
-	seen     [1 << 18 / 64]uint64
-	triggers map[uint32][]trigger
+	// seen has a bit for each three bytes that are a trigger's, and before counts the bits that are set before each of its words.
+	seen   [1 << 18 / 64]uint64
+	before [1 << 18 / 64]uint16
+	// triggers are those of each bit that is set in seen, in order.
+	triggers [][]trigger
 	// slow are the rules that are looked for around their keywords.
 	slow []int
 }
@@ -113,26 +116,44 @@ var indexed = sync.OnceValue(newIndex)
 
 // newIndex makes the index from the rules.
 func newIndex() *index {
-	x := &index{triggers: map[uint32][]trigger{}}
+	x, triggers := &index{}, spelledOut{}
 	for _, name := range settingNames {
-		x.add(name[0], name[1], name[2], trigger{rule: settingRule})
+		triggers.add(name[0], name[1], name[2], trigger{rule: settingRule, keyword: name})
 	}
 	for i, r := range rules() {
 		p := prepared{rule: r, form: sync.OnceValue(r.form)}
 		begins := p.beginnings()
-		if !x.addAll(i, begins) {
+		if !triggers.addAll(i, begins) {
 			p.begins = begins
 			x.slow = append(x.slow, i)
 			for _, k := range r.keywords {
 				if len(k) >= 3 {
-					x.add(k[0], k[1], k[2], trigger{rule: i, keyword: k})
+					triggers.add(k[0], k[1], k[2], trigger{rule: i, keyword: k})
 				}
 			}
 		}
 		x.rules = append(x.rules, p)
 	}
+	x.triggers = make([][]trigger, 0, len(triggers))
+	for key := range triggers {
+		x.seen[key>>6] |= 1 << (key & 63)
+	}
+	for i, word := range x.seen {
+		x.before[i] = uint16(len(x.triggers)) // there are some thousands
+		for ; word != 0; word &= word - 1 {
+			x.triggers = append(x.triggers, triggers[uint32(i<<6|bits.TrailingZeros64(word))])
+		}
+	}
 	return x
 }
+
+// of returns the triggers of three bytes of which seen has the bit.
+func (x *index) of(key uint32) []trigger {
+	return x.triggers[int(x.before[key>>6])+bits.OnesCount64(x.seen[key>>6]&(1<<(key&63)-1))]
+}
+
+// spelledOut are triggers by their three bytes.
+type spelledOut map[uint32][]trigger
 
 // beginnings returns what the rule's matches begin with, and sets assigned.
 func (p *prepared) beginnings() []beginning {
@@ -160,7 +181,7 @@ func closed(source string) string {
 }
 
 // addAll takes the triggers of a rule, or none where one of its beginnings has none.
-func (x *index) addAll(rule int, begins []beginning) bool {
+func (s spelledOut) addAll(rule int, begins []beginning) bool {
 	type spelled struct {
 		sets    [3]byteSet
 		trigger trigger
@@ -181,7 +202,7 @@ func (x *index) addAll(rule int, begins []beginning) bool {
 	for _, one := range all {
 		one.sets[0].all(func(a byte) {
 			one.sets[1].all(func(b byte) {
-				one.sets[2].all(func(c byte) { x.add(a, b, c, one.trigger) })
+				one.sets[2].all(func(c byte) { s.add(a, b, c, one.trigger) })
 			})
 		})
 	}
@@ -205,15 +226,14 @@ func spellings(sets beginning) (low [3]byteSet, n int) {
 	return low, n
 }
 
-func (x *index) add(a, b, c byte, t trigger) {
+func (s spelledOut) add(a, b, c byte, t trigger) {
 	key := keyOfBytes(a, b, c)
 	same := func(other trigger) bool {
 		return other.rule == t.rule && other.at == t.at && other.keyword == t.keyword && slices.Equal(other.begin, t.begin)
 	}
-	if !slices.ContainsFunc(x.triggers[key], same) {
-		x.triggers[key] = append(x.triggers[key], t)
+	if !slices.ContainsFunc(s[key], same) {
+		s[key] = append(s[key], t)
 	}
-	x.seen[key>>6] |= 1 << (key & 63)
 }
 
 // scan goes through one text.
@@ -222,8 +242,6 @@ type scan struct {
 	spans []Span
 	// noSettings: only rules are looked for.
 	noSettings bool
-	// lower is the text in lower case, once it is needed.
-	lower string
 	// settingsTo is where the last setting ended, and ends where the last match of each rule did.
 	settingsTo int
 	ends       []int
@@ -247,8 +265,9 @@ func (s *scan) run(ctx context.Context) error {
 			if x.seen[key>>6]>>(key&63)&1 == 0 {
 				continue
 			}
-			for _, t := range x.triggers[key] {
-				if err := s.pull(ctx, x, t, from+i-2); err != nil {
+			triggers := x.of(key)
+			for t := range triggers {
+				if err := s.pull(ctx, x, &triggers[t], from+i-2); err != nil {
 					return err
 				}
 			}
@@ -263,15 +282,15 @@ func (s *scan) run(ctx context.Context) error {
 }
 
 // pull tries what a trigger at a place stands for.
-func (s *scan) pull(ctx context.Context, x *index, t trigger, at int) error {
+func (s *scan) pull(ctx context.Context, x *index, t *trigger, at int) error {
 	if t.rule == settingRule {
-		if !s.noSettings && at >= s.settingsTo {
-			s.setting(at)
+		if !s.noSettings && at >= s.settingsTo && hasPrefix(s.text[at:], t.keyword) {
+			s.setting(at, t.keyword)
 		}
 		return nil
 	}
 	if t.keyword != "" {
-		if len(s.text)-at < len(t.keyword) || !strings.EqualFold(s.text[at:at+len(t.keyword)], t.keyword) {
+		if !hasPrefix(s.text[at:], t.keyword) {
 			return nil
 		}
 		if s.looked == nil {
@@ -299,16 +318,9 @@ func (s *scan) pull(ctx context.Context, x *index, t trigger, at int) error {
 }
 
 // setting reads the setting whose name's last word begins at a place.
-func (s *scan) setting(at int) {
-	if s.lower == "" {
-		s.lower = asciiLower(s.text)
-	}
-	name := settingName(s.lower[at:])
-	if name == "" {
-		return
-	}
-	s.settingsTo = at + len(name)
-	if span, ok := setting(s.text, s.lower, at, at+len(name)); ok {
+func (s *scan) setting(at int, word string) {
+	s.settingsTo = at + len(word)
+	if span, ok := setting(s.text, at, word); ok {
 		s.spans = append(s.spans, span)
 		s.settingsTo = span.To
 	}

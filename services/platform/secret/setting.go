@@ -44,38 +44,33 @@ func nothing(value string) bool {
 	return len(value) < minValue || len(value) <= 128 && none().MatchString(value)
 }
 
-// settingName returns the name that a text begins with, or "".
-func settingName(lower string) string {
-	switch lower[0] {
-	case 't', 's', 'p', 'c', 'k':
-		for _, name := range settingNames {
-			if strings.HasPrefix(lower, name) {
-				return name
-			}
-		}
-	}
-	return ""
+// hasPrefix and hasSuffix are those of strings for a word in lower case, whatever the case of a text's letters.
+func hasPrefix(text, lower string) bool {
+	return len(text) >= len(lower) && strings.EqualFold(text[:len(lower)], lower)
 }
 
-// setting reads the setting whose name's last word lies from one place to another.
-func setting(text, lower string, from, to int) (Span, bool) {
-	word := lower[from:to]
-	begin := from
+func hasSuffix(text, lower string) bool {
+	return len(text) >= len(lower) && strings.EqualFold(text[len(text)-len(lower):], lower)
+}
+
+// setting reads the setting whose name's last word begins at a place; word is that word in lower case.
+func setting(text string, from int, word string) (Span, bool) {
+	begin, to := from, from+len(word)
 	for begin > max(from-maxName, 0) && nameByte(text[begin-1]) {
 		begin--
 	}
-	plural := to < len(lower) && lower[to] == 's'
+	plural := to < len(text) && lowerByte(text[to]) == 's'
 	if plural {
 		to++
 	}
 	name := text[begin:to]
 	switch {
-	case word == "key" && !isKey(lower[max(from-maxName, 0):from]):
+	case word == "key" && !isKey(text[max(from-maxName, 0):from]):
 		return Span{}, false
-	case word == "pass" && from > 0 && isLetter(lower[from-1]) && (text[from] != 'P' || text[from-1] < 'a'):
+	case word == "pass" && from > 0 && isLetter(lowerByte(text[from-1])) && (text[from] != 'P' || text[from-1] < 'a'):
 		return Span{}, false
 	}
-	at, how := separator(text, lower, to, word, strings.HasPrefix(name, "--"))
+	at, how := separator(text, to, word, strings.HasPrefix(name, "--"))
 	if how == notSet || notSecret().MatchString(name) {
 		return Span{}, false
 	}
@@ -107,10 +102,10 @@ func clip(value string) string { return value[:min(len(value), 64)] }
 // isKey reports whether what stands before "key" makes it a secret's name.
 func isKey(before string) bool {
 	for _, kind := range keyOf {
-		if strings.HasSuffix(before, kind) {
+		if hasSuffix(before, kind) {
 			return true
 		}
-		if n := len(before) - 1; n > 0 && strings.IndexByte("_ .-", before[n]) >= 0 && strings.HasSuffix(before[:n], kind) {
+		if n := len(before) - 1; n > 0 && strings.IndexByte("_ .-", before[n]) >= 0 && hasSuffix(before[:n], kind) {
 			return true
 		}
 	}
@@ -132,7 +127,7 @@ const (
 )
 
 // separator returns where the value of a setting may begin whose name ends at a place.
-func separator(text, lower string, at int, word string, option bool) (int, how) {
+func separator(text string, at int, word string, option bool) (int, how) {
 	end := at
 	for _, one := range []string{`\`, `"'`, `]`} {
 		if at < len(text) && strings.IndexByte(one, text[at]) >= 0 {
@@ -142,7 +137,7 @@ func separator(text, lower string, at int, word string, option bool) (int, how) 
 	closed := at
 	at = spaces(text, at)
 	for _, sign := range []string{"=>", "->", ":=", "==", "=", ":", "%3d", "%3a"} {
-		if !strings.HasPrefix(lower[at:], sign) {
+		if !hasPrefix(text[at:], sign) {
 			continue
 		}
 		at = spaces(text, at+len(sign))
@@ -164,7 +159,7 @@ func separator(text, lower string, at int, word string, option bool) (int, how) 
 	if at == end {
 		return 0, notSet
 	}
-	if strings.HasPrefix(lower[at:], "is ") && closed == end {
+	if hasPrefix(text[at:], "is ") && closed == end {
 		return spaces(text, at+3), saidIs
 	}
 	if closed == end && slices.Contains(passwords, word) {

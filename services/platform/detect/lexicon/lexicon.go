@@ -129,16 +129,18 @@ func lists() Lists {
 	return out
 }
 
-// Folded is a set of words in small letters, with the lengths of those that begin with a byte, by which most others are told from them.
+// Folded is a set of words in small letters, with the lengths of those that begin, and of those that end, with a byte, by which most others are
+// told from them.
 type Folded struct {
-	lengths [256]uint32
-	words   map[string]bool
+	begin, end [256]uint32
+	words      map[string]bool
 }
 
 func foldedSet(name string) *Folded {
 	out := &Folded{words: set(name)}
 	for w := range out.words {
-		out.lengths[w[0]] |= 1 << len(w)
+		out.begin[w[0]] |= 1 << len(w)
+		out.end[w[len(w)-1]] |= 1 << len(w)
 	}
 	return out
 }
@@ -146,7 +148,7 @@ func foldedSet(name string) *Folded {
 // Has reports whether a set has a word, whatever the case of its letters of ASCII.
 func (f *Folded) Has(word string) bool {
 	var lower [32]byte
-	if word == "" || len(word) >= len(lower) || f.lengths[small(word[0])]>>len(word)&1 == 0 {
+	if word == "" || len(word) >= len(lower) || (f.begin[small(word[0])]&f.end[small(word[len(word)-1])])>>len(word)&1 == 0 {
 		return false
 	}
 	for i := range len(word) {
