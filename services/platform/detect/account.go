@@ -1,10 +1,19 @@
 package detect
 
-import "durward.internal/services/platform/detect/account"
+import (
+	"strings"
 
-// iban looks at two capitals and two digits.
+	"durward.internal/services/platform/detect/account"
+)
+
+// iban looks at two letters and two digits.
 func (s *scan) iban(from int) {
-	want := account.IBANLength(s.text[from : from+2])
+	// In small letters, which programs' own names have, too, nothing but the letters of a bank stands before the digits.
+	letters, small := byte(isUpper), is(s.text[from], isLower)
+	if small {
+		letters = isLower
+	}
+	want := account.IBANLength(strings.ToUpper(s.text[from : from+2]))
 	if want == 0 {
 		return
 	}
@@ -12,13 +21,16 @@ func (s *scan) iban(from int) {
 	var value [account.MaxIBAN]byte
 	for ; to < len(s.text) && n < want; to++ {
 		c := s.text[to]
-		if (c == ' ' || c == '-') && n >= 4 && is(s.at(to-1), isDigit|isUpper) {
+		if (c == ' ' || c == '-') && n >= 4 && is(s.at(to-1), isDigit|letters) {
 			continue
 		}
-		if !is(c, isDigit|isUpper) {
+		if c >= 0x80 || !is(c, isDigit|letters) || small && n >= 4 && !is(c, isDigit) && (n >= 8 || n > 4 && value[n-1] <= '9') {
 			return
 		}
 		value[n] = c
+		if small && c >= 'a' {
+			value[n] &^= 0x20
+		}
 		n++
 	}
 	if n == want && !is(s.at(to), isWord) && account.IBAN(value[:n]) {

@@ -9,8 +9,8 @@ var (
 	// phoneWords stand before a telephone's number; the strong ones mean nothing else.
 	phoneWords  = listOf("phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline")
 	strongWords = listOf("phone*", "telephone*", "tel", "mobile", "cellphone", "fax", "sms", "whatsapp", "hotline", "landline")
-	// labelWords stand behind one.
-	labelWords = listOf(append(slices.Clone(strongWords.words), "office", "home", "work", "cell", "direct", "main")...)
+	// labelWords stand behind one, or as the label of its line.
+	labelWords = listOf(append(slices.Clone(strongWords.words), "office", "home", "work", "cell", "desk", "direct", "main")...)
 )
 
 // phone looks for a telephone's number (E.164, the North American plan, and national forms), and returns where it ends.
@@ -40,6 +40,7 @@ func (s *scan) phone(from int, q *sequence) int {
 		case n == 0:
 			return 0
 		case s.behind(q.groups[n-1].to, 24, &labelWords): // 555 1234 (mobile)
+		case n == 1 && s.labelled(from) && s.around(from, q.groups[0].to, 60, &strongWords): // a line of a card, beside another number
 		case n > 1 && (from == 0 || s.text[from-1] == '\n') && s.around(from, q.groups[n-1].to, 60, &strongWords): // under a name, over another number
 		case n == 1 && !s.inLine(from, 40, &strongWords), n > 1 && !s.inLine(from, 40, &phoneWords) && !s.near(from, 40, &strongWords):
 			return 0
@@ -100,6 +101,15 @@ func (s *scan) national(from int, q *sequence) bool {
 		return said || s.isPersonal
 	}
 	return said || s.isPersonal || q.n >= 4 || q.before == '('
+}
+
+// labelled reports whether nothing but a telephone's label stands before a place on its line: "Work: ".
+func (s *scan) labelled(from int) bool {
+	const reach = 24
+	before := s.text[max(0, from-reach):from]
+	line := strings.LastIndexByte(before, '\n') + 1
+	label, ok := strings.CutSuffix(strings.TrimRight(before[line:], " "), ":")
+	return ok && (line > 0 || from <= reach) && hasWord(label, &labelWords)
 }
 
 // inLine is near, on the same line.

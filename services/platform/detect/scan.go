@@ -171,6 +171,8 @@ func (s *scan) digits(i int) {
 		s.iban(i - 2)
 	case before == 'c' && s.text[i-2] == 'b' && s.text[i] == '1':
 		s.bech32(i-2, "bc")
+	case is(before, isLower) && is(s.text[i-2], isLower):
+		s.iban(i - 2)
 	}
 }
 
