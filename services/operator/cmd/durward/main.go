@@ -6,6 +6,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"syscall"
 
 	"durward.internal/services/operator/internal/cli"
@@ -19,8 +21,16 @@ var version = release.Version()
 
 func main() {
 	_ = process.NoCoreDumps() // to lower a limit is never refused
+	collectLate()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := root.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})
 	stop()
 	os.Exit(code)
+}
+
+// collectLate puts the first collection of garbage off, from 4 MiB of it to 16. Most commands have ended by then: a collection takes a tenth
+// of one. Those that go on, such as the supervisor, collect as usual after it.
+func collectLate() {
+	usual := debug.SetGCPercent(400)
+	runtime.AddCleanup(&struct{ _ *byte }{}, func(usual int) { debug.SetGCPercent(usual) }, usual)
 }
