@@ -48,7 +48,7 @@ func (s *scan) email(at int) {
 	s.add(from, to, Email, 95, "an address with a domain")
 }
 
-var versionWords = listOf("version", "ver", "release", "driver", "build", "rev", "firmware", "cudnn", "cuda", "sdk", "v")
+var versionWords = listOf("version", "ver", "release", "driver", "build", "rev", "firmware", "cudnn", "cuda", "sdk", "v", "arxiv")
 
 // ipv4 looks at four groups of digits with points between them.
 func (s *scan) ipv4(from, to int) {

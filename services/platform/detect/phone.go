@@ -89,6 +89,8 @@ func (s *scan) national(from int, q *sequence) bool {
 	said := s.near(from, 60, &phoneWords)
 	to := q.groups[q.n-1].to
 	switch {
+	case s.between(q, 0) == "." && s.near(from, 12, &versionWords):
+		return false
 	case trunk && q.before == '(' && q.digits(q.n) >= 9:
 		return true
 	case !s.prose(from), !said && s.at(to) == ' ' && s.capitalAt(to+1), !said && s.at(from-1) == ' ' && !is(s.at(from-2), isLower) && s.at(from-2) != ':':
