@@ -17,17 +17,17 @@ func (s *scan) iban(from int) {
 	if want == 0 {
 		return
 	}
-	n, to := 0, from
+	n, to, last := 0, from, byte(0)
 	var value [account.MaxIBAN]byte
 	for ; to < len(s.text) && n < want; to++ {
 		c := s.text[to]
 		if (c == ' ' || c == '-') && n >= 4 && is(s.at(to-1), isDigit|letters) {
 			continue
 		}
-		if c >= 0x80 || !is(c, isDigit|letters) || small && n >= 4 && !is(c, isDigit) && (n >= 8 || n > 4 && value[n-1] <= '9') {
+		if c >= 0x80 || !is(c, isDigit|letters) || small && n >= 4 && !is(c, isDigit) && (n >= 8 || n > 4 && is(last, isDigit)) {
 			return
 		}
-		value[n] = c
+		value[n], last = c, c
 		if small && c >= 'a' {
 			value[n] &^= 0x20
 		}

@@ -10,7 +10,7 @@ var (
 	phoneWords  = listOf("phone*", "telephone*", "tel", "mobile", "cell", "cellphone", "fax", "dial", "sms", "whatsapp", "call", "called", "calling", "calls", "reach", "ring", "text", "contact", "number", "hotline", "landline")
 	strongWords = listOf("phone*", "telephone*", "tel", "mobile", "cellphone", "fax", "sms", "whatsapp", "hotline", "landline")
 	// labelWords stand behind one, or as the label of its line.
-	labelWords = listOf(append(slices.Clone(strongWords.words), "office", "home", "work", "cell", "desk", "direct", "main")...)
+	labelWords = listOf(append(slices.Clone(strongWords.words), "office", "home", "work", "cell", "direct", "main")...)
 )
 
 // phone looks for a telephone's number (E.164, the North American plan, and national forms), and returns where it ends.
