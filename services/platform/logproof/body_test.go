@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -142,6 +144,27 @@ func BenchmarkSeal(b *testing.B) {
 	for b.Loop() {
 		if err := logproof.Seal(entry); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestLeafTimes holds the leaf's times against the layout that the package comment promises.
+func TestLeafTimes(t *testing.T) {
+	entry := newFixture(t, records()[1]).entries[0]
+	for _, at := range []time.Time{
+		time.Unix(0, 0), time.Unix(-1, 1), time.Unix(1, 999_999_999), time.Unix(2, 120_000_000),
+		time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC),
+	} {
+		entry.Record.Time, entry.LoggedAt = timestamppb.New(at), timestamppb.New(at)
+		leaf, err := logproof.Leaf(entry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := at.UTC().Format("2006-01-02T15:04:05.000000000Z")
+		for _, name := range []string{"time", "logged_at"} {
+			if !bytes.Contains(leaf, []byte(`"`+name+`":"`+want+`"`)) {
+				t.Errorf("%s is not %s in %s", name, want, leaf)
+			}
 		}
 	}
 }
