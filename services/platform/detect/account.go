@@ -1,6 +1,7 @@
 package detect
 
 import (
+	"bytes"
 	"strings"
 
 	"durward.internal/services/platform/detect/account"
@@ -28,12 +29,9 @@ func (s *scan) iban(from int) {
 			return
 		}
 		value[n], last = c, c
-		if small && c >= 'a' {
-			value[n] &^= 0x20
-		}
 		n++
 	}
-	if n == want && !is(s.at(to), isWord) && account.IBAN(value[:n]) {
+	if n == want && !is(s.at(to), isWord) && account.IBAN(bytes.ToUpper(value[:n])) {
 		s.add(from, to, IBAN, 98, "a country's length, and the remainder modulo 97")
 	}
 }

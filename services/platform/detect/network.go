@@ -122,13 +122,10 @@ func (s *scan) colon(at int) {
 		s.add(from, to, IPv6, 90, "a public address")
 	case b[0]&0xfe == 0xfc || a.IsLinkLocalUnicast():
 		s.add(from, to, IPv6, 60, "an address of a private network")
-	case b[0] != 0 && b[0] != 0xff && !doubled && to-from >= minEight:
+	case b[0] != 0 && b[0] != 0xff && !doubled && to-from >= 8*3+7: // pairs of digits are the names of disks and of fabrics
 		s.add(from, to, IPv6, 50, "eight groups of an address, of a range that is not given out yet")
 	}
 }
-
-// minEight is how long eight groups are that are no pairs of digits, as the names of disks and of fabrics have.
-const minEight = 8*3 + 7
 
 // mac looks at the first separator of six pairs of hexadecimal digits.
 func (s *scan) mac(at int) {

@@ -103,13 +103,10 @@ func (s *scan) free(from int) bool {
 	return !is(c, isWord) && (!inNumbers[c] || !is(s.at(from-2), isWord))
 }
 
-// mayFollow are what may stand behind the first digits of an address or a date: "12 Long Lane", "12, rue", "12b", "1st of March".
-var mayFollow = func() (out [256]bool) {
-	for b := range 256 {
-		out[b] = b == ' ' || b == ',' || b == '-' || b == '/' || is(byte(b), isLower|isUpper)
-	}
-	return out
-}()
+// mayFollow is what may stand behind the first digits of an address or a date: "12 Long Lane", "12, rue", "12b", "1st of March".
+func mayFollow(c byte) bool {
+	return c == ' ' || c == ',' || c == '-' || c == '/' || is(c, isLower|isUpper)
+}
 
 // numbers looks at what the digits at a place may be the beginning of.
 func (s *scan) numbers(from int) {
@@ -118,7 +115,7 @@ func (s *scan) numbers(from int) {
 	for end < len(s.text) && end-from <= 3 && is(s.text[end], isDigit) {
 		end++
 	}
-	if next := s.at(end); end > from && end-from <= 3 && !is(next, isSign) && !mayFollow[next] {
+	if next := s.at(end); end > from && end-from <= 3 && !is(next, isSign) && !mayFollow(next) {
 		s.numbersTo = end
 		return
 	}
@@ -136,8 +133,8 @@ func (s *scan) numbers(from int) {
 			s.numbersTo = q.groups[3].to
 			return
 		}
-	case first.len() <= 3 && q.n == 1 && q.before == 0 && !mayFollow[s.at(first.to)]:
-		return // most numbers
+	case first.len() <= 3 && q.n == 1 && q.before == 0 && !mayFollow(s.at(first.to)):
+		return // one with a sign behind it
 	}
 	// Called by name: a sequence that is looked at through a list of functions is allocated for each number.
 	to, digits := 0, q.digits(q.n)
