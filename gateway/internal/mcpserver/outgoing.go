@@ -77,7 +77,7 @@ func cleanedRequest(req mcp.Request) mcp.Request {
 
 // fromMessages reports whether a caller relays what people write on a messaging platform, where anybody may.
 func fromMessages(call *httpfront.Call) bool {
-	return call.Session.About().Channel == callv1.Channel_CHANNEL_MESSAGING
+	return call.Session.Channel() == callv1.Channel_CHANNEL_MESSAGING
 }
 
 // screened refuses a call from a messaging channel whose arguments are too long or hold a phrase by which people take agents

@@ -132,6 +132,9 @@ func (s *Session) Principal() string { return s.principal }
 // KeyBound reports whether the client must sign what it asks for.
 func (s *Session) KeyBound() bool { return s.state.Load().keyBound }
 
+// Channel is how the client reaches this gateway, as the vault said last.
+func (s *Session) Channel() callv1.Channel { return s.state.Load().channel }
+
 // Ref is the session's public reference, "s-…". It changes when the vault lost the session and it was opened again.
 func (s *Session) Ref() string { return s.state.Load().ref }
 
