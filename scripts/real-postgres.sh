@@ -7,8 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-real.sh postgres
 export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath"
-go test -tags real -count=1 -run 'Postgres|TestLead' "$@" ./services/audit/internal/store ./services/audit/internal/transfer ./services/audit/internal/damage
-go test -tags real -count=1 "$@" ./services/vault/internal/store
+# What does not name PostgreSQL is make test's.
+go test -tags real -count=1 -run Postgres "$@" ./services/{audit/internal/{store,transfer,damage},vault/internal/store}
 go run ./deploy/e2e/cmd/programs -overlay .cache/weak.overlay weak >/dev/null
 go test -tags real -count=1 -vet=off -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store ./services/vault/internal/store
 go test -tags real -count=1 -v "$@" ./deploy/e2e/postgres/...

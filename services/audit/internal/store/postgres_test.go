@@ -82,8 +82,8 @@ func takeOver(t *testing.T, db *store.Store) {
 	}
 }
 
-// TestLead: one process leads; one that lost its lock commits nothing, whatever it believes, and one that is silent loses it.
-func TestLead(t *testing.T) {
+// TestPostgresLead: one process leads; one that lost its lock commits nothing, whatever it believes, and one that is silent loses it.
+func TestPostgresLead(t *testing.T) {
 	s := server.Start(t)
 	ctx := t.Context()
 	first, second := openPostgres(t, settings(s)), openPostgres(t, settings(s))

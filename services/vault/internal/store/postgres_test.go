@@ -190,9 +190,9 @@ func leaders(t *testing.T, s *installed.Server) (stale, leader *Store) {
 	return stale, takeOver(t, second)
 }
 
-// TestLead: one vault leads. One that was silent, and does not know that it leads no more, writes nothing: it spends nothing after a halt
+// TestPostgresLead: one vault leads. One that was silent, and does not know that it leads no more, writes nothing: it spends nothing after a halt
 // that it did not see, and nothing that was spent.
-func TestLead(t *testing.T) {
+func TestPostgresLead(t *testing.T) {
 	s := installed.Start(t)
 	stale, leader := leaders(t, s)
 	ctx := t.Context()
@@ -245,8 +245,8 @@ func sealKey(t *testing.T, s *Store) string {
 	return filepath.Join(e.dir, database.KeyFile)
 }
 
-// TestHold: a vault keeps its lead for as long as it speaks, and learns that it lost it.
-func TestHold(t *testing.T) {
+// TestPostgresHold: a vault keeps its lead for as long as it speaks, and learns that it lost it.
+func TestPostgresHold(t *testing.T) {
 	s := installed.Start(t)
 	first := takeOver(t, standby(t, settings(s), t.TempDir()))
 	held := make(chan error, 1)
@@ -326,8 +326,8 @@ func TestSealsOnPostgres(t *testing.T) {
 	}
 }
 
-// TestSealKeyOfTheDatabase: a vault without the key of the rows' seals, or with another, takes nothing over and seals nothing anew.
-func TestSealKeyOfTheDatabase(t *testing.T) {
+// TestPostgresSealKey: a vault without the key of the rows' seals, or with another, takes nothing over and seals nothing anew.
+func TestPostgresSealKey(t *testing.T) {
 	s := installed.Start(t)
 	dir := t.TempDir()
 	first := takeOver(t, standby(t, settings(s), dir))
@@ -365,8 +365,8 @@ func TestSealKeyOfTheDatabase(t *testing.T) {
 	refused("a key that cannot be read, of a database without seals", other)
 }
 
-// TestUnsafeServerIsRefused: the vault keeps nothing on a server that forgets what it acknowledged.
-func TestUnsafeServerIsRefused(t *testing.T) {
+// TestUnsafePostgresIsRefused: the vault keeps nothing on a server that forgets what it acknowledged.
+func TestUnsafePostgresIsRefused(t *testing.T) {
 	s := installed.Start(t)
 	s.SQL(t, "postgres", "ALTER ROLE "+vaultDB+" SET synchronous_commit = off")
 	if _, err := OpenPostgres(t.Context(), settings(s), t.TempDir(), slog.New(slog.DiscardHandler)); !errors.Is(err, postgres.ErrUnsafe) {

@@ -17,7 +17,7 @@ import (
 	"durward.internal/services/platform/postgres"
 )
 
-// TestWithoutTheFence: what TestLead shows of a process that lost its lead is not so without the epoch: it commits.
+// TestWithoutTheFence: what TestPostgresLead shows of a process that lost its lead is not so without the epoch: it commits.
 func TestWithoutTheFence(t *testing.T) {
 	s := installed.Start(t)
 	settings := postgres.Settings{Engine: postgres.Postgres, Addresses: []string{s.Socket()}, Name: "durward_audit", User: "durward_audit", PasswordFile: s.PasswordFile}

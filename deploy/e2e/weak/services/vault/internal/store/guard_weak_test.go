@@ -10,7 +10,7 @@ import (
 	"durward.internal/services/platform/postgres"
 )
 
-// TestWithoutTheFence: what TestLead shows of a vault that lost its lead is not so without the epoch: it spends, after a halt that it
+// TestWithoutTheFence: what TestPostgresLead shows of a vault that lost its lead is not so without the epoch: it spends, after a halt that it
 // did not see, what a human approved before.
 func TestWithoutTheFence(t *testing.T) {
 	stale, leader := leaders(t, installed.Start(t))
