@@ -25,6 +25,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/coredump"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
@@ -159,7 +160,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	if g, is := p.Settings.(Guarded); is && common.Gateway == nil && !g.InDevelopment() {
 		logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what this process obeys")
 	}
-	if err := NoCoreDumps(); err != nil {
+	if err := coredump.Off(); err != nil {
 		logger.Warn("a crash may leave secrets in a file", "error", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -225,15 +226,6 @@ func load(p Program, flags *flag.FlagSet, path string, remote bool) error {
 		return fmt.Errorf("%s:\n%w", path, err)
 	}
 	return ownership.Own(slices.DeleteFunc([]string{common.StateDir, common.TrustDir}, func(path string) bool { return path == "" })...)
-}
-
-// NoCoreDumps keeps the memory of this process and its children, with the keys and tokens in it, from being written to disk when
-// one crashes. Installed, systemd does so before they start.
-func NoCoreDumps() error {
-	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
-		return fmt.Errorf("switch core dumps off: %w", err)
-	}
-	return nil
 }
 
 // OpenIdentity opens the trust folder and the certificate that a configuration names, and says in the log, until ctx ends,

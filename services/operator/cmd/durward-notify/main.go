@@ -19,6 +19,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/notify"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/coredump"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/rpc"
@@ -29,7 +30,7 @@ import (
 var version = release.Version()
 
 func main() {
-	_ = process.NoCoreDumps() // to lower a limit is never refused
+	_ = coredump.Off() // to lower a limit is never refused
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

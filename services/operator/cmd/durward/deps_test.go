@@ -26,6 +26,7 @@ var forbidden = map[string]string{
 	"durward.internal/services/executor":      "another trust zone",
 	"durward.internal/services/audit":         "another trust zone",
 	"durward.internal/services/platform/sink": "it is no sink",
+	"github.com/prometheus":                   "nothing asks it for metrics",
 }
 
 func TestDependencies(t *testing.T) {

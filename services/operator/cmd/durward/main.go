@@ -12,7 +12,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/root"
-	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/coredump"
 	"durward.internal/services/platform/release"
 )
 
@@ -20,7 +20,7 @@ import (
 var version = release.Version()
 
 func main() {
-	_ = process.NoCoreDumps() // to lower a limit is never refused
+	_ = coredump.Off() // to lower a limit is never refused
 	collectLate()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := root.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})

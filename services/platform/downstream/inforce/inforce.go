@@ -26,7 +26,6 @@ import (
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/filewatch"
-	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -53,7 +52,9 @@ type Config struct {
 	// OnChange is called with what is in force, at first and whenever the files were read; nil: nobody is told.
 	OnChange func([]downstream.Pinned)
 	// Log records what changes; nil: it is not recorded.
-	Log    process.Log
+	Log interface {
+		Spool(ctx context.Context, record *auditv1.Record) error
+	}
 	Logger *slog.Logger
 }
 
