@@ -110,11 +110,24 @@ func Marshal(v any) ([]byte, error) {
 
 // AppendString appends the RFC 8785 form of a string, or returns an error if it is not UTF-8.
 func AppendString(b []byte, s string) ([]byte, error) {
+	if plain(s) {
+		return append(append(append(b, '"'), s...), '"'), nil
+	}
 	b, err := jsontext.AppendQuote(b, s)
 	if err != nil {
 		return b, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	return b, nil
+}
+
+// plain reports whether a string is ASCII without anything that JSON might escape, as nearly all that is recorded is.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // Unmarshal decodes canonical JSON into v, strictly: raw must be its own RFC 8785 form and hold no key that v does not
@@ -145,7 +158,10 @@ func Digest(b []byte) [sha256.Size]byte { return sha256.Sum256(b) }
 const digestPrefix = "sha256:"
 
 // FormatDigest writes a digest as people and statements see it: "sha256:" and lower-case hex.
-func FormatDigest(d []byte) string { return digestPrefix + hex.EncodeToString(d) }
+func FormatDigest(d []byte) string { return string(AppendDigest(nil, d)) }
+
+// AppendDigest appends what FormatDigest writes.
+func AppendDigest(b, d []byte) []byte { return hex.AppendEncode(append(b, digestPrefix...), d) }
 
 // DigestText is the digest of b as FormatDigest writes it.
 func DigestText(b []byte) string {

@@ -73,6 +73,21 @@ func (o *object) plain(set bool, name, value string) {
 	}
 }
 
+// number writes a 64-bit number, which is a string.
+func (o *object) number(name string, value uint64) {
+	o.name(name)
+	o.b = append(strconv.AppendUint(append(o.b, '"'), value, 10), '"')
+}
+
+// enum writes the name of a value, or its number as a string.
+func (o *object) enum(name string, names map[int32]string, value int32) {
+	text, known := names[value]
+	if !known {
+		text = strconv.Itoa(int(value))
+	}
+	o.always(name, text)
+}
+
 func (o *object) end() ([]byte, error) {
 	if !o.begun {
 		o.b = append(o.b, '{')
@@ -99,13 +114,18 @@ func appendBody(b []byte, body *auditv1.Body) ([]byte, error) {
 	if details := body.GetDetails(); len(details) > 0 {
 		o.name("details")
 		inner := object{b: o.b, err: o.err}
-		for _, key := range slices.SortedFunc(maps.Keys(details), byUTF16) {
+		keys := slices.AppendSeq(make([]string, 0, 8), maps.Keys(details))
+		slices.SortFunc(keys, byUTF16)
+		for _, key := range keys {
 			inner.key(key)
 			inner.quote(details[key])
 		}
 		o.b, o.err = inner.end()
 	}
-	o.plain(body.GetDurationMs() != 0, "duration_ms", strconv.FormatUint(uint64(body.GetDurationMs()), 10))
+	if milliseconds := body.GetDurationMs(); milliseconds != 0 {
+		o.name("duration_ms")
+		o.b = strconv.AppendUint(o.b, uint64(milliseconds), 10)
+	}
 	o.text("parent_request_id", body.GetParentRequestId())
 	o.plain(body.GetPersistent(), "persistent", "true")
 	o.text("principal", body.GetPrincipal())

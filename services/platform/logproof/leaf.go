@@ -50,8 +50,8 @@ const SaltSize = 32
 const (
 	leafVersion = "1"
 	bodyDomain  = "durward.body.v1\x00"
-	// textSize is about what a leaf takes, and a body.
-	textSize = 512
+	// textSize is about what a leaf takes with its commitment and its hash, and a body.
+	textSize = 640
 )
 
 // Reasons why an entry does not stand.
@@ -64,35 +64,39 @@ var (
 
 // Leaf builds the leaf's bytes from the entry's index, writer, logged_at, body_commitment and its record's header. It reads
 // neither the body nor the entry's own leaf.
-func Leaf(entry *auditv1.Entry) ([]byte, error) {
+func Leaf(entry *auditv1.Entry) ([]byte, error) { return appendLeaf(make([]byte, 0, textSize), entry) }
+
+// appendLeaf is Leaf behind what b holds.
+func appendLeaf(b []byte, entry *auditv1.Entry) ([]byte, error) {
 	r := entry.GetRecord()
 	if entry.GetWriter() == "" || r.GetSequence() == 0 || r.GetKind() == auditv1.Kind_KIND_UNSPECIFIED ||
 		len(entry.GetBodyCommitment()) != sha256.Size {
 		return nil, ErrIncomplete
 	}
-	o := object{b: make([]byte, 0, textSize)}
-	o.always("body_commitment", canonical.FormatDigest(entry.GetBodyCommitment()))
-	o.always("index", strconv.FormatUint(entry.GetIndex(), 10))
-	o.always("kind", r.GetKind().String())
+	o := object{b: b}
+	o.name("body_commitment")
+	o.b = append(canonical.AppendDigest(append(o.b, '"'), entry.GetBodyCommitment()), '"')
+	o.number("index", entry.GetIndex())
+	o.enum("kind", auditv1.Kind_name, int32(r.GetKind()))
 	o.time("logged_at", entry.GetLoggedAt())
 	o.text("operation_id", r.GetOperationId())
 	o.text("request_id", r.GetRequestId())
-	o.always("sequence", strconv.FormatUint(r.GetSequence(), 10))
+	o.number("sequence", r.GetSequence())
 	if r.GetStatus() != auditv1.Status_STATUS_UNSPECIFIED {
-		o.always("status", r.GetStatus().String())
+		o.enum("status", auditv1.Status_name, int32(r.GetStatus()))
 	}
 	if r.GetTier() != optionsv1.Tier_TIER_UNSPECIFIED {
-		o.always("tier", r.GetTier().String())
+		o.enum("tier", optionsv1.Tier_name, int32(r.GetTier()))
 	}
 	o.time("time", r.GetTime())
 	o.text("tool", r.GetTool())
 	o.plain(true, "version", leafVersion)
 	o.always("writer", entry.GetWriter())
-	b, err := o.end()
+	out, err := o.end()
 	if err != nil {
 		return nil, fmt.Errorf("leaf: %w", err)
 	}
-	return b, nil
+	return out, nil
 }
 
 // time writes a time with nine fractional digits. Only for the layout's first part has the library a way that does not read it anew.
@@ -114,34 +118,69 @@ func LeafHash(leaf []byte) [32]byte { return tlog.RecordHash(leaf) }
 
 // BodyCommitment hides body behind salt, which must be SaltSize random bytes; nil counts as an empty body.
 func BodyCommitment(salt []byte, body *auditv1.Body) ([32]byte, error) {
+	text, err := appendCommitted(make([]byte, 0, textSize), body)
+	if err != nil {
+		return [32]byte{}, err
+	}
+	return commit(text, salt)
+}
+
+// appendCommitted appends what a body's commitment is the digest of, with room for the salt.
+func appendCommitted(b []byte, body *auditv1.Body) ([]byte, error) {
+	at := len(b)
+	b = append(append(b, bodyDomain...), make([]byte, SaltSize)...)
+	b, err := appendBody(b, body)
+	if err == nil && len(b)-at > len(bodyDomain)+SaltSize+canonical.MaxBytes {
+		err = canonical.ErrTooLarge
+	}
+	if err != nil {
+		return nil, fmt.Errorf("body: %w", err)
+	}
+	return b, nil
+}
+
+// commit puts the salt into what appendCommitted wrote, and returns its digest.
+func commit(text, salt []byte) ([32]byte, error) {
 	if len(salt) != SaltSize {
 		return [32]byte{}, fmt.Errorf("%w: the salt is not %d bytes", ErrIncomplete, SaltSize)
 	}
-	text := make([]byte, 0, textSize)
-	text = append(append(text, bodyDomain...), salt...)
-	text, err := appendBody(text, body)
-	if err != nil {
-		return [32]byte{}, fmt.Errorf("body: %w", err)
-	}
-	if len(text) > len(bodyDomain)+SaltSize+canonical.MaxBytes {
-		return [32]byte{}, fmt.Errorf("body: %w", canonical.ErrTooLarge)
-	}
+	copy(text[len(bodyDomain):], salt)
 	return sha256.Sum256(text), nil
 }
 
 // Seal fills the entry's body_commitment, leaf and leaf_hash from its other fields.
 func Seal(entry *auditv1.Entry) error {
-	commitment, err := BodyCommitment(entry.GetSalt(), entry.GetRecord().GetBody())
+	b, hash, err := seal(make([]byte, 0, textSize), entry, nil)
+	if err == nil {
+		entry.LeafHash = append(b, hash[:]...)[len(b):]
+	}
+	return err
+}
+
+// seal fills the entry's body_commitment and leaf, both of which it writes behind what b holds, and returns the leaf's hash. text is what
+// appendCommitted wrote of the entry's body, if somebody called it.
+func seal(b []byte, entry *auditv1.Entry, text []byte) (_ []byte, hash [32]byte, err error) {
+	if text == nil {
+		if text, err = appendCommitted(b, entry.GetRecord().GetBody()); err != nil {
+			return b, hash, err
+		}
+		// The commitment takes its place.
+		b, text = text[:len(b)], text[len(b):]
+	}
+	commitment, err := commit(text, entry.GetSalt())
 	if err != nil {
-		return err
+		return b, hash, err
 	}
-	entry.BodyCommitment = commitment[:]
-	if entry.Leaf, err = Leaf(entry); err != nil {
-		return err
+	at := len(b)
+	b = append(b, commitment[:]...)
+	entry.BodyCommitment = b[at:len(b):len(b)]
+	at = len(b)
+	leaf, err := appendLeaf(b, entry)
+	if err != nil {
+		return b, hash, err
 	}
-	hash := LeafHash(entry.Leaf)
-	entry.LeafHash = hash[:]
-	return nil
+	entry.Leaf = leaf[at:len(leaf):len(leaf)]
+	return leaf, LeafHash(entry.Leaf), nil
 }
 
 // BodyMissing reports whether an entry comes without its body, of which the log holds the commitment alone. A record that never

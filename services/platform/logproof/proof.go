@@ -147,33 +147,6 @@ func Check(entry *auditv1.Entry) Checked {
 	return c
 }
 
-// CheckBare is Check of an entry that came without what can be computed of it: its leaf and, unless its body is missing, its commitment.
-// Both are put into it; its leaf's hash has to be there.
-func CheckBare(entry *auditv1.Entry) Checked {
-	c := Checked{entry: entry}
-	if entry == nil || len(entry.GetLeaf()) > 0 {
-		return Check(entry)
-	}
-	if !BodyMissing(entry) {
-		commitment, err := BodyCommitment(entry.GetSalt(), entry.GetRecord().GetBody())
-		if err != nil {
-			c.fault = err
-			return c
-		}
-		entry.BodyCommitment = commitment[:]
-	} else if entry.GetRecord().GetBody() != nil {
-		c.fault = fmt.Errorf("%w: a body without its salt", ErrEntry)
-		return c
-	}
-	if entry.Leaf, c.fault = Leaf(entry); c.fault != nil {
-		return c
-	}
-	if c.leaf = LeafHash(entry.Leaf); !bytes.Equal(c.leaf[:], entry.GetLeafHash()) {
-		c.fault = fmt.Errorf("%w: the hash is not of what it says", ErrEntry)
-	}
-	return c
-}
-
 // Add checks the next entry: its parts belong together, its index is the next one, its writer's sequence has no gap.
 func (r *Replay) Add(entry *auditv1.Entry) error { return r.AddChecked(Check(entry)) }
 

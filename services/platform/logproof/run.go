@@ -64,15 +64,15 @@ func RunLeaves(writer string, records []*auditv1.Record, run *auditv1.Run) ([]tl
 		return nil, fmt.Errorf("%w: %d bytes of salt for %d records", ErrInclusion, len(run.GetSalts()), len(records))
 	}
 	out := make([]tlog.Hash, len(records))
+	var b []byte
+	entry := &auditv1.Entry{Writer: writer, LoggedAt: run.GetLoggedAt()}
 	for i, record := range records {
-		entry := &auditv1.Entry{
-			Index: run.GetFirstIndex() + uint64(i), Writer: writer, Record: record, LoggedAt: run.GetLoggedAt(),
-			Salt: run.GetSalts()[i*SaltSize : (i+1)*SaltSize],
-		}
-		if err := Seal(entry); err != nil {
+		entry.Index, entry.Record = run.GetFirstIndex()+uint64(i), record
+		entry.Salt = run.GetSalts()[i*SaltSize : (i+1)*SaltSize]
+		var err error
+		if b, out[i], err = seal(b[:0], entry, nil); err != nil {
 			return nil, err
 		}
-		out[i] = tlog.Hash(entry.LeafHash)
 	}
 	return out, nil
 }

@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
 )
 
 const (
@@ -181,7 +182,11 @@ func (s historyService) ExportLog(req *auditv1.ExportLogRequest, stream grpc.Ser
 		close(pages)
 	}()
 	for entries := range pages {
-		if err = stream.Send(&auditv1.ExportLogResponse{Entries: entries}); err != nil {
+		response := &auditv1.ExportLogResponse{Entries: entries}
+		if req.GetBodiesApart() {
+			logproof.Apart(response)
+		}
+		if err = stream.Send(response); err != nil {
 			cancel() // no more pages come
 		}
 	}

@@ -588,6 +588,12 @@ func (h *house) exported(t *testing.T, req *auditv1.ExportLogRequest) (head logp
 				t.Fatal(err)
 			}
 		}
+		if len(m.GetBodies()) > 0 != req.GetBodiesApart() && len(m.GetEntries()) > 0 {
+			t.Errorf("%d bodies beside %d entries", len(m.GetBodies()), len(m.GetEntries()))
+		}
+		if req.GetBodiesApart() {
+			logproof.CheckPage(m) // puts them back
+		}
 		entries = append(entries, m.GetEntries()...)
 	}
 	return head, entries
@@ -602,13 +608,19 @@ func TestExportAndStatus(t *testing.T) {
 	}
 	replay := &logproof.Replay{}
 	signed, bare := h.exported(t, &auditv1.ExportLogRequest{Bare: true})
-	for i, e := range bare {
+	for _, e := range bare {
 		if len(e.GetLeaf())+len(e.GetBodyCommitment()) > 0 {
 			t.Errorf("a bare entry has a leaf, or a commitment beside its body: %v", e)
 		}
-		if err := replay.AddChecked(logproof.CheckBare(e)); err != nil || !proto.Equal(e, whole[i]) {
-			t.Errorf("bare: %v, %v", err, e)
+	}
+	for i, c := range logproof.CheckPage(&auditv1.ExportLogResponse{Entries: bare}) {
+		if err := replay.AddChecked(c); err != nil || !proto.Equal(c.Entry(), whole[i]) {
+			t.Errorf("bare: %v, %v", err, c.Entry())
 		}
+	}
+	_, apart := h.exported(t, &auditv1.ExportLogRequest{Bare: true, BodiesApart: true})
+	if diff := cmp.Diff(whole, apart, protocmp.Transform()); diff != "" {
+		t.Errorf("with bodies apart: %s", diff)
 	}
 	if err := replay.Finish(signed); err != nil {
 		t.Error(err)

@@ -43,13 +43,17 @@ func inBlocks(e *auditv1.Entry) bool { return e.GetRecord().GetKind() == auditv1
 type cell struct {
 	index, sequence                  uint64
 	writer, request, operation, tool string
-	kind, tier, status, channel      uint64
+	kind, tier, status               uint64
 	written, logged                  int64
-	session, principal               string
-	duration                         uint64
-	rest                             string // the body without the fields above, serialised
-	pruned                           uint64 // one more than pruned_by; 0: unset
-	salt, commitment, leaf           []byte // a body that is missing has a commitment, any other a salt
+	said
+	pruned                 uint64 // one more than pruned_by; 0: unset
+	salt, commitment, leaf []byte // a body that is missing has a commitment, any other a salt
+}
+
+// said is a cell's body.
+type said struct {
+	session, principal, rest string // rest is the body without the other fields, serialised
+	channel, duration        uint64
 }
 
 // Fields of a body that cells have by themselves, as auditv1.Body numbers them.
@@ -62,9 +66,9 @@ func newCell(e *auditv1.Entry) (cell, error) {
 	b := r.GetBody()
 	c := cell{
 		index: e.GetIndex(), sequence: r.GetSequence(), writer: e.GetWriter(), request: r.GetRequestId(), operation: r.GetOperationId(), tool: r.GetTool(),
-		kind: uint64(uint32(r.GetKind())), tier: uint64(uint32(r.GetTier())), status: uint64(uint32(r.GetStatus())), channel: uint64(uint32(b.GetChannel())),
-		written: r.GetTime().AsTime().UnixNano(), logged: e.GetLoggedAt().AsTime().UnixNano(),
-		session: b.GetSession(), principal: b.GetPrincipal(), duration: uint64(b.GetDurationMs()), leaf: e.GetLeafHash(),
+		kind: uint64(uint32(r.GetKind())), tier: uint64(uint32(r.GetTier())), status: uint64(uint32(r.GetStatus())),
+		written: r.GetTime().AsTime().UnixNano(), logged: e.GetLoggedAt().AsTime().UnixNano(), leaf: e.GetLeafHash(),
+		said: said{session: b.GetSession(), principal: b.GetPrincipal(), channel: uint64(uint32(b.GetChannel())), duration: uint64(b.GetDurationMs())},
 	}
 	if e.PrunedBy != nil {
 		c.pruned = e.GetPrunedBy() + 1
@@ -109,7 +113,7 @@ func (c *cell) size() int { return 128 + len(c.rest) + len(c.operation) + len(c.
 
 // body is the entry's; nil for one that is missing, or says nothing.
 func (c *cell) body() (*auditv1.Body, error) {
-	if c.rest == "" && c.session == "" && c.principal == "" && c.channel == 0 && c.duration == 0 {
+	if c.said == (said{}) {
 		return nil, nil
 	}
 	b := &auditv1.Body{}
@@ -122,36 +126,58 @@ func (c *cell) body() (*auditv1.Body, error) {
 
 // header is the entry as far as its header goes.
 func (c *cell) header() *auditv1.Entry {
-	e := &auditv1.Entry{Index: c.index, Writer: c.writer, LoggedAt: timestamppb.New(moment(c.logged)), Record: &auditv1.Record{
-		Sequence: c.sequence, Kind: auditv1.Kind(int32(uint32(c.kind))), Time: timestamppb.New(moment(c.written)), RequestId: c.request, OperationId: c.operation,
-		Tool: c.tool, Tier: optionsv1.Tier(int32(uint32(c.tier))), Status: auditv1.Status(int32(uint32(c.status))),
-	}}
+	one := &struct { // one piece of memory
+		entry           auditv1.Entry
+		record          auditv1.Record
+		written, logged timestamppb.Timestamp
+	}{}
+	e, r := &one.entry, &one.record
+	e.Index, e.Writer, e.LoggedAt, e.Record = c.index, c.writer, &one.logged, r
+	r.Sequence, r.Kind, r.Time, r.RequestId, r.OperationId = c.sequence, auditv1.Kind(int32(uint32(c.kind))), &one.written, c.request, c.operation
+	r.Tool, r.Tier, r.Status = c.tool, optionsv1.Tier(int32(uint32(c.tier))), auditv1.Status(int32(uint32(c.status)))
+	set(&one.written, c.written)
+	set(&one.logged, c.logged)
 	if c.pruned != 0 {
 		e.PrunedBy = proto.Uint64(c.pruned - 1)
 	}
 	return e
 }
 
+// set makes ts a stored time.
+func set(ts *timestamppb.Timestamp, nanoseconds int64) {
+	at := moment(nanoseconds)
+	ts.Seconds, ts.Nanos = at.Unix(), int32(at.Nanosecond())
+}
+
 // entry is the entry with everything.
 func (c *cell) entry() (*auditv1.Entry, error) {
-	e, err := c.stored()
+	e, err := c.stored(nil)
 	if err != nil {
 		return nil, err
 	}
 	return e, whole(e)
 }
 
-// stored is the entry with what is stored of it.
-func (c *cell) stored() (*auditv1.Entry, error) {
+// stored is the entry with what is stored of it. Its body is the one among bodies that says the same, and is added to them, unless they are
+// nil.
+func (c *cell) stored(bodies map[said]*auditv1.Body) (*auditv1.Entry, error) {
 	e := c.header()
 	e.BodyCommitment, e.LeafHash = c.commitment, c.leaf
-	if c.salt != nil {
+	if c.salt == nil {
+		return e, nil
+	}
+	e.Salt = c.salt
+	body, known := bodies[c.said]
+	if !known {
 		var err error
-		if e.Record.Body, err = c.body(); err != nil {
+		if body, err = c.body(); err != nil {
 			return nil, err
 		}
-		e.Salt = c.salt
+		if bodies != nil {
+			bodies[c.said] = body
+		}
 	}
+	e.Record.Body = body
 	return e, nil
 }
 
@@ -166,19 +192,22 @@ func (c *cell) prune(by uint64) error {
 		return err
 	}
 	c.commitment, c.salt, c.pruned = commitment[:], nil, by+1
-	c.session, c.principal, c.channel, c.duration, c.rest = "", "", 0, 0, ""
+	c.said = said{}
 	return nil
 }
 
 // ownRequest are the ids that the project's own processes give to requests: 128 random bits. lower writes them.
-const ownRequest = "r-"
+const (
+	ownRequest                = "r-"
+	randomBytes, randomDigits = 16, 26
+)
 
 var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // random returns the bits of such an id.
 func random(request string) ([]byte, bool) {
 	digits, own := strings.CutPrefix(request, ownRequest)
-	if !own || len(digits) != 26 {
+	if !own || len(digits) != randomDigits {
 		return nil, false
 	}
 	bits, err := lower.DecodeString(digits)
@@ -356,10 +385,11 @@ func decodeWithin(block []byte, most uint64) ([]cell, error) {
 	if err != nil {
 		return nil, err
 	}
+	var ids []byte // of all requests with random ones, so that they are one string
 	for i := range cells {
 		c := &cells[i]
 		if places[i].random {
-			c.request = ownRequest + lower.EncodeToString(in.take(16))
+			ids = lower.AppendEncode(append(ids, ownRequest...), in.take(randomBytes))
 		}
 		if places[i].salted {
 			c.salt = in.take(logproof.SaltSize)
@@ -370,6 +400,12 @@ func decodeWithin(block []byte, most uint64) ([]cell, error) {
 	}
 	if in.bad {
 		return nil, errBlock
+	}
+	texts := string(ids)
+	for i := range cells {
+		if places[i].random {
+			cells[i].request, texts = texts[:len(ownRequest)+randomDigits], texts[len(ownRequest)+randomDigits:]
+		}
 	}
 	return cells, nil
 }

@@ -244,11 +244,12 @@ func (s *Store) cells(ctx context.Context, from, end uint64, f func(*cell) (bool
 	return nil
 }
 
-// readsFrom is Range among the entries of blocks.
+// readsFrom is Range among the entries of blocks. Entries that say the same share a body, which nobody may change.
 func (s *Store) readsFrom(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64, limit, maxBytes int) (out []*auditv1.Entry, err error) {
 	size := 0
+	bodies := map[said]*auditv1.Body{}
 	err = s.cells(ctx, from, end, func(c *cell) (bool, error) {
-		e, err := c.stored()
+		e, err := c.stored(bodies)
 		if err == nil {
 			err = finish(e)
 		}
@@ -256,7 +257,7 @@ func (s *Store) readsFrom(ctx context.Context, finish func(*auditv1.Entry) error
 			return false, err
 		}
 		out = append(out, e)
-		size += proto.Size(e)
+		size += c.size() + len(e.GetLeaf())
 		return len(out) < limit && size < maxBytes, nil
 	})
 	return out, err

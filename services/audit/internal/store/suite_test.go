@@ -225,8 +225,9 @@ func testRead(t *testing.T, db *store.Store) {
 		t.Fatalf("%d bare entries, %v", len(bare), err)
 	}
 	replay := &logproof.Replay{OnGap: func(*auditv1.Entry, uint64) {}}
-	for i, e := range bare {
-		if err := replay.AddChecked(logproof.CheckBare(e)); err != nil || !bytes.Equal(e.GetLeaf(), all[i].GetLeaf()) {
+	for i, c := range logproof.CheckPage(&auditv1.ExportLogResponse{Entries: bare}) {
+		e := c.Entry()
+		if err := replay.AddChecked(c); err != nil || !bytes.Equal(e.GetLeaf(), all[i].GetLeaf()) {
 			t.Errorf("bare entry %d: %v", i, err)
 		}
 	}

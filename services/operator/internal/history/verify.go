@@ -72,11 +72,14 @@ func found(list []Finding, entry *auditv1.Entry, problem string) []Finding {
 // Evidence returns the human's statement that an entry carries: nil for none, and for one in a record that has none to
 // carry, which is no evidence, whatever it says.
 func Evidence(e *auditv1.Entry) *callv1.HumanStatement {
-	writer, err := identity.Parse(e.GetWriter())
-	if err != nil || !logproof.CarriesStatement(writer.Role(), e.GetRecord().GetKind()) {
+	statement := e.GetRecord().GetBody().GetStatement()
+	if statement == nil {
 		return nil
 	}
-	return e.GetRecord().GetBody().GetStatement()
+	if writer, err := identity.Parse(e.GetWriter()); err != nil || !logproof.CarriesStatement(writer.Role(), e.GetRecord().GetKind()) {
+		return nil
+	}
+	return statement
 }
 
 // Verifier proves a whole log: every leaf rebuilt, every body against its commitment, the tree against the signed
@@ -232,7 +235,7 @@ const ahead = 4
 func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) error, entry func(logproof.Checked) error) error {
 	first := true
 	return inOrder(func() (*auditv1.ExportLogResponse, error) { return stream.Recv() }, func(part *auditv1.ExportLogResponse) []logproof.Checked {
-		return check(part.GetEntries())
+		return logproof.CheckPage(part)
 	}, func(part *auditv1.ExportLogResponse, checked []logproof.Checked) error {
 		if first {
 			first = false
@@ -247,14 +250,6 @@ func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) er
 		}
 		return nil
 	})
-}
-
-func check(entries []*auditv1.Entry) []logproof.Checked {
-	checked := make([]logproof.Checked, len(entries))
-	for i, e := range entries {
-		checked[i] = logproof.CheckBare(e)
-	}
-	return checked
 }
 
 // inOrder reads parts until io.EOF, has work done on several at once, and gives each with what came of it to use, in the order in which

@@ -1608,7 +1608,9 @@ type ExportLogRequest struct {
 	FromIndex uint64                 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
 	KnownSize uint64                 `protobuf:"varint,2,opt,name=known_size,json=knownSize,proto3" json:"known_size,omitempty"`
 	// The entries come without what whoever verifies them computes: leaf and, unless the body is missing, body_commitment.
-	Bare          bool `protobuf:"varint,3,opt,name=bare,proto3" json:"bare,omitempty"`
+	Bare bool `protobuf:"varint,3,opt,name=bare,proto3" json:"bare,omitempty"`
+	// Bodies stand beside the entries, each once in a message.
+	BodiesApart   bool `protobuf:"varint,4,opt,name=bodies_apart,json=bodiesApart,proto3" json:"bodies_apart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1664,12 +1666,23 @@ func (x *ExportLogRequest) GetBare() bool {
 	return false
 }
 
+func (x *ExportLogRequest) GetBodiesApart() bool {
+	if x != nil {
+		return x.BodiesApart
+	}
+	return false
+}
+
 type ExportLogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First the checkpoint that the export ends at, with its consistency proof, then the entries.
-	Checkpoint    []byte   `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	Consistency   [][]byte `protobuf:"bytes,2,rep,name=consistency,proto3" json:"consistency,omitempty"`
-	Entries       []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	Checkpoint  []byte   `protobuf:"bytes,1,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
+	Consistency [][]byte `protobuf:"bytes,2,rep,name=consistency,proto3" json:"consistency,omitempty"`
+	Entries     []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Bodies of these entries, which come without them.
+	Bodies []*Body `protobuf:"bytes,4,rep,name=bodies,proto3" json:"bodies,omitempty"`
+	// Where there are bodies, for each entry one more than the place of its own among them; 0: the entry holds its body itself, or has none.
+	BodyOf        []uint32 `protobuf:"varint,5,rep,packed,name=body_of,json=bodyOf,proto3" json:"body_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1721,6 +1734,20 @@ func (x *ExportLogResponse) GetConsistency() [][]byte {
 func (x *ExportLogResponse) GetEntries() []*Entry {
 	if x != nil {
 		return x.Entries
+	}
+	return nil
+}
+
+func (x *ExportLogResponse) GetBodies() []*Body {
+	if x != nil {
+		return x.Bodies
+	}
+	return nil
+}
+
+func (x *ExportLogResponse) GetBodyOf() []uint32 {
+	if x != nil {
+		return x.BodyOf
 	}
 	return nil
 }
@@ -3262,19 +3289,22 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\tno_follow\x18\x02 \x01(\bR\bnoFollow\x12>\n" +
 	"\x06filter\x18\x03 \x01(\v2&.durward.audit.v1.SearchRecordsRequestR\x06filter\"D\n" +
 	"\x13TailRecordsResponse\x12-\n" +
-	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"d\n" +
+	"\x05entry\x18\x01 \x01(\v2\x17.durward.audit.v1.EntryR\x05entry\"\x87\x01\n" +
 	"\x10ExportLogRequest\x12\x1d\n" +
 	"\n" +
 	"from_index\x18\x01 \x01(\x04R\tfromIndex\x12\x1d\n" +
 	"\n" +
 	"known_size\x18\x02 \x01(\x04R\tknownSize\x12\x12\n" +
-	"\x04bare\x18\x03 \x01(\bR\x04bare\"\x88\x01\n" +
+	"\x04bare\x18\x03 \x01(\bR\x04bare\x12!\n" +
+	"\fbodies_apart\x18\x04 \x01(\bR\vbodiesApart\"\xd1\x01\n" +
 	"\x11ExportLogResponse\x12\x1e\n" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\fR\n" +
 	"checkpoint\x12 \n" +
 	"\vconsistency\x18\x02 \x03(\fR\vconsistency\x121\n" +
-	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\"\x12\n" +
+	"\aentries\x18\x03 \x03(\v2\x17.durward.audit.v1.EntryR\aentries\x12.\n" +
+	"\x06bodies\x18\x04 \x03(\v2\x16.durward.audit.v1.BodyR\x06bodies\x12\x17\n" +
+	"\abody_of\x18\x05 \x03(\rR\x06bodyOf\"\x12\n" +
 	"\x10GetStatusRequest\"\xcc\x03\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x1e\n" +
@@ -3570,68 +3600,69 @@ var file_durward_audit_v1_audit_proto_depIdxs = []int32{
 	13, // 27: durward.audit.v1.TailRecordsRequest.filter:type_name -> durward.audit.v1.SearchRecordsRequest
 	4,  // 28: durward.audit.v1.TailRecordsResponse.entry:type_name -> durward.audit.v1.Entry
 	4,  // 29: durward.audit.v1.ExportLogResponse.entries:type_name -> durward.audit.v1.Entry
-	47, // 30: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	26, // 31: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
-	47, // 32: durward.audit.v1.CountRecordsRequest.since:type_name -> google.protobuf.Timestamp
-	47, // 33: durward.audit.v1.CountRecordsResponse.first:type_name -> google.protobuf.Timestamp
-	45, // 34: durward.audit.v1.CountRecordsResponse.kinds:type_name -> durward.audit.v1.CountRecordsResponse.KindsEntry
-	25, // 35: durward.audit.v1.CountRecordsResponse.tools:type_name -> durward.audit.v1.CallCount
-	25, // 36: durward.audit.v1.CountRecordsResponse.clients:type_name -> durward.audit.v1.CallCount
-	52, // 37: durward.audit.v1.CountRecordsResponse.approval_p50:type_name -> google.protobuf.Duration
-	52, // 38: durward.audit.v1.CountRecordsResponse.approval_p95:type_name -> google.protobuf.Duration
-	47, // 39: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
-	47, // 40: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
-	47, // 41: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
-	46, // 42: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
-	47, // 43: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
-	47, // 44: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
-	50, // 45: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
-	39, // 46: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
-	40, // 47: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
-	47, // 48: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
-	50, // 49: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
-	47, // 50: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
-	50, // 51: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
-	43, // 52: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
-	47, // 53: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
-	2,  // 54: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
-	5,  // 55: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
-	9,  // 56: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
-	11, // 57: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
-	13, // 58: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
-	15, // 59: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
-	17, // 60: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
-	19, // 61: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
-	21, // 62: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
-	23, // 63: durward.audit.v1.HistoryService.CountRecords:input_type -> durward.audit.v1.CountRecordsRequest
-	33, // 64: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
-	35, // 65: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
-	37, // 66: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
-	27, // 67: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
-	29, // 68: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
-	31, // 69: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
-	41, // 70: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
-	6,  // 71: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
-	10, // 72: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
-	12, // 73: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
-	14, // 74: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
-	16, // 75: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
-	18, // 76: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
-	20, // 77: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
-	22, // 78: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
-	24, // 79: durward.audit.v1.HistoryService.CountRecords:output_type -> durward.audit.v1.CountRecordsResponse
-	34, // 80: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
-	36, // 81: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
-	38, // 82: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
-	28, // 83: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
-	30, // 84: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
-	32, // 85: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
-	42, // 86: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
-	71, // [71:87] is the sub-list for method output_type
-	55, // [55:71] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	3,  // 30: durward.audit.v1.ExportLogResponse.bodies:type_name -> durward.audit.v1.Body
+	47, // 31: durward.audit.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	26, // 32: durward.audit.v1.GetStatusResponse.forwarding:type_name -> durward.audit.v1.ForwardStatus
+	47, // 33: durward.audit.v1.CountRecordsRequest.since:type_name -> google.protobuf.Timestamp
+	47, // 34: durward.audit.v1.CountRecordsResponse.first:type_name -> google.protobuf.Timestamp
+	45, // 35: durward.audit.v1.CountRecordsResponse.kinds:type_name -> durward.audit.v1.CountRecordsResponse.KindsEntry
+	25, // 36: durward.audit.v1.CountRecordsResponse.tools:type_name -> durward.audit.v1.CallCount
+	25, // 37: durward.audit.v1.CountRecordsResponse.clients:type_name -> durward.audit.v1.CallCount
+	52, // 38: durward.audit.v1.CountRecordsResponse.approval_p50:type_name -> google.protobuf.Duration
+	52, // 39: durward.audit.v1.CountRecordsResponse.approval_p95:type_name -> google.protobuf.Duration
+	47, // 40: durward.audit.v1.ForwardStatus.waits_since:type_name -> google.protobuf.Timestamp
+	47, // 41: durward.audit.v1.ForwardStatus.heard_at:type_name -> google.protobuf.Timestamp
+	47, // 42: durward.audit.v1.SurveyPruneRequest.before:type_name -> google.protobuf.Timestamp
+	46, // 43: durward.audit.v1.SurveyPruneResponse.kinds:type_name -> durward.audit.v1.SurveyPruneResponse.KindsEntry
+	47, // 44: durward.audit.v1.SurveyPruneResponse.oldest:type_name -> google.protobuf.Timestamp
+	47, // 45: durward.audit.v1.SurveyPruneResponse.newest:type_name -> google.protobuf.Timestamp
+	50, // 46: durward.audit.v1.DecideRetentionRequest.statement:type_name -> durward.call.v1.HumanStatement
+	39, // 47: durward.audit.v1.ListRetentionResponse.holds:type_name -> durward.audit.v1.Hold
+	40, // 48: durward.audit.v1.ListRetentionResponse.prunings:type_name -> durward.audit.v1.Pruning
+	47, // 49: durward.audit.v1.Hold.since:type_name -> google.protobuf.Timestamp
+	50, // 50: durward.audit.v1.Hold.statement:type_name -> durward.call.v1.HumanStatement
+	47, // 51: durward.audit.v1.Pruning.since:type_name -> google.protobuf.Timestamp
+	50, // 52: durward.audit.v1.Pruning.statement:type_name -> durward.call.v1.HumanStatement
+	43, // 53: durward.audit.v1.ReadRecordsResponse.records:type_name -> durward.audit.v1.ForwardedRecord
+	47, // 54: durward.audit.v1.ForwardedRecord.logged_at:type_name -> google.protobuf.Timestamp
+	2,  // 55: durward.audit.v1.ForwardedRecord.record:type_name -> durward.audit.v1.Record
+	5,  // 56: durward.audit.v1.LogService.Append:input_type -> durward.audit.v1.AppendRequest
+	9,  // 57: durward.audit.v1.LogService.GetHead:input_type -> durward.audit.v1.GetHeadRequest
+	11, // 58: durward.audit.v1.LogService.GetLast:input_type -> durward.audit.v1.GetLastRequest
+	13, // 59: durward.audit.v1.HistoryService.SearchRecords:input_type -> durward.audit.v1.SearchRecordsRequest
+	15, // 60: durward.audit.v1.HistoryService.GetRecord:input_type -> durward.audit.v1.GetRecordRequest
+	17, // 61: durward.audit.v1.HistoryService.TailRecords:input_type -> durward.audit.v1.TailRecordsRequest
+	19, // 62: durward.audit.v1.HistoryService.ExportLog:input_type -> durward.audit.v1.ExportLogRequest
+	21, // 63: durward.audit.v1.HistoryService.GetStatus:input_type -> durward.audit.v1.GetStatusRequest
+	23, // 64: durward.audit.v1.HistoryService.CountRecords:input_type -> durward.audit.v1.CountRecordsRequest
+	33, // 65: durward.audit.v1.RetentionService.SurveyPrune:input_type -> durward.audit.v1.SurveyPruneRequest
+	35, // 66: durward.audit.v1.RetentionService.DecideRetention:input_type -> durward.audit.v1.DecideRetentionRequest
+	37, // 67: durward.audit.v1.RetentionService.ListRetention:input_type -> durward.audit.v1.ListRetentionRequest
+	27, // 68: durward.audit.v1.WitnessService.GetCheckpoint:input_type -> durward.audit.v1.GetCheckpointRequest
+	29, // 69: durward.audit.v1.WitnessService.GetConsistency:input_type -> durward.audit.v1.GetConsistencyRequest
+	31, // 70: durward.audit.v1.WitnessService.AddCosignatures:input_type -> durward.audit.v1.AddCosignaturesRequest
+	41, // 71: durward.audit.v1.ForwardService.ReadRecords:input_type -> durward.audit.v1.ReadRecordsRequest
+	6,  // 72: durward.audit.v1.LogService.Append:output_type -> durward.audit.v1.AppendResponse
+	10, // 73: durward.audit.v1.LogService.GetHead:output_type -> durward.audit.v1.GetHeadResponse
+	12, // 74: durward.audit.v1.LogService.GetLast:output_type -> durward.audit.v1.GetLastResponse
+	14, // 75: durward.audit.v1.HistoryService.SearchRecords:output_type -> durward.audit.v1.SearchRecordsResponse
+	16, // 76: durward.audit.v1.HistoryService.GetRecord:output_type -> durward.audit.v1.GetRecordResponse
+	18, // 77: durward.audit.v1.HistoryService.TailRecords:output_type -> durward.audit.v1.TailRecordsResponse
+	20, // 78: durward.audit.v1.HistoryService.ExportLog:output_type -> durward.audit.v1.ExportLogResponse
+	22, // 79: durward.audit.v1.HistoryService.GetStatus:output_type -> durward.audit.v1.GetStatusResponse
+	24, // 80: durward.audit.v1.HistoryService.CountRecords:output_type -> durward.audit.v1.CountRecordsResponse
+	34, // 81: durward.audit.v1.RetentionService.SurveyPrune:output_type -> durward.audit.v1.SurveyPruneResponse
+	36, // 82: durward.audit.v1.RetentionService.DecideRetention:output_type -> durward.audit.v1.DecideRetentionResponse
+	38, // 83: durward.audit.v1.RetentionService.ListRetention:output_type -> durward.audit.v1.ListRetentionResponse
+	28, // 84: durward.audit.v1.WitnessService.GetCheckpoint:output_type -> durward.audit.v1.GetCheckpointResponse
+	30, // 85: durward.audit.v1.WitnessService.GetConsistency:output_type -> durward.audit.v1.GetConsistencyResponse
+	32, // 86: durward.audit.v1.WitnessService.AddCosignatures:output_type -> durward.audit.v1.AddCosignaturesResponse
+	42, // 87: durward.audit.v1.ForwardService.ReadRecords:output_type -> durward.audit.v1.ReadRecordsResponse
+	72, // [72:88] is the sub-list for method output_type
+	56, // [56:72] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_durward_audit_v1_audit_proto_init() }

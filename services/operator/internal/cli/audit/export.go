@@ -69,7 +69,7 @@ witnesses cosign the log, the folder ends at the newest checkpoint that a quorum
 }
 
 func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, format string) (err error) {
-	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size, Bare: true})
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size, Bare: true, BodiesApart: true})
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, d
 		return proofProblem(err)
 	}
 	had := tiles.Had()
-	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{FromIndex: tiles.From(), KnownSize: l.Held().Size, Bare: true})
+	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{FromIndex: tiles.From(), KnownSize: l.Held().Size, Bare: true, BodiesApart: true})
 	if err != nil {
 		return err
 	}
