@@ -334,27 +334,27 @@ func (r *Recorder) tidySoon() {
 	}
 }
 
-// flush is the goroutine that writes the store.
+// flush is the goroutine that writes the store, when something is due that was not done meanwhile: what reached audit before its time was
+// over need not be written at all.
 func (r *Recorder) flush() {
 	defer r.running.Done()
-	for {
-		pause, any := r.due()
-		var timer <-chan time.Time
-		if any {
-			timer = time.After(max(pause, 0))
-		}
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-r.dirty:
+	for r.ctx.Err() == nil {
+		pause, needed := r.due()
+		if !needed || pause > 0 {
+			var timer <-chan time.Time
+			if needed {
+				timer = time.After(pause)
+			}
+			select {
+			case <-r.ctx.Done():
+			case <-r.dirty:
+			case <-timer:
+			}
 			continue
-		case <-timer:
 		}
 		if err := r.commit(r.ctx); err != nil && r.ctx.Err() == nil {
 			r.cfg.Logger.Error("the audit spool cannot be written", "cause", err.Error())
-			if !clock.Sleep(r.ctx, maxBackoff) {
-				return
-			}
+			clock.Sleep(r.ctx, maxBackoff)
 		}
 	}
 }

@@ -325,6 +325,29 @@ func TestSpool(t *testing.T) {
 }
 
 // TestRecordCarriesTheSpool: a synchronous record takes along what was spooled before it, in order.
+// What audit has within 100 ms is not written here too, however many records follow each other: only the checkpoint is, each second.
+func TestSpoolWritesWhatAuditLacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, kept := newAudit(t), newStore()
+		a.Delay = 20 * time.Millisecond
+		r := start(t, a, kept)
+		const seconds = 3
+		for i := range seconds * 100 {
+			if err := r.Spool(t.Context(), record(fmt.Sprint(i))); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := kept.committed(); n > seconds+1 {
+			t.Errorf("%d commits in %d s while audit answers", n, seconds)
+		}
+		stop(t, r)
+		if n := a.Size(); n != seconds*100 {
+			t.Errorf("%d records in the log", n)
+		}
+	})
+}
+
 func TestRecordCarriesTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
