@@ -18,17 +18,19 @@ step formatting
 unformatted=$(git ls-files '*.go' | grep -v '^proto/gen/' | xargs gofmt -l)
 [ -z "$unformatted" ] || { echo "not gofmt-ed: $unformatted" >&2; exit 1; }
 
-# A module is a trust boundary: each must stand on its own go.mod, without the workspace. Its packages are compiled; programs are
-# linked by the tests that start them.
+# A module is a trust boundary: each must stand on its own go.mod, without the workspace. Where it selects the versions by itself that
+# all select together, what compiles in the workspace compiles alone.
+mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
+versions() { CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go list -deps -f '{{with .Module}}{{if not .Replace}}{{.Path}} {{.Version}}{{end}}{{end}}' "$@" | sort -u; }
+together=$(versions "${packages[@]}")
 for module in $(scripts/modules.sh); do
   step "$module alone"
-  (cd "$module" && GOWORK=off GOFLAGS="-mod=readonly -trimpath" CGO_ENABLED=0 go list -export ./... >/dev/null && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff >/dev/null) ||
+  (cd "$module" && export GOWORK=off && alone=$(versions ./...) && ! comm -23 <(echo "$alone") <(echo "$together") | grep . && GOFLAGS=-mod=mod go mod tidy -diff >/dev/null) ||
     { echo "$module does not stand alone: cd $module && GOWORK=off go mod tidy" >&2; exit 1; }
 done
 
 # All modules at once, so that what they share is looked at once; tags add files and take none away here, so that one look
 # with all of them sees everything.
-mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
 tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
 step golangci-lint
 CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --build-tags "$tags" "${packages[@]}"
