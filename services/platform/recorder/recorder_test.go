@@ -324,8 +324,7 @@ func TestSpool(t *testing.T) {
 	})
 }
 
-// TestRecordCarriesTheSpool: a synchronous record takes along what was spooled before it, in order.
-// What audit has within 100 ms is not written here too, however many records follow each other: only the checkpoint is, each second.
+// TestSpoolWritesWhatAuditLacks: what audit has within 100 ms is not written here too, however many records follow each other: only the checkpoint is, each second.
 func TestSpoolWritesWhatAuditLacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, kept := newAudit(t), newStore()
@@ -348,6 +347,7 @@ func TestSpoolWritesWhatAuditLacks(t *testing.T) {
 	})
 }
 
+// TestRecordCarriesTheSpool: a synchronous record takes along what was spooled before it, in order.
 func TestRecordCarriesTheSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
