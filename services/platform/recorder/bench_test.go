@@ -57,6 +57,25 @@ func BenchmarkSpool(b *testing.B) {
 	stop(b, r)
 }
 
+// BenchmarkTake takes records of reads in: copied, redacted, held to the contract, measured.
+func BenchmarkTake(b *testing.B) {
+	a := platformtest.NewAuditLog(b, origin, writer)
+	r := startWith(b, a, a, newStore())
+	read := &auditv1.Record{
+		Kind: auditv1.Kind_KIND_READ, Time: timestamppb.Now(), RequestId: "r-" + strings.Repeat("a", 26), Tool: "list_modes", Tier: optionsv1.Tier_TIER_READ, Status: auditv1.Status_STATUS_OK,
+		Body: &auditv1.Body{
+			Principal: "claude", Session: "s-" + strings.Repeat("b", 26), Channel: callv1.Channel_CHANNEL_API, Source: "native", Arguments: "{}",
+			DurationMs: 2, Details: map[string]string{"caller": "spiffe://durward.local/gateway/main"},
+		},
+	}
+	for b.Loop() {
+		if _, err := r.newItem(b.Context(), read); err != nil {
+			b.Fatal(err)
+		}
+	}
+	stop(b, r)
+}
+
 // timed is a log that knows how long it worked, and answers over the wire's encoding.
 type timed struct {
 	*platformtest.AuditLog

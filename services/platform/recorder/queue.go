@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,12 +19,8 @@ import (
 )
 
 func (r *Recorder) newItem(ctx context.Context, record *auditv1.Record) (*item, error) {
-	own := proto.CloneOf(record)
-	if own == nil {
-		own = &auditv1.Record{} // refused below
-	}
-	own, _ = r.redactor.Record(own)
-	own.Sequence = 1 // any valid one: the real one is given when it is sent
+	own, _ := r.redactor.Record(copied(record)) // without a kind it is refused below
+	own.Sequence = 1                            // any valid one: the real one is given when it is sent
 	if own.Time == nil {
 		own.Time = timestamppb.Now()
 	}
@@ -33,6 +30,28 @@ func (r *Recorder) newItem(ctx context.Context, record *auditv1.Record) (*item, 
 	}
 	own.Sequence = 0
 	return &item{record: own, size: proto.Size(own), queued: time.Now(), span: trace.SpanFromContext(ctx)}, nil
+}
+
+// copied is a record of our own that says the same: proto.CloneOf, at a fraction of its cost. TestCopied holds the two together.
+func copied(record *auditv1.Record) *auditv1.Record {
+	own := numbered(record, record.GetSequence())
+	if at := record.GetTime(); at != nil {
+		own.Time = &timestamppb.Timestamp{Seconds: at.GetSeconds(), Nanos: at.GetNanos()}
+	}
+	b := record.GetBody()
+	if b == nil {
+		return own
+	}
+	own.Body = &auditv1.Body{
+		Principal: b.GetPrincipal(), Session: b.GetSession(), Channel: b.GetChannel(), Source: b.GetSource(), Arguments: b.GetArguments(),
+		Summary: b.GetSummary(), Confirmed: b.GetConfirmed(), DurationMs: b.GetDurationMs(), Dangerous: b.GetDangerous(),
+		ParentRequestId: b.GetParentRequestId(), Action: b.GetAction(), Reason: b.GetReason(), Persistent: b.GetPersistent(),
+		DecisionSource: b.GetDecisionSource(), ResultDigest: slices.Clone(b.GetResultDigest()), Details: maps.Clone(b.GetDetails()),
+	}
+	if statement := b.GetStatement(); statement != nil {
+		own.Body.Statement = proto.CloneOf(statement)
+	}
+	return own
 }
 
 // enqueue adds the item; with a check it is a spooled one.

@@ -54,20 +54,20 @@ var (
 
 // Record returns a record without credentials, and the names of the fields that were redacted: the record itself where there was none.
 func (r *Redactor) Record(record *auditv1.Record) (*auditv1.Record, []string) {
-	var fields []string
+	var names []string
 	out := record
 	visit(record, func(f field) bool {
 		if r.clean.has(f) {
 			return true
 		}
-		if len(fields) == 0 {
+		if len(names) == 0 {
 			out = proto.CloneOf(record)
 		}
-		fields = append(fields, f.name)
+		names = append(names, f.name)
 		f.set(out, f.redacted(r))
 		return true
 	})
-	return out, fields
+	return out, names
 }
 
 // Field returns a record with one field, as Find names it, replaced by the mark Refused; the record itself where it has no such field,
@@ -132,46 +132,70 @@ type field struct {
 	set  func(*auditv1.Record, string)
 }
 
+// fields are the texts that every record may have.
+var fields = []struct {
+	name string
+	max  int
+	at   func(*auditv1.Record) string
+	set  func(*auditv1.Record, string)
+}{
+	{"request_id", 64, (*auditv1.Record).GetRequestId, func(r *auditv1.Record, s string) { r.RequestId = s }},
+	{"operation_id", 64, (*auditv1.Record).GetOperationId, func(r *auditv1.Record, s string) { r.OperationId = s }},
+	{"tool", 128, (*auditv1.Record).GetTool, func(r *auditv1.Record, s string) { r.Tool = s }},
+	{"body.principal", 128, bodyText((*auditv1.Body).GetPrincipal), func(r *auditv1.Record, s string) { r.Body.Principal = s }},
+	{"body.session", 64, bodyText((*auditv1.Body).GetSession), func(r *auditv1.Record, s string) { r.Body.Session = s }},
+	{"body.source", 64, bodyText((*auditv1.Body).GetSource), func(r *auditv1.Record, s string) { r.Body.Source = s }},
+	{arguments, 65536, bodyText((*auditv1.Body).GetArguments), func(r *auditv1.Record, s string) { r.Body.Arguments = s }},
+	{"body.summary", 500, bodyText((*auditv1.Body).GetSummary), func(r *auditv1.Record, s string) { r.Body.Summary = s }},
+	{"body.parent_request_id", 64, bodyText((*auditv1.Body).GetParentRequestId), func(r *auditv1.Record, s string) { r.Body.ParentRequestId = s }},
+	{"body.action", 128, bodyText((*auditv1.Body).GetAction), func(r *auditv1.Record, s string) { r.Body.Action = s }},
+	{"body.reason", 500, bodyText((*auditv1.Body).GetReason), func(r *auditv1.Record, s string) { r.Body.Reason = s }},
+	{"body.decision_source", 256, bodyText((*auditv1.Body).GetDecisionSource), func(r *auditv1.Record, s string) { r.Body.DecisionSource = s }},
+}
+
+func bodyText(at func(*auditv1.Body) string) func(*auditv1.Record) string {
+	return func(r *auditv1.Record) string { return at(r.GetBody()) }
+}
+
 // visit calls f with each text of a record until it returns false.
 func visit(record *auditv1.Record, f func(field) bool) {
-	b := record.GetBody()
-	tool := record.GetTool()
-	if b.GetSource() != contract.SourceNative {
-		tool = ""
-	}
-	for _, one := range []field{
-		{name: "request_id", text: record.GetRequestId(), max: 64, set: func(r *auditv1.Record, s string) { r.RequestId = s }},
-		{name: "operation_id", text: record.GetOperationId(), max: 64, set: func(r *auditv1.Record, s string) { r.OperationId = s }},
-		{name: "tool", text: record.GetTool(), max: 128, set: func(r *auditv1.Record, s string) { r.Tool = s }},
-		{name: "body.principal", text: b.GetPrincipal(), max: 128, set: func(r *auditv1.Record, s string) { r.Body.Principal = s }},
-		{name: "body.session", text: b.GetSession(), max: 64, set: func(r *auditv1.Record, s string) { r.Body.Session = s }},
-		{name: "body.source", text: b.GetSource(), max: 64, set: func(r *auditv1.Record, s string) { r.Body.Source = s }},
-		{name: arguments, text: b.GetArguments(), max: 65536, tool: tool, set: func(r *auditv1.Record, s string) { r.Body.Arguments = s }},
-		{name: "body.summary", text: b.GetSummary(), max: 500, set: func(r *auditv1.Record, s string) { r.Body.Summary = s }},
-		{name: "body.parent_request_id", text: b.GetParentRequestId(), max: 64, set: func(r *auditv1.Record, s string) { r.Body.ParentRequestId = s }},
-		{name: "body.action", text: b.GetAction(), max: 128, set: func(r *auditv1.Record, s string) { r.Body.Action = s }},
-		{name: "body.reason", text: b.GetReason(), max: 500, set: func(r *auditv1.Record, s string) { r.Body.Reason = s }},
-		{name: "body.decision_source", text: b.GetDecisionSource(), max: 256, set: func(r *auditv1.Record, s string) { r.Body.DecisionSource = s }},
-	} {
-		if one.text != "" && !f(one) {
+	for _, one := range fields {
+		text := one.at(record)
+		if text == "" {
+			continue
+		}
+		at := field{name: one.name, text: text, max: one.max, set: one.set}
+		if one.name == arguments && record.GetBody().GetSource() == contract.SourceNative {
+			at.tool = record.GetTool()
+		}
+		if !f(at) {
 			return
 		}
 	}
-	details := b.GetDetails()
-	for _, key := range slices.Sorted(maps.Keys(details)) {
-		if len(spans(key)) > 0 && !f(field{name: "body.details", text: key, max: 64, set: func(r *auditv1.Record, s string) {
-			value := r.Body.Details[key]
-			delete(r.Body.Details, key)
-			r.Body.Details[s] = value
-			key = s
-		}}) {
-			return
+	details := record.GetBody().GetDetails()
+	keys := slices.AppendSeq(make([]string, 0, 8), maps.Keys(details))
+	slices.Sort(keys)
+	for _, key := range keys {
+		value := details[key]
+		if len(spans(key)) > 0 {
+			now := key
+			if !f(field{name: "body.details", text: key, max: 64, set: func(r *auditv1.Record, s string) {
+				delete(r.Body.Details, now)
+				now = s
+				r.Body.Details[now] = value
+			}}) {
+				return
+			}
+			key = now
 		}
-		set := func(r *auditv1.Record, s string) { r.Body.Details[key] = s }
-		if !f(field{name: "body.details." + key, text: details[key], max: 1024, key: key, set: set}) {
+		if !f(detail(key, value)) {
 			return
 		}
 	}
+}
+
+func detail(key, value string) field {
+	return field{name: "body.details." + key, text: value, max: 1024, key: key, set: func(r *auditv1.Record, s string) { r.Body.Details[key] = s }}
 }
 
 // clean reports whether the field holds no credential.

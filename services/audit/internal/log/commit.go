@@ -338,11 +338,13 @@ func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*audi
 		}
 	}
 	before := len(s.entries)
+	salts := make([]byte, logproof.SaltSize*len(r.records))
+	_, _ = rand.Read(salts) // never fails (crypto/rand)
 	for i, record := range r.records {
 		if entries[i] != nil {
 			continue
 		}
-		e, err := l.place(s, r.writer, record)
+		e, err := l.place(s, r.writer, record, salts[i*logproof.SaltSize:][:logproof.SaltSize:logproof.SaltSize])
 		if err != nil {
 			s.undo(before)
 			return nil, err
@@ -374,13 +376,12 @@ func same(entry *auditv1.Entry, record *auditv1.Record) bool {
 }
 
 // place makes an entry of a record and adds it to the staged tree.
-func (l *Log) place(s *stage, writer string, record *auditv1.Record) (*auditv1.Entry, error) {
+func (l *Log) place(s *stage, writer string, record *auditv1.Record, salt []byte) (*auditv1.Entry, error) {
 	index := s.from + uint64(len(s.entries))
 	if index >= math.MaxInt64 {
 		return nil, unavailable(errors.New("the log is full"))
 	}
-	e := &auditv1.Entry{Index: index, Writer: writer, Record: record, LoggedAt: timestamppb.New(s.at), Salt: make([]byte, logproof.SaltSize)}
-	_, _ = rand.Read(e.Salt) // never fails (crypto/rand)
+	e := &auditv1.Entry{Index: index, Writer: writer, Record: record, LoggedAt: timestamppb.New(s.at), Salt: salt}
 	if err := logproof.Seal(e); err != nil {
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
 	}

@@ -4,12 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"compress/flate"
-	"encoding/base32"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -196,24 +194,6 @@ func (c *cell) prune(by uint64) error {
 	return nil
 }
 
-// ownRequest are the ids that the project's own processes give to requests: 128 random bits. lower writes them.
-const (
-	ownRequest                = "r-"
-	randomBytes, randomDigits = 16, 26
-)
-
-var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
-
-// random returns the bits of such an id.
-func random(request string) ([]byte, bool) {
-	digits, own := strings.CutPrefix(request, ownRequest)
-	if !own || len(digits) != randomDigits {
-		return nil, false
-	}
-	bits, err := lower.DecodeString(digits)
-	return bits, err == nil && lower.EncodeToString(bits) == digits
-}
-
 // table numbers the different texts of a block.
 type table struct {
 	at   map[string]uint64
@@ -292,7 +272,7 @@ func encode(cells []cell, least int) ([]byte, error) {
 	for i := range cells {
 		c := &cells[i]
 		if bits, own := random(c.request); own {
-			beside = append(beside, bits...)
+			beside = append(beside, bits[:]...)
 		}
 		beside = append(append(append(beside, c.salt...), c.commitment...), c.leaf...)
 	}
