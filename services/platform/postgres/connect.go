@@ -203,8 +203,7 @@ func flushes(ctx context.Context, conn *pgconn.PgConn) error {
 // Transient reports whether what failed may succeed later: the server cannot be reached, is starting, stopping, full or taken over. What
 // a human has to put right is not.
 func Transient(err error) bool {
-	var said *pgconn.PgError
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		// Connections, resources, locks, and what the server's operator does.
 		return slices.Contains([]string{"08", "53", "55", "57"}, said.Code[:min(2, len(said.Code))])
 	}

@@ -316,8 +316,7 @@ func (r *run) reason(err error) error {
 	if errors.As(err, &away) { // before what the SDK makes of it
 		return away
 	}
-	var answered *jsonrpc.Error
-	if errors.As(err, &answered) {
+	if answered, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, maxMessage))
 	}
 	return errors.New("its answer is not one that MCP knows") // the SDK's own words are about Go types

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -46,10 +47,7 @@ func FitLines(fit *executorv1.SimulateModeResponse) []string {
 	if fit.GetFits() {
 		return append(lines, gpuWords(fit.GetGpus())...)
 	}
-	var ways []string
-	for _, alternative := range fit.GetAlternatives() {
-		ways = append(ways, ChangeWords(alternative))
-	}
+	ways := output.Each(fit.GetAlternatives(), ChangeWords)
 	if len(ways) == 0 {
 		return append(lines, "approved now, it would fail; nothing that may be stopped or put to sleep makes room")
 	}

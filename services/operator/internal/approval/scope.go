@@ -11,6 +11,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -306,10 +307,7 @@ func Words(st *statement.Statement, now time.Time) []string {
 			"  " + ends,
 		}
 	}
-	var tools []string
-	for _, t := range st.Tools {
-		tools = append(tools, clean.Visible(t.Name))
-	}
+	tools := output.Each(st.Tools, func(t statement.Tool) string { return clean.Visible(t.Name) })
 	lines := []string{"Without asking you again, " + who + " may call " + strings.Join(tools, ", ")}
 	for _, pin := range st.Pinned {
 		lines = append(lines, "  with "+clean.Visible(strings.TrimPrefix(pin.Pointer, "/"))+" exactly "+clean.Visible(string(pin.Value)))

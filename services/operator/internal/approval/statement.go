@@ -19,6 +19,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/grant"
@@ -296,11 +297,7 @@ func FindSession(name string, sessions []*vaultv1.OpenSession) (*vaultv1.OpenSes
 	case 1:
 		return found[0], nil
 	}
-	var candidates []string
-	for _, s := range found {
-		candidates = append(candidates, s.GetSession())
-	}
-	return nil, &AmbiguousError{Number: name, Candidates: candidates}
+	return nil, &AmbiguousError{Number: name, Candidates: output.Each(found, (*vaultv1.OpenSession).GetSession)}
 }
 
 // Phrase is what a person types to turn dangerous mode on: it names the client and the session, so that it cannot be typed for

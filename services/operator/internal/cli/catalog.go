@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"durward.internal/services/operator/internal/install"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -137,10 +138,7 @@ type problemJSON struct {
 func (a *App) BadCatalog(path string, err error) error {
 	problems := catalog.AsProblems(err)
 	if a.Machine() {
-		list := []problemJSON{}
-		for _, p := range problems {
-			list = append(list, problemJSON{p.File, p.Line, p.Column, p.What})
-		}
+		list := output.Each(problems, func(p catalog.Problem) problemJSON { return problemJSON{p.File, p.Line, p.Column, p.What} })
 		if len(problems) == 0 {
 			list = append(list, problemJSON{File: path, What: clean.Block(err.Error(), 2000)})
 		}

@@ -52,11 +52,7 @@ func (v *Steps) sorted() []*step {
 
 // Lines lays the steps out for a terminal.
 func (v *Steps) Lines(out *output.Printer, now time.Time) []string {
-	var lines []string
-	for _, s := range v.sorted() {
-		lines = append(lines, s.Line(out, now))
-	}
-	return lines
+	return output.Each(v.sorted(), func(s *step) string { return s.Line(out, now) })
 }
 
 // Line is one step: where it stands, what is done to which service, and how long it takes.

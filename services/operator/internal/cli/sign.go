@@ -159,11 +159,7 @@ func (a *App) AskAndSign(ctx context.Context, s *Session, question string, how A
 	} else if err := a.confirmBrief(ctx, question, width, height, documents); err != nil {
 		return nil, err
 	}
-	var statements []*statement.Statement
-	for _, document := range documents {
-		statements = append(statements, document.Statement)
-	}
-	return a.Sign(ctx, s, statements...)
+	return a.Sign(ctx, s, output.Each(documents, func(d approval.Document) *statement.Statement { return d.Statement })...)
 }
 
 // confirmBrief asks below a brief. Where that does not hold all terms, a yes counts only once everything was shown.

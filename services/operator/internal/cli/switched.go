@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -56,10 +57,9 @@ func switchProblem(m *executorv1.SwitchModeResponse) error {
 
 // printSwitched prints what a switch did.
 func (a *App) printSwitched(m *executorv1.SwitchModeResponse) {
-	var steps []string
-	for _, step := range m.GetDone() {
-		steps = append(steps, ActionWord(step.GetAction())+" "+clean.Line(step.GetServiceId(), 64))
-	}
+	steps := output.Each(m.GetDone(), func(step *executorv1.PlanStep) string {
+		return ActionWord(step.GetAction()) + " " + clean.Line(step.GetServiceId(), 64)
+	})
 	if len(steps) > 0 {
 		a.Out.Printf("  %s\n", strings.Join(steps, ", "))
 	}

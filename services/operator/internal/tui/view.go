@@ -14,6 +14,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/bars"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -457,11 +458,7 @@ func (m *Model) pastLine(op *vaultv1.Operation) string {
 }
 
 func help() []approval.Line {
-	var lines []approval.Line
-	for text := range strings.SplitSeq(helpText, "\n") {
-		lines = append(lines, approval.Line{Text: text})
-	}
-	return lines
+	return output.Each(strings.Split(helpText, "\n"), func(text string) approval.Line { return approval.Line{Text: text} })
 }
 
 const helpText = `a      approve this one call: shows it on one screen, v shows it whole, y signs

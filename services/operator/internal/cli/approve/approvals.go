@@ -224,10 +224,7 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			approved = append(approved, approval.Card{Number: number, Operation: op})
 		}
 	}
-	list := []operationJSON{}
-	for _, c := range waiting {
-		list = append(list, cardJSON(c))
-	}
+	list := output.Each(waiting, cardJSON)
 	changed := changedServers(ctx, s)
 	shown := map[string]any{"operations": list}
 	if len(changed) > 0 {

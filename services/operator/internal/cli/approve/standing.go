@@ -15,6 +15,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
@@ -122,10 +123,7 @@ func (a *app) printStanding(one *vaultv1.Standing) *statement.Statement {
 		a.Out.Printf("%s\n", line)
 	}
 	if st.Kind == statement.KindScope {
-		var names []string
-		for _, t := range st.Tools {
-			names = append(names, clean.Visible(t.Name))
-		}
+		names := output.Each(st.Tools, func(t statement.Tool) string { return clean.Visible(t.Name) })
 		a.Out.Printf("  tools: %s\n", strings.Join(names, ", "))
 	}
 	return st

@@ -215,11 +215,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 	if err != nil {
 		p.Note("The GPUs could not be read: %s. Which GPUs a service uses, and how much of them, is not known.", clean.Line(err.Error(), 200))
 	}
-	var host []catalog.GPU
-	for _, g := range imp.gpus {
-		host = append(host, catalog.GPU{Index: g.Index, UUID: g.UUID, Name: g.Name})
-	}
-	p.Host(host)
+	p.Host(output.Each(imp.gpus, func(g discover.GPU) catalog.GPU { return catalog.GPU{Index: g.Index, UUID: g.UUID, Name: g.Name} }))
 	if imp.path == "" {
 		p.Note("No catalogue was found on this host to stand beside (--catalogue names one).")
 	}

@@ -18,6 +18,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
@@ -391,10 +392,9 @@ func (a *app) change(ctx context.Context, s *cli.Session, question string, how c
 }
 
 func grantedTo(c *vaultv1.Credential) string {
-	var to []string
-	for _, g := range c.GetGrants() {
-		to = append(to, approval.Granted(g.GetServices(), g.GetOrigins(), g.GetPlace(), g.GetScheme(), g.GetAgents(), g.GetUnattended(), ends(g)))
-	}
+	to := output.Each(c.GetGrants(), func(g *vaultv1.CredentialGrant) string {
+		return approval.Granted(g.GetServices(), g.GetOrigins(), g.GetPlace(), g.GetScheme(), g.GetAgents(), g.GetUnattended(), ends(g))
+	})
 	if len(to) == 0 {
 		return "granted to no service"
 	}

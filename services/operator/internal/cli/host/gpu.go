@@ -156,9 +156,6 @@ func programLines(out *output.Printer, holders *executorv1.GpuHolders) []string 
 // legend says what a bar's characters mean.
 func legend(out *output.Printer) string {
 	paint := barPaint(out)
-	var parts []string
-	for _, k := range bars.Kinds() {
-		parts = append(parts, paint(k, string(k.Rune()))+out.Dim(" "+k.Word()))
-	}
+	parts := output.Each(bars.Kinds(), func(k bars.Kind) string { return paint(k, string(k.Rune())) + out.Dim(" "+k.Word()) })
 	return strings.Join(parts, "  ")
 }

@@ -423,11 +423,8 @@ func (a *app) completeServiceContext(cmd *cobra.Command, _ []string, typed strin
 	last := typed[strings.LastIndex(typed, ",")+1:]
 	if service, _, ok := strings.Cut(last, "="); ok {
 		before := strings.TrimSuffix(typed, last) + service + "="
-		var out []string
-		for _, tokens := range []string{"4096", "8192", "16384", "32768", "65536", "131072"} {
-			out = append(out, before+tokens)
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+		sizes := []string{"4096", "8192", "16384", "32768", "65536", "131072"}
+		return output.Each(sizes, func(tokens string) string { return before + tokens }), cobra.ShellCompDirectiveNoFileComp
 	}
 	ids, directive := a.completeServiceList(cmd, nil, typed)
 	for i, id := range ids {

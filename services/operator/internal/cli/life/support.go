@@ -139,8 +139,7 @@ func said(ctx context.Context, name string, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...) // #nosec G204 -- our own program, and the host's by name
 	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(out) > 0 {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok && len(out) > 0 {
 		err = nil
 	}
 	return string(out), err

@@ -218,10 +218,7 @@ func DangerChange(list *vaultv1.ListStandingResponse) Change {
 			return nil
 		}
 		p.Danger = line
-		sessions := []string{}
-		for _, one := range found {
-			sessions = append(sessions, clean.Line(one.GetSession(), 32))
-		}
+		sessions := output.Each(found, func(one *vaultv1.Standing) string { return clean.Line(one.GetSession(), 32) })
 		line = cmp.Or(line, "dangerous mode is over")
 		return []News{{line, DangerNews{"dangerous", sessions}}}
 	}

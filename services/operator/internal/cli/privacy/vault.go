@@ -46,11 +46,9 @@ a client waits for it to come back after a restart of the vault, an hour at most
 
 // counts is how many there are of which types, in order.
 func counts(types map[string]uint32) string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(types)) {
-		out = append(out, fmt.Sprintf("%s %d", clean.Visible(name), types[name]))
-	}
-	return strings.Join(out, ", ")
+	return strings.Join(output.Each(slices.Sorted(maps.Keys(types)), func(name string) string {
+		return fmt.Sprintf("%s %d", clean.Visible(name), types[name])
+	}), ", ")
 }
 
 func (a *app) policyCommand() *cobra.Command {

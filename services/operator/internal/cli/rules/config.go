@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -86,10 +87,9 @@ func (a *app) showConfig(ctx context.Context, cfg installdir.Config, clientID st
 			settings = append(settings, EffectiveSetting{Name: s.Name, Value: s.Value, Layer: s.Layer, File: s.File, Line: s.Line})
 		}
 	}
-	shown := make([]shownFile, 0, len(files))
-	for _, f := range files {
-		shown = append(shown, shownFile{Name: clean.Visible(f.Name), Layer: f.Layer, Digest: f.Digest, Problem: clean.Line(f.Problem, 500)})
-	}
+	shown := output.Each(files, func(f security.File) shownFile {
+		return shownFile{Name: clean.Visible(f.Name), Layer: f.Layer, Digest: f.Digest, Problem: clean.Line(f.Problem, 500)}
+	})
 	vault := a.policyInForce(ctx, clientID)
 	if vault != nil {
 		settings, shown = compareInForce(settings, shown, vault)

@@ -86,11 +86,9 @@ func rulesOfFiles(cfg installdir.Config) ([]shownRule, error) {
 	if state == nil {
 		return nil, cli.Usage("", "the rules cannot be read: %s", clean.Block(problemsOf(files), 4000))
 	}
-	out := []shownRule{}
-	for _, r := range state.Policies.Rules() {
-		out = append(out, shownRule{clean.Visible(r.ID), string(r.Layer), clean.Visible(r.File), uint32(r.Line), r.Forbids})
-	}
-	return out, nil
+	return output.Each(state.Policies.Rules(), func(r policy.Rule) shownRule {
+		return shownRule{clean.Visible(r.ID), string(r.Layer), clean.Visible(r.File), uint32(r.Line), r.Forbids}
+	}), nil
 }
 
 func problemsOf(files []security.File) string {

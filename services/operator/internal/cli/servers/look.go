@@ -115,10 +115,7 @@ func (a *app) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			rows := []shown{}
-			for _, e := range s.Entries {
-				rows = append(rows, summary(s, e))
-			}
+			rows := output.Each(s.Entries, func(e downstream.Entry) shown { return summary(s, e) })
 			return a.Show(map[string]any{"servers": rows}, func() {
 				if len(rows) == 0 {
 					a.Out.Printf("No server of other people is here. Add one: durward server add -h\n")
@@ -208,10 +205,7 @@ func (a *app) toolsCommand() *cobra.Command {
 				return err
 			}
 			p, _ := s.Pinned(args[0])
-			tools := []tool{}
-			for _, t := range p.Tools {
-				tools = append(tools, toolOf(args[0], t))
-			}
+			tools := output.Each(p.Tools, func(t downstream.Tool) tool { return toolOf(args[0], t) })
 			return a.Show(map[string]any{"server": args[0], "instructions": p.Instructions, "tools": tools}, func() {
 				if len(tools) == 0 {
 					a.Out.Printf("None was accepted: durward server accept %s\n", args[0])

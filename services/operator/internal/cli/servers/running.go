@@ -10,6 +10,7 @@ import (
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 )
 
@@ -61,11 +62,9 @@ until you look at the difference (durward server diff) and accept it.`,
 				shown = append(shown, r)
 			}
 			return a.Show(map[string]any{"servers": shown, "problems": append([]string{}, list.GetProblems()...)}, func() {
-				var rows [][]string
-				for _, r := range shown {
-					rows = append(rows, []string{clean.Visible(r.ID), r.State, clean.Visible(cmp.Or(r.For, "all")), r.StartedAt, fmt.Sprint(r.Calls), note(r)})
-				}
-				a.Out.Table([]string{"SERVER", "STATE", "FOR", "SINCE", "CALLS", "NOTE"}, rows)
+				a.Out.Table([]string{"SERVER", "STATE", "FOR", "SINCE", "CALLS", "NOTE"}, output.Each(shown, func(r running) []string {
+					return []string{clean.Visible(r.ID), r.State, clean.Visible(cmp.Or(r.For, "all")), r.StartedAt, fmt.Sprint(r.Calls), note(r)}
+				}))
 				for _, p := range list.GetProblems() {
 					a.Out.Printf("! %s\n", clean.Line(p, 500))
 				}
