@@ -27,12 +27,7 @@ type Config struct {
 }
 
 // Issuer signs. It is safe for concurrent use.
-type Issuer struct {
-	key  grant.Key
-	keys grant.Keys
-	now  func() time.Time
-	user func(client string) string
-}
+type Issuer struct{ cfg Config }
 
 // New refuses a key that the trust folder does not know: no sink would accept what it signs.
 func New(c Config) (*Issuer, error) {
@@ -46,13 +41,13 @@ func New(c Config) (*Issuer, error) {
 	if c.User == nil {
 		c.User = func(string) string { return "" }
 	}
-	return &Issuer{key: c.Key, keys: c.Keys, now: c.Now, user: c.User}, nil
+	return &Issuer{c}, nil
 }
 
 // Grant signs permission for one use of an operation, for 60 seconds from now: a live call asks. Every issue has an id of
 // its own and the same spend key. statements are what humans signed for it.
 func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.HumanStatement) (*callv1.SignedGrant, *callv1.Grant, error) {
-	now := i.now()
+	now := i.cfg.Now()
 	g := &callv1.Grant{
 		Version:         grant.Version,
 		Id:              grant.NewID(),
@@ -68,7 +63,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.Huma
 		PolicyDigest:    o.PolicyDigest,
 		RequestId:       o.RequestID,
 		Agent:           o.Agent,
-		User:            i.user(o.Principal),
+		User:            i.cfg.User(o.Principal),
 		Epoch:           o.Epoch,
 		Dangerous:       o.Dangerous,
 		IssuedAt:        timestamppb.New(now),
@@ -76,7 +71,7 @@ func (i *Issuer) Grant(o *store.Operation, use uint32, statements []*callv1.Huma
 		ExpiresAt:       timestamppb.New(now.Add(grant.MaxGrantLife)),
 		Statements:      statements,
 	}
-	signed, err := grant.Sign(i.key, g)
+	signed, err := grant.Sign(i.cfg.Key, g)
 	if err != nil {
 		return nil, nil, fmt.Errorf("sign grant: %w", err)
 	}
@@ -98,7 +93,7 @@ type Scope struct {
 
 // Permit signs permission for a session's reads at one sink, for 60 seconds.
 func (i *Issuer) Permit(s Scope) (*callv1.SignedPermit, time.Time, error) {
-	now := i.now()
+	now := i.cfg.Now()
 	until := now.Add(grant.MaxPermitLife)
 	permit := &callv1.Permit{
 		Version:   grant.Version,
@@ -116,7 +111,7 @@ func (i *Issuer) Permit(s Scope) (*callv1.SignedPermit, time.Time, error) {
 	if !s.DangerousUntil.IsZero() {
 		permit.DangerousUntil = timestamppb.New(s.DangerousUntil)
 	}
-	signed, err := grant.SignPermit(i.key, permit)
+	signed, err := grant.SignPermit(i.cfg.Key, permit)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sign permit: %w", err)
 	}
@@ -140,12 +135,12 @@ func (i *Issuer) OpenGrant(signed *callv1.SignedGrant) (*callv1.Grant, error) {
 
 // KnownGrant verifies a grant that this vault signed, with its present or a previous key, whatever its time.
 func (i *Issuer) KnownGrant(signed *callv1.SignedGrant) (*callv1.Grant, error) {
-	return grant.Verify(signed, i.keys, i.now())
+	return grant.Verify(signed, i.cfg.Keys, i.cfg.Now())
 }
 
 // OpenPermit verifies a permit that this vault signed, and judges its time.
 func (i *Issuer) OpenPermit(signed *callv1.SignedPermit) (*callv1.Permit, error) {
-	p, err := grant.VerifyPermit(signed, i.keys, i.now())
+	p, err := grant.VerifyPermit(signed, i.cfg.Keys, i.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -156,6 +151,6 @@ func (i *Issuer) OpenPermit(signed *callv1.SignedPermit) (*callv1.Permit, error)
 }
 
 func (i *Issuer) inForce(from, until *timestamppb.Timestamp) bool {
-	now := i.now()
+	now := i.cfg.Now()
 	return !now.Before(from.AsTime()) && now.Before(until.AsTime())
 }

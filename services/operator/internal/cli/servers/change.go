@@ -29,11 +29,7 @@ changed.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, err := a.state(cfg)
-			if err != nil {
-				return err
-			}
-			e, err := entry(s, args[0])
+			s, files, e, err := a.named(cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -90,11 +86,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, err := a.state(cfg)
-			if err != nil {
-				return err
-			}
-			e, err := entry(s, args[0])
+			s, files, e, err := a.named(cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -126,11 +118,7 @@ it, stay until you delete them.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, err := a.state(cfg)
-			if err != nil {
-				return err
-			}
-			e, err := entry(s, args[0])
+			s, files, e, err := a.named(cfg, args[0])
 			if err != nil {
 				return err
 			}

@@ -50,13 +50,16 @@ func (a *app) state(cfg installdir.Config) (servers.State, servers.Files, error)
 	return s, files, nil
 }
 
-// entry is the one that a person named.
-func entry(s servers.State, id string) (downstream.Entry, error) {
-	e, ok := s.Entry(id)
-	if !ok {
-		return e, cli.Usage("See: durward server list", "there is no server %s", clean.Visible(id))
+// named is the server that a person named, and what it stands in.
+func (a *app) named(cfg installdir.Config, id string) (s servers.State, files servers.Files, e downstream.Entry, err error) {
+	if s, files, err = a.state(cfg); err != nil {
+		return s, files, e, err
 	}
-	return e, nil
+	var known bool
+	if e, known = s.Entry(id); !known {
+		err = cli.Usage("See: durward server list", "there is no server %s", clean.Visible(id))
+	}
+	return s, files, e, err
 }
 
 // complete completes a server.

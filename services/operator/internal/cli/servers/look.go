@@ -144,11 +144,7 @@ func (a *app) showCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
-			s, _, err := a.state(cfg)
-			if err != nil {
-				return err
-			}
-			e, err := entry(s, args[0])
+			s, _, e, err := a.named(cfg, args[0])
 			if err != nil {
 				return err
 			}
@@ -197,11 +193,8 @@ func (a *app) toolsCommand() *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
-			s, _, err := a.state(cfg)
+			s, _, _, err := a.named(cfg, args[0])
 			if err != nil {
-				return err
-			}
-			if _, err := entry(s, args[0]); err != nil {
 				return err
 			}
 			p, _ := s.Pinned(args[0])
