@@ -162,16 +162,29 @@ func (h Home) Runs() bool {
 	return err == nil
 }
 
-// WriteFile replaces path atomically: a temporary file in the same folder is written, flushed to disk and renamed, and the
-// folder is flushed too. A reader sees the old content or the new.
+// WriteFile is ReplaceFile by a file of this process's user.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
+	if err := ReplaceFile(path, data, perm, os.Geteuid(), os.Getegid(), nil); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// ReplaceFile replaces path atomically: a temporary file in the same folder is given to its owner, written, flushed to disk and renamed, and
+// the folder is flushed too. A reader sees the old content or the new. may is asked last before the new file takes the place; nil: it may.
+func ReplaceFile(path string, data []byte, perm fs.FileMode, uid, gid int, may func() error) error {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
 	temporary := f.Name()
 	err = func() error {
+		if uid != os.Geteuid() || gid != os.Getegid() {
+			if err := f.Chown(uid, gid); err != nil {
+				return err
+			}
+		}
 		if err := f.Chmod(perm); err != nil {
 			return err
 		}
@@ -181,11 +194,14 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 		return f.Sync()
 	}()
 	err = errors.Join(err, f.Close())
+	if err == nil && may != nil {
+		err = may()
+	}
 	if err == nil {
 		err = os.Rename(temporary, path)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), ignoreMissing(os.Remove(temporary)))
+		return errors.Join(err, ignoreMissing(os.Remove(temporary)))
 	}
 	return SyncFolder(dir)
 }

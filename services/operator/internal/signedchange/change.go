@@ -182,36 +182,10 @@ func (p *Plan) Write() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 	}
-	f, err := os.CreateTemp(folder, "."+filepath.Base(p.Path)+".*")
-	if err != nil {
+	if err := installdir.ReplaceFile(p.Path, p.After, mode, uid, gid, p.unmoved); err != nil {
 		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
 	}
-	temporary := f.Name()
-	err = errors.Join(func() error {
-		if uid != os.Geteuid() || gid != os.Getegid() {
-			if err := f.Chown(uid, gid); err != nil {
-				return err
-			}
-		}
-		if err := f.Chmod(mode); err != nil {
-			return err
-		}
-		if _, err := f.Write(p.After); err != nil {
-			return err
-		}
-		return f.Sync()
-	}(), f.Close())
-	if err == nil {
-		err = p.unmoved()
-	}
-	if err == nil {
-		err = os.Rename(temporary, p.Path)
-	}
-	if err != nil {
-		_ = os.Remove(temporary) // the first error is the one to tell
-		return fmt.Errorf("%s: %w", p.Path, publicOf(err))
-	}
-	return installdir.SyncFolder(folder)
+	return nil
 }
 
 // unmoved reports whether the file is still what the difference was shown of.
