@@ -107,7 +107,18 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 			t.Errorf("%s: %v, and the vault was asked %d times", name, err, p.asked-asked)
 		}
 	}
-	if _, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_EGRESS, ""); !fault.Is(err, callv1.Code_CODE_DENIED) {
+	// So is a renewal, for which a proof of a call is none: the vault would record each as a refusal.
+	renewals := p.renewed + p.refused
+	for _, purpose := range []callv1.Proof_Purpose{callv1.Proof_PURPOSE_UNSPECIFIED, callv1.Proof_PURPOSE_CALL} {
+		by.Proof = &callv1.Proof{Purpose: purpose}
+		needed, ok = errors.AsType[ProofNeeded](renew())
+		if !ok || needed.Purpose != callv1.Proof_PURPOSE_RENEW || p.renewed+p.refused != renewals {
+			t.Errorf("a renewal with the proof %v: %v, and the vault was asked %d times", purpose, needed, p.renewed+p.refused-renewals)
+		}
+	}
+	by.Proof = &callv1.Proof{Purpose: callv1.Proof_PURPOSE_RENEW}
+	p.set(func() { p.known = true })
+	if _, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_EGRESS, ""); !fault.Is(err, callv1.Code_CODE_DENIED) || p.renewed+p.refused == renewals {
 		t.Errorf("a sink that the vault gave no permit for: %v", err)
 	}
 	if a := s.About(); a.Channel != callv1.Channel_CHANNEL_MESSAGING || a.Ceiling != optionsv1.Tier_TIER_READ || !a.KeyBound || !s.KeyBound() {

@@ -385,6 +385,9 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 	before := s.state.Load()
+	if before.keyBound && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
+		return proofRequired(callv1.Proof_PURPOSE_RENEW) // the vault would say so too, and record a refusal of nothing that anybody asked for
+	}
 	return r.withSession(ctx, s, by, func(handle string) error {
 		if now := s.state.Load(); now != before {
 			return nil // opened again, with fresh permits
