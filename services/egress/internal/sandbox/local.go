@@ -72,9 +72,9 @@ type Local struct {
 
 // NewLocal makes the folders. What is missing of the host, each Start says, so that a process which has it later needs no restart.
 func NewLocal(cfg Config) (*Local, error) {
-	mode := os.FileMode(0o700)
+	mode, readable := os.FileMode(0o700), os.FileMode(0o600)
 	if cfg.UID != 0 {
-		mode = 0o711 // the children's user goes through, to its own
+		mode, readable = 0o711, 0o644 // the children's user goes through, to its own
 	}
 	for _, folder := range []string{"", "servers", "programs", "run", "etc"} {
 		folder = filepath.Join(cfg.State, folder)
@@ -84,7 +84,7 @@ func NewLocal(cfg Config) (*Local, error) {
 	}
 	const users = "server:x:1000:1000:server:/data:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 	passwd := filepath.Join(cfg.State, "etc", "passwd")
-	if err := errors.Join(os.WriteFile(passwd, []byte(users), 0o600), os.Chmod(passwd, 0o644)); err != nil { //nolint:gosec // children read it
+	if err := errors.Join(os.WriteFile(passwd, []byte(users), 0o600), os.Chmod(passwd, readable)); err != nil {
 		return nil, fmt.Errorf("the launcher's folder: %w", err)
 	}
 	l := &Local{cfg: cfg, most: maxData, running: map[string]bool{}}

@@ -554,3 +554,29 @@ func TestBare(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
+
+// TestFolderIsItsUsersAlone: where servers run as the process's own user, nothing in its folder is anybody else's to read; where they
+// have a user of their own, it reads what it is given, and writes nothing.
+func TestFolderIsItsUsersAlone(t *testing.T) {
+	for uid, others := range map[uint32]os.FileMode{0: 0, nobody: 0o055} {
+		state := filepath.Join(tempDir(t), "state")
+		l, err := NewLocal(Config{State: state, UID: uid, GID: uid, Development: true, Relay: "/bin/true", Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.Close)
+		err = filepath.WalkDir(state, func(path string, d os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil && info.Mode().Perm()&0o077&^others != 0 {
+				t.Errorf("user %d: %s is %v", uid, path, info.Mode())
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
