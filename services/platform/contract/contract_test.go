@@ -255,6 +255,20 @@ func TestUnknownFieldIsHinted(t *testing.T) {
 	if f := fault.From(err); len(f.DidYouMean) != 1 || f.DidYouMean[0] != "service_id" {
 		t.Errorf("did you mean %v, want service_id", f.DidYouMean)
 	}
+	// A name that is near to none: of a few that are missing all are told, of many none.
+	for _, c := range []struct {
+		tool, arguments string
+		want            int
+	}{
+		{"service_info", `{"xyzzy":"demo-chat"}`, 1},
+		{"service_info", `{"xyzzy":"demo-chat","service_id":"demo-chat"}`, 0},
+		{"simulate_mode", `{"xyzzy":"demo-chat"}`, 0},
+	} {
+		_, err := lookup(t, c.tool).Decode([]byte(c.arguments))
+		if f := fault.From(err); len(f.DidYouMean) != c.want {
+			t.Errorf("%s %s: did you mean %v", c.tool, c.arguments, f.DidYouMean)
+		}
+	}
 }
 
 func TestCanonicalArguments(t *testing.T) {

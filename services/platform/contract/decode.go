@@ -90,8 +90,11 @@ func checkMessage(d protoreflect.MessageDescriptor, value any, path string) erro
 	for _, key := range slices.Sorted(maps.Keys(object)) { // so that of several mistakes it is always the same one that is told
 		item, fd := object[key], field(d, key)
 		if fd == nil {
-			return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, unknownSentence(path), fault.WithField(path),
-				fault.WithSuggestions(config.Suggest(key, fieldNames(d))...))
+			names := slices.DeleteFunc(fieldNames(d), func(name string) bool { _, given := object[name]; return given })
+			if near := config.Suggest(key, names); len(near) > 0 || len(names) > 5 {
+				names = near // of a few that are missing all are told: "id" is near to nothing, and service_id is meant
+			}
+			return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, unknownSentence(path), fault.WithField(path), fault.WithSuggestions(names...))
 		}
 		if err := checkField(fd, item, join(path, key)); err != nil {
 			return err
