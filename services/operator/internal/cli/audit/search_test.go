@@ -57,6 +57,12 @@ func TestSearchShowsPages(t *testing.T) {
 			t.Errorf("limit %d: %v\n%s", limit, err, out)
 		}
 	}
+	// A refusal has no summary: its reason stands in the column.
+	out.Reset()
+	found.Entries[0].Record.Body = &auditv1.Body{Reason: "the token is unknown"}
+	if err := a.showSearch(found, 50); err != nil || !strings.Contains(out.String(), "the token is unknown") {
+		t.Errorf("a refusal: %v\n%s", err, out)
+	}
 	if len(a.auditCommand().Commands()) < 5 {
 		t.Error("commands are missing")
 	}
