@@ -7,6 +7,7 @@ package root
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -153,16 +154,32 @@ func checkArguments(cmd *cobra.Command) {
 			}
 			return cli.Usage(next, "%s has no command %q", c.CommandPath(), clean.Visible(args[0]))
 		}
-		if err := inner(c, args); err != nil {
-			return cli.Usage("Usage: "+c.UseLine(), "%v", err)
-		}
-		return nil
+		return misfit(c, args, inner(c, args))
 	}
 	if cmd.HasSubCommands() && cmd.RunE == nil && cmd.Run == nil {
 		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	for _, sub := range cmd.Commands() {
 		checkArguments(sub)
+	}
+}
+
+// misfit says in our own words what cobra says of arguments that do not fit; a command's own check is passed on.
+func misfit(c *cobra.Command, args []string, err error) error {
+	if _, ours := errors.AsType[*cli.Problem](err); ours || err == nil {
+		return err
+	}
+	next := "Usage: " + c.UseLine()
+	takes := strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(c.UseLine(), c.CommandPath()), "[flags]"))
+	switch {
+	case takes == "":
+		return cli.Usage(next, "%s takes no argument, and %q is one", c.CommandPath(), clean.Visible(args[0]))
+	case len(args) == 0:
+		return cli.Usage(next, "say which: %s takes %s", c.CommandPath(), takes)
+	case len(args) == 1 && len(c.ValidArgs) > 0:
+		return cli.Usage(cli.DidYouMean(config.Suggest(args[0], c.ValidArgs), next), "%s does not know %q", c.CommandPath(), clean.Visible(args[0]))
+	default:
+		return cli.Usage(next, "%s takes %s, and got %d", c.CommandPath(), takes, len(args))
 	}
 }
 

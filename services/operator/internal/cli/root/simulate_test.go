@@ -220,7 +220,7 @@ func TestSimulateAsks(t *testing.T) {
 	}{
 		{[]string{"--alternatives", "11"}, "0 to 10"}, {[]string{"--context", "a"}, "SERVICE=TOKENS"}, {[]string{"--context", "a=x"}, "SERVICE=TOKENS"},
 		{[]string{"--context", "=1"}, "SERVICE=TOKENS"}, {[]string{"--context", "a=-1"}, "SERVICE=TOKENS"}, {[]string{"--context", "a=1,a=2"}, "twice"},
-		{[]string{"--context", "a\x1b[31m"}, `a\u{1B}[31m`}, {[]string{"one", "two"}, "at most 1"},
+		{[]string{"--context", "a\x1b[31m"}, `a\u{1B}[31m`}, {[]string{"one", "two"}, "takes [MODE], and got 2"},
 	} {
 		if got := w.run(append([]string{"simulate"}, c.args...)...); got.code != cli.ExitUsage || !strings.Contains(got.err, c.want) {
 			t.Errorf("%v: exit code %d, want %q in %s", c.args, got.code, c.want, got.err)
