@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -209,6 +211,54 @@ func (l *log) export(known uint64) *export {
 		out.parts = append(out.parts, &auditv1.ExportLogResponse{Entries: l.entries[i:min(i+2, len(l.entries))]})
 	}
 	return out
+}
+
+// older is an audit that knows no bodies apart.
+type older struct {
+	*log
+	asked []*auditv1.ExportLogRequest
+}
+
+func (o *older) ExportLog(_ context.Context, in *auditv1.ExportLogRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[auditv1.ExportLogResponse], error) {
+	o.asked = append(o.asked, proto.CloneOf(in))
+	if in.GetBodiesApart() {
+		return refusing{}, nil
+	}
+	return sending{export: o.export(in.GetKnownSize())}, nil
+}
+
+type refusing struct {
+	grpc.ServerStreamingClient[auditv1.ExportLogResponse]
+}
+
+func (refusing) Recv() (*auditv1.ExportLogResponse, error) {
+	return nil, status.Error(codes.InvalidArgument, "bodies_apart: unknown field")
+}
+
+type sending struct {
+	grpc.ServerStreamingClient[auditv1.ExportLogResponse]
+	*export
+}
+
+func (s sending) Recv() (*auditv1.ExportLogResponse, error) { return s.export.Recv() }
+
+// TestFetchFromAnOlderAudit: one that refuses to send bodies apart is asked again without.
+func TestFetchFromAnOlderAudit(t *testing.T) {
+	o := &older{log: newLog(t)}
+	for n := range uint64(3) {
+		o.add(&auditv1.Record{Sequence: n + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("a note")})
+	}
+	stream, err := Fetch(t.Context(), o, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := 0
+	if err := Each(stream, func([]byte, [][]byte) error { return nil }, func(logproof.Checked) error { entries++; return nil }); err != nil || entries != 3 {
+		t.Errorf("%d entries, %v", entries, err)
+	}
+	if len(o.asked) != 2 || !o.asked[0].GetBodiesApart() || o.asked[1].GetBodiesApart() || !o.asked[1].GetBare() {
+		t.Errorf("asked: %v", o.asked)
+	}
 }
 
 func newLog(t *testing.T) *log {

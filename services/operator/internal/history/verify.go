@@ -11,6 +11,9 @@ import (
 	"io"
 
 	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -225,6 +228,38 @@ func (v *Verifier) Finish() (Report, error) {
 // exporter is audit's ExportLog.
 type exporter interface {
 	Recv() (*auditv1.ExportLogResponse, error)
+}
+
+// Fetch asks audit for its log from an index on, and for the proof that the log extends what its reader knows. An audit from before bodies
+// came apart refuses the field that asks for them so, as it refuses all that it does not know, and sends each in its entry.
+func Fetch(ctx context.Context, audit interface {
+	ExportLog(ctx context.Context, in *auditv1.ExportLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[auditv1.ExportLogResponse], error)
+}, from, known uint64) (exporter, error) {
+	req := &auditv1.ExportLogRequest{FromIndex: from, KnownSize: known, Bare: true, BodiesApart: true}
+	stream, err := audit.ExportLog(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	first, err := stream.Recv()
+	if status.Code(err) == codes.InvalidArgument {
+		req.BodiesApart = false
+		return audit.ExportLog(ctx, req)
+	}
+	return &begun{stream, func() (*auditv1.ExportLogResponse, error) { return first, err }}, nil
+}
+
+// begun is an export of which the first message was received.
+type begun struct {
+	exporter
+	first func() (*auditv1.ExportLogResponse, error)
+}
+
+func (b *begun) Recv() (*auditv1.ExportLogResponse, error) {
+	if first := b.first; first != nil {
+		b.first = nil
+		return first()
+	}
+	return b.exporter.Recv()
 }
 
 // ahead is how many messages, or batches of lines, are looked at before the one that is added.

@@ -137,7 +137,7 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 				if err := s.LogExtends(ctx, seen); err != nil {
 					return proofProblem(err)
 				}
-				stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size, Bare: true, BodiesApart: true})
+				stream, err := history.Fetch(ctx, s.Audit, 0, l.Held().Size)
 				if err != nil {
 					return err
 				}

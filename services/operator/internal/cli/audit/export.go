@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/platform/clean"
@@ -69,7 +68,7 @@ witnesses cosign the log, the folder ends at the newest checkpoint that a quorum
 }
 
 func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, format string) (err error) {
-	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{KnownSize: l.Held().Size, Bare: true, BodiesApart: true})
+	stream, err := history.Fetch(ctx, s.Audit, 0, l.Held().Size)
 	if err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, d
 		return proofProblem(err)
 	}
 	had := tiles.Had()
-	stream, err := s.Audit.ExportLog(ctx, &auditv1.ExportLogRequest{FromIndex: tiles.From(), KnownSize: l.Held().Size, Bare: true, BodiesApart: true})
+	stream, err := history.Fetch(ctx, s.Audit, tiles.From(), l.Held().Size)
 	if err != nil {
 		return err
 	}
