@@ -120,7 +120,7 @@ func TestBackup(t *testing.T) {
 	refused("is not the one that was made", restore(write("flipped", flipped))...)
 	refused("--key is missing", "restore", file, "--yes")
 	h.Durward("backup", "--new-key", h.Path("other.key"))
-	refused("does not open this backup", "restore", file, "--key", h.Path("other.key"), "--yes")
+	refused("does not open this backup", "restore", file, "--key", h.Path("other.key")) // before it asks anybody to sign
 	keys := h.ReadFile("trust/log_keys")
 	h.WriteFile("trust/log_keys", strings.Replace(keys, "+", "+0", 1))
 	refused("log_keys", restore(file)...)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"filippo.io/age"
@@ -47,6 +48,15 @@ func ReadHead(in *bufio.Reader) (Head, error) {
 		return Head{}, errors.New("it is no part of a backup, or one that this version does not know")
 	}
 	return h, nil
+}
+
+// Decrypt reads what follows a part's first line.
+func Decrypt(in *bufio.Reader, identities []age.Identity) (io.Reader, error) {
+	opened, err := age.Decrypt(in, identities...)
+	if err != nil {
+		return nil, errors.New("the identity does not open this backup: it was encrypted to other recipients")
+	}
+	return opened, nil
 }
 
 // Given is what comes before a part that is to be restored.

@@ -275,6 +275,9 @@ func (a *App) Ask(ctx context.Context, question string) (string, bool) {
 	}()
 	select {
 	case got := <-answered:
+		if !got.ok { // Ctrl-D leaves the cursor beside the question
+			a.Display().Printf("\n")
+		}
 		return got.text, got.ok
 	case <-ctx.Done():
 		// Ctrl-C; the reading goroutine ends with the program.

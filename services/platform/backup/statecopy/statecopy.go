@@ -196,9 +196,9 @@ func (p Part) stage(ctx context.Context, in *bufio.Reader, given backup.Given, s
 	if head.Service != p.Service {
 		return fmt.Errorf("the part is %q's", head.Service)
 	}
-	opened, err := age.Decrypt(in, given.Identities...)
+	opened, err := backup.Decrypt(in, given.Identities)
 	if err != nil {
-		return errors.New("the identity does not open this backup: it was encrypted to other recipients")
+		return err
 	}
 	if err := p.unpack(tar.NewReader(opened), stage); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -66,7 +67,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	if err != nil {
 		return err
 	}
-	identities, err := readIdentities(key)
+	identities, opening, err := readIdentities(key)
 	if err != nil {
 		return err
 	}
@@ -91,6 +92,9 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		if running {
 			return cli.Failed("sudo systemctl stop durward.target, or: durward down", "%s is running", p.name)
 		}
+	}
+	if err := opens(f, programs[0].name, opening); err != nil { // before anybody signs
+		return cli.Failed("Nothing was changed.", "%s cannot be restored: %s", path, reason(err))
 	}
 	seen, err := history.Open(ctx, history.Config{Audit: cfg.Audit.Identity, Trust: roots, StateDir: cfg.StateDir, Now: a.Now})
 	if err != nil {
@@ -137,6 +141,21 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	})
 }
 
+// opens reads a service's part as far as its key.
+func opens(f *backupfile.File, service string, identities []age.Identity) error {
+	part, err := f.Part(service)
+	if err != nil {
+		return err
+	}
+	defer part.Close()
+	in := bufio.NewReader(part)
+	if _, err := backup.ReadHead(in); err != nil {
+		return err
+	}
+	_, err = backup.Decrypt(in, identities)
+	return err
+}
+
 // operatorConfig is this operator's; or, under sudo, that of the operator who called it.
 func (a *app) operatorConfig() (installdir.Config, error) {
 	cfg, err := a.Config()
@@ -181,22 +200,22 @@ func about(path string, list backupfile.List, r *statement.Restore) []approval.L
 	return append(out, approval.Line{Text: "  everything stays halted until you resume; no grant, approval or session of before counts"})
 }
 
-// readIdentities returns the lines of an identity file.
-func readIdentities(path string) (out []string, err error) {
+// readIdentities returns the lines of an identity file, and what they say.
+func readIdentities(path string) (out []string, identities []age.Identity, err error) {
 	if path == "" {
-		return nil, cli.Usage("It is the file that durward backup --new-key wrote.", "--key is missing")
+		return nil, nil, cli.Usage("It is the file that durward backup --new-key wrote.", "--key is missing")
 	}
 	raw, err := os.ReadFile(filepath.Clean(path))
 	if err != nil {
-		return nil, cli.Usage("", "the key cannot be read: %s", reason(err))
+		return nil, nil, cli.Usage("", "the key cannot be read: %s", reason(err))
 	}
 	for line := range strings.Lines(string(raw)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			out = append(out, line)
 		}
 	}
-	if _, err := age.ParseIdentities(strings.NewReader(strings.Join(out, "\n"))); err != nil {
-		return nil, cli.Usage("It is the file that durward backup --new-key wrote; a passphrase has to be taken off before.", "%s holds no age identity", path)
+	if identities, err = age.ParseIdentities(strings.NewReader(strings.Join(out, "\n"))); err != nil {
+		return nil, nil, cli.Usage("It is the file that durward backup --new-key wrote; a passphrase has to be taken off before.", "%s holds no age identity", path)
 	}
-	return out, nil
+	return out, identities, nil
 }
