@@ -107,22 +107,49 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 			t.Errorf("%s: %v, and the vault was asked %d times", name, err, p.asked-asked)
 		}
 	}
-	// So is a renewal, for which a proof of a call is none: the vault would record each as a refusal.
-	renewals := p.renewed + p.refused
-	for _, purpose := range []callv1.Proof_Purpose{callv1.Proof_PURPOSE_UNSPECIFIED, callv1.Proof_PURPOSE_CALL} {
-		by.Proof = &callv1.Proof{Purpose: purpose}
-		needed, ok = errors.AsType[ProofNeeded](renew())
-		if !ok || needed.Purpose != callv1.Proof_PURPOSE_RENEW || p.renewed+p.refused != renewals {
-			t.Errorf("a renewal with the proof %v: %v, and the vault was asked %d times", purpose, needed, p.renewed+p.refused-renewals)
-		}
-	}
-	by.Proof = &callv1.Proof{Purpose: callv1.Proof_PURPOSE_RENEW}
-	p.set(func() { p.known = true })
-	if _, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_EGRESS, ""); !fault.Is(err, callv1.Code_CODE_DENIED) || p.renewed+p.refused == renewals {
+	if _, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_EGRESS, ""); !fault.Is(err, callv1.Code_CODE_DENIED) {
 		t.Errorf("a sink that the vault gave no permit for: %v", err)
 	}
 	if a := s.About(); a.Channel != callv1.Channel_CHANNEL_MESSAGING || a.Ceiling != optionsv1.Tier_TIER_READ || !a.KeyBound || !s.KeyBound() {
 		t.Errorf("opened again as %+v", a)
+	}
+}
+
+// TestGoodPermitIsRenewedWithAProofAlone: a call of a client that signs uses the permit that is good for it, and asks the vault for no
+// renewal that nobody signed, which would be recorded as refused. One that is good no more is the vault's to judge.
+func TestGoodPermitIsRenewedWithAProofAlone(t *testing.T) {
+	p := newPeers()
+	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := Caller{Credential: "token"}
+	s, err := r.Open(t.Context(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		left    time.Duration
+		purpose callv1.Proof_Purpose
+		asked   bool
+	}{
+		{10 * time.Second, callv1.Proof_PURPOSE_UNSPECIFIED, false},
+		{10 * time.Second, callv1.Proof_PURPOSE_CALL, false},
+		{10 * time.Second, callv1.Proof_PURPOSE_RENEW, true},
+		{-time.Second, callv1.Proof_PURPOSE_CALL, true},
+	} {
+		old := *s.state.Load()
+		of := old.permits[optionsv1.Role_ROLE_VAULT]
+		of.expires = time.Now().Add(tc.left)
+		old.permits, old.keyBound = map[optionsv1.Role]permit{optionsv1.Role_ROLE_VAULT: of}, true
+		s.state.Store(&old)
+		p.set(func() { p.known = true })
+		before := p.renewed + p.refused
+		by.Proof = &callv1.Proof{Purpose: tc.purpose}
+		got, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_VAULT, "")
+		if asked := p.renewed+p.refused != before; asked != tc.asked || !asked && (err != nil || got != of.signed) {
+			t.Errorf("%v left, with a proof of %v: the vault was asked: %v; %v", tc.left, tc.purpose, asked, err)
+		}
 	}
 }
 

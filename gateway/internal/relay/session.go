@@ -312,6 +312,12 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	if usable(current) {
 		return current.signed, nil
 	}
+	// A client that signs does so for a new one in time. Until then this one is good for its calls, and the vault, which would record
+	// that it refused a renewal, is not asked for what nobody signed.
+	good := current.signed != "" && current.signed != stale && left > time.Second
+	if good && s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil && !r.dangers.changed(s.Ref(), current) {
+		return current.signed, nil
+	}
 	// Who brings no credential could not open a lost session again, and must not fail for those who could.
 	trip := "permits"
 	if by.Credential == "" {
@@ -335,7 +341,7 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	if err != nil {
 		// Still good for this call; the sink judges it. A client that can sign for a new one is asked to where it would say another mode.
 		mode := fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) && r.dangers.changed(s.Ref(), current)
-		if current.signed != "" && current.signed != stale && left > time.Second && !mode {
+		if good && !mode {
 			return current.signed, nil
 		}
 		return "", err
@@ -385,9 +391,6 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 	before := s.state.Load()
-	if before.keyBound && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
-		return proofRequired(callv1.Proof_PURPOSE_RENEW) // the vault would say so too, and record a refusal of nothing that anybody asked for
-	}
 	return r.withSession(ctx, s, by, func(handle string) error {
 		if now := s.state.Load(); now != before {
 			return nil // opened again, with fresh permits
