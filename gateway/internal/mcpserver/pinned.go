@@ -65,11 +65,12 @@ func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListTo
 		return nil, s.noPage(ctx, call, "The list has one page: ask for it without a cursor.")
 	}
 	out := *all
-	out.Tools = slices.DeleteFunc(slices.Clone(all.Tools), func(t *mcp.Tool) bool { return !slices.Contains(may, t.Name) })
+	out.Tools = slices.Clone(all.Tools)
 	if len(pinned) == 0 {
 		without(&out, finders...)
 		return &out, nil
 	}
+	out.Tools = slices.DeleteFunc(out.Tools, func(t *mcp.Tool) bool { return !slices.Contains(may, t.Name) })
 	// Most clients let a model call what is listed alone: the shape of results, which durward://results tells, makes room for them.
 	for i, t := range out.Tools {
 		short := *t

@@ -147,23 +147,6 @@ func TestPinnedToolsAreListed(t *testing.T) {
 	}
 }
 
-// What a client may never call is not listed for it, with other people's tools and without.
-func TestToolsThatAreDeniedAreNotListed(t *testing.T) {
-	for _, servers := range []bool{false, true} {
-		if servers {
-			pin(t, 1)
-		}
-		for _, denied := range []bool{false, true} {
-			e := newEdge(t, edgeOptions{})
-			e.vault.denied = map[string]bool{"switch_mode": denied}
-			raw := string(e.own(t, tokenAgent, "tools/list", "", "", "{}").message.Result)
-			if strings.Contains(raw, `"name":"switch_mode"`) == denied || !strings.Contains(raw, `"name":"gpu_status"`) {
-				t.Errorf("servers %t, denied %t: %d bytes are listed", servers, denied, len(raw))
-			}
-		}
-	}
-}
-
 // Most clients let a model call what is listed alone, so a good deal of a server's tools is.
 func TestManyPinnedToolsAreListed(t *testing.T) {
 	pin(t, 60)
