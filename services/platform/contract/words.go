@@ -3,13 +3,10 @@ package contract
 import (
 	"bytes"
 	"fmt"
-	"mime"
-	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -203,43 +200,4 @@ func (r rewriter) value(k kind) error {
 		return err
 	}
 	return r.enc.WriteToken(end)
-}
-
-// mostTold is how long a description is in a list, in characters.
-const mostTold = 600
-
-// Told is a tool's description as agents read it in a list: the beginning of Described.
-func Told(t Tool) string {
-	text := []rune(Described(t))
-	return string(text[:min(len(text), mostTold)])
-}
-
-// Described is the whole of it: of another's tool first whose it is and how it runs, which our own say by themselves.
-func Described(t Tool) string {
-	if t.Foreign == nil {
-		return t.Description
-	}
-	how := TierName(t.Tier) + ": a human must approve it"
-	if t.Tier == optionsv1.Tier_TIER_READ {
-		how = TierName(t.Tier)
-	}
-	return how + ". By the server " + t.Foreign.Server + ": " + t.Description
-}
-
-// Spelled is how a value is written where a request has a reference in its place: as it is, and in the body of a form
-// (application/x-www-form-urlencoded) escaped, so that it stays one value whatever it holds.
-func Spelled(request proto.Message, pointer, value string) string {
-	sent, is := request.(interface {
-		GetHeaders() map[string]string
-		GetBody() string
-	})
-	if !is || pointer != "/body" {
-		return value
-	}
-	for name, given := range sent.GetHeaders() {
-		if kind, _, _ := mime.ParseMediaType(given); strings.EqualFold(name, "Content-Type") && kind == "application/x-www-form-urlencoded" {
-			return url.QueryEscape(value)
-		}
-	}
-	return value
 }

@@ -20,12 +20,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/telemetry/span"
-	"durward.internal/services/platform/trust"
 )
 
 // DefaultDeadline is given to a unary call whose context has none.
@@ -228,12 +226,4 @@ func (s *clientStream) convert(err error) error {
 		return err
 	}
 	return s.client.convert(s.Context(), s.method, err)
-}
-
-// OpenIdentity opens the identity that a program's file names: two files, or what a Workload API sends for that role until ctx ends.
-func OpenIdentity(ctx context.Context, own config.OwnTLS, role optionsv1.Role, roots *trust.Folder) (*identity.Source, error) {
-	if own.WorkloadAPI == "" {
-		return identity.Open(identity.Files(own.TLS), roots)
-	}
-	return identity.OpenWorkload(ctx, func(ctx context.Context) (net.Conn, error) { return DialContext(ctx, own.WorkloadAPI) }, role, roots)
 }

@@ -26,7 +26,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -247,54 +246,4 @@ func callersOf(m protoreflect.MethodDescriptor) []optionsv1.Role {
 // known leaves out what is not the name of a role: nobody can be it.
 func known(roles []optionsv1.Role) []optionsv1.Role {
 	return slices.DeleteFunc(slices.Clone(roles), func(r optionsv1.Role) bool { return identity.RoleName(r) == "" })
-}
-
-// reflectionMethod is the one RPC that is not of our contract: what a server serves, for programs such as grpcurl. Operators alone may call it.
-const reflectionMethod = grpc_reflection_v1.ServerReflection_ServerReflectionInfo_FullMethodName
-
-// besidesReflection is a service's interceptor for the contract's streams. Reflection has no permit and no record: it tells what is public.
-func besidesReflection(next grpc.StreamServerInterceptor) grpc.StreamServerInterceptor {
-	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if info.FullMethod == reflectionMethod {
-			return handler(srv, stream)
-		}
-		return next(srv, stream, info, handler)
-	}
-}
-
-// checkedStream asks with each message of a stream, either way, whether the caller is still let in.
-type checkedStream struct {
-	grpc.ServerStream
-	ctx    context.Context
-	end    context.CancelCauseFunc
-	server *Server
-	call   *call
-}
-
-func (s *checkedStream) Context() context.Context { return s.ctx }
-
-// ask returns why the caller is let in no more, or nil. The first refusal ends the stream's context, and is what the peer sees.
-func (s *checkedStream) ask() error {
-	if refused := s.server.authorise(s.call); refused != nil {
-		s.end(refused)
-		return refused
-	}
-	return nil
-}
-
-func (s *checkedStream) SendMsg(m any) error {
-	if err := s.ask(); err != nil {
-		return err
-	}
-	return s.ServerStream.SendMsg(m)
-}
-
-func (s *checkedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		if f := unreadable(err); f != nil {
-			return s.server.refuse(s.ctx, s.call, f)
-		}
-		return err
-	}
-	return s.ask()
 }

@@ -10,16 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -321,54 +318,4 @@ func Extends(ctx context.Context, client auditv1.LogServiceClient, open func([]b
 		}
 	}
 	return nil
-}
-
-// SetAside renames the kept checkpoints, so that the next log is taken as it is: a human decided that another history goes on. The log is to be
-// closed then.
-func (l *Log) SetAside(now time.Time) error {
-	suffix := ".before-restore-" + now.UTC().Format("20060102T150405Z")
-	for _, name := range []string{checkpointFile, witnessedFile} {
-		path := filepath.Join(l.cfg.StateDir, name)
-		if err := os.Rename(path, path+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// asOwner does something with files below a folder as the user whose it is, or the nearest that there is above it: root, who works for an
-// operator under sudo, leaves nothing there that the operator cannot use, and follows no link of theirs to where they could not go.
-func asOwner(dir string, do func() error) error {
-	if os.Geteuid() != 0 {
-		return do()
-	}
-	info, err := os.Lstat(dir)
-	for err != nil && dir != filepath.Dir(dir) {
-		dir = filepath.Dir(dir)
-		info, err = os.Lstat(dir)
-	}
-	if err != nil {
-		return err
-	}
-	owner, known := info.Sys().(*syscall.Stat_t)
-	if !known || owner.Uid == 0 {
-		return do()
-	}
-	// Of this thread alone, which is thrown away where it cannot be root's again.
-	runtime.LockOSThread()
-	if err := unix.Setfsgid(int(owner.Gid)); err != nil {
-		return err
-	}
-	if err := unix.Setfsuid(int(owner.Uid)); err != nil {
-		return err
-	}
-	failed := do()
-	if err := unix.Setfsuid(0); err != nil {
-		return err
-	}
-	if err := unix.Setfsgid(0); err != nil {
-		return err
-	}
-	runtime.UnlockOSThread()
-	return failed
 }

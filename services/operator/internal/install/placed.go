@@ -7,9 +7,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
-
-	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/platform/pki"
 )
 
 // Misplaced is a file or folder that has another owner or mode than it was installed with.
@@ -64,15 +61,4 @@ func (p *Plan) look(path string, o owner, mode fs.FileMode) {
 	if info, err := os.Lstat(p.on(path)); err == nil && info.Mode().IsRegular() {
 		p.placed(path, info, o, mode)
 	}
-}
-
-// Tool is an internal program of the installation below root. user is the Unix user whose its files are; empty: root.
-func Tool(root, name, user string) (installdir.Tool, error) {
-	t, err := installdir.ToolAt(filepath.Join(root, pkiDir), filepath.Join(root, tlsDir), name)
-	if err != nil || user == "" {
-		return t, err
-	}
-	of, err := lookupUser(root, user)
-	t.Owner = &pki.Owner{UID: of.UID, GID: of.GID, Mode: 0o440}
-	return t, err
 }

@@ -6,19 +6,15 @@
 package installdir
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
-	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/platform/procfs"
 )
 
@@ -314,74 +310,3 @@ func (h Home) RunningProcess() (Process, bool) {
 
 // RemoveProcess forgets the running `durward up`.
 func (h Home) RemoveProcess() error { return ignoreMissing(os.Remove(h.run("up.json"))) }
-
-// AsUser is what a child of root's needs to be that user's own, with the group that may read the configuration.
-func AsUser(name string) (*syscall.SysProcAttr, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		return nil, fmt.Errorf("there is no Unix user %s", name)
-	}
-	groups, err := u.GroupIds()
-	if shared, missing := user.LookupGroup("durward"); missing == nil {
-		groups = append(groups, shared.Gid)
-	}
-	as := &syscall.Credential{}
-	number := func(text string) uint32 {
-		n, bad := strconv.ParseUint(text, 10, 32)
-		err = errors.Join(err, bad)
-		return uint32(n)
-	}
-	as.Uid, as.Gid = number(u.Uid), number(u.Gid)
-	for _, group := range groups {
-		as.Groups = append(as.Groups, number(group))
-	}
-	return &syscall.SysProcAttr{Credential: as}, err
-}
-
-// SetAside moves the home to a folder beside it, whose name it returns, so that another installation can have its place. What its
-// configuration says of the home's own files follows. ErrLocked: `durward up` runs for it.
-//
-// The configuration is rewritten first, and to the same name each time: what an interrupted call began the next one ends.
-func (h Home) SetAside() (aside string, err error) {
-	release, err := h.Lock("up")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, release()) }()
-	aside = h.Dir + "-aside"
-	for n := 2; ; n++ {
-		if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
-			break
-		} else if err != nil {
-			return "", fmt.Errorf("set %s aside: %w", h.Dir, err)
-		}
-		aside = h.Dir + "-aside-" + strconv.Itoa(n)
-	}
-	if err := h.rewrite(aside); err != nil {
-		return "", fmt.Errorf("set %s aside: %w", h.Dir, err)
-	}
-	if err := os.Rename(h.Dir, aside); err != nil {
-		return "", fmt.Errorf("set %s aside: %w", h.Dir, err)
-	}
-	return aside, SyncFolder(filepath.Dir(aside))
-}
-
-// rewrite makes the configuration name files below another folder instead of this one.
-func (h Home) rewrite(folder string) error {
-	// A path goes on behind the folder's name, so that a quotation is not at its end here.
-	from, to := strings.Trim(edit.Text(h.Dir+"/"), `"`), strings.Trim(edit.Text(folder+"/"), `"`)
-	return filepath.WalkDir(h.path("config"), func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		before, err := os.ReadFile(path) //nolint:gosec // Lock has seen that nobody else may write on the way there
-		if err != nil {
-			return err
-		}
-		after := bytes.ReplaceAll(before, []byte(from), []byte(to))
-		if bytes.Equal(before, after) {
-			return nil
-		}
-		return WriteFile(path, after, 0o600)
-	})
-}

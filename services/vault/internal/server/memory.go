@@ -1,20 +1,14 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/platform/rollback"
@@ -107,28 +101,4 @@ func noteHalt(ctx context.Context, log *journal.Journal, epoch uint64, by, reaso
 	r.Body.Action, r.Body.Reason, r.Body.DecisionSource, r.Body.Persistent = "halt", reason, by, true
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
 	log.Note(ctx, r)
-}
-
-// maxGateways is how many gateways are remembered.
-const maxGateways = 16
-
-// gateways are what gateways said of themselves last. Its zero value is ready; it is safe for concurrent use.
-type gateways struct {
-	mu sync.Mutex
-	of []*vaultv1.Gateway // the last to tell is the last
-}
-
-// hear takes what one says in place of what it said before; of too many the one that told longest ago is forgotten.
-func (g *gateways) hear(identity string, health *vaultv1.GatewayHealth, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	rest := slices.DeleteFunc(slices.Clone(g.of), func(other *vaultv1.Gateway) bool { return other.GetIdentity() == identity })
-	g.of = append(rest[max(0, len(rest)+1-maxGateways):], &vaultv1.Gateway{Identity: identity, ToldAt: timestamppb.New(now), Health: health})
-}
-
-// list returns them by identity.
-func (g *gateways) list() []*vaultv1.Gateway {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.SortedFunc(slices.Values(g.of), func(a, b *vaultv1.Gateway) int { return cmp.Compare(a.GetIdentity(), b.GetIdentity()) })
 }

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc"
-
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/opnumber"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/decision"
@@ -116,25 +113,4 @@ func ruleProto(r policy.Rule) *vaultv1.PolicyRule {
 
 func unknownClient() error {
 	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client, or it is not let in")
-}
-
-// noticeService is for programs that tell an operator that something waits. What they see is enough for that and for nothing else: the
-// id of an operation, its arguments and its asker's words stay here.
-type noticeService struct {
-	vaultv1.UnimplementedNoticeServiceServer
-	*Server
-}
-
-// WatchWaiting sends what waits, whole, and again after each change.
-func (s *noticeService) WatchWaiting(_ *vaultv1.WatchWaitingRequest, stream grpc.ServerStreamingServer[vaultv1.WatchWaitingResponse]) error {
-	return s.Queue.WatchWaiting(stream.Context(), func(ops []*vaultv1.Operation) error {
-		response := &vaultv1.WatchWaitingResponse{}
-		for _, o := range ops {
-			response.Waiting = append(response.Waiting, &vaultv1.Waiting{
-				Number: opnumber.Of(o.GetOperationId()), Principal: o.GetPrincipal(), Tool: o.GetTool().GetName(),
-				Tier: max(o.GetTier(), o.GetPolicyTier()), AskedAt: o.GetAskedAt(), ExpiresAt: o.GetExpiresAt(),
-			})
-		}
-		return stream.Send(response)
-	})
 }

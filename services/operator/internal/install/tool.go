@@ -1,0 +1,19 @@
+package install
+
+import (
+	"path/filepath"
+
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/pki"
+)
+
+// Tool is an internal program of the installation below root. user is the Unix user whose its files are; empty: root.
+func Tool(root, name, user string) (installdir.Tool, error) {
+	t, err := installdir.ToolAt(filepath.Join(root, pkiDir), filepath.Join(root, tlsDir), name)
+	if err != nil || user == "" {
+		return t, err
+	}
+	of, err := lookupUser(root, user)
+	t.Owner = &pki.Owner{UID: of.UID, GID: of.GID, Mode: 0o440}
+	return t, err
+}

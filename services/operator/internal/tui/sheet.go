@@ -1,0 +1,57 @@
+package tui
+
+import "durward.internal/services/operator/internal/approval"
+
+// brought takes what a look at an operation brought. It is shown only as the answer to the last look, while the cursor is on
+// that operation still and nothing else is read or typed: a document never appears under another request's name, or under a key that
+// was meant for something else.
+func (m *Model) brought(msg proposed) {
+	there := m.selected == msg.operation && !m.own
+	if msg.service != "" {
+		there = m.own && m.onServices && m.service == msg.service
+	}
+	show := awaited(m.looking && msg.job == m.job, there && (m.mode == modeList || m.mode == modeDetail))
+	m.ended(msg.job)
+	if !show {
+		return
+	}
+	if msg.err != nil {
+		m.fail(msg.err)
+		return
+	}
+	m.show(msg.operation, msg.proposal)
+}
+
+// show puts a document on the screen, under the card of the operation that it is about.
+func (m *Model) show(operation string, p *Proposal) {
+	if op := m.pending(operation); op != nil && !m.own {
+		p.Document.About = m.card(op).Sheet(m.now())
+	}
+	m.mode, m.proposal = modeSheet, p
+	m.unfold(false)
+}
+
+// unfold shows the document on one screen, or whole. What does not fit on one screen is signed only once it was read whole.
+func (m *Model) unfold(whole bool) {
+	m.whole, m.scroll, m.seenEnd, m.shownAt = whole, 0, false, m.now()
+	if !whole {
+		m.lines, m.seenEnd = approval.Brief(m.now(), m.width, m.room()-1, m.proposal.Document)
+		return
+	}
+	lines, err := m.proposal.Document.Lines(m.now())
+	if err != nil {
+		m.leave()
+		m.fail(err)
+		return
+	}
+	m.lines = lines
+	m.lookedAt()
+}
+
+// lookedAt notes that the end of a document was on the screen.
+func (m *Model) lookedAt() {
+	m.scroll = max(min(m.scroll, m.lastScroll()), 0)
+	if m.mode == modeSheet && m.whole && m.scroll >= m.lastScroll() {
+		m.seenEnd = true
+	}
+}
