@@ -302,14 +302,7 @@ func TestCovers(t *testing.T) {
 		t.Fatal("no gpu_status")
 	}
 	p := newPeers()
-	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := r.Open(t.Context(), Caller{Credential: "token"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, s := opened(t, p)
 	with := func(tools ...string) bool {
 		t.Helper()
 		st := *s.state.Load()

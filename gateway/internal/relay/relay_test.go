@@ -66,20 +66,27 @@ func TestProofServesItsPurposeAlone(t *testing.T) {
 	}
 }
 
+// opened is a relay between peers, with a session of the client "token".
+func opened(t *testing.T, p *peers) (*Relay, *Session) {
+	t.Helper()
+	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Open(t.Context(), Caller{Credential: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s
+}
+
 // A session that is opened again is what the vault says of the client now: whether it writes from a messaging channel, how
 // far it may go, and whether it signs.
 func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 	p := newPeers()
 	p.channel, p.ceiling = callv1.Channel_CHANNEL_API, optionsv1.Tier_TIER_DESTRUCTIVE
-	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, s := opened(t, p)
 	by := Caller{Credential: "token"}
-	s, err := r.Open(t.Context(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
 	renew := func() error {
 		_, err := r.permit(t.Context(), s, by, optionsv1.Role_ROLE_VAULT, s.state.Load().permits[optionsv1.Role_ROLE_VAULT].signed)
 		return err
@@ -119,15 +126,8 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 // renewal that nobody signed, which would be recorded as refused. One that is good no more is the vault's to judge.
 func TestGoodPermitIsRenewedWithAProofAlone(t *testing.T) {
 	p := newPeers()
-	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, s := opened(t, p)
 	by := Caller{Credential: "token"}
-	s, err := r.Open(t.Context(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, tc := range []struct {
 		left    time.Duration
 		purpose callv1.Proof_Purpose

@@ -475,14 +475,7 @@ func TestWatchOperation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPeers()
-				r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s, err := r.Open(t.Context(), Caller{Credential: "token"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r, s := opened(t, p)
 				told, ended := 0, make(chan struct{})
 				go func() {
 					defer close(ended)

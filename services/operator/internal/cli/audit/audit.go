@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,11 @@ func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session,
 
 func kindWord(e *auditv1.Entry) string {
 	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetKind().String(), "KIND_"))
+}
+
+// summary is what a record says in a line: of a refusal, its reason.
+func summary(e *auditv1.Entry) string {
+	return cmp.Or(e.GetRecord().GetBody().GetSummary(), e.GetRecord().GetBody().GetReason())
 }
 
 func statusWord(e *auditv1.Entry) string {

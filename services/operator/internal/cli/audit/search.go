@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -139,7 +138,7 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit int) error 
 		a.Out.Table([]string{"INDEX", "TIME", "WRITER", "KIND", "STATUS", "TOOL", "WHO", "SUMMARY"}, output.Each(found.GetEntries(), func(e *auditv1.Entry) []string {
 			return []string{strconv.FormatUint(e.GetIndex(), 10), e.GetRecord().GetTime().AsTime().Local().Format(time.DateTime),
 				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
-				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(cmp.Or(e.GetRecord().GetBody().GetSummary(), e.GetRecord().GetBody().GetReason()), 80)}
+				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(summary(e), 80)}
 		}))
 		if next := found.GetNextBefore(); next > 0 && len(found.GetEntries()) >= limit {
 			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("Older ones: the same search with --before %d", next)))

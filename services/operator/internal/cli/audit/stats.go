@@ -273,9 +273,8 @@ func markdown(s statistics, now time.Time) string {
 	out.WriteString("| record | time | what | kind | tool | client | summary |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range s.Notable {
 		r := e.GetRecord()
-		summary := cmp.Or(r.GetBody().GetSummary(), r.GetBody().GetReason())
 		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", e.GetIndex(), e.GetLoggedAt().AsTime().UTC().Format(time.RFC3339), history.StandsOut(e),
-			kindWord(e), plain(r.GetTool()), plain(r.GetBody().GetPrincipal()), plain(summary))
+			kindWord(e), plain(r.GetTool()), plain(r.GetBody().GetPrincipal()), plain(summary(e)))
 	}
 	return out.String()
 }
