@@ -73,12 +73,14 @@ func (s *Server) answer(ctx context.Context, call *httpfront.Call, t tool, carry
 	if t.Snapshot && out.Status == envelope.OK {
 		level = slog.LevelDebug
 	}
-	attributes := []any{"tool", t.Name, "principal", call.Session.Principal(), "session", call.Session.Ref(),
-		"status", string(out.Status), "operation", out.OperationID, "duration_ms", time.Since(began).Milliseconds()}
-	if out.fault != nil {
-		attributes = append(attributes, "fault", out.fault)
+	if s.conf.Logger.Enabled(ctx, level) {
+		attributes := []any{"tool", t.Name, "principal", call.Session.Principal(), "session", call.Session.Ref(),
+			"status", string(out.Status), "operation", out.OperationID, "duration_ms", time.Since(began).Milliseconds()}
+		if out.fault != nil {
+			attributes = append(attributes, "fault", out.fault)
+		}
+		s.conf.Logger.Log(ctx, level, "tool call", attributes...)
 	}
-	s.conf.Logger.Log(ctx, level, "tool call", attributes...)
 	answered(string(out.Status))
 	return out
 }
