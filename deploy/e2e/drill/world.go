@@ -418,8 +418,21 @@ func (w *world) unnoticed(pid int) bool {
 	return err == nil && len(stat) > 1 && stat[0] == "Z" && stat[1] == strconv.Itoa(w.h.Process(harness.Executor).PID())
 }
 
-// query reads one number out of a process's store.
+// query reads one number out of a process's store. The log's newest records get into their tables a moment after they were written.
 func (w *world) query(role, statement string, args ...any) int {
+	w.t.Helper()
+	if role == harness.Audit {
+		harness.Eventually(w.t, "the log's records are in their tables", func() error {
+			if n := w.number(role, `SELECT count(*) FROM tail`); n > 0 {
+				return fmt.Errorf("%d commits are not", n)
+			}
+			return nil
+		})
+	}
+	return w.number(role, statement, args...)
+}
+
+func (w *world) number(role, statement string, args ...any) int {
 	w.t.Helper()
 	db, err := sql.Open("sqlite", "file:"+w.h.Path("state", role, role+".db")+"?mode=ro&_pragma=busy_timeout(5000)")
 	w.must(err)

@@ -31,13 +31,19 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{engine: &sqlite{db: reader, reader: reader, path: cfg.Path}}, nil
+	engine := &sqlite{db: reader, reader: reader, path: cfg.Path}
+	t := &tail{db: engine, fixed: true}
+	t.waiting, _ = engine.unmoved(ctx) // what cannot be read of it is missing
+	return &Store{engine: engine, tail: t}, nil
 }
 
 // Extent is how many entries there are or were, by whatever of the database can be read.
 func (s *Store) Extent(ctx context.Context) (uint64, error) {
 	var most int64
-	var failed error
+	waiting, failed := s.unsettled(ctx)
+	for _, b := range waiting {
+		most = max(most, int64(b.Entries[len(b.Entries)-1].GetIndex())+1)
+	}
 	for _, query := range []string{`SELECT COALESCE(MAX(size), 0) FROM checkpoints`, `SELECT COALESCE(MAX(idx) + 1, 0) FROM entries`, `SELECT COALESCE(MAX(last) + 1, 0) FROM blocks`} {
 		var n int64
 		if err := s.row(ctx, query, nil, &n); err != nil {

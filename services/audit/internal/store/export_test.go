@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
@@ -29,6 +30,9 @@ func (s *Store) Synchronous(ctx context.Context) (level int, err error) {
 
 // Alter does to the file what whoever can write it can do.
 func (s *Store) Alter(ctx context.Context, statement string) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
 	_, err := s.engine.(*sqlite).db.ExecContext(ctx, statement)
 	return err
 }
@@ -91,3 +95,16 @@ func (s *Store) Outlined(ctx context.Context, index int64, full bool) (last []in
 
 // Kept is how many blocks' filters are in memory, but for the newest.
 func (s *Store) Kept() int { return len(s.sieve.closed) }
+
+// Unsettled is how many batches wait in the tail; nothing moves them by itself from here on.
+func (s *Store) Unsettled(ctx context.Context) (int, error) {
+	s.tail.after = time.Hour
+	waiting, err := s.unsettled(ctx)
+	return len(waiting), err
+}
+
+// AlterTail is Alter before what waits is moved.
+func (s *Store) AlterTail(ctx context.Context, statement string) error {
+	_, err := s.engine.(*sqlite).db.ExecContext(ctx, statement)
+	return err
+}

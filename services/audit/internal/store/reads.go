@@ -44,8 +44,8 @@ type span struct {
 	sequence int64
 }
 
-// Commit adds the batch durably, or nothing of it. ErrFollows: this process leads no more, and nothing was added.
-func (s *Store) Commit(ctx context.Context, b Batch) error {
+// file adds the batch to the tables durably, or nothing of it.
+func (s *Store) file(ctx context.Context, b Batch) error {
 	w, open, err := s.plot(ctx, b)
 	if err == nil {
 		err = s.add(ctx, w)
@@ -62,6 +62,9 @@ func (s *Store) Commit(ctx context.Context, b Batch) error {
 func (s *Store) Lead(ctx context.Context) error {
 	s.open = nil
 	s.sieve.forget()
+	if s.tail != nil {
+		s.tail.forget()
+	}
 	return s.engine.Lead(ctx)
 }
 
@@ -110,7 +113,7 @@ func (s *Store) plot(ctx context.Context, b Batch) (w work, open []cell, err err
 // fill puts reads into the newest block, while it has room, and into new ones.
 func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []cell, err error) {
 	if open = s.open; open == nil {
-		if open, err = s.newest(ctx); err != nil {
+		if open, err = s.tables().newest(ctx); err != nil {
 			return nil, nil, err
 		}
 	}

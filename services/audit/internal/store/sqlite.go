@@ -37,7 +37,7 @@ type sqlite struct {
 	writers map[string]int64
 
 	insertEntry, insertBody, insertText, insertChunk, growChunk, insertCheckpoint, dropCheckpoints, updateWriter *sql.Stmt
-	insertBlock, growBlock, insertPack, growPack, insertSpan                                                     *sql.Stmt
+	insertBlock, growBlock, insertPack, growPack, insertSpan, insertTail, dropTail                               *sql.Stmt
 }
 
 // Open opens or makes the database in the state folder.
@@ -61,7 +61,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	return &Store{engine: s}, nil
+	return &Store{engine: s, tail: &tail{db: s, after: settleAfter}}, nil
 }
 
 func (s *sqlite) prepare(ctx context.Context) error {
@@ -79,6 +79,8 @@ func (s *sqlite) prepare(ctx context.Context) error {
 		&s.growChunk:        `UPDATE tree SET hashes = CAST(hashes || ? AS BLOB) WHERE chunk = ? AND LENGTH(hashes) = ?`,
 		&s.insertCheckpoint: `INSERT INTO checkpoints (size, note) VALUES (?, ?)`,
 		&s.dropCheckpoints:  `DELETE FROM checkpoints WHERE size < ?`,
+		&s.insertTail:       `INSERT INTO tail (size, entries, first_hash, hashes, checkpoint) VALUES (?, ?, ?, ?, ?)`,
+		&s.dropTail:         `DELETE FROM tail WHERE size <= ?`,
 		&s.updateWriter:     `UPDATE writers SET last_sequence = ? WHERE id = ? AND last_sequence < ?`,
 	}); err != nil {
 		return fmt.Errorf("audit database: %w", err)
@@ -204,6 +206,9 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, w work, ids map[string]i
 		return err
 	}
 	_, err := tx.StmtContext(ctx, s.dropCheckpoints).ExecContext(ctx, w.size)
+	if err == nil {
+		_, err = tx.StmtContext(ctx, s.dropTail).ExecContext(ctx, w.size)
+	}
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -41,6 +42,22 @@ type Store struct {
 	// open are the newest block's entries, as this process wrote them; nil: they are in the database.
 	open  []cell
 	sieve sieve
+	// tail is nil for an engine without one.
+	tail *tail
+}
+
+// each is engine's, of everything that is written.
+func (s *Store) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	return s.engine.each(ctx, query, args, row)
+}
+
+// Close moves what waits to the tables. It is as safe where it is.
+func (s *Store) Close() error {
+	_ = s.settle(context.Background())
+	return s.engine.Close()
 }
 
 // engine is what the databases differ in. Queries have question marks for parameters.
@@ -97,6 +114,17 @@ type Head struct {
 
 // Head reads where the log ends.
 func (s *Store) Head(ctx context.Context) (Head, error) {
+	if t := s.tail; t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.fixed {
+			return s.end(ctx, t.waiting)
+		}
+		err := s.recall(ctx)
+		h := t.end
+		h.Last = maps.Clone(h.Last)
+		return h, err
+	}
 	h := Head{Last: map[string]uint64{}}
 	var logged int64
 	// One statement: another process may be adding to the log.
@@ -164,7 +192,12 @@ const selectEntries = `SELECT e.idx, w.identity, e.sequence, e.kind, e.tier, e.s
 
 // Entry returns the entry at index, or ErrNotFound.
 func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error) {
-	e, err := s.one(ctx, selectEntries+`WHERE e.idx = ?`, int64(index)) // no entry has what becomes negative
+	e, err := s.inTail(ctx, func(e *auditv1.Entry) bool { return e.GetIndex() == index })
+	if !errors.Is(err, ErrNotFound) {
+		return e, err
+	}
+	s = s.tables()
+	e, err = s.one(ctx, selectEntries+`WHERE e.idx = ?`, int64(index)) // no entry has what becomes negative
 	if errors.Is(err, ErrNotFound) {
 		return s.inBlock(ctx, func(c *cell) bool { return c.index == index }, beginAt, int64(index))
 	}
@@ -173,7 +206,12 @@ func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 
 // BySequence returns what a writer wrote under a sequence, or ErrNotFound.
 func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error) {
-	e, err := s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, int64(sequence))
+	e, err := s.inTail(ctx, func(e *auditv1.Entry) bool { return e.GetWriter() == writer && e.GetRecord().GetSequence() == sequence })
+	if !errors.Is(err, ErrNotFound) {
+		return e, err
+	}
+	s = s.tables()
+	e, err = s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, int64(sequence))
 	if errors.Is(err, ErrNotFound) {
 		return s.inBlock(ctx, func(c *cell) bool { return c.writer == writer && c.sequence == sequence }, `WHERE p.first =
 			(SELECT s.first FROM spans s JOIN writers w ON w.id = s.writer WHERE w.identity = ? AND s.sequence <= ? ORDER BY s.sequence DESC LIMIT 1)`, writer, int64(sequence))
@@ -217,12 +255,21 @@ func (s *Store) between(ctx context.Context, finish func(*auditv1.Entry) error, 
 		return nil, nil
 	}
 	end = min(end, math.MaxInt64)
+	newest, err := s.tailBetween(ctx, finish, from, end)
+	if err != nil {
+		return nil, err
+	}
+	s = s.tables()
 	rows, err := s.listed(ctx, finish, maxBytes, selectEntries+`WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx LIMIT ?`, int64(from), int64(end), int64(limit))
 	if err != nil {
 		return nil, err
 	}
 	reads, err := s.readsFrom(ctx, finish, from, end, limit, maxBytes)
-	return both(rows, reads, limit, maxBytes, byIndex), err
+	list := both(rows, reads, limit, maxBytes, byIndex)
+	if len(newest) > 0 {
+		list = first(append(list, newest...), limit, maxBytes, byIndex)
+	}
+	return list, err
 }
 
 // list stops early, but never before the first entry, when the entries' size reaches maxBytes.

@@ -41,7 +41,9 @@ var _ log.Store = (*store.Store)(nil)
 // suite is what every engine does alike. open opens an empty database.
 func suite(t *testing.T, open func(t *testing.T) *store.Store) {
 	t.Run("empty", func(t *testing.T) { testEmpty(t, lead(t, open(t))) })
-	t.Run("refused batches leave nothing", func(t *testing.T) { testRefused(t, lead(t, open(t))) })
+	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_INTENT} {
+		t.Run("refused batches leave nothing, "+kind.String(), func(t *testing.T) { testRefused(t, lead(t, open(t)), kind) })
+	}
 	t.Run("what is written is read", func(t *testing.T) { testRead(t, lead(t, open(t))) })
 	t.Run("search", func(t *testing.T) { testSearch(t, lead(t, open(t))) })
 	t.Run("count", func(t *testing.T) { testCount(t, lead(t, open(t))) })
@@ -148,9 +150,9 @@ func (tr *tree) commit(writer string, records ...*auditv1.Record) {
 }
 
 // testRefused: a batch whose index, sequence or hash is taken is refused as a whole.
-func testRefused(t *testing.T, db *store.Store) {
+func testRefused(t *testing.T, db *store.Store, kind auditv1.Kind) {
 	tr := &tree{t: t, db: db}
-	tr.commit(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ}, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})
+	tr.commit(writer, &auditv1.Record{Kind: kind}, &auditv1.Record{Kind: kind})
 	before, err := db.Head(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func testRefused(t *testing.T, db *store.Store) {
 		"a writer without a role":  func(b *store.Batch) { b.Entries[0].Writer = "nobody" },
 	} {
 		again := &tree{t: t, db: db, entries: slices.Clone(tr.entries), hashes: slices.Clone(tr.hashes), last: map[string]uint64{writer: 2}}
-		b := again.batch(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ}, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})
+		b := again.batch(writer, &auditv1.Record{Kind: kind}, &auditv1.Record{Kind: kind})
 		spoil(&b)
 		if err := db.Commit(t.Context(), b); err == nil || errors.Is(err, store.ErrFollows) {
 			t.Errorf("%s: %v", name, err)
@@ -173,7 +175,7 @@ func testRefused(t *testing.T, db *store.Store) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := db.Commit(ended, (&tree{t: t, entries: tr.entries, hashes: tr.hashes, last: tr.last}).batch(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})); err == nil {
+	if err := db.Commit(ended, (&tree{t: t, entries: tr.entries, hashes: tr.hashes, last: tr.last}).batch(writer, &auditv1.Record{Kind: kind})); err == nil {
 		t.Error("a commit without time went through")
 	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -71,9 +72,17 @@ func (h Hashes) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 
 // ReadHashes returns the tree's hashes at these stored indexes, as tlog.HashReader wants them.
 func (s *Store) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error) {
+	waiting, err := s.unsettled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s = s.tables()
 	chunks := map[int64][]byte{}
 	var numbers []any
 	for _, index := range indexes {
+		if len(waiting) > 0 && index >= waiting[0].FirstHash {
+			continue
+		}
 		if number := index / chunkHashes; chunks[number] == nil {
 			chunks[number] = []byte{}
 			numbers = append(numbers, number)
@@ -94,6 +103,11 @@ func (s *Store) ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, e
 	}
 	out := make([]tlog.Hash, len(indexes))
 	for i, index := range indexes {
+		if n, _ := slices.BinarySearchFunc(waiting, index, func(b Batch, index int64) int { return cmp.Compare(b.FirstHash+int64(len(b.Hashes))-1, index) }); n < len(waiting) &&
+			index >= waiting[n].FirstHash {
+			out[i] = waiting[n].Hashes[index-waiting[n].FirstHash]
+			continue
+		}
 		at := int(index%chunkHashes) * tlog.HashSize
 		hashes := chunks[index/chunkHashes]
 		if len(hashes) < at+tlog.HashSize {

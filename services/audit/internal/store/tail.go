@@ -1,0 +1,324 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/mod/sumdb/tlog"
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/proto"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+const (
+	// tailBatch is the largest batch that goes into the tail, in entries, tailEntries and tailBytes the most that waits there, and
+	// settleAfter how long it does.
+	tailBatch, tailEntries, tailBytes = 8, 64, 256 << 10
+	settleAfter                       = 100 * time.Millisecond
+)
+
+// tail makes a small commit cheap, for which somebody waits. An entry in its tables touches about twenty pages of SQLite's, most of them of
+// indexes; in the tail it is one row, in one page. The tail is moved to the tables as one batch, soon, or before something is searched for:
+// what it holds counts as written from the first moment on, and what is read by its place is read from here meanwhile.
+type tail struct {
+	db tailDB
+	// fixed: what waits stays where it is, since the database is only read.
+	fixed bool
+	// after is settleAfter.
+	after time.Duration
+	// settled: nothing waits, so that the tables have everything. It is read without mu.
+	settled atomic.Bool
+
+	mu sync.Mutex
+	// known: end and waiting are as the database has them. A transaction whose outcome is unknown makes them unknown.
+	known   bool
+	end     Head
+	waiting []Batch // it is only ever added to
+	bytes   int
+	timer   *time.Timer
+}
+
+// tailDB is the tail in an engine's database.
+type tailDB interface {
+	// extend adds a batch to the tail durably.
+	extend(ctx context.Context, b Batch) error
+	// unmoved are the batches that are in the tail, in order.
+	unmoved(ctx context.Context) ([]Batch, error)
+}
+
+// errTail is wrapped by the error of a tail that does not go on where the tables end.
+var errTail = fmt.Errorf("%w: the newest entries do not follow the others", errStored)
+
+// recall reads where the log ends, and what waits, unless that is known.
+func (s *Store) recall(ctx context.Context) error {
+	t := s.tail
+	if t.known {
+		return nil
+	}
+	waiting, err := t.db.unmoved(ctx)
+	if err != nil {
+		return fmt.Errorf("read the newest entries: %w", err)
+	}
+	end, err := s.end(ctx, waiting)
+	if err != nil {
+		return err
+	}
+	t.waiting, t.bytes = nil, 0
+	for _, b := range waiting {
+		t.wait(b)
+	}
+	t.end, t.known = end, true
+	t.settled.Store(len(t.waiting) == 0)
+	return nil
+}
+
+// end is where the log ends whose newest batches are in the tail.
+func (s *Store) end(ctx context.Context, waiting []Batch) (Head, error) {
+	end, err := s.tables().Head(ctx)
+	for _, b := range waiting {
+		if err != nil {
+			break
+		}
+		if end, err = end.with(b); err != nil {
+			err = fmt.Errorf("%w: %w", errTail, err)
+		}
+	}
+	return end, err
+}
+
+func (t *tail) wait(b Batch) {
+	t.waiting = append(t.waiting, b)
+	for _, e := range b.Entries {
+		t.bytes += proto.Size(e)
+	}
+}
+
+// with is where the log ends after b.
+func (h Head) with(b Batch) (Head, error) {
+	last := maps.Clone(h.Last)
+	if b.FirstHash != h.Hashes {
+		return h, fmt.Errorf("the tree goes on with hash %d and not with %d", h.Hashes, b.FirstHash)
+	}
+	for _, e := range b.Entries {
+		writer, sequence := e.GetWriter(), e.GetRecord().GetSequence()
+		if e.GetIndex() != uint64(h.Entries) || h.Entries == math.MaxInt64 {
+			return h, fmt.Errorf("entry %d is not the next one, %d", e.GetIndex(), h.Entries)
+		}
+		if sequence <= last[writer] {
+			return h, fmt.Errorf("entry %d has the sequence %d, and its writer's last one is %d", e.GetIndex(), sequence, last[writer])
+		}
+		if _, err := role(writer); err != nil {
+			return h, err
+		}
+		h.Entries, h.LoggedAt, last[writer] = h.Entries+1, e.GetLoggedAt().AsTime(), sequence
+	}
+	h.Hashes, h.Checkpoint, h.Last = h.Hashes+int64(len(b.Hashes)), b.Checkpoint, last
+	return h, nil
+}
+
+// small reports whether a batch goes into the tail: a few entries for which somebody waits, and no reads, which nobody does.
+func (t *tail) small(b Batch) bool {
+	if len(b.Entries) > tailBatch || slices.ContainsFunc(b.Entries, inBlocks) {
+		return false
+	}
+	n := len(b.Entries)
+	for _, older := range t.waiting {
+		n += len(older.Entries)
+	}
+	return n <= tailEntries && t.bytes <= tailBytes
+}
+
+// Commit adds the batch durably, or nothing of it: to the tail, or with all that waits there to the tables. ErrFollows: this process leads
+// no more, and nothing was added.
+func (s *Store) Commit(ctx context.Context, b Batch) error {
+	t := s.tail
+	if t == nil {
+		return s.file(ctx, b)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := s.recall(ctx); err != nil {
+		return err
+	}
+	end, err := t.end.with(b)
+	if err != nil {
+		return err
+	}
+	if !t.small(b) {
+		if err := s.move(ctx, append(t.waiting, b)); err != nil {
+			return err
+		}
+		t.end = end
+		return nil
+	}
+	if err := t.db.extend(ctx, b); err != nil {
+		t.known = false
+		return fmt.Errorf("write the newest entries: %w", err)
+	}
+	t.end = end
+	t.wait(b)
+	t.settled.Store(false)
+	if len(t.waiting) == 1 {
+		t.timer = time.AfterFunc(t.after, func() { _ = s.settle(context.Background()) }) // whoever reads or writes next says why it fails
+	}
+	return nil
+}
+
+// move adds batches to the tables as one; all but the newest may be those of the tail, which is then empty.
+func (s *Store) move(ctx context.Context, batches []Batch) error {
+	whole := Batch{FirstHash: batches[0].FirstHash, Checkpoint: batches[len(batches)-1].Checkpoint}
+	for _, b := range batches {
+		whole.Entries, whole.Hashes = append(whole.Entries, b.Entries...), append(whole.Hashes, b.Hashes...)
+	}
+	t := s.tail
+	if err := s.file(ctx, whole); err != nil {
+		t.known = false
+		t.settled.Store(false)
+		return err
+	}
+	t.waiting, t.bytes = nil, 0
+	t.settled.Store(true)
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	return nil
+}
+
+// settle moves what waits to the tables.
+func (s *Store) settle(ctx context.Context) error {
+	t := s.tail
+	if t == nil || t.fixed || t.settled.Load() {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := s.recall(ctx); err != nil || len(t.waiting) == 0 {
+		return err
+	}
+	return s.move(context.WithoutCancel(ctx), t.waiting) // one reader's end is none of the next one's business
+}
+
+// forget has the end of the log read again.
+func (t *tail) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known = false
+	t.settled.Store(false)
+}
+
+// unsettled are the batches that wait. Who wants the tables too reads them afterwards: what is moved meanwhile is then in both.
+func (s *Store) unsettled(ctx context.Context) ([]Batch, error) {
+	t := s.tail
+	if t == nil || t.settled.Load() {
+		return nil, nil
+	}
+	if t.fixed {
+		return t.waiting, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := s.recall(ctx); err != nil {
+		return nil, err
+	}
+	return t.waiting, nil
+}
+
+// tables is the store without its tail.
+func (s *Store) tables() *Store {
+	if s.tail == nil {
+		return s
+	}
+	return &Store{engine: s.engine}
+}
+
+// inTail returns the entry of the tail that is wanted, or ErrNotFound. It is the caller's.
+func (s *Store) inTail(ctx context.Context, wanted func(*auditv1.Entry) bool) (*auditv1.Entry, error) {
+	waiting, err := s.unsettled(ctx)
+	for _, b := range waiting {
+		if i := slices.IndexFunc(b.Entries, wanted); i >= 0 {
+			e := proto.CloneOf(b.Entries[i])
+			return e, whole(e)
+		}
+	}
+	if err == nil {
+		err = ErrNotFound
+	}
+	return nil, err
+}
+
+// tailBetween is Range among the entries of the tail, which are few.
+func (s *Store) tailBetween(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64) (found []*auditv1.Entry, err error) {
+	waiting, err := s.unsettled(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range waiting {
+		for _, e := range b.Entries {
+			if e.GetIndex() < from || e.GetIndex() >= end {
+				continue
+			}
+			e = proto.CloneOf(e)
+			if err := finish(e); err != nil {
+				return nil, err
+			}
+			found = append(found, e)
+		}
+	}
+	return found, nil
+}
+
+func (s *sqlite) extend(ctx context.Context, b Batch) error {
+	var entries bytes.Buffer
+	for _, e := range b.Entries {
+		stored := &auditv1.Entry{Index: e.GetIndex(), Writer: e.GetWriter(), Record: e.GetRecord(), LoggedAt: e.GetLoggedAt(), Salt: e.GetSalt(),
+			BodyCommitment: e.GetBodyCommitment(), LeafHash: e.GetLeafHash(), PrunedBy: e.PrunedBy}
+		if _, err := protodelim.MarshalTo(&entries, stored); err != nil {
+			return err
+		}
+	}
+	hashes := make([]byte, 0, len(b.Hashes)*tlog.HashSize)
+	for i := range b.Hashes {
+		hashes = append(hashes, b.Hashes[i][:]...)
+	}
+	size := b.Entries[len(b.Entries)-1].GetIndex() + 1
+	_, err := s.insertTail.ExecContext(ctx, int64(size), entries.Bytes(), b.FirstHash, hashes, b.Checkpoint)
+	return err
+}
+
+func (s *sqlite) unmoved(ctx context.Context) (batches []Batch, err error) {
+	err = s.each(ctx, `SELECT size, entries, first_hash, hashes, checkpoint FROM tail ORDER BY size`, nil, func(scan func(...any) error) (bool, error) {
+		var size int64
+		var entries, hashes []byte
+		b := Batch{}
+		if err := scan(&size, &entries, &b.FirstHash, &hashes, &b.Checkpoint); err != nil {
+			return false, fmt.Errorf("%w: %w", errStored, err)
+		}
+		for from := bytes.NewReader(entries); from.Len() > 0; {
+			e := &auditv1.Entry{}
+			if err := protodelim.UnmarshalFrom(from, e); err != nil {
+				return false, fmt.Errorf("%w: before entry %d: %w", errTail, size, err)
+			}
+			b.Entries = append(b.Entries, e)
+		}
+		for hash := range slices.Chunk(hashes, tlog.HashSize) {
+			if len(hash) != tlog.HashSize {
+				return false, fmt.Errorf("%w: before entry %d: a hash is cut short", errTail, size)
+			}
+			b.Hashes = append(b.Hashes, tlog.Hash(hash))
+		}
+		if n := len(b.Entries); n == 0 || b.Entries[n-1].GetIndex() != uint64(size-1) {
+			return false, fmt.Errorf("%w: before entry %d", errTail, size)
+		}
+		batches = append(batches, b)
+		return true, nil
+	})
+	return batches, err
+}

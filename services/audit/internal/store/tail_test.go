@@ -1,0 +1,234 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/store"
+)
+
+// tailed opens a store whose tail stays where it is, with n entries in it, each committed by itself.
+func tailed(t *testing.T, dir string, n int) (*store.Store, *tree) {
+	t.Helper()
+	db, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	waits(t, lead(t, db), 0)
+	tr := &tree{t: t, db: db}
+	for i := range n {
+		tr.commit(writer, intent(i))
+	}
+	waits(t, db, n)
+	return db, tr
+}
+
+func intent(i int) *auditv1.Record {
+	return &auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, Tool: "start_service", RequestId: "r-" + strconv.Itoa(i), Body: &auditv1.Body{Principal: "claude", Summary: "word" + strconv.Itoa(i)}}
+}
+
+func waits(t *testing.T, db *store.Store, want int) {
+	t.Helper()
+	if n, err := db.Unsettled(t.Context()); n != want || err != nil {
+		t.Fatalf("%d batches wait, %v; want %d", n, err, want)
+	}
+}
+
+// holds checks that the store has all that was committed, by place.
+func holds(t *testing.T, db *store.Store, tr *tree) {
+	t.Helper()
+	ctx, n := t.Context(), uint64(len(tr.entries))
+	head, err := db.Head(ctx)
+	if err != nil || uint64(head.Entries) != n || head.Hashes != int64(len(tr.hashes)) || head.Last[writer] != n || string(head.Checkpoint) != "checkpoint of "+strconv.Itoa(len(tr.entries)) {
+		t.Errorf("it ends at %+v, %v", head, err)
+	}
+	list, err := db.Range(ctx, 0, n+5, 100, 1<<30)
+	if diff := cmp.Diff(tr.entries, list, protocmp.Transform()); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	if part, err := db.Range(ctx, 1, n, 2, 1<<30); err != nil || !cmp.Equal(tr.entries[1:3], part, protocmp.Transform()) {
+		t.Errorf("two from entry 1: %v, %v", part, err)
+	}
+	if bare, err := db.Bare(ctx, n-1, n, 1, 1<<30); err != nil || len(bare) != 1 || bare[0].GetLeaf() != nil || bare[0].GetLeafHash() == nil {
+		t.Errorf("without what can be computed: %v, %v", bare, err)
+	}
+	var indexes []int64
+	for i, e := range tr.entries {
+		byIndex, err := db.Entry(ctx, uint64(i))
+		if err != nil || !cmp.Equal(e, byIndex, protocmp.Transform()) {
+			t.Errorf("entry %d: %v, %v", i, byIndex, err)
+		}
+		bySequence, err := db.BySequence(ctx, writer, e.GetRecord().GetSequence())
+		if err != nil || !cmp.Equal(e, bySequence, protocmp.Transform()) {
+			t.Errorf("sequence of entry %d: %v, %v", i, bySequence, err)
+		}
+	}
+	for i := range tr.hashes {
+		indexes = append(indexes, int64(i))
+	}
+	if hashes, err := db.ReadHashes(ctx, indexes); err != nil || !slices.Equal(hashes, tr.hashes) {
+		t.Errorf("the tree: %v", err)
+	}
+	if _, err := db.ReadHashes(ctx, []int64{int64(len(tr.hashes))}); err == nil {
+		t.Error("a hash that the tree does not have")
+	}
+}
+
+// TestTail: small batches are read by their place before they are in their tables, are moved there before anything is searched for, and
+// together with what does not go through the tail.
+func TestTail(t *testing.T) {
+	ctx := t.Context()
+	db, tr := tailed(t, t.TempDir(), 5)
+	holds(t, db, tr)
+	waits(t, db, 5)
+	if found, err := db.Search(ctx, store.Query{Text: "word4"}, 10, 1<<20); err != nil || len(found) != 1 || found[0].GetIndex() != 4 {
+		t.Errorf("the newest word: %v, %v", found, err)
+	}
+	waits(t, db, 0)
+	holds(t, db, tr)
+
+	tr.commit(writer, intent(5))
+	tr.commit(writer, intent(6))
+	holds(t, db, tr) // some here, some there
+	waits(t, db, 2)
+	tr.commit(writer, &auditv1.Record{Kind: auditv1.Kind_KIND_READ}) // reads go to their block at once
+	waits(t, db, 0)
+	holds(t, db, tr)
+	for i := range 100 {
+		tr.commit(writer, intent(i))
+	}
+	if n, err := db.Unsettled(ctx); err != nil || n == 0 || n > 64 {
+		t.Errorf("after 100 batches %d wait, %v", n, err)
+	}
+}
+
+// TestTailAfterAKill: a process that is killed leaves its tail behind, and the next one has all of it.
+func TestTailAfterAKill(t *testing.T) {
+	dir, after := t.TempDir(), t.TempDir()
+	_, tr := tailed(t, dir, 5)
+	for _, name := range []string{store.File, store.File + "-wal"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(after, name), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := store.Open(t.Context(), after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits(t, lead(t, db), 5)
+	tr.db = db
+	holds(t, db, tr)
+	tr.commit(writer, intent(5))
+	holds(t, db, tr)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	for name, read := range map[string]func() (*store.Store, error){
+		"again":      func() (*store.Store, error) { return store.Open(t.Context(), after) },
+		"as damaged": func() (*store.Store, error) { return store.OpenDamaged(t.Context(), after) },
+	} {
+		db, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if waits(t, db, 0); name == "again" {
+			lead(t, db)
+		}
+		holds(t, db, tr)
+		_ = db.Close()
+	}
+}
+
+// TestDamagedTail: a tail that was altered is told, and what is left of it is read as far as it goes.
+func TestDamagedTail(t *testing.T) {
+	for name, statement := range map[string]string{
+		"an entry":               `UPDATE tail SET entries = x'ff' WHERE size = 3`,
+		"half an entry":          `UPDATE tail SET entries = substr(entries, 1, 40) WHERE size = 3`,
+		"no entry":               `UPDATE tail SET entries = x'' WHERE size = 3`,
+		"half a hash":            `UPDATE tail SET hashes = substr(hashes, 1, 20) WHERE size = 3`,
+		"a hash less":            `UPDATE tail SET hashes = x'' WHERE size = 3`,
+		"another place":          `UPDATE tail SET first_hash = first_hash + 1 WHERE size = 3`,
+		"another entry":          `UPDATE tail SET entries = (SELECT entries FROM tail WHERE size = 2) WHERE size = 3`,
+		"a batch is gone":        `DELETE FROM tail WHERE size = 3`,
+		"the first is":           `DELETE FROM tail WHERE size = 1`,
+		"a batch is there twice": `INSERT INTO tail SELECT size + 10, entries, first_hash, hashes, checkpoint FROM tail WHERE size = 2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			db, tr := tailed(t, dir, 5)
+			if err := db.AlterTail(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Lead(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for what, err := range map[string]error{
+				"head": second(db.Head(t.Context())), "search": second(db.Search(t.Context(), store.Query{}, 10, 1<<20)),
+				"commit": db.Commit(t.Context(), tr.batch(writer, intent(5))),
+			} {
+				if !store.Damaged(err) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			damaged, err := store.OpenDamaged(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer damaged.Close()
+			if e, err := damaged.Entry(t.Context(), 1); name != "the first is" && (err != nil || !cmp.Equal(e, tr.entries[1], protocmp.Transform())) {
+				t.Errorf("an entry before it: %v, %v", e, err)
+			}
+		})
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestFullTail: what is in the tail is written, although a full disk has no room for it in the tables.
+func TestFullTail(t *testing.T) {
+	ctx := t.Context()
+	db, tr := tailed(t, t.TempDir(), 5)
+	if err := db.LimitPages(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	for i := 0; i < 1000 && failed == nil; i++ {
+		if failed = db.Commit(ctx, tr.batch(writer, intent(i))); failed == nil {
+			_, failed = db.Search(ctx, store.Query{}, 10, 1<<20)
+		}
+	}
+	if failed == nil {
+		t.Fatal("the disk is never full")
+	}
+	if err := db.Lead(ctx); err != nil {
+		t.Fatal(err)
+	}
+	head, err := db.Head(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.entries, tr.last[writer] = tr.entries[:head.Entries], uint64(head.Entries)
+	tr.hashes = tr.hashes[:head.Hashes]
+	holds(t, db, tr)
+	if err := db.LimitPages(ctx, -1); err != nil {
+		t.Fatal(err)
+	}
+	tr.commit(writer, intent(0))
+	if found, err := db.Search(ctx, store.Query{Text: "word0"}, 10, 1<<20); err != nil || len(found) != 2 && len(found) != 3 {
+		t.Errorf("with room again: %d, %v", len(found), err)
+	}
+	holds(t, db, tr)
+}
