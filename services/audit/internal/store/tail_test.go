@@ -148,7 +148,9 @@ func TestTailAfterAKill(t *testing.T) {
 			lead(t, db)
 		}
 		holds(t, db, tr)
-		_ = db.Close()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
