@@ -105,7 +105,7 @@ func TestPipeline(t *testing.T) {
 				Catalog: harness.ModesCatalog, Limits: fmt.Sprintf("{tools: {per_s: 0.1, burst: %d}, reads: {per_s: 0.1, burst: %d}}", burst, burst),
 			})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
-			for _, tool := range harness.Listed() {
+			for _, tool := range harness.Listed(optionsv1.Tier_TIER_DESTRUCTIVE) {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()

@@ -13,6 +13,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	toolset "durward.internal/services/platform/contract"
 )
 
@@ -159,7 +160,7 @@ func TestSimulate(t *testing.T) {
 			t.Parallel()
 			h := harness.Start(t, harness.Options{Catalog: crowdedCatalog})
 			p := &pipeline{t: t, h: h, route: r, send: r.connect(h, "piper"), schemas: map[string]*jsonschema.Resolved{}}
-			for _, tool := range harness.Listed() {
+			for _, tool := range harness.Listed(optionsv1.Tier_TIER_DESTRUCTIVE) {
 				p.schemas[tool.Name] = nil
 			}
 			p.list()

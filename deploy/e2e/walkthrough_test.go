@@ -45,7 +45,7 @@ func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
 	slices.Sort(names)
 	if diff := cmp.Diff([]string{
 		"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "security_config", "service_info", "service_logs", "simulate_mode",
-		"sleep_service", "start_service", "stop_service", "switch_mode", "tokenize", "wait_operation", "wake_service", "withdraw_operation",
+		"sleep_service", "start_service", "stop_service", "tokenize", "wait_operation", "wake_service", "withdraw_operation",
 	}, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}

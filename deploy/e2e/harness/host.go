@@ -54,9 +54,12 @@ func Tools() []contract.Tool {
 	return slices.DeleteFunc(contract.Tools(), func(t contract.Tool) bool { return t.Sink == optionsv1.Role_ROLE_EGRESS })
 }
 
-// Listed are those of them that tools/list shows where there are no other people's servers: what finds tools finds nothing more there.
-func Listed() []contract.Tool {
-	return slices.DeleteFunc(Tools(), func(t contract.Tool) bool { return t.Name == "find_tools" || t.Name == "describe_tool" })
+// Listed are those of them that tools/list shows a client up to a tier where there are no other people's servers: what finds tools finds
+// nothing more there.
+func Listed(upTo optionsv1.Tier) []contract.Tool {
+	return slices.DeleteFunc(Tools(), func(t contract.Tool) bool {
+		return t.Name == "find_tools" || t.Name == "describe_tool" || t.Tier > upTo
+	})
 }
 
 // Patience is how long anything that ought to happen at once may take on a busy machine.

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/deploy/e2e/harness"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 )
 
 // client is an MCP client that nobody here wrote, as the tests drive it. Its methods fail the test when the client does not
@@ -98,8 +99,8 @@ func newAsker(t *testing.T, tools []*mcp.Tool) asker {
 	for _, tool := range tools {
 		a.schemas[tool.Name] = tool.OutputSchema
 	}
-	if len(tools) != len(harness.Listed()) {
-		t.Fatalf("%d tools, want %d", len(tools), len(harness.Listed()))
+	if want := len(harness.Listed(optionsv1.Tier_TIER_WRITE)); len(tools) != want {
+		t.Fatalf("%d tools, want %d", len(tools), want)
 	}
 	return a
 }

@@ -54,7 +54,8 @@ var (
 // with what finds the others. A client with pages gets all of them, in pages.
 func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListToolsResult, cursor string) (*mcp.ListToolsResult, error) {
 	var pinned []tool
-	may := call.Session.Tools()
+	about := call.Session.About()
+	may := about.Tools
 	for _, name := range may {
 		if t, ok := s.served(name); ok && t.Foreign != nil {
 			pinned = append(pinned, t)
@@ -65,7 +66,8 @@ func (s *Server) list(ctx context.Context, call *httpfront.Call, all *mcp.ListTo
 		return nil, s.noPage(ctx, call, "The list has one page: ask for it without a cursor.")
 	}
 	out := *all
-	out.Tools = slices.Clone(all.Tools)
+	// No decision lets a client call what is above its tier. What a build for the conformance suite adds has no tier here.
+	out.Tools = slices.DeleteFunc(slices.Clone(all.Tools), func(t *mcp.Tool) bool { return s.tools[t.Name].Tier > about.Ceiling })
 	if len(pinned) == 0 {
 		without(&out, finders...)
 		return &out, nil

@@ -173,6 +173,28 @@ func TestReadWithoutAPermitTakesAProofOfTheCall(t *testing.T) {
 	}
 }
 
+// A session is listed what is within its ceiling alone: no decision lets it call the rest.
+func TestToolsAboveTheCeilingAreNotListed(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	list := func() string { return string(e.own(t, tokenAgent, "tools/list", "", "", "{}").message.Result) }
+	call := e.callers(t, tokenAgent, "")["stateless"]
+	tools := []string{"gpu_status", "wait_operation", "start_service", "switch_mode"}
+	for _, step := range []struct {
+		ceiling string
+		listed  int
+	}{{"", 4}, {"WRITE", 3}, {"READ", 2}} {
+		if step.ceiling != "" {
+			call(t, "security_config", `{"tier_ceiling_override":"`+step.ceiling+`"}`)
+		}
+		all := list()
+		for i, name := range tools {
+			if strings.Contains(all, `"name":"`+name+`"`) != (i < step.listed) {
+				t.Errorf("up to %q: %s is listed: %t", step.ceiling, name, i >= step.listed)
+			}
+		}
+	}
+}
+
 // An override comes back with a warning and a block that says so; what it lowered shows where the client looks.
 func TestOverridesComeBack(t *testing.T) {
 	e := newEdge(t, edgeOptions{})
