@@ -177,6 +177,9 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 	}
 	claim := proof.Claim{Purpose: callv1.Proof_PURPOSE_RENEW, Client: client.ID, Session: opened.Ref}
 	if err := s.proven(opened, claim, req.GetProof()); err != nil {
+		if req.GetProof() == nil {
+			return nil, err // a gateway cannot know before which request a permit ends: it hears what the client is to sign
+		}
 		return nil, s.refused(ctx, "renew-refused", "", opened, err)
 	}
 	permits, err := s.permits(opened, client)

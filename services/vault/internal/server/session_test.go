@@ -195,8 +195,15 @@ func TestKeyBoundClientSignsEachRequest(t *testing.T) {
 	_, err = v.authority().Authorise(t.Context(), req)
 	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED) // the same counter again
 
-	_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId()})
-	wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
+	// Being asked for a proof is no refusal, and is not recorded as one; a proof that is another's is.
+	refused := len(v.audit.of(auditv1.Kind_KIND_DENIED))
+	for i, p := range []*callv1.Proof{nil, v.openProof(10, v.clock.Now())} {
+		_, err = v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: opened.GetSessionId(), Proof: p})
+		wantCode(t, err, callv1.Code_CODE_PROOF_REQUIRED)
+		if n := len(v.audit.of(auditv1.Kind_KIND_DENIED)); n != refused+i {
+			t.Errorf("%d more refusals are recorded, want %d", n-refused, i)
+		}
+	}
 	renewal := proof.Claim{
 		Purpose: callv1.Proof_PURPOSE_RENEW, Client: bound, Session: opened.GetSession(), Counter: 11, Time: v.clock.Now().Unix(),
 	}
