@@ -203,6 +203,7 @@ func looks(r *auditv1.Record) bool {
 // step writes down what the record is in the operation's story, and reports what cannot come where it comes.
 func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 	at, body := placeOf(e), e.GetRecord().GetBody()
+	pruned := logproof.BodyMissing(e) // whether that was signed for is held against each record elsewhere
 	first := func(p *place) {
 		if !p.there {
 			*p = at
@@ -219,7 +220,7 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 		if o.intent.there {
 			c.report(FoundTooEarly, id, o.intent, "the effect began before anybody had approved it: that came with record %d", at.index)
 		}
-		if !logproof.BodyMissing(e) && body.GetStatement() == nil && body.GetAction() != "unattended" {
+		if !pruned && body.GetStatement() == nil && body.GetAction() != "unattended" {
 			c.report(FoundNotApproved, id, at, "no human's statement comes with the approval, and no file of theirs is named")
 		}
 	case auditv1.Kind_KIND_GRANTED:
@@ -228,7 +229,7 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 	case auditv1.Kind_KIND_REDEEMED:
 		first(&o.redeemed)
 	case auditv1.Kind_KIND_DENIED:
-		if body.GetAction() == "deny" {
+		if pruned || body.GetAction() == "deny" {
 			first(&o.ended)
 		}
 	case auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
@@ -244,7 +245,7 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 		first(&o.outcome)
 	case auditv1.Kind_KIND_SINK_REFUSED:
 		first(&o.refused)
-		if o.intent.there && o.intent.writer == at.writer && strings.HasPrefix(body.GetReason(), "spent but not acted") {
+		if o.intent.there && o.intent.writer == at.writer && (pruned || strings.HasPrefix(body.GetReason(), "spent but not acted")) {
 			first(&o.outcome)
 		}
 	default:

@@ -34,6 +34,8 @@ type step struct {
 	wait time.Duration
 	// ahead is how far the writer's clock is ahead.
 	ahead time.Duration
+	// pruned: what the record said is gone, and so is its salt.
+	pruned bool
 }
 
 // whole is the story of a change that went as it has to.
@@ -69,7 +71,11 @@ func entries(steps []step) []*auditv1.Entry {
 	for i, s := range steps {
 		at = at.Add(time.Second + s.wait)
 		s.record.Time = timestamppb.New(at.Add(s.ahead))
-		out = append(out, &auditv1.Entry{Index: uint64(i), Writer: s.writer, Record: s.record, LoggedAt: timestamppb.New(at), Salt: make([]byte, logproof.SaltSize)})
+		entry := &auditv1.Entry{Index: uint64(i), Writer: s.writer, Record: s.record, LoggedAt: timestamppb.New(at), Salt: make([]byte, logproof.SaltSize)}
+		if s.pruned {
+			entry.Record.Body, entry.Salt = nil, nil
+		}
+		out = append(out, entry)
 	}
 	return out
 }
@@ -108,6 +114,12 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	later := func(s []step) []step { return append(s, pause(hours)) }
+	prune := func(s []step) []step {
+		for i := range s {
+			s[i].pruned = true
+		}
+		return s
+	}
 	move := func(kind auditv1.Kind, to int) func([]step) []step {
 		return func(s []step) []step {
 			i := slices.IndexFunc(s, func(one step) bool { return one.record.GetKind() == kind })
@@ -159,15 +171,21 @@ func TestFindings(t *testing.T) {
 		"done after a no": {spoil: []func([]step) []step{
 			without(redeemed), end(auditv1.Kind_KIND_DENIED, "deny"), move(auditv1.Kind_KIND_DENIED, 2),
 		}, want: []string{"after its end 4", "not redeemed 4"}},
-		"done twice":              {spoil: []func([]step) []step{func(s []step) []step { return append(s, whole(changed)[4]) }}, want: []string{"carried out twice 6"}},
-		"by another sink":         {spoil: []func([]step) []step{change(intent, func(s *step) { s.writer = "spiffe://durward.local/executor/other" })}, want: []string{"records differ 4"}},
-		"with other arguments":    {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Body.Arguments = `{"service_id":"evil"}` })}, want: []string{"records differ 4"}},
-		"with redacted arguments": {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Body.Arguments = `{"token":"[redacted:0123456789abcdef]"}` })}},
-		"another tool":            {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Tool = "stop_service" })}, want: []string{"records differ 4"}},
-		"for another":             {spoil: []func([]step) []step{change(redeemed, func(s *step) { s.record.Body.Principal = "mallory" })}, want: []string{"records differ 3"}},
-		"approved by the gateway": {spoil: []func([]step) []step{change(approved, func(s *step) { s.writer = gatewayID })}, want: []string{"another writer's record 1", "not approved 4"}},
-		"begun by the vault":      {spoil: []func([]step) []step{change(intent, func(s *step) { s.writer = vaultID })}, want: []string{"another writer's record 4", "outcome without intent 5"}},
-		"a body is gone":          {spoil: []func([]step) []step{change(approved, func(s *step) { s.record.Body = nil })}, want: []string{"not approved 1"}},
+		"done twice":                {spoil: []func([]step) []step{func(s []step) []step { return append(s, whole(changed)[4]) }}, want: []string{"carried out twice 6"}},
+		"by another sink":           {spoil: []func([]step) []step{change(intent, func(s *step) { s.writer = "spiffe://durward.local/executor/other" })}, want: []string{"records differ 4"}},
+		"with other arguments":      {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Body.Arguments = `{"service_id":"evil"}` })}, want: []string{"records differ 4"}},
+		"with redacted arguments":   {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Body.Arguments = `{"token":"[redacted:0123456789abcdef]"}` })}},
+		"another tool":              {spoil: []func([]step) []step{change(intent, func(s *step) { s.record.Tool = "stop_service" })}, want: []string{"records differ 4"}},
+		"for another":               {spoil: []func([]step) []step{change(redeemed, func(s *step) { s.record.Body.Principal = "mallory" })}, want: []string{"records differ 3"}},
+		"approved by the gateway":   {spoil: []func([]step) []step{change(approved, func(s *step) { s.writer = gatewayID })}, want: []string{"another writer's record 1", "not approved 4"}},
+		"begun by the vault":        {spoil: []func([]step) []step{change(intent, func(s *step) { s.writer = vaultID })}, want: []string{"another writer's record 4", "outcome without intent 5"}},
+		"a body is gone":            {spoil: []func([]step) []step{change(approved, func(s *step) { s.record.Body = nil })}, want: []string{"not approved 1"}},
+		"pruned":                    {spoil: []func([]step) []step{prune, later}},
+		"denied, and pruned":        {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "deny"), prune, later}},
+		"never decided, and pruned": {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), prune, later}, want: []string{"never decided 0"}},
+		"spent but not acted, and pruned": {spoil: []func([]step) []step{change(outcome, func(s *step) {
+			s.record.Kind, s.record.Body.Reason = auditv1.Kind_KIND_SINK_REFUSED, "spent but not acted: halted"
+		}), prune, later}},
 		"a read": {spoil: []func([]step) []step{without(approved, intent, outcome), func(s []step) []step {
 			for _, one := range s {
 				one.record.Tier, one.record.Tool = 0, "service_logs"
