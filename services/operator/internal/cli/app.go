@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -88,6 +89,9 @@ func (a *App) Config() (installdir.Config, error) {
 		return installdir.Config{}, Failed(next, "there is no Durward installation in %s", a.Home.Dir)
 	}
 	cfg, err := a.Home.Load()
+	if errors.Is(err, installdir.ErrUnusable) {
+		return installdir.Config{}, err
+	}
 	if err != nil {
 		return installdir.Config{}, Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 2000))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/fault"
@@ -34,6 +36,8 @@ func TestExplain(t *testing.T) {
 		{"a stranger's error", status.Error(codes.Internal, "panic: goroutine 1 at /src/x.go:3"), ExitFailed, ""},
 		{"no terminal", fmt.Errorf("sign: %w", signingkey.ErrNeedsHuman), ExitDenied, "ssh-agent"},
 		{"wrong passphrase", signingkey.ErrPassphrase, ExitDenied, "Try again."},
+		{"a folder of another's", fmt.Errorf("the folder /x %w: %w", installdir.ErrUnusable, fs.ErrPermission), ExitFailed,
+			"durward: the folder /x cannot be used: permission denied [r-1]\n  Use a folder of your own: --home DIR, or DURWARD_HOME.\n"},
 		{"interrupted", context.Canceled, ExitFailed, "interrupted"},
 		{"hostile text", errors.New("x\x1b[31m\u202ey"), ExitFailed, "durward: xy"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
@@ -73,6 +74,8 @@ func (a *App) translate(err error) *Problem {
 		return &Problem{ExitDenied, signingkey.ErrPassphrase.Error(), "Try again."}
 	case errors.As(err, &f):
 		return translateFault(f)
+	case errors.Is(err, installdir.ErrUnusable):
+		return &Problem{ExitFailed, clean.Block(err.Error(), 2000), "Use a folder of your own: --home DIR, or DURWARD_HOME."}
 	case errors.Is(err, context.Canceled):
 		return &Problem{ExitFailed, "interrupted", ""}
 	default:

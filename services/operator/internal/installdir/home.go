@@ -144,12 +144,25 @@ func (h Home) folders() []string {
 }
 
 // check refuses a home in which another user could put files.
-func (h Home) check() error { return own(append(h.folders(), h.Config("operator"))...) }
+func (h Home) check() error {
+	err := own(append(h.folders(), h.Config("operator"))...)
+	if _, system := errors.AsType[syscall.Errno](err); system {
+		return h.unusable(err)
+	}
+	return err
+}
 
-// Exists reports whether the home was made.
+// ErrUnusable means that this user may not use the home's folder, or that none can be made there.
+var ErrUnusable = errors.New("cannot be used")
+
+func (h Home) unusable(err error) error {
+	return fmt.Errorf("the folder %s %w: %w", h.Dir, ErrUnusable, err)
+}
+
+// Exists reports whether the home was made. One that this user may not look into counts, since its name is taken.
 func (h Home) Exists() bool {
 	_, err := os.Stat(h.Config("operator"))
-	return err == nil
+	return err == nil || errors.Is(err, fs.ErrPermission)
 }
 
 // Runs reports whether it is the processes' home too: that of an operator of an installed host has this program's configuration alone.
@@ -235,11 +248,11 @@ func (h Home) Lock(name string) (release func() error, err error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(h.run(""), 0o700); err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, h.unusable(err)
 	}
 	f, err := os.OpenFile(h.run(name+".lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, h.unusable(err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()

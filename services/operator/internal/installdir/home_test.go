@@ -258,6 +258,24 @@ func TestLock(t *testing.T) {
 	}
 }
 
+// A folder that cannot be made or looked into is named, with the cause.
+func TestAFolderThatCannotBeUsed(t *testing.T) {
+	for name, prepare := range map[string]func(t *testing.T, h Home){
+		"a file":            func(t *testing.T, h Home) { must(t, os.WriteFile(h.Dir, nil, 0o600)) },
+		"a loop":            func(t *testing.T, h Home) { must(t, os.Symlink(h.Dir, h.Dir)) },
+		"a folder for run/": func(t *testing.T, h Home) { must(t, os.MkdirAll(h.run("up.lock"), 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := Home{Dir: filepath.Join(t.TempDir(), "home")}
+			prepare(t, h)
+			_, err := h.Lock("up")
+			if !errors.Is(err, ErrUnusable) || !strings.HasPrefix(err.Error(), "the folder "+h.Dir+" cannot be used: ") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 func TestAHomeOfOthersIsNotTouched(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, h Home){
 		"others may write the home":       func(t *testing.T, h Home) { must(t, os.Chmod(h.Dir, 0o777)) },

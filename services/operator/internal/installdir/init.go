@@ -171,7 +171,7 @@ func (h Home) makeFolders() error {
 	}
 	for _, folder := range h.folders() {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
-			return fmt.Errorf("home folder: %w", err)
+			return h.unusable(err)
 		}
 	}
 	return h.check() // a folder with the sticky bit lets others make one first

@@ -36,7 +36,7 @@ func Own(paths ...string) error {
 func ownOne(path string, last bool) error {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(path, &st); err != nil {
-		return err
+		return &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	switch {
 	case ownedByOther(&st):
