@@ -229,6 +229,14 @@ func ShortDigest(digest []byte) string {
 	return text[:4] + "·" + text[len(text)-4:]
 }
 
+// Person names who decided as people do: of a refusal, which nobody signs, the vault knows the operator's certificate alone.
+func Person(decidedBy string) string {
+	if id, err := identity.Parse(decidedBy); err == nil && id.Role() == optionsv1.Role_ROLE_OPERATOR {
+		return id.Instance()
+	}
+	return clean.Line(decidedBy, 64)
+}
+
 // shortDigest is how many characters of a plan's digest people are shown; `durward switch --plan` takes them.
 const shortDigest = 12
 

@@ -693,7 +693,7 @@ func TestScreens(t *testing.T) {
 		op := operation(1, "switch_mode")
 		op.Arguments = []byte(`{"mode_id":"coding","plan_digest":"` + strings.Repeat("a", 64) + `"}`)
 		past := operation(9, "stop_service")
-		past.State, past.DecidedBy = vaultv1.OperationState_OPERATION_STATE_DENIED, "alice"
+		past.State, past.DecidedBy = vaultv1.OperationState_OPERATION_STATE_DENIED, "spiffe://durward.local/operator/alice"
 		s.send(Vault{Operations: []*vaultv1.Operation{op, operation(2, "stop_service")}, History: []*vaultv1.Operation{past}})
 		s.send(Services{{ServiceId: "chat", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "demo-1b"}, {ServiceId: "coder"}})
 		s.send(Host{&executorv1.GetHostResponse{Gpus: []*executorv1.GpuHolders{{Gpu: &executorv1.Gpu{MemoryTotalMib: 24576, MemoryUsedMib: 9216, MemoryFreeMib: 15360, Services: []string{"chat"}}}}}})

@@ -447,7 +447,7 @@ func (m *Model) pastLine(op *vaultv1.Operation) string {
 		at = op.GetAskedAt().AsTime()
 	}
 	if by := op.GetDecidedBy(); by != "" {
-		state += " by " + clean.Line(by, 64)
+		state += " by " + approval.Person(by)
 	}
 	text := fmt.Sprintf("  %s  %s  %s %s  for %s", at.Local().Format("15:04:05"), state, clean.Line(op.GetTool().GetName(), 64),
 		clean.Line(approval.Arguments(op.GetArguments()), 200), clean.Line(op.GetPrincipal(), 64))

@@ -141,7 +141,7 @@ func (b *Approvals) ConfirmDangerous(ctx context.Context, h *callv1.HumanStateme
 	b.mu.Unlock()
 	switch {
 	case !found:
-		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "nothing that it confirms waits to be confirmed")
+		return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "what this confirms was taken back or has lapsed; propose it again")
 	case soon:
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "it is too early to confirm: read again what it means", fault.WithRetry(p.notBefore.Sub(now)))
 	case now.After(p.notAfter):

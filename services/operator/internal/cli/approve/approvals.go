@@ -302,7 +302,7 @@ func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
 			}
 			line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))
 			if by := op.GetDecidedBy(); by != "" {
-				line += " by " + clean.Visible(by)
+				line += " by " + approval.Person(by)
 			}
 			a.Out.Printf("%s\n", line)
 		})
