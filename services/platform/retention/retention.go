@@ -69,8 +69,9 @@ type Decision struct {
 	Evidence *callv1.HumanStatement
 	*statement.Statement
 	digest [sha256.Size]byte
-	// pruned is how many records of each kind name it.
+	// pruned is how many records of each kind name it, and holds are those that were in force when a pruning was signed.
 	pruned map[string]uint64
+	holds  []*Decision
 }
 
 // Ledger follows, through the log in its order, what humans decided about it. The zero value with Allowed set is ready; it is not safe
@@ -261,6 +262,7 @@ func (l *Ledger) Apply(d *Decision) error {
 	}
 	switch d.Kind {
 	case statement.KindPrune:
+		d.holds = l.Holds()
 		l.prunings = append(l.prunings, d)
 	case statement.KindHold:
 		l.holds = append(l.holds, d)
@@ -294,6 +296,11 @@ func (l *Ledger) Prunings() []*Decision { return slices.Clone(l.prunings) }
 func (d *Decision) Digest() string { return canonical.FormatDigest(d.digest[:]) }
 
 // Keeps reports whether a hold in force keeps a record.
-func (l *Ledger) Keeps(e *auditv1.Entry) bool {
-	return slices.ContainsFunc(l.holds, func(h *Decision) bool { return Held(h.Hold, e) })
+func (l *Ledger) Keeps(e *auditv1.Entry) bool { return keep(l.holds, e) }
+
+// Spares reports whether a hold that was in force when a pruning was signed keeps a record of it, though it may have been released since.
+func (d *Decision) Spares(e *auditv1.Entry) bool { return keep(d.holds, e) }
+
+func keep(holds []*Decision, e *auditv1.Entry) bool {
+	return slices.ContainsFunc(holds, func(h *Decision) bool { return Held(h.Hold, e) })
 }

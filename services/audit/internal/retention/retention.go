@@ -332,7 +332,7 @@ func (k *Keeper) prune(ctx context.Context, p *retention.Decision) (removed int,
 	return removed, err
 }
 
-// remove removes one piece, of what no hold keeps now.
+// remove removes one piece, of what no hold keeps now, nor kept when the pruning was signed.
 func (k *Keeper) remove(ctx context.Context, p *retention.Decision, list []*auditv1.Entry) (int, error) {
 	k.deciding.Lock()
 	defer k.deciding.Unlock()
@@ -345,7 +345,7 @@ func (k *Keeper) remove(ctx context.Context, p *retention.Decision, list []*audi
 	}
 	var gone []uint64
 	for _, e := range list {
-		if !ledger.Keeps(e) {
+		if !ledger.Keeps(e) && !p.Spares(e) {
 			gone = append(gone, e.GetIndex())
 		}
 	}

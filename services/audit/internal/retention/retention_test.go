@@ -46,6 +46,8 @@ type world struct {
 	allowed *trust.AllowedSigners
 	// broken makes the store's nth removal fail; 0: none.
 	broken, removals int
+	// copied: the store does not know which prunings were carried out, as a copy of the log does not.
+	copied bool
 }
 
 // Prune counts removals, and breaks one.
@@ -64,6 +66,11 @@ type breaking struct {
 
 func (b breaking) Prune(ctx context.Context, by uint64, entries []uint64) error {
 	return b.world.Prune(ctx, by, entries)
+}
+
+func (b breaking) Pruned(ctx context.Context, by uint64) (bool, error) {
+	done, err := b.Store.Pruned(ctx, by)
+	return done && !b.copied, err
 }
 
 func newWorld(t *testing.T) *world {
@@ -255,8 +262,10 @@ func TestPrune(t *testing.T) {
 		t.Fatal("holds are not in order")
 	}
 	w.decide(release)
+	w.copied = true
 	w.restart()
 	w.work()
+	w.copied = false
 	if gone := w.audited(); len(gone) != 4 {
 		t.Errorf("what was held went with its hold: %v", gone)
 	}
