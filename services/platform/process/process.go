@@ -26,6 +26,7 @@ import (
 	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/coredump"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
@@ -185,11 +186,19 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		logger.Warn("DANGEROUS: this process may be reached from other machines")
 	}
 	if err := p.Run(ctx, logger); err != nil {
-		logger.Error("failed", "error", err)
+		logger.Error("failed", failure(err)...)
 		return ExitFailure
 	}
 	logger.Info("stopped")
 	return ExitOK
+}
+
+// failure is what the log says of an error that ends a process: its private half too, which a sentence for callers leaves out.
+func failure(err error) []any {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Cause != nil {
+		return []any{"error", err.Error(), "cause", f.Cause.Error()}
+	}
+	return []any{"error", err}
 }
 
 // askPatience is how long a process may take to say that it is well.

@@ -17,7 +17,9 @@ import (
 	"syscall"
 	"testing"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/process"
 )
 
@@ -136,6 +138,11 @@ func TestMainRuns(t *testing.T) {
 	code, _, log, _ = run(t, fmt.Errorf("listen: %w", syscall.EADDRINUSE), "-config", good)
 	if code != process.ExitFailure || strings.Count(log, "address already in use") != 1 {
 		t.Errorf("a failure: %d %s", code, log)
+	}
+	// A sentence for callers hides its cause from them alone.
+	hides := fault.New(callv1.Code_CODE_UNAVAILABLE, "try again", fault.WithCause(errors.New("no route")))
+	if _, _, log, _ = run(t, fmt.Errorf("open: %w", hides), "-config", good); !strings.Contains(log, `"error":"open: try again","cause":"no route"`) {
+		t.Errorf("a failure with a hidden cause: %s", log)
 	}
 	code, _, log, ran = run(t, nil, "-config", replaced(t, "127.0.0.1:7431", "0.0.0.0:7431"), "-dangerous-allow-remote")
 	if code != 0 || ran == nil || !ran.AllowRemote || !strings.Contains(log, "DANGEROUS") {

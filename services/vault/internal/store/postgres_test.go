@@ -365,6 +365,32 @@ func TestPostgresSealKey(t *testing.T) {
 	refused("a key that cannot be read, of a database without seals", other)
 }
 
+// TestAVaultMovesToPostgres: a vault whose folder has the key of an earlier state leads on an empty database too, as one that lost its state,
+// until a human accepts that.
+func TestAVaultMovesToPostgres(t *testing.T) {
+	s, dir := installed.Start(t), t.TempDir()
+	_, err := database.MakeSealKey(dir)
+	must(t, err)
+	must(t, database.KeepSealKey(dir))
+	used := UsedStatement{Digest: []byte("x"), Kind: "open", UsedAt: time.Now()}
+	for _, accepted := range []bool{false, true} {
+		st := takeOver(t, standby(t, settings(s), dir))
+		c, err := st.Control(t.Context())
+		if err != nil || len(st.Damage()) == 0 || !c.Halted {
+			t.Errorf("damage %q, halted %t, %v", st.Damage(), c.Halted, err)
+		}
+		if accepted {
+			must(t, st.Accept(t.Context()))
+			must(t, st.UseStatement(t.Context(), used))
+		}
+		must(t, st.Close())
+	}
+	st := takeOver(t, standby(t, settings(s), dir))
+	if err := st.UseStatement(t.Context(), used); len(st.Damage()) > 0 || !errors.Is(err, ErrStatementUsed) {
+		t.Errorf("once it was accepted: damage %q, %v", st.Damage(), err)
+	}
+}
+
 // TestUnsafePostgresIsRefused: the vault keeps nothing on a server that forgets what it acknowledged.
 func TestUnsafePostgresIsRefused(t *testing.T) {
 	s := installed.Start(t)

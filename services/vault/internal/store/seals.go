@@ -115,6 +115,9 @@ func (s *sealing) total(ctx context.Context) error {
 			continue
 		}
 		was, err := s.readTotals(s.tx.QueryRow(ctx, `SELECT name, columns, rows, revision, sum, seal FROM seals WHERE name = $1`, t.name))
+		if errors.Is(err, pgx.ErrNoRows) {
+			continue // the database was never sealed, which is found: there is no total before a human has accepted that
+		}
 		if err != nil {
 			return err
 		}
