@@ -19,6 +19,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
@@ -239,11 +240,11 @@ func permissions(_ context.Context, cfg Config) []Finding {
 	})
 	switch {
 	case err != nil:
-		return []Finding{{Bad, "permissions", "the home folder cannot be read whole", "chown -R it to yourself: " + cfg.Home.Dir}}
+		return []Finding{{Bad, "permissions", "the home folder cannot be read whole", "sudo chown -R \"$USER\" " + cli.ShellWord(cfg.Home.Dir)}}
 	case len(open) > 0:
 		shown := open[:min(len(open), 3)]
 		return []Finding{{Bad, "permissions", fmt.Sprintf("others can read or write %d files or folders (%s)", len(open), strings.Join(shown, ", ")),
-			"chmod -R go= " + cfg.Home.Dir}}
+			"chmod -R go= " + cli.ShellWord(cfg.Home.Dir)}}
 	default:
 		return []Finding{good("permissions", "nobody else can read or write %s", cfg.Home.Dir)}
 	}
@@ -257,9 +258,9 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 	case protected:
 		return []Finding{good("signing key", "it asks for a passphrase, or a device holds it")}
 	case cfg.Development:
-		return []Finding{{Warning, "signing key", "development: it has no passphrase", "For real use: ssh-keygen -p -f " + cfg.Operator.SigningKey}}
+		return []Finding{{Warning, "signing key", "development: it has no passphrase", "For real use: ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey)}}
 	default:
-		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve", "ssh-keygen -p -f " + cfg.Operator.SigningKey}}
+		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve", "ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey)}}
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // installation is a home whose four processes are one test server.
 func installation(t *testing.T, skew time.Duration) Config {
 	t.Helper()
-	h, err := installdir.At(filepath.Join(t.TempDir(), "h"))
+	h, err := installdir.At(filepath.Join(t.TempDir(), "a home"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +105,9 @@ func TestExamine(t *testing.T) {
 			}
 			if f.Level != Good && f.Do == "" || c.name == "a clock of last year" && !strings.Contains(f.Do, "clock") {
 				t.Errorf("%+v does not say what to do", f)
+			}
+			if dir := cfg.Home.Dir; strings.Contains(f.Do, dir) && !strings.Contains(f.Do, " '"+dir) {
+				t.Errorf("%q is not to be typed: the folder's name has a space", f.Do)
 			}
 		})
 	}

@@ -209,7 +209,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 			return installdir.Config{}, err
 		}
 		if !protected {
-			return installdir.Config{}, cli.Denied("Give it one: ssh-keygen -p -f "+cfg.SigningKey+"\n  or try things out with: durward up --development",
+			return installdir.Config{}, cli.Denied("Give it one: ssh-keygen -p -f "+cli.ShellWord(cfg.SigningKey)+"\n  or try things out with: durward up --development",
 				"the signing key has no passphrase, so any program of yours could approve")
 		}
 	}

@@ -158,7 +158,7 @@ func readRecipients(path string, given []string) (string, error) {
 			return "", cli.Usage("Give --to, or write them into that file: durward backup --new-key backup.key", "nobody is named to encrypt to: there is no %s", path)
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o022 != 0 {
-			return "", cli.Denied("chmod 644 "+path, "%s can be written by others, who could have backups encrypted to themselves", path)
+			return "", cli.Denied("chmod 644 "+cli.ShellWord(path), "%s can be written by others, who could have backups encrypted to themselves", path)
 		}
 		for line := range strings.Lines(string(raw)) {
 			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
