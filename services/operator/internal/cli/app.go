@@ -86,7 +86,7 @@ func (a *App) Config() (installdir.Config, error) {
 		if install.OnHost() {
 			next = "Durward is installed on this host: durward join makes your side of it"
 		}
-		return installdir.Config{}, Failed(next, "there is no Durward installation in %s", a.Home.Dir)
+		return installdir.Config{}, Failed(next, "there is no Durward installation in %s", clean.Visible(a.Home.Dir))
 	}
 	cfg, err := a.Home.Load()
 	if errors.Is(err, installdir.ErrUnusable) {

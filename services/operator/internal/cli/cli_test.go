@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/installdir"
@@ -20,6 +22,7 @@ import (
 )
 
 func TestExplain(t *testing.T) {
+	_, noText := proto.Marshal(wrapperspb.String("\xff"))
 	for _, c := range []struct {
 		name string
 		err  error
@@ -38,6 +41,7 @@ func TestExplain(t *testing.T) {
 		{"wrong passphrase", signingkey.ErrPassphrase, ExitDenied, "Try again."},
 		{"a folder of another's", fmt.Errorf("the folder /x %w: %w", installdir.ErrUnusable, fs.ErrPermission), ExitFailed,
 			"durward: the folder /x cannot be used: permission denied [r-1]\n  Use a folder of your own: --home DIR, or DURWARD_HOME.\n"},
+		{"an argument that no message carries", fault.From(status.Errorf(codes.Internal, "grpc: error while marshaling: %v", noText)), ExitUsage, "not valid UTF-8"},
 		{"interrupted", context.Canceled, ExitFailed, "interrupted"},
 		{"hostile text", errors.New("x\x1b[31m\u202ey"), ExitFailed, "durward: xy"},
 	} {

@@ -72,6 +72,8 @@ func (a *App) translate(err error) *Problem {
 		return &Problem{ExitDenied, signingkey.ErrNeedsHuman.Error(), "Run the command at a terminal, or load the key into ssh-agent."}
 	case errors.Is(err, signingkey.ErrPassphrase):
 		return &Problem{ExitDenied, signingkey.ErrPassphrase.Error(), "Try again."}
+	case errors.As(err, &f) && !fault.FromPeer(err) && f.Cause != nil && strings.Contains(f.Cause.Error(), "invalid UTF-8"):
+		return &Problem{ExitUsage, "an argument is not valid UTF-8", "Type it in a terminal whose locale is UTF-8."}
 	case errors.As(err, &f):
 		return translateFault(f)
 	case errors.Is(err, installdir.ErrUnusable):

@@ -27,6 +27,7 @@ type Printer struct {
 	// Wide: tables are as wide as they are.
 	Wide    bool
 	colours bool
+	failed  error
 }
 
 // New returns a printer. Colours are used only when out is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
@@ -40,8 +41,15 @@ func IsTerminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Printf writes to Out; a failing write to a terminal or pipe has no better place to be reported.
-func (p *Printer) Printf(format string, args ...any) { _, _ = fmt.Fprintf(p.Out, format, args...) }
+// Printf writes to Out. Failed tells of a write that failed.
+func (p *Printer) Printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(p.Out, format, args...); err != nil {
+		p.failed = err
+	}
+}
+
+// Failed returns the last error of writing to Out.
+func (p *Printer) Failed() error { return p.failed }
 
 // Remark writes a line to Err.
 func (p *Printer) Remark(format string, args ...any) { _, _ = fmt.Fprintf(p.Err, format+"\n", args...) }

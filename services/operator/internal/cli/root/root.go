@@ -44,6 +44,9 @@ func Main(ctx context.Context, args []string, streams cli.Streams) int {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.Err)
 	err := cmd.ExecuteContext(ctx)
+	if err == nil && a.Out != nil && a.Out.Failed() != nil {
+		err = cli.Failed("The command itself was carried out.", "its output could not be written: %v", a.Out.Failed())
+	}
 	if err == nil {
 		return cli.ExitOK
 	}
