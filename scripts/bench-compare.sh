@@ -5,12 +5,13 @@
 # The figures stay in .cache/bench/COMMIT.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 base=${BASE:-HEAD^} gate=${GATE:-10}
 commit=$(git rev-parse --verify --quiet "$base^{commit}") || { echo "there is no commit $base" >&2; exit 1; }
 kept=$PWD/.cache/bench/$commit
 mkdir -p "$kept"
 programs=$(scripts/older.sh "$commit")
-(cd deploy/e2e/bench && CGO_ENABLED=0 go test -tags bench -count=1 -timeout 60m -run TestBench/calls -args -rounds 6 -writes 0 -base "$programs" -out "$kept" "$@")
+(cd deploy/e2e/bench && go test -tags bench,grpcnotrace -count=1 -timeout 60m -run TestBench/calls -args -rounds 6 -writes 0 -base "$programs" -out "$kept" "$@")
 benchstat=("$(scripts/tools.sh bench)/benchstat" -filter /server:durward)
 "${benchstat[@]}" "base=$kept/base.txt" "head=$kept/head.txt"
 "${benchstat[@]}" -format csv "base=$kept/base.txt" "head=$kept/head.txt" 2>/dev/null >"$kept/compared.csv"

@@ -3,10 +3,11 @@
 # cannot say anything else. scripts/commands.sh FILE writes it there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 to=${1:-deploy/docs/commands.md}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-CGO_ENABLED=0 go build -buildvcs=false -o "$work/durward" ./services/operator/cmd/durward
+go build -buildvcs=false -ldflags=-w -o "$work/durward" ./services/operator/cmd/durward
 export HOME=$work NO_COLOR=1
 
 # each calls "$1 COMMAND" for a command and for those below it, whose names stand in the help's sections after "Usage:" that are

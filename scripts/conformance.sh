@@ -3,5 +3,6 @@
 # Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 scripts/install-real.sh conformance
-CGO_ENABLED=0 go test -tags real -count=1 -v "$@" ./deploy/e2e/conformance/
+go test -tags real,grpcnotrace -count=1 -v "$@" ./deploy/e2e/conformance/

@@ -6,6 +6,7 @@
 # need root and bubblewrap, which is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 [ "$(id -u)" != 0 ] || scripts/install-real.sh sandbox
 cd deploy/e2e/drill
-exec go test -vet=off -tags drill -count=1 -timeout 90m -run TestDrill -args -worlds "${WORLDS:-$((3 * $(nproc)))}" -lines "${1:-.}"
+exec go test -tags drill,grpcnotrace -count=1 -timeout 90m -run TestDrill -args -worlds "${WORLDS:-$((3 * $(nproc)))}" -lines "${1:-.}"

@@ -3,6 +3,7 @@
 # Arguments are folders: `FUZZTIME=60s scripts/fuzz.sh services/inspector` runs those below it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 time=${FUZZTIME:-10s}
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT

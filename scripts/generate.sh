@@ -4,6 +4,7 @@
 # alerts their runbook. With --check it changes nothing and fails if what is committed is not current.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 PATH=$(scripts/tools.sh generate):$PATH
 descriptors() { # FILE
   buf build --path proto/durward --exclude-source-info -o "$1#format=binpb"

@@ -2,10 +2,11 @@
 # What users and clients see, beside what was accepted: `golden.sh diff` shows the difference and fails if there is one;
 # `golden.sh accept` rewrites the files of deploy/e2e/golden/testdata, and the operator's screens.
 set -euo pipefail
-cd "$(dirname "$0")/../deploy/e2e/golden"
+cd "$(dirname "$0")/.."
+. scripts/go.sh
+cd deploy/e2e/golden
 got=$(mktemp -d)
 trap 'rm -rf "$got"' EXIT
-export CGO_ENABLED=0
 operator=../../../services/operator/internal
 screens=(go test -count=1 -run '^(TestGoldenScreens|TestTheFirstApprovalFitsOneScreen)$' "$operator/tui" "$operator/approval")
 go test -count=1 -run '^TestGolden$' . -args -got "$got" >"$got.log" 2>&1 || { cat "$got.log"; exit 1; }

@@ -5,6 +5,7 @@
 # sends the same strings each time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo 0)
 arguments=(-seed "$((16#${commit:0:12}))" "$@")
 if [ -n "${CORPORA:-}" ]; then
@@ -12,4 +13,4 @@ if [ -n "${CORPORA:-}" ]; then
   arguments+=(-corpora "$(cd "$CORPORA" && pwd)")
 fi
 cd deploy/e2e/hostile
-GOGC=400 CGO_ENABLED=0 exec go test -vet=off -tags hostile -count=1 -timeout 40m -args "${arguments[@]}"
+GOGC=400 exec go test -tags hostile,grpcnotrace -count=1 -timeout 40m -args "${arguments[@]}"

@@ -2,8 +2,8 @@
 # The contract, generated code, formatting, modules on their own, and golangci-lint.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 PATH=$(scripts/tools.sh generate):$(scripts/tools.sh lint):$PATH
-export GOFLAGS=-trimpath
 step() { echo "lint: $*"; }
 
 step contract
@@ -21,7 +21,7 @@ unformatted=$(git ls-files '*.go' | grep -v '^proto/gen/' | xargs gofmt -l)
 # A module is a trust boundary: each must stand on its own go.mod, without the workspace. Where it selects the versions by itself that
 # all select together, what compiles in the workspace compiles alone.
 mapfile -t packages < <(scripts/modules.sh | sed 's|.*|./&/...|')
-versions() { CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go list -deps -f '{{with .Module}}{{if not .Replace}}{{.Path}} {{.Version}}{{end}}{{end}}' "$@" | sort -u; }
+versions() { go list -deps -f '{{with .Module}}{{if not .Replace}}{{.Path}} {{.Version}}{{end}}{{end}}' "$@" | sort -u; }
 together=$(versions "${packages[@]}")
 for module in $(scripts/modules.sh); do
   step "$module alone"
@@ -31,9 +31,9 @@ done
 
 # All modules at once, so that what they share is looked at once; tags add files and take none away here, so that one look
 # with all of them sees everything.
-tags=$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d' ' -f2 | sort -u | paste -sd,)
+tags=grpcnotrace,$(git grep -hE '^//go:build [a-z]+$' -- '*.go' | cut -d" " -f2 | sort -u | paste -sd,)
 step golangci-lint
-CGO_ENABLED=0 golangci-lint run --allow-parallel-runners --build-tags "$tags" "${packages[@]}"
+golangci-lint run --allow-parallel-runners --build-tags "$tags" "${packages[@]}"
 
 # Files that take the place of shipped ones are in no module.
 for build in weak conformance; do
@@ -46,14 +46,14 @@ for build in weak conformance; do
     [ -d "$folder" ] || { mkdir "$folder" && made+=("$folder"); }
   done
   status=0
-  CGO_ENABLED=0 go vet -overlay ".cache/$build.overlay" "${folders[@]}" || status=1
+  go vet -overlay ".cache/$build.overlay" "${folders[@]}" || status=1
   [ ${#made[@]} = 0 ] || rmdir "${made[@]}"
   [ $status = 0 ] || exit 1
 done
 
 step tests
-(cd scripts/tools/lint && GOWORK=off CGO_ENABLED=0 go test ./...)
-CGO_ENABLED=0 testvet -tags "$tags" -sleeps -sleepers durward.internal/deploy/e2e/drill "${packages[@]}"
+(cd scripts/tools/lint && GOWORK=off go test ./...)
+testvet -tags "$tags" -sleeps -sleepers durward.internal/deploy/e2e/drill "${packages[@]}"
 
 step documents
 scripts/check-docs.sh

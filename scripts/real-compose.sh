@@ -5,12 +5,12 @@
 # Nothing is pulled. Needs root, and Go for Docker Compose, which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools=$(scripts/tools.sh compose)
 scripts/install-real.sh postgres
 scripts/install-real.sh compose
-export GOFLAGS=-trimpath
 if [ -z "${PROGRAMS:-}" ]; then
   PROGRAMS=$work/bin
   NVML=${NVML:-require} scripts/build.sh "$PROGRAMS"
@@ -23,7 +23,7 @@ echo "real: the images twice, byte for byte"
 # The next version: a vault that says so. The other images are the same.
 next=v99.0.0-a.1
 cp -r "$PROGRAMS" "$work/next"
-CGO_ENABLED=0 go build -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X durward.internal/services/platform/release.linked=$next" -o "$work/next/" ./services/vault/cmd/vault
+go build -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X durward.internal/services/platform/release.linked=$next" -o "$work/next/" ./services/vault/cmd/vault
 PROGRAMS=$work/next scripts/images.sh "$work/next-images" >/dev/null
 
 # What stands for the official images of PostgreSQL and Prometheus: this host's programs, with the libraries that they need, and of the one
@@ -54,11 +54,11 @@ ENTRYPOINT
 chmod 755 "$work/postgres/entrypoint.sh"
 chown 999:999 "$work"/postgres/{var/lib/postgresql/data,run/postgresql}
 # A service for the executor to start.
-CGO_ENABLED=0 go build -buildvcs=false -ldflags "-s -w" -o "$work/demo/" ./services/executor/cmd/durward-demo
+go build -buildvcs=false -ldflags "-s -w" -o "$work/demo/" ./services/executor/cmd/durward-demo
 closure "$work/prometheus" /usr/bin/prometheus
 mv "$work/prometheus/usr/bin/prometheus" "$work/prometheus/bin/"
 chown 65534:65534 "$work/prometheus/prometheus"
-CGO_ENABLED=0 go test -c -tags real -o "$work/compose.test" ./services/operator/internal/install
+go test -c -tags real,grpcnotrace -o "$work/compose.test" ./services/operator/internal/install
 # shellcheck disable=SC2016 # the inner shell's
 COMPOSE=$tools/docker-compose COMPOSE_FILES=$PWD/deploy/compose IMAGES_NEXT=$work/next-images/durward.tar NEXT_VERSION=$next \
   POSTGRES_IMAGE=test/postgres PROMETHEUS_IMAGE=test/prometheus \

@@ -5,6 +5,7 @@
 # the driver's policy. Arguments go to the driver's test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ -n "${CORPORA:-}" ]; then
@@ -13,8 +14,8 @@ if [ -n "${CORPORA:-}" ]; then
 fi
 
 # The test's own program is what runs in the containers, so it must be static.
-CGO_ENABLED=0 go test -C services/executor -tags real -c -o "$work/test" ./internal/driver/docker
-CGO_ENABLED=0 go test -C services/operator -tags real -c -o "$work/found.test" ./internal/importer/discover
+go test -C services/executor -tags real,grpcnotrace -c -o "$work/test" ./internal/driver/docker
+go test -C services/operator -tags real,grpcnotrace -c -o "$work/found.test" ./internal/importer/discover
 # shellcheck disable=SC2016 # the inner shell's
 scripts/own-dockerd.sh bash -euo pipefail -c '
   tests=$1

@@ -4,14 +4,15 @@
 # is missing. Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 if ! command -v "${CC:-cc}" >/dev/null; then
   apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null
 fi
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 deploy/e2e/fakegpu/build.sh "$parts"
-(cd deploy/e2e && CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go build -o "$parts/nvidia-smi" ./fakegpu/nvidia-smi)
+(cd deploy/e2e && go build -o "$parts/nvidia-smi" ./fakegpu/nvidia-smi)
 export DURWARD_FAKE_NVML=$parts/libnvidia-ml.so.1 DURWARD_FAKE_SMI=$parts/nvidia-smi
 cd services/executor
-CGO_ENABLED=1 GOFLAGS="-mod=readonly -trimpath" go test -tags nvml,real -ldflags '-extldflags=-Wl,-z,lazy' -count=1 -v -bench Read -benchtime 200x "$@" \
+CGO_ENABLED=1 go test -tags nvml,real,netgo,osusergo,grpcnotrace -ldflags '-extldflags=-Wl,-z,lazy' -count=1 -v -bench Read -benchtime 200x "$@" \
   ./internal/gpu/...

@@ -5,6 +5,7 @@
 # PROGRAMS=DIR takes programs that are built already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 package() { # FILE NAME
   [ -e "$1" ] || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
 }
@@ -20,7 +21,7 @@ if [ -z "${PROGRAMS:-}" ]; then
   scripts/build.sh "$shipped"
   cp -r "$shipped" "$PROGRAMS"
 fi
-CGO_ENABLED=0 go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
-CGO_ENABLED=0 go test -c -tags real -o "$work/layout.test" ./services/operator/internal/install
+go build -o "$work/sameuser" ./deploy/e2e/drill/sameuser
+go test -c -tags real,grpcnotrace -o "$work/layout.test" ./services/operator/internal/install
 cp deploy/docs/production.md "$work/" # whose commands are typed
 scripts/systemd-sandbox.sh -b env PROGRAMS="$PROGRAMS" GUIDE="$work/production.md" INTRUDER="$work/sameuser" "$work/layout.test" -test.v -test.run TestRealLayout -test.timeout 8m

@@ -5,13 +5,14 @@
 # PROGRAMS=DIR takes programs that are built already, and packs them twice; NVML=off needs no C compiler.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 scripts/install-real.sh packages
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work" # other users run what is in it
 ssh-keygen -q -t ed25519 -N '' -C maker -f "$work/release"
 printf 'maker namespaces="durward-release" %s\n' "$(cat "$work/release.pub")" >"$work/signers"
-export SIGNING_KEY=$work/release GOFLAGS=-trimpath
+export SIGNING_KEY=$work/release
 if [ -z "${PROGRAMS:-}" ]; then
   PROGRAMS=$work/bin
   NVML=${NVML:-require} scripts/build.sh "$PROGRAMS"
@@ -32,11 +33,11 @@ lintian --fail-on error "$work"/package/*.deb
 earlier=v0.0.0-a.1
 mkdir "$work/earlier"
 cp "$PROGRAMS"/* "$work/earlier/"
-CGO_ENABLED=0 go build -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X durward.internal/services/platform/release.linked=$earlier" -o "$work/earlier/" \
+go build -buildvcs=false -tags grpcnotrace -ldflags "-s -w -X durward.internal/services/platform/release.linked=$earlier" -o "$work/earlier/" \
   ./services/audit/cmd/audit ./services/operator/cmd/durward
 PROGRAMS=$work/earlier scripts/packages.sh "$work/earlier-package"
 
-CGO_ENABLED=0 go test -c -tags real -o "$work/package.test" ./services/operator/internal/install
+go test -c -tags real,grpcnotrace -o "$work/package.test" ./services/operator/internal/install
 # shellcheck disable=SC2016 # the inner shell's
 unshare --net bash -c 'ip link set lo up && exec scripts/systemd-sandbox.sh -b -p "$@"' _ \
   env PROGRAMS="$PROGRAMS" PACKAGE="$(echo "$work"/package/*.deb)" EARLIER="$(echo "$work"/earlier-package/*.deb)" EARLIER_VERSION="$earlier" SIGNERS="$work/signers" \

@@ -5,10 +5,10 @@
 # `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 scripts/install-real.sh postgres
-export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath"
 # What does not name PostgreSQL is make test's.
-go test -tags real -count=1 -run Postgres "$@" ./services/{audit/internal/{store,transfer,damage},vault/internal/store}
+go test -tags real,grpcnotrace -count=1 -run Postgres "$@" ./services/{audit/internal/{store,transfer,damage},vault/internal/store}
 go run ./deploy/e2e/cmd/programs -overlay .cache/weak.overlay weak >/dev/null
-go test -tags real -count=1 -vet=off -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store ./services/vault/internal/store
-go test -tags real -count=1 -v "$@" ./deploy/e2e/postgres/...
+go test -tags real,grpcnotrace -count=1 -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store ./services/vault/internal/store
+go test -tags real,grpcnotrace -count=1 -v "$@" ./deploy/e2e/postgres/...

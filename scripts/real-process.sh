@@ -3,4 +3,5 @@
 # Needs root, Go and a host that lets root make control groups. Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -v "$@" ./services/platform/cgroup ./services/executor/internal/driver/process/...
+. scripts/go.sh
+go test -tags real,grpcnotrace -count=1 -v "$@" ./services/platform/cgroup ./services/executor/internal/driver/process/...

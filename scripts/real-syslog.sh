@@ -3,5 +3,6 @@
 # its own, and the host's is left alone. Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 scripts/install-real.sh syslog
-CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -v -run Rsyslog "$@" ./services/audit/internal/forward
+go test -tags real,grpcnotrace -count=1 -v -run Rsyslog "$@" ./services/audit/internal/forward

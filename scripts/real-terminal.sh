@@ -3,6 +3,7 @@
 # it is missing. Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 command -v tmux >/dev/null || apt-get install -y --no-install-recommends tmux >/dev/null
 cd deploy/e2e
-REQUIRE_TMUX=1 CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath" go test -tags real -count=1 -timeout 10m -v -run TestScreenInATerminal "$@" ./real/...
+REQUIRE_TMUX=1 go test -tags real,grpcnotrace -count=1 -timeout 10m -v -run TestScreenInATerminal "$@" ./real/...

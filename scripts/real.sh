@@ -7,6 +7,7 @@
 # Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector); all unless given, here or in REAL_PARTS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 read -ra parts <<<"${REAL_PARTS:-clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector}"
 [ $# -gt 0 ] || set -- "${parts[@]}"
 for part; do
@@ -14,26 +15,26 @@ for part; do
   case $part in
     clients)
       scripts/install-real.sh
-      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
-      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
-      CGO_ENABLED=0 go test -tags real -count=1 -run '^TestReal' -v ./services/egress/internal/child
-      CGO_ENABLED=0 go test -tags real -count=1 -timeout 20m -p 1 -parallel 12 -skip "${REAL_SKIP:-^$}|^Test(MixedVersions|Collector)$" -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
+      DURWARD_REAL=1 go test -count=1 -run SSHKeygen ./services/platform/statement
+      DURWARD_REAL=1 go test -count=1 -run '^TestDesktop$' ./services/operator/internal/notify
+      go test -tags real,grpcnotrace -count=1 -run '^TestReal' -v ./services/egress/internal/child
+      go test -tags real,grpcnotrace -count=1 -timeout 20m -p 1 -parallel 12 -skip "${REAL_SKIP:-^$}|^Test(MixedVersions|Collector)$" -v ./deploy/e2e/real/... ./deploy/e2e/conformance/...
       ;;
     mixed)
       OLDER=$(scripts/older.sh)
       if [ -n "$OLDER" ]; then
         export OLDER
-        CGO_ENABLED=0 go test -tags real -count=1 -run '^TestMixedVersions$' -v ./deploy/e2e/real
-        CGO_ENABLED=0 go test -tags drill -count=1 -run '^TestDrillMixed$' -v ./deploy/e2e/drill
+        go test -tags real,grpcnotrace -count=1 -run '^TestMixedVersions$' -v ./deploy/e2e/real
+        go test -tags drill,grpcnotrace -count=1 -run '^TestDrillMixed$' -v ./deploy/e2e/drill
       else
         echo "real: NOT TESTED: mixed versions, since this clone has no history"
       fi
       ;;
     sandbox)
       scripts/install-real.sh sandbox
-      CGO_ENABLED=0 DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/sandbox
+      DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/sandbox
       ;;
-    collector) PATH=$(scripts/tools.sh collector):$PATH CGO_ENABLED=0 go test -tags real -count=1 -run '^TestCollector$' -v ./deploy/e2e/real ;;
+    collector) PATH=$(scripts/tools.sh collector):$PATH go test -tags real,grpcnotrace -count=1 -run '^TestCollector$' -v ./deploy/e2e/real ;;
     systemd | docker | process | gpu | layout | packages | compose | terminal | postgres | syslog) "scripts/real-$part.sh" ;;
     *) echo "make real knows clients, mixed, systemd, docker, process, sandbox, gpu, layout, packages, compose, terminal, postgres, syslog and collector, not $part" >&2; exit 2 ;;
   esac

@@ -3,7 +3,8 @@
 # says how often, and which lines. It takes hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 FUZZTIME=${FUZZTIME:-15m} scripts/fuzz.sh services/inspector
 cd deploy/e2e/drill
 export SOAK="${SOAK:-20}"
-exec go test -tags drill -count=1 -timeout 12h -run TestDrillHost -args -worlds "${WORLDS:-8}" -lines "${1:-^host-}"
+exec go test -tags drill,grpcnotrace -count=1 -timeout 12h -run TestDrillHost -args -worlds "${WORLDS:-8}" -lines "${1:-^host-}"

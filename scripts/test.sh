@@ -7,8 +7,8 @@
 # Arguments go to `go test`. The last line says how many tests passed and failed; a test's output is shown when its package failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 . scripts/inputs.sh
-export CGO_ENABLED=0 GOFLAGS=-trimpath
 units=() ends=()
 add() { # PACKAGES
   case ${1#./} in
@@ -21,8 +21,7 @@ if [ -n "${PKG:-}" ]; then
 else
   while read -r module; do add "$module/..."; done < <(scripts/modules.sh)
 fi
-# make lint vets all of it.
-test=(go test -vet=off)
+test=(go test)
 if [ "${RACE:-0}" = 1 ]; then
   command -v gcc >/dev/null || { echo "the race detector needs a C compiler: install gcc" >&2; exit 1; }
   # A program that is watched waits a second before it exits, every child of a test too: what still runs then is a leak, not a race.
@@ -36,7 +35,7 @@ fi
     scripts=(-run '^TestScripts$' ./services/operator/cmd/durward)
     if [ "${RACE:-0}" = 1 ] && [ -z "${PKG:-}${RUN:-}" ]; then
       "${test[@]}" -v -run '^(Test|Example)' -skip "${scripts[1]}" "$@" "${units[@]}" 2>&1 || status=1
-      go test -vet=off -v "${scripts[@]}" "$@" 2>&1 || status=1
+      go test -v "${scripts[@]}" "$@" 2>&1 || status=1
     else
       "${test[@]}" -v -run "${RUN:-^(Test|Example)}" "$@" "${units[@]}" 2>&1 || status=1
     fi
@@ -57,7 +56,7 @@ fi
     read -ra builds <<<"${PROGRAMS:-plain weak conformance}"
     if programs=$(go run ./deploy/e2e/cmd/programs "${builds[@]}"); then
       mapfile -t digests <<<"$programs"
-      env "${digests[@]}" go test -vet=off -v -timeout 15m -parallel 4 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
+      env "${digests[@]}" go test -v -timeout 15m -parallel 4 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
     else
       status=1
     fi

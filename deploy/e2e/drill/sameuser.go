@@ -91,7 +91,7 @@ func (w *world) build(name string) string {
 	path := filepath.Join(w.t.TempDir(), name)
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./deploy/e2e/drill/"+name)
 	cmd.Dir = harness.Root(w.t)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		w.t.Fatalf("build the attacker's program: %v\n%s", err, out)
 	}

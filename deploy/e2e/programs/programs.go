@@ -181,9 +181,9 @@ func Compile(root string, b Build) (dir string, err error) {
 	defer release()
 	// GOFLAGS of the environment could add tags; -trimpath makes one checkout's programs equal another's.
 	args, flags, cgo := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}, "-trimpath", "CGO_ENABLED=0"
-	tags := "grpcnotrace" // as scripts/build.sh
+	tags := "grpcnotrace" // these too as scripts/build.sh
 	if b.NVML {
-		tags += ",nvml"
+		tags += ",nvml,netgo,osusergo"
 		cgo = "CGO_ENABLED=1"
 		library := exec.Command(filepath.Join(root, "deploy", "e2e", "fakegpu", "build.sh"), dir)
 		if out, err := library.CombinedOutput(); err != nil {
