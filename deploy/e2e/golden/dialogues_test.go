@@ -79,11 +79,11 @@ type dialogue struct {
 	session *harness.RawSession
 }
 
-// calls has the agent call a tool, and writes both sides down.
+// calls has the agent call a tool until a process that did not answer in time does, and writes both sides down.
 func (d *dialogue) calls(tool, arguments string) harness.RawAnswer {
 	w := d.file.w
 	w.t.Helper()
-	answer := mustRaw(w, d.session.Call(tool, arguments))
+	answer := harness.Again(func() harness.RawAnswer { return mustRaw(w, d.session.Call(tool, arguments)) })
 	d.told(tool+" "+arguments, answer)
 	return answer
 }
