@@ -3,6 +3,7 @@
 # `git commit --no-verify` goes without. As `scripts/hooks.sh check` it is that hook.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/go.sh
 if [ "${1:-}" != check ]; then
   hook=$(git rev-parse --git-path hooks/pre-commit)
   mkdir -p "$(dirname "$hook")"
@@ -22,7 +23,7 @@ if [ ${#changed[@]} -gt 0 ]; then
   [ -z "$unformatted" ] || { echo "not gofmt-ed: $unformatted" >&2; exit 1; }
   while read -r module; do
     if printf '%s\n' "${changed[@]}" | grep -q "^$module/"; then
-      (cd "$module" && CGO_ENABLED=0 go vet ./...)
+      (cd "$module" && go vet ./...)
     fi
   done < <(scripts/modules.sh)
 fi
