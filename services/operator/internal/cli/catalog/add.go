@@ -113,25 +113,9 @@ func (a *app) readEntry(from string) (draft.Entry, error) {
 	return e, nil
 }
 
-// fields collects an entry's keys in their order, leaving out what was not given.
-type fields struct {
-	cmd  *cobra.Command
-	list yaml.MapSlice
-}
-
-func (f *fields) put(key string, value any) {
-	f.list = append(f.list, yaml.MapItem{Key: key, Value: value})
-}
-
-// flag puts a key if its flag was given.
-func (f *fields) flag(name, key string, value any) {
-	if f.cmd.Flags().Changed(name) {
-		f.put(key, value)
-	}
-}
-
-func (f *fields) entry() (draft.Entry, error) {
-	e, err := draft.Make(f.list)
+// laidOut is an entry's text.
+func laidOut(fields yaml.MapSlice) (draft.Entry, error) {
+	e, err := draft.Make(fields)
 	if err != nil {
 		return e, cli.Usage("", "%s", err.Error())
 	}
@@ -139,11 +123,9 @@ func (f *fields) entry() (draft.Entry, error) {
 }
 
 func (a *app) addServiceCommand(add *addition) *cobra.Command {
-	var name, description, driver, unit, image, model, runAs, health, sleep, network, user string
-	var port, containerPort, vram, sleepMiB, startTimeout, stopTimeout, stallTimeout uint32
+	var s draft.Service
+	var c catalog.Container
 	var gpus []uint
-	var dependsOn []string
-	var openAI, pin bool
 	cmd := &cobra.Command{
 		Use:   "service ID [flags] [-- PROGRAM ARGUMENT...]",
 		Short: "Add a service: a program, a systemd unit or a container",
@@ -155,89 +137,54 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 		Args: cobra.ArbitraryArgs,
 	}
 	cmd = a.adder(add, draft.Services, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
-		dash := cmd.ArgsLenAtDash()
-		var argv []string
-		if dash >= 0 {
-			args, argv = args[:dash], args[dash:]
+		if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+			args, s.Argv = args[:dash], args[dash:]
 		}
 		if len(args) != 1 {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "name one service id; its program follows --")
 		}
-		kind := driver
 		given := 0
 		for _, one := range []struct {
 			driver string
 			is     bool
-		}{{catalog.DriverProcess, len(argv) > 0}, {catalog.DriverSystemd, unit != ""}, {catalog.DriverDocker, image != ""}} {
+		}{{catalog.DriverProcess, len(s.Argv) > 0}, {catalog.DriverSystemd, s.Unit != ""}, {catalog.DriverDocker, c.Image != ""}} {
 			if one.is {
 				given++
-				kind = cmp.Or(kind, one.driver)
+				s.Driver = cmp.Or(s.Driver, one.driver)
 			}
 		}
-		if given > 1 || kind == "" {
+		if given > 1 || s.Driver == "" {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "say what it runs: a program behind --, or --unit, or --image")
 		}
-		f := fields{cmd: cmd}
-		f.put("id", args[0])
-		f.flag("name", "name", name)
-		f.flag("description", "description", description)
-		f.put("driver", kind)
-		f.flag("unit", "unit", unit)
-		if image != "" {
-			container := yaml.MapSlice{{Key: "image", Value: image}}
-			if user != "" {
-				container = append(container, yaml.MapItem{Key: "user", Value: user})
-			}
-			if containerPort > 0 {
-				container = append(container, yaml.MapItem{Key: "port", Value: containerPort})
-			}
-			f.put("container", container)
+		s.ID, s.GPUs = args[0], indexes(gpus)
+		if c.Image != "" {
+			s.Container = &c
 		}
-		if len(argv) > 0 {
-			f.put("argv", argv)
-		}
-		f.flag("run-as", "run_as", runAs)
-		f.flag("port", "port", port)
-		if health != "" {
-			f.put("health", yaml.MapSlice{{Key: "path", Value: health}})
-		}
-		f.flag("openai", "openai", openAI)
-		f.flag("model", "model", model)
-		f.flag("gpus", "gpus", indexes(gpus))
-		f.flag("vram", "vram_mib", vram)
-		f.flag("sleep", "sleep", sleep)
-		f.flag("sleep-mib", "sleep_mib", sleepMiB)
-		f.flag("depends-on", "depends_on", dependsOn)
-		f.flag("pin", "pin", pin)
-		f.flag("network", "network", network)
-		f.flag("start-timeout", "start_timeout_s", startTimeout)
-		f.flag("stall-timeout", "stall_timeout_s", stallTimeout)
-		f.flag("stop-timeout", "stop_timeout_s", stopTimeout)
-		return f.entry()
+		return laidOut(draft.Of(s))
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&name, "name", "", "for people")
-	flags.StringVar(&description, "description", "", "for people and agents")
-	flags.StringVar(&driver, "driver", "", "process, systemd, docker or null (default: by what it runs)")
-	flags.StringVar(&unit, "unit", "", "the systemd unit, NAME.service")
-	flags.StringVar(&image, "image", "", "the container's image, NAME@sha256:DIGEST")
-	flags.StringVar(&user, "container-user", "", "the user in the container, UID or UID:GID")
-	flags.Uint32Var(&containerPort, "container-port", 0, "the port in the container")
-	flags.StringVar(&runAs, "run-as", "", "the user that the program runs as")
-	flags.Uint32Var(&port, "port", 0, "the port on 127.0.0.1")
-	flags.StringVar(&health, "health", "", "the path that is asked for health (default /health)")
-	flags.BoolVar(&openAI, "openai", false, "it speaks OpenAI's API: ask for one token before it counts as ready")
-	flags.StringVar(&model, "model", "", "the id of the model that it serves")
+	flags.StringVar(&s.Name, "name", "", "for people")
+	flags.StringVar(&s.Description, "description", "", "for people and agents")
+	flags.StringVar(&s.Driver, "driver", "", "process, systemd, docker or null (default: by what it runs)")
+	flags.StringVar(&s.Unit, "unit", "", "the systemd unit, NAME.service")
+	flags.StringVar(&c.Image, "image", "", "the container's image, NAME@sha256:DIGEST")
+	flags.StringVar(&c.User, "container-user", "", "the user in the container, UID or UID:GID")
+	flags.Uint32Var(&c.Port, "container-port", 0, "the port in the container")
+	flags.StringVar(&s.RunAs, "run-as", "", "the user that the program runs as")
+	flags.Uint32Var(&s.Port, "port", 0, "the port on 127.0.0.1")
+	flags.StringVar(&s.Health.Path, "health", "", "the path that is asked for health (default /health)")
+	flags.BoolVar(&s.OpenAI, "openai", false, "it speaks OpenAI's API: ask for one token before it counts as ready")
+	flags.StringVar(&s.Model, "model", "", "the id of the model that it serves")
 	flags.UintSliceVar(&gpus, "gpus", nil, "indexes of its GPUs: 0,1")
-	flags.Uint32Var(&vram, "vram", 0, "GPU memory that it needs in all, in MiB")
-	flags.StringVar(&sleep, "sleep", "", "how it sleeps: none, vllm-l1, vllm-l2, llama-router")
-	flags.Uint32Var(&sleepMiB, "sleep-mib", 0, "GPU memory that it keeps while it sleeps, in MiB")
-	flags.StringSliceVar(&dependsOn, "depends-on", nil, "ids of services that must run first")
-	flags.BoolVar(&pin, "pin", false, "no switch stops it, and it never goes idle")
-	flags.StringVar(&network, "network", "", "what it is expected to reach: host, loopback, none")
-	flags.Uint32Var(&startTimeout, "start-timeout", 0, "seconds until it must be ready (default 60)")
-	flags.Uint32Var(&stallTimeout, "stall-timeout", 0, "seconds that a start may go without progress")
-	flags.Uint32Var(&stopTimeout, "stop-timeout", 0, "seconds between SIGTERM and SIGKILL (default 10)")
+	flags.Uint32Var(&s.VRAMMiB, "vram", 0, "GPU memory that it needs in all, in MiB")
+	flags.StringVar(&s.Sleep, "sleep", "", "how it sleeps: none, vllm-l1, vllm-l2, llama-router")
+	flags.Uint32Var(&s.SleepMiB, "sleep-mib", 0, "GPU memory that it keeps while it sleeps, in MiB")
+	flags.StringSliceVar(&s.DependsOn, "depends-on", nil, "ids of services that must run first")
+	flags.BoolVar(&s.Pin, "pin", false, "no switch stops it, and it never goes idle")
+	flags.StringVar(&s.Network, "network", "", "what it is expected to reach: host, loopback, none")
+	flags.Uint32Var(&s.StartTimeoutS, "start-timeout", 0, "seconds until it must be ready (default 60)")
+	flags.Uint32Var(&s.StallTimeoutS, "stall-timeout", 0, "seconds that a start may go without progress")
+	flags.Uint32Var(&s.StopTimeoutS, "stop-timeout", 0, "seconds between SIGTERM and SIGKILL (default 10)")
 	for name, words := range map[string][]string{
 		"driver":  {catalog.DriverProcess, catalog.DriverSystemd, catalog.DriverDocker, catalog.DriverNull},
 		"sleep":   {catalog.SleepNone, catalog.SleepVLLM1, catalog.SleepVLLM2, catalog.SleepLlamaRouter},
@@ -257,7 +204,7 @@ func indexes(gpus []uint) []uint32 {
 }
 
 func (a *app) addModeCommand(add *addition) *cobra.Command {
-	var name, description string
+	var m catalog.Mode
 	cmd := &cobra.Command{
 		Use:     "mode ID SERVICE...",
 		Short:   "Add a mode: services that run together, in the order in which they start",
@@ -275,20 +222,16 @@ func (a *app) addModeCommand(add *addition) *cobra.Command {
 		if len(args) < 2 {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "name the mode and its services")
 		}
-		f := fields{cmd: cmd}
-		f.put("id", args[0])
-		f.flag("name", "name", name)
-		f.flag("description", "description", description)
-		f.put("services", args[1:])
-		return f.entry()
+		m.ID, m.Services = args[0], args[1:]
+		return laidOut(draft.Of(m))
 	})
-	cmd.Flags().StringVar(&name, "name", "", "for people")
-	cmd.Flags().StringVar(&description, "description", "", "for people and agents")
+	cmd.Flags().StringVar(&m.Name, "name", "", "for people")
+	cmd.Flags().StringVar(&m.Description, "description", "", "for people and agents")
 	return cmd
 }
 
 func (a *app) addModelCommand(add *addition) *cobra.Command {
-	var served, file, source string
+	var m catalog.Model
 	cmd := &cobra.Command{
 		Use:   "model [ID]",
 		Short: "Add a model that services serve",
@@ -299,39 +242,31 @@ entry; the id may then be left out. A service for it comes along with: durward c
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd = a.adder(add, draft.Models, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {
-		id := ""
 		switch {
 		case len(args) == 1:
-			id = args[0]
-		case file != "":
-			id = proposal.ModelID(sizing.NameOf(file).ID)
+			m.ID = args[0]
+		case m.File != "":
+			m.ID = proposal.ModelID(sizing.NameOf(m.File).ID)
 		}
-		if id == "" {
+		if m.ID == "" {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "name the model")
 		}
-		if err := servable(served); err != nil {
+		if err := servable(m.ServedName); err != nil {
 			return draft.Entry{}, err
 		}
-		f := fields{cmd: cmd}
-		f.put("id", id)
-		f.flag("served-name", "served_name", served)
-		f.flag("file", "file", file)
-		f.flag("source", "source", source)
-		if file != "" {
-			a.withCard(cmd.Context(), &fromModel{add: add}, cmd, file, &f)
+		if m.File != "" {
+			m.Card = a.cardOf(cmd, add.place, m.File)
 		}
-		return f.entry()
+		return laidOut(draft.Of(m))
 	})
-	cmd.Flags().StringVar(&served, "served-name", "", "the name to use in requests (default: its id)")
-	cmd.Flags().StringVar(&file, "file", "", "its file or folder on this host")
-	cmd.Flags().StringVar(&source, "source", "", "where it came from, in words: hf:Qwen/Qwen3-32B")
+	cmd.Flags().StringVar(&m.ServedName, "served-name", "", "the name to use in requests (default: its id)")
+	cmd.Flags().StringVar(&m.File, "file", "", "its file or folder on this host")
+	cmd.Flags().StringVar(&m.Source, "source", "", "where it came from, in words: hf:Qwen/Qwen3-32B")
 	return cmd
 }
 
 func (a *app) addGPUCommand(add *addition) *cobra.Command {
-	var uuid, name string
-	var memory uint32
-	var simulated bool
+	var g catalog.GPU
 	cmd := &cobra.Command{
 		Use:   "gpu INDEX",
 		Short: "Add a GPU, real or simulated",
@@ -348,17 +283,12 @@ func (a *app) addGPUCommand(add *addition) *cobra.Command {
 		if err != nil {
 			return draft.Entry{}, cli.Usage("Usage: "+cmd.UseLine(), "%q is not an index", clean.Visible(args[0]))
 		}
-		f := fields{cmd: cmd}
-		f.put("index", index)
-		f.flag("uuid", "uuid", uuid)
-		f.flag("name", "name", name)
-		f.flag("memory", "memory_mib", memory)
-		f.flag("simulated", "simulated", simulated)
-		return f.entry()
+		g.Index = uint32(index)
+		return laidOut(draft.OfGPU(g))
 	})
-	cmd.Flags().StringVar(&uuid, "uuid", "", "a real GPU's uuid, as nvidia-smi -L shows it")
-	cmd.Flags().StringVar(&name, "name", "", "for people and agents")
-	cmd.Flags().Uint32Var(&memory, "memory", 0, "what a simulated GPU has, in MiB")
-	cmd.Flags().BoolVar(&simulated, "simulated", false, "it is made up")
+	cmd.Flags().StringVar(&g.UUID, "uuid", "", "a real GPU's uuid, as nvidia-smi -L shows it")
+	cmd.Flags().StringVar(&g.Name, "name", "", "for people and agents")
+	cmd.Flags().Uint32Var(&g.MemoryMiB, "memory", 0, "what a simulated GPU has, in MiB")
+	cmd.Flags().BoolVar(&g.Simulated, "simulated", false, "it is made up")
 	return cmd
 }

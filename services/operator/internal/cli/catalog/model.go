@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
@@ -122,9 +121,9 @@ func (a *app) addFromModel(cmd *cobra.Command, m *fromModel, path string) error 
 	if _, taken := present.Model(id); taken {
 		return cli.Usage("Name it otherwise: --id NAME", "the catalogue has a model %s already", id)
 	}
-	entry, err := draft.Make(sizing.Model(id, m.served, file, named.Source, &card))
+	entry, err := laidOut(draft.Of(catalog.Model{ID: id, ServedName: m.served, File: file, Source: named.Source, Card: &card}))
 	if err != nil {
-		return cli.Usage("", "%s", err.Error())
+		return err
 	}
 	entries := []newEntry{{draft.Models, entry}}
 	if !m.noService {
@@ -199,15 +198,15 @@ func (a *app) draftService(
 		if !g.Missing {
 			continue
 		}
-		e, err := draft.Make(yaml.MapSlice{{Key: "index", Value: g.Index}, {Key: "uuid", Value: g.UUID}, {Key: "name", Value: g.Name}})
+		e, err := draft.Make(draft.OfGPU(catalog.GPU{Index: g.Index, UUID: g.UUID, Name: g.Name}))
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, newEntry{draft.GPUs, e})
 	}
-	e, err := draft.Make(sizing.Entry(c, sizing.Service{Engine: engine, Program: program, File: file, ID: id, Model: modelID, Served: cmp.Or(m.served, modelID), RunAs: m.runAs, Port: port}))
+	e, err := laidOut(draft.Of(sizing.Entry(c, sizing.Service{Engine: engine, Program: program, File: file, ID: id, Model: modelID, Served: cmp.Or(m.served, modelID), RunAs: m.runAs, Port: port})))
 	if err != nil {
-		return nil, cli.Usage("", "%s", err.Error())
+		return nil, err
 	}
 	return append(out, newEntry{draft.Services, e}), nil
 }
@@ -253,19 +252,19 @@ func (a *app) serviceGPUs(ctx context.Context, m *fromModel, present *catalog.Ca
 	return out, nil
 }
 
-// withCard adds a card to a model's fields, if its file can be read.
-func (a *app) withCard(ctx context.Context, m *fromModel, cmd *cobra.Command, file string, f *fields) {
-	_, opts, err := m.add.place.Of(a.App, cmd)
+// cardOf is a model's card, nil if its file cannot be read.
+func (a *app) cardOf(cmd *cobra.Command, place *cli.CatalogPlace, file string) *model.Card {
+	_, opts, err := place.Of(a.App, cmd)
 	if err != nil {
-		return
+		return nil
 	}
-	card, err := a.readCard(ctx, opts, file)
+	card, err := a.readCard(cmd.Context(), opts, file)
 	if err != nil {
 		// A file that is no model's, or not there yet, is an entry all the same; the executor reads it when it can.
 		a.Out.Remark("The entry has no card, so what the model takes is not known yet: %v", err)
-		return
+		return nil
 	}
-	f.put("card", sizing.Card(card))
+	return &card
 }
 
 // addEntries puts several entries into the catalog: checked together, shown, asked for once, written file by file.
