@@ -111,7 +111,7 @@ func (c *compose) freeID(name string) string {
 
 func (c *compose) service(name, id string, v *boundedyaml.Value) {
 	shown := clean.Line(clean.Visible(name), 64)
-	s := &program{what: "service " + shown, from: "From the service " + shown + " of " + c.file + "."}
+	s := &program{base: c.base, what: "service " + shown, from: "From the service " + shown + " of " + c.file + "."}
 	why := ""
 	_, wanted := c.here[name]
 	switch {
@@ -132,9 +132,8 @@ func (c *compose) service(name, id string, v *boundedyaml.Value) {
 		c.LeaveOut(s.what, "%s", why)
 	} else {
 		s.note("%s", s.from)
-		x := &box{builder: c.builder, s: s, v: v, base: c.base}
-		x.needs = c.needs(s, v)
-		c.container(id, x)
+		s.DependsOn = c.needs(s, v)
+		c.container(id, &box{program: s, v: v})
 	}
 	if wanted {
 		c.sort(id, (&box{builder: c.builder}).texts(v.Get("profiles")))

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
+	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
@@ -20,21 +19,18 @@ import (
 )
 
 // box is a container in the making. What it is made of has the shape of a Compose file's service, whoever said it: a Compose file, a
-// `docker run`, a preset.
+// `docker run`, a preset, a daemon.
 type box struct {
 	*builder
-	s *program
+	*program
 	v *boundedyaml.Value
-	// base is the folder that relative ones are below. plain: the texts hold no variables.
-	base  string
+	// plain: the texts hold no variables, and no folder is below that of a file.
 	plain bool
-	// needs are services that must run first.
-	needs []string
-
-	gpus []uint32
 	// cdi: GPUs are asked for by CDI. shared: it had no network of its own.
 	cdi, shared bool
-	mounts      []mount
+	// engine is what runs in it, if that is known.
+	engine enginecmd.Command
+	known  bool
 }
 
 // Keys of a Compose service: those that are read, or say nothing about what runs, and those that are refused.
@@ -139,7 +135,7 @@ func (x *box) refused() string {
 	if added := x.texts(x.v.Get("cap_add")); slices.ContainsFunc(added, func(c string) bool { return strings.HasSuffix(strings.ToUpper(c), "ALL") }) {
 		return "cap_add: ALL is refused: such a container is nearly the host; take it out if it runs without"
 	} else if len(added) > 0 {
-		x.s.note("It was given %s; it gets no capability, and cannot be a container here if it does not run without.", clean.Line(clean.Visible(strings.Join(added, ", ")), 200))
+		x.note("It was given %s; it gets no capability, and cannot be a container here if it does not run without.", clean.Line(clean.Visible(strings.Join(added, ", ")), 200))
 	}
 	for _, key := range composeRefused {
 		if x.v.Get(key).IsSet() {
@@ -171,122 +167,93 @@ func (x *box) words(key string) ([]string, error) {
 
 // leaveOut says why nothing is proposed.
 func (x *box) leaveOut(format string, args ...any) bool {
-	x.LeaveOut(x.s.what, format, args...)
+	x.LeaveOut(x.what, format, args...)
 	return false
 }
 
-// Made is what an entry says of a container that is made.
-type Made struct {
-	// Fields are container, environment and limits; GPUs those that it asks for.
-	Fields proposal.Fields
-	GPUs   []uint32
-	Notes  []string
-
-	port   uint32
-	engine enginecmd.Command
-	known  bool
-}
-
-// Contain reads a container of this host, in the shape of a Compose file's service, for another one to be made of its image. ok is false
-// where that is left out, with the reason. what it is called there.
-func Contain(p *proposal.Proposal, given Given, id, what string, v *boundedyaml.Value) (made Made, ok bool) {
-	return newBuilder(p, given).made(id, &box{s: &program{what: what}, v: v, plain: true})
+// Contain reads a container of this host, in the shape of a Compose file's service, for another one to be made of its image: its entry
+// has the container, its environment and limits, and the GPUs that it asks for. ok is false where that is left out, with the reason. what
+// it is called there.
+func Contain(p *proposal.Proposal, given Given, id, what string, v *boundedyaml.Value) (entry draft.Service, notes []string, ok bool) {
+	x := &box{builder: newBuilder(p, given), program: &program{what: what}, v: v, plain: true}
+	ok = x.describe(id)
+	return x.Service, x.notes, ok
 }
 
 // container puts a service that is a container.
 func (b *builder) container(id string, x *box) bool {
-	made, ok := b.made(id, x)
-	if !ok {
+	if x.builder = b; !x.describe(id) {
 		return false
 	}
-	s := x.s
 	x.rest()
-	entry := append(s.head(catalog.DriverDocker), made.Fields...)
-	if made.port != 0 {
-		entry = append(entry, yaml.MapItem{Key: "port", Value: made.port})
-		entry = appendHealth(entry, s.health, made.engine.Engine)
+	x.healthOf(x.engine)
+	b.knownGPUs(x.program)
+	if x.known {
+		x.engine.Model = x.outside(x.engine.Model)
 	}
-	entry = s.tail(b.putGPUs(entry, s, made.GPUs))
-	if made.known {
-		made.engine.Model = x.outside(made.engine.Model)
-	}
-	return b.Service(id, entry, b.model(s, made.engine, made.known), x.needs, s.notes...)
+	x.program.Model = b.model(x.program, x.engine, x.known)
+	return b.propose(id, catalog.DriverDocker, x.program)
 }
 
-// made reads everything that an entry says of the container itself.
-func (b *builder) made(id string, x *box) (out Made, ok bool) {
-	x.builder = b
-	s, v := x.s, x.v
-	leaveOut := func(format string, args ...any) (Made, bool) { return Made{}, x.leaveOut(format, args...) }
+// describe reads everything that an entry says of the container itself.
+func (x *box) describe(id string) (ok bool) {
+	v := x.v
+	x.Container = &catalog.Container{}
 	if long := v.Over(composeBounds); long != "" {
-		return leaveOut("%s", long)
+		return x.leaveOut("%s", long)
 	}
 	if why := x.refused(); why != "" {
-		return leaveOut("%s", why)
+		return x.leaveOut("%s", why)
 	}
 	image := x.text(v.Get("image"))
 	if image == "" && v.Get("build").IsSet() {
 		image = strings.ToLower(proposal.ID(filepath.Base(x.base)) + "-" + id)
-		s.note("Its image is built here: %s is what docker compose build calls it.", image)
+		x.note("Its image is built here: %s is what docker compose build calls it.", image)
 	}
 	command, err := x.words("command")
 	entrypoint, wrong := x.words("entrypoint")
 	switch {
 	case image == "":
-		return leaveOut("it names no image")
+		return x.leaveOut("it names no image")
 	case (strings.Contains(image, "/llama-swap:") || strings.HasSuffix(image, "/llama-swap")) && (len(entrypoint) == 0 || filepath.Base(entrypoint[0]) == "llama-swap"):
-		return leaveOut("it is llama-swap itself, whose place Durward takes: import its configuration with durward catalog import llama-swap")
+		return x.leaveOut("it is llama-swap itself, whose place Durward takes: import its configuration with durward catalog import llama-swap")
 	}
 	if err = errors.Join(err, wrong); err != nil {
-		return leaveOut("its command was not understood: %s", err.Error())
+		return x.leaveOut("its command was not understood: %s", err.Error())
 	}
 	if command, ok = x.arguments(image, entrypoint, command); !ok {
-		return out, false
+		return false
 	}
 	for _, one := range v.Get("environment").Pairs() {
 		if !secret.Name(one.Key) {
 			one.Value = x.text(boundedyaml.Plain(one.Value))
 		}
-		s.environment = append(s.environment, one)
+		x.environment = append(x.environment, one)
 	}
 	x.ask()
-	environment, ok := b.environment(s, id)
-	if !ok {
-		return out, false
+	if x.Environment, ok = x.judged(x.program, id); !ok {
+		return false
 	}
-	x.narrow()
-	engine, known := enginecmd.InContainer(image, entrypoint, command, environment)
-	fields := proposal.Fields{{Key: "image", Value: image}}
-	if !strings.Contains(image, "@sha256:") {
-		fields = append(fields, yaml.MapItem{Key: "allow_tag", Value: true})
-		s.note("Its image is named by a tag.")
-		b.Note("A tag can come to mean another image: where one is named by NAME@sha256:DIGEST, allow_tag can go (docker image inspect shows the digest).")
+	x.isolate()
+	x.engine, x.known = enginecmd.InContainer(image, entrypoint, command, x.Environment)
+	if x.Container.AllowTag = !strings.Contains(image, "@sha256:"); x.Container.AllowTag {
+		x.note("Its image is named by a tag.")
+		x.Note("A tag can come to mean another image: where one is named by NAME@sha256:DIGEST, allow_tag can go (docker image inspect shows the digest).")
 	}
-	port, inside := x.publish(engine, known)
-	if x.shared && known && engine.Host != "" && local(engine.Host) {
-		command = setOption(command, enginecmd.ListensAs(engine.Engine).Host, "0.0.0.0")
-		s.note("It listens on all addresses of its own network now, of which one port is published.")
+	x.publish()
+	if x.shared && x.known && x.engine.Host != "" && local(x.engine.Host) {
+		command = setOption(command, enginecmd.ListensAs(x.engine.Engine).Host, "0.0.0.0")
+		x.note("It listens on all addresses of its own network now, of which one port is published.")
 	}
-	for _, one := range []struct {
-		key   string
-		words []string
-	}{{"entrypoint", entrypoint}, {"command", command}} {
-		if len(one.words) > 0 {
-			fields = append(fields, yaml.MapItem{Key: one.key, Value: anyOf(one.words)})
-		}
+	x.Container.Image, x.Container.Entrypoint, x.Container.Command, x.Container.User = image, entrypoint, command, x.user()
+	if !x.storage(id) {
+		return false
 	}
-	fields = append(fields, yaml.MapItem{Key: "user", Value: x.user()})
-	if port != 0 {
-		fields = append(fields, yaml.MapItem{Key: "port", Value: inside})
+	if x.cdi && len(x.GPUs) > 0 {
+		x.Container.GPUAccess = "cdi"
 	}
-	if fields, ok = x.storage(id, fields); !ok {
-		return out, false
-	}
-	if x.cdi && len(x.gpus) > 0 {
-		fields = append(fields, yaml.MapItem{Key: "gpu_access", Value: "cdi"})
-	}
-	fields = x.limits(appendEnvironment(proposal.Fields{{Key: "container", Value: fields}}, environment))
-	return Made{fields, x.gpus, s.notes, port, engine, known}, true
+	x.limits()
+	return true
 }
 
 // arguments judges what runs in the container, and returns its command without secrets.
@@ -306,7 +273,7 @@ func (x *box) arguments(image string, entrypoint, command []string) (out []strin
 		return out, x.leaveOut("an argument of its command looks like a secret, which is not copied")
 	}
 	for _, option := range named {
-		x.secretNamed(x.s, option)
+		x.secretNamed(x.program, option)
 	}
 	said := append(append(slices.Clone(command), entrypoint...), image)
 	if why := unusable(said...); why != "" {
@@ -316,19 +283,19 @@ func (x *box) arguments(image string, entrypoint, command []string) (out []strin
 	return command[1:], true
 }
 
-// narrow gives the container its own of what it shared.
-func (x *box) narrow() {
+// isolate gives the container its own of what it shared.
+func (x *box) isolate() {
 	if space := x.shares("network_mode"); space != "" {
 		x.shared = true
-		x.s.note("It had the network of the %s; it gets its own, of which one port is published on 127.0.0.1.", space)
+		x.note("It had the network of the %s; it gets its own, of which one port is published on 127.0.0.1.", space)
 	}
 	if space := x.shares("ipc"); space != "" && !x.v.Get("shm_size").IsSet() {
-		x.s.note("It shared memory with the %s (ipc: %s); it gets 8 GiB of its own (shm_mib), which is a guess.", space, space)
+		x.note("It shared memory with the %s (ipc: %s); it gets 8 GiB of its own (shm_mib), which is a guess.", space, space)
 		x.v = x.v.With("shm_size", "8g")
 	}
 	for _, one := range x.texts(x.v.Get("security_opt")) {
 		if !strings.HasPrefix(one, "no-new-privileges") {
-			x.s.note("security_opt %s was left out: it takes protection away.", clean.Line(clean.Visible(one), 64))
+			x.note("security_opt %s was left out: it takes protection away.", clean.Line(clean.Visible(one), 64))
 		}
 	}
 }
@@ -338,16 +305,16 @@ func (x *box) outside(path string) string {
 	if !filepath.IsAbs(path) {
 		return path
 	}
-	best := mount{}
-	for _, m := range x.mounts {
-		if containerpolicy.Within(path, m.target) && len(m.target) >= len(best.target) {
+	best := catalog.Mount{}
+	for _, m := range x.Container.Mounts {
+		if containerpolicy.Within(path, m.Target) && len(m.Target) >= len(best.Target) {
 			best = m
 		}
 	}
-	if best.source == "" {
+	if best.Source == "" {
 		return filepath.Base(path)
 	}
-	return filepath.Join(best.source, strings.TrimPrefix(path, best.target))
+	return filepath.Join(best.Source, strings.TrimPrefix(path, best.Target))
 }
 
 // user is whom the container runs as: never root.
@@ -357,9 +324,9 @@ func (x *box) user() string {
 	case containerpolicy.IsUser(user):
 		return user
 	case user == "":
-		x.s.note("It names no user.")
+		x.note("It names no user.")
 	default:
-		x.s.note("It ran as %s.", clean.Line(clean.Visible(user), 64))
+		x.note("It ran as %s.", clean.Line(clean.Visible(user), 64))
 	}
 	x.Note("A container runs as a user in numbers, never as root: where none was named, %s is a guess, and that user must be able to read what is mounted.", x.given.ContainerUser)
 	return x.given.ContainerUser
@@ -369,19 +336,19 @@ var healthURL = pattern.New(`https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1
 
 // rest reads health and times, and says what became of the other keys.
 func (x *box) rest() {
-	s, v := x.s, x.v
+	v := x.v
 	if check := v.Get("healthcheck"); check.IsSet() {
 		if m := healthURL().FindStringSubmatch(strings.Join(check.Get("test").Strings(), " ")); m != nil {
-			s.health = m[1]
+			x.Health.Path = m[1]
 		} else if !check.Get("disable").Is() {
-			s.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")
+			x.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")
 		}
 		if d, err := time.ParseDuration(check.Get("start_period").Str()); err == nil && d > time.Minute {
-			s.startS = uint32(min(d/time.Second, 3600))
+			x.StartTimeoutS = uint32(min(d/time.Second, 3600))
 		}
 	}
 	if d, err := time.ParseDuration(v.Get("stop_grace_period").Str()); err == nil && d >= time.Second {
-		s.stopS = uint32(min(d/time.Second, 600))
+		x.StopTimeoutS = uint32(min(d/time.Second, 600))
 	}
 	files := v.Get("env_file").Strings()
 	for _, f := range v.Get("env_file").List {
@@ -389,23 +356,23 @@ func (x *box) rest() {
 	}
 	for _, f := range files {
 		if f != "" {
-			s.note("Variables are in a file too, which is not read: %s", clean.Line(clean.Visible(f), 200))
+			x.note("Variables are in a file too, which is not read: %s", clean.Line(clean.Visible(f), 200))
 		}
 	}
 	if n, ok := v.At("deploy", "replicas").Number(); ok && n != 1 {
-		s.note("It asks for %d replicas; a service is one container.", n)
+		x.note("It asks for %d replicas; a service is one container.", n)
 	}
 	if how := v.Get("restart").Str(); how != "" && how != "no" && !x.plain {
-		s.note("restart: %s was left out.", clean.Line(clean.Visible(how), 32))
+		x.note("restart: %s was left out.", clean.Line(clean.Visible(how), 32))
 		x.Note("What a file says of restarts was left out: a service that ends by itself is started again if its restart.max says so.")
 	}
 	for _, key := range v.Keys {
 		switch {
 		case slices.Contains(composeRead, key), strings.HasPrefix(key, "x-"):
 		case key == "secrets" || key == "configs":
-			s.note("%s was left out: what is in them is not copied.", key)
+			x.note("%s was left out: what is in them is not copied.", key)
 		default:
-			s.note("%s was left out.", clean.Line(clean.Visible(key), 64))
+			x.note("%s was left out.", clean.Line(clean.Visible(key), 64))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
@@ -169,16 +170,16 @@ func (g *gpumod) preset(f presetFile) {
 		return
 	}
 	g.ids[id] = true
-	s := &program{what: "preset " + id + " (" + f.name + ")", name: v.Get("name").Str(), description: v.Get("description").Str()}
+	s := &program{what: "preset " + id + " (" + f.name + ")", Service: draft.Service{Name: v.Get("name").Str(), Description: v.Get("description").Str()}}
 	s.note("From %s.", f.name)
 	for _, key := range v.Keys {
 		if !slices.Contains(presetKeys, key) {
 			s.note("%s is not known and was left out.", clean.Line(clean.Visible(key), 64))
 		}
 	}
-	s.port, _ = v.Get("port").Number()
-	s.health = v.Get("health_endpoint").Str()
-	s.startS, _ = v.Get("startup_timeout").Number()
+	s.Port, _ = v.Get("port").Number()
+	s.Health.Path = v.Get("health_endpoint").Str()
+	s.StartTimeoutS, _ = v.Get("startup_timeout").Number()
 	switch driver := v.Get("driver").Str(); driver {
 	case "vllm", "llamacpp", "fastapi":
 		g.unit(id, s, v, driver)
@@ -191,25 +192,21 @@ func (g *gpumod) preset(f presetFile) {
 
 // unit is a preset that gpumod made a unit of.
 func (g *gpumod) unit(id string, s *program, v *boundedyaml.Value, driver string) {
-	fields := append(s.head(catalog.DriverSystemd), yaml.MapItem{Key: "unit", Value: id + ".service"})
+	s.Unit = id + ".service"
 	if v.Get("unit_template").IsSet() {
 		s.note("unit_template was left out: it is code. The unit %s.service stays as it is installed.", id)
 	}
-	extra := g.extra(s, v, driver)
-	if s.port > 0 {
-		if s.port > 65535 {
-			g.LeaveOut(s.what, "its port %d is none", s.port)
-			return
-		}
-		fields = appendHealth(append(fields, yaml.MapItem{Key: "port", Value: s.port}), s.health, "")
-	} else if s.health != "" {
+	s.Extra = g.extra(s, v, driver)
+	if s.Port > 65535 {
+		g.LeaveOut(s.what, "its port %d is none", s.Port)
+		return
+	}
+	if s.Port == 0 && s.Health.Path != "" {
 		s.note("health_endpoint was left out: without a port there is nobody to ask.")
 	}
-	fields = g.memory(fields, s, v)
-	if len(extra) > 0 {
-		fields = append(fields, yaml.MapItem{Key: "extra_config", Value: extra})
-	}
-	g.Service(id, s.tail(fields), g.model(s, v), g.needs(s, v), s.notes...)
+	g.memory(s, v)
+	s.Model, s.DependsOn = g.model(s, v), g.needs(s, v)
+	g.propose(id, catalog.DriverSystemd, s)
 }
 
 func (g *gpumod) needs(s *program, v *boundedyaml.Value) []string {
@@ -225,7 +222,7 @@ func (g *gpumod) needs(s *program, v *boundedyaml.Value) []string {
 }
 
 // memory puts GPU, memory and sleep.
-func (g *gpumod) memory(fields proposal.Fields, s *program, v *boundedyaml.Value) proposal.Fields {
+func (g *gpumod) memory(s *program, v *boundedyaml.Value) {
 	mib, ok := v.Get("vram_mb").Number()
 	if !ok {
 		s.note("vram_mb is missing or no number.")
@@ -234,13 +231,13 @@ func (g *gpumod) memory(fields proposal.Fields, s *program, v *boundedyaml.Value
 		s.note("kv_cache_per_1k was left out: the cache is computed from the model's card.")
 	}
 	if mib == 0 {
-		return fields
+		return
 	}
 	if !g.GPU(0) {
 		s.note("Its %d MiB were left out: the catalogue has no GPU 0.", mib)
-		return fields
+		return
 	}
-	fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: mib}, yaml.MapItem{Key: "gpus", Value: []uint32{0}})
+	s.VRAMMiB, s.GPUs = mib, []uint32{0}
 	mode := v.Get("sleep_mode").Str()
 	if mode == "" && v.Get("supports_sleep").Is() {
 		mode = "l1"
@@ -250,15 +247,13 @@ func (g *gpumod) memory(fields proposal.Fields, s *program, v *boundedyaml.Value
 	case mode == "" || mode == "none":
 	case sleep == "":
 		s.note("sleep_mode %s is not known.", clean.Line(clean.Visible(mode), 64))
-	case s.port == 0:
+	case s.Port == 0:
 		s.note("sleep_mode was left out: an engine is asked to sleep at its port, and there is none.")
 	default:
-		fields = append(fields, yaml.MapItem{Key: "sleep", Value: sleep})
-		if sleep != catalog.SleepLlamaRouter {
+		if s.Sleep = sleep; sleep != catalog.SleepLlamaRouter {
 			s.note("Its unit must have --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1, and listen on 127.0.0.1: gpumod's template does neither.")
 		}
 	}
-	return fields
 }
 
 // extraNames are what gpumod's presets call an entry's facts about the engine.
@@ -320,19 +315,18 @@ func (g *gpumod) model(s *program, v *boundedyaml.Value) string {
 	case file != "" && (!filepath.IsAbs(file) || !proposal.Shown(file) || secret.Suspect(file)):
 		s.note("model_path was left out: it is not an absolute path that can be shown.")
 		file = ""
+	case file != "":
+		file = filepath.Clean(file)
 	}
 	id = cmp.Or(id, strings.TrimSuffix(filepath.Base(file), ".gguf"))
 	if secret.Suspect(id) || proposal.ModelID(id) == "" {
 		return ""
 	}
-	var fields proposal.Fields
-	if file != "" {
-		fields = append(fields, yaml.MapItem{Key: "file", Value: filepath.Clean(file)})
-	}
+	m := catalog.Model{File: file}
 	if repository().MatchString(id) {
-		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + id})
+		m.Source = "hf:" + id
 	}
-	return g.Model(id, fields, s.notes[0])
+	return g.Model(id, draft.Of(m), s.notes[0])
 }
 
 // docker is a preset that gpumod runs as a container, as its documentation has it: under extra_config, much as a Compose file would say it.
@@ -342,9 +336,10 @@ func (g *gpumod) docker(id string, s *program, v *boundedyaml.Value) {
 		return
 	}
 	if mib, ok := v.Get("vram_mb").Number(); ok && mib > 0 && g.GPU(0) {
-		s.vram = mib
+		s.VRAMMiB = mib
 	}
-	g.container(id, &box{s: s, v: v.Get("extra_config").With("gpus", "device=0"), needs: g.needs(s, v)})
+	s.DependsOn = g.needs(s, v)
+	g.container(id, &box{program: s, v: v.Get("extra_config").With("gpus", "device=0")})
 }
 
 // modeKeys are those of a mode.
@@ -382,12 +377,5 @@ func (g *gpumod) mode(f presetFile) {
 }
 
 func modeFields(name, description string) proposal.Fields {
-	var fields proposal.Fields
-	if name = clean.Line(name, 64); name != "" {
-		fields = append(fields, yaml.MapItem{Key: "name", Value: name})
-	}
-	if description = clean.Line(description, 300); description != "" {
-		fields = append(fields, yaml.MapItem{Key: "description", Value: description})
-	}
-	return fields
+	return draft.Of(catalog.Mode{Name: clean.Line(name, 64), Description: clean.Line(description, 300)})
 }

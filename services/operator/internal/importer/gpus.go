@@ -5,10 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-
 	"durward.internal/services/operator/internal/importer/boundedyaml"
-	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/pattern"
@@ -52,18 +49,18 @@ func wants(v *boundedyaml.Value) bool {
 
 // ask reads the ways in which a container asks for GPUs.
 func (x *box) ask() {
-	visible := takeVariable(x.s, "NVIDIA_VISIBLE_DEVICES")
-	takeVariable(x.s, "NVIDIA_DRIVER_CAPABILITIES")
+	visible := takeVariable(x.program, "NVIDIA_VISIBLE_DEVICES")
+	takeVariable(x.program, "NVIDIA_DRIVER_CAPABILITIES")
 	request := func(d *boundedyaml.Value) {
 		if d.Size() > maxList || d.Get("device_ids").Size() > maxList {
 			return
 		}
 		ids := x.texts(d.Get("device_ids"))
 		for _, id := range ids {
-			x.gpus = append(x.gpus, x.named(id)...)
+			x.GPUs = append(x.GPUs, x.named(id)...)
 		}
 		if len(ids) == 0 {
-			x.gpus = append(x.gpus, x.some(x.s, x.text(d.Get("count")))...)
+			x.GPUs = append(x.GPUs, x.some(x.program, x.text(d.Get("count")))...)
 		}
 	}
 	for _, d := range x.v.At("deploy", "resources", "reservations", "devices").List {
@@ -77,25 +74,25 @@ func (x *box) ask() {
 	}
 	if text := x.text(g); text != "" {
 		if ids, ok := strings.CutPrefix(text, "device="); ok {
-			x.gpus = append(x.gpus, x.visible(x.s, strings.Trim(ids, `"'`))...)
+			x.GPUs = append(x.GPUs, x.visible(x.program, strings.Trim(ids, `"'`))...)
 		} else {
-			x.gpus = append(x.gpus, x.some(x.s, strings.TrimPrefix(text, "count="))...)
+			x.GPUs = append(x.GPUs, x.some(x.program, strings.TrimPrefix(text, "count="))...)
 		}
 	}
 	for _, d := range devices(x.v) {
 		if d = x.text(boundedyaml.Plain(d)); cdiName().MatchString(d) {
-			x.gpus = append(x.gpus, x.named(d)...)
+			x.GPUs = append(x.GPUs, x.named(d)...)
 		}
 	}
-	if len(x.gpus) > 0 || x.text(x.v.Get("runtime")) != "nvidia" {
+	if len(x.GPUs) > 0 || x.text(x.v.Get("runtime")) != "nvidia" {
 		return
 	}
 	switch visible {
 	case "", "all":
-		x.gpus = x.some(x.s, "all")
+		x.GPUs = x.some(x.program, "all")
 	case "none", "void":
 	default:
-		x.gpus = x.visible(x.s, visible)
+		x.GPUs = x.visible(x.program, visible)
 	}
 }
 
@@ -106,9 +103,9 @@ func (x *box) named(id string) []uint32 {
 		id = m[1]
 	}
 	if id == "all" {
-		return x.some(x.s, id)
+		return x.some(x.program, id)
 	}
-	return x.visible(x.s, id)
+	return x.visible(x.program, id)
 }
 
 // takeVariable takes a variable out of the environment.
@@ -169,18 +166,19 @@ func (b *builder) visible(s *program, list string) []uint32 {
 	return out
 }
 
-// appendGPUs says on which GPUs a program runs, as far as that can be told.
-func (b *builder) appendGPUs(fields proposal.Fields, s *program, engine enginecmd.Command, known bool, visible string) proposal.Fields {
+// engineGPUs says on which GPUs a program runs, as far as that can be told.
+func (b *builder) engineGPUs(s *program, engine enginecmd.Command, known bool) {
+	visible := s.Environment["CUDA_VISIBLE_DEVICES"]
 	if known && engine.GPULayers != nil && *engine.GPULayers == 0 {
 		s.note("It runs without a GPU (-ngl 0).")
-		return fields
+		return
 	}
-	indexes := b.visible(s, visible)
+	s.GPUs = b.visible(s, visible)
 	if visible == "" && known {
 		all, sure := b.HostGPUs()
-		indexes = all
+		s.GPUs = all
 		if engine.Engine != enginecmd.LlamaCPP && engine.Engine != enginecmd.Ollama {
-			indexes = all[:min(len(all), max(1, int(min(engine.TensorParallel, 64))))]
+			s.GPUs = all[:min(len(all), max(1, int(min(engine.TensorParallel, 64))))]
 		}
 		switch {
 		case !sure:
@@ -189,12 +187,13 @@ func (b *builder) appendGPUs(fields proposal.Fields, s *program, engine enginecm
 			s.note("Nothing says which GPUs it uses: these are what the engine takes by itself.")
 		}
 	}
-	return b.putGPUs(fields, s, indexes)
+	b.knownGPUs(s)
 }
 
-func (b *builder) putGPUs(fields proposal.Fields, s *program, indexes []uint32) proposal.Fields {
+// knownGPUs keeps the GPUs that the host has, each once. What needs memory of none declares none.
+func (b *builder) knownGPUs(s *program) {
 	var kept []uint32
-	for _, index := range indexes {
+	for _, index := range s.GPUs {
 		switch {
 		case slices.Contains(kept, index):
 		case b.GPU(index):
@@ -203,11 +202,7 @@ func (b *builder) putGPUs(fields proposal.Fields, s *program, indexes []uint32) 
 			s.note("GPU %d is not one of the host's, as the catalogue has them.", index)
 		}
 	}
-	if len(kept) == 0 {
-		return fields
+	if s.GPUs = kept; len(kept) == 0 {
+		s.VRAMMiB = 0
 	}
-	if s.vram > 0 {
-		fields = append(fields, yaml.MapItem{Key: "vram_mib", Value: s.vram})
-	}
-	return append(fields, yaml.MapItem{Key: "gpus", Value: kept})
 }

@@ -282,11 +282,11 @@ func (l *swap) service(key string, v *boundedyaml.Value) bool {
 		l.LeaveOut(s.what, "it names paths of Windows: a service runs on Linux; write the paths that its program and model have there")
 		return false
 	}
-	if s.argv, err = split(command); err != nil {
+	if s.Argv, err = split(command); err != nil {
 		l.LeaveOut(s.what, "its cmd was not understood: %s", err.Error())
 		return false
 	}
-	if len(s.argv) == 0 {
+	if len(s.Argv) == 0 {
 		l.LeaveOut(s.what, "it has no cmd")
 		return false
 	}
@@ -308,7 +308,7 @@ func (l *swap) service(key string, v *boundedyaml.Value) bool {
 
 // proxy takes the port out of the address where llama-swap expects the model.
 func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bool {
-	s.port = l.ports[key]
+	s.Port = l.ports[key]
 	text, err := m.expand(v.Get("proxy").Str())
 	if err != nil {
 		l.LeaveOut(s.what, "%s", err.Error())
@@ -323,14 +323,14 @@ func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bo
 		l.LeaveOut(s.what, "its proxy is not an address like http://127.0.0.1:8080")
 		return false
 	case u.Port() == "":
-		s.port = 80
+		s.Port = 80
 	default:
 		n, err := strconv.ParseUint(u.Port(), 10, 16)
 		if err != nil || n == 0 {
 			l.LeaveOut(s.what, "its proxy names no port")
 			return false
 		}
-		s.port = uint32(n)
+		s.Port = uint32(n)
 	}
 	if !local(u.Hostname()) {
 		s.elsewhere = u.Hostname()
@@ -342,9 +342,9 @@ func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bo
 }
 
 func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value) {
-	s.name, s.description = v.Get("name").Str(), v.Get("description").Str()
+	s.Name, s.Description = v.Get("name").Str(), v.Get("description").Str()
 	s.served = v.Get("useModelName").Str()
-	s.pin = l.pinned[key]
+	s.Pin = l.pinned[key]
 	global := func(name string) uint32 {
 		if n, ok := v.Get(name).Number(); ok && n > 0 {
 			return n
@@ -352,22 +352,23 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 		n, _ := l.root.Get(name).Number()
 		return n
 	}
-	s.stopS = global("unloadTimeout")
-	if s.startS = global("healthCheckTimeout"); s.startS == 0 {
-		s.startS = 120
+	s.StopTimeoutS = global("unloadTimeout")
+	s.StartTimeoutS = max(cmp.Or(global("healthCheckTimeout"), 120), 15)
+	ttl := v.Get("ttl")
+	if _, ok := ttl.Number(); !ok {
+		ttl = l.root.Get("globalTTL")
 	}
-	s.startS = max(s.startS, 15)
-	if n, ok := v.Get("ttl").Number(); ok {
-		s.idleS = n
-	} else {
-		s.idleS, _ = l.root.Get("globalTTL").Number()
+	s.Idle.AfterS, _ = ttl.Number()
+	if s.Pin && s.Idle.AfterS > 0 {
+		s.note("It is to stop after %d s of idleness and never to be stopped: what is pinned does not go idle.", s.Idle.AfterS)
+		s.Idle.AfterS = 0
 	}
 	if path, err := m.expand(v.Get("checkEndpoint").Str()); err == nil && path != "" {
 		switch {
 		case path == "none":
 			s.note("checkEndpoint is none; a service that has a port is asked for its health, at /health unless health.path says otherwise.")
 		case checkPath().MatchString(path):
-			s.health = path
+			s.Health.Path = path
 		default:
 			s.note("checkEndpoint is no plain path and was left out.")
 		}

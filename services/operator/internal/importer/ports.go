@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,7 +31,7 @@ func (x *box) ports() (out []published) {
 		if p.Kind != boundedyaml.Mapping {
 			one := x.text(p)
 			if why := unusable(one); why != "" {
-				x.s.note("A published port was left out: it %s.", why)
+				x.note("A published port was left out: it %s.", why)
 				continue
 			}
 			host, outside, inside := enginecmd.Published(one)
@@ -51,14 +50,12 @@ func (x *box) ports() (out []published) {
 }
 
 // publish settles on the port of the host, on 127.0.0.1, and on the container's own; 0: it has none.
-func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uint32) {
-	s := x.s
-	if inside = engine.Port; inside == 0 && known {
-		inside = enginecmd.ListensAs(engine.Engine).Default
+func (x *box) publish() {
+	inside := x.engine.Port
+	if inside == 0 && x.known {
+		inside = enginecmd.ListensAs(x.engine.Engine).Default
 	}
-	if s.inside != 0 {
-		inside = s.inside
-	}
+	inside = cmp.Or(x.inside, inside)
 	var chosen *published
 	for _, one := range x.ports() {
 		left := &one
@@ -68,52 +65,50 @@ func (x *box) publish(engine enginecmd.Command, known bool) (outside, inside uin
 			left, chosen = chosen, &one
 		}
 		if left != nil {
-			s.note("The published port %s was left out: one port, published by TCP, is what a service has.", clean.Visible(left.text))
+			x.note("The published port %s was left out: one port, published by TCP, is what a service has.", clean.Visible(left.text))
 		}
 	}
-	outside = s.port
 	switch {
 	case chosen != nil:
 		inside = chosen.inside
-		outside = cmp.Or(outside, chosen.outside)
+		x.Port = cmp.Or(x.Port, chosen.outside)
 		if !local(chosen.host) {
-			s.note("It was published as %s; it is published on 127.0.0.1 alone.", clean.Visible(chosen.text))
+			x.note("It was published as %s; it is published on 127.0.0.1 alone.", clean.Visible(chosen.text))
 		}
-	case inside == 0 && outside != 0 && x.shared:
-		inside = outside
+	case inside == 0 && x.Port != 0 && x.shared:
+		inside = x.Port
 	case inside == 0:
-		s.note("It publishes no port, so that only its container's state says whether it is well.")
-		return 0, 0
-	case outside == 0:
-		s.note("It publishes no port; the engine's own is published on 127.0.0.1.")
+		x.note("It publishes no port, so that only its container's state says whether it is well.")
+		x.Port = 0
+	case x.Port == 0:
+		x.note("It publishes no port; the engine's own is published on 127.0.0.1.")
 	}
-	outside = cmp.Or(outside, inside)
-	return outside, inside
+	x.Port, x.Container.Port = cmp.Or(x.Port, inside), inside
 }
 
 // narrow puts 127.0.0.1 in the place of each address by which the catalog sees that a program would be reached from other hosts.
-func (s *program) narrow(argv []string, environment map[string]string) []string {
-	argv = slices.Clone(argv)
+func (s *program) narrow() {
 	for range 16 { // as many places as anybody has; what is left is the catalog's to refuse
-		at, err := catalog.Loopback(argv, environment)
+		at, err := catalog.Loopback(s.Argv, s.Environment)
 		if !errors.Is(err, catalog.ErrBeyond) {
-			break
+			return
 		}
 		was := ""
 		if key, ok := strings.CutPrefix(at, ".environment."); ok {
-			was = environment[key]
-			environment[key] = loopback(was)
+			was = s.Environment[key]
+			s.Environment[key] = loopback(was)
 		} else if i, err := strconv.Atoi(strings.Trim(strings.TrimPrefix(at, ".argv"), "[]")); err == nil {
-			option, value, joined := strings.Cut(argv[i], "=")
-			if joined = joined && strings.HasPrefix(option, "-"); joined {
-				was, argv[i] = value, option+"="+loopback(value)
+			was = s.Argv[i]
+			option, value, joined := strings.Cut(was, "=")
+			if joined && strings.HasPrefix(option, "-") {
+				was, option = value, option+"="
 			} else {
-				was, argv[i] = argv[i], loopback(argv[i])
+				option = ""
 			}
+			s.Argv[i] = option + loopback(was)
 		}
 		s.note("It listened on %s; a service listens on 127.0.0.1 alone.", clean.Visible(was))
 	}
-	return argv
 }
 
 // loopback is an address with 127.0.0.1 in the place of its host; scheme and port stay.

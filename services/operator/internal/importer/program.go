@@ -10,8 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-
+	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/operator/internal/importer/shellwords"
@@ -39,24 +38,19 @@ func newBuilder(p *proposal.Proposal, given Given) *builder {
 	return &builder{Proposal: p, given: given, ids: map[string]bool{}, origins: map[string]string{}}
 }
 
-// program is a command line that somebody's tool runs, and what that tool says of it.
+// program is a service in the making: its entry, as far as somebody's tool says it, and what that tool says besides.
 type program struct {
+	draft.Service
 	// what it is called where it is left out; from says where it stands; base is the folder that it stands in.
-	what, from, base  string
-	name, description string
-	argv              []string
-	environment       []boundedyaml.Pair
-	// port is the host's, inside a container's own, where that is told.
-	port, inside  uint32
-	health        string
-	served        string
-	idleS         uint32
-	startS, stopS uint32
-	pin           bool
-	notes         []string
-	modelName     string
-	// vram is what it declares, in MiB. elsewhere is a host that it answers at, which may be its container's name.
-	vram      uint32
+	what, from, base string
+	// environment is what it is given, before it is judged.
+	environment []boundedyaml.Pair
+	// inside is a container's own port, where that is told.
+	inside uint32
+	// served is what requests call its model, modelName what the tool does.
+	served, modelName string
+	notes             []string
+	// elsewhere is a host that it answers at, which may be its container's name.
 	elsewhere string
 }
 
@@ -75,10 +69,10 @@ func (b *builder) program(id string, s *program) bool {
 		b.LeaveOut(s.what, format, args...)
 		return false
 	}
-	if len(s.argv) > 0 && assignment().MatchString(s.argv[0]) {
-		s.argv = append([]string{"env"}, s.argv...)
+	if len(s.Argv) > 0 && assignment().MatchString(s.Argv[0]) {
+		s.Argv = append([]string{"env"}, s.Argv...)
 	}
-	argv, set, ok := enginecmd.Env(s.argv)
+	argv, set, ok := enginecmd.Env(s.Argv)
 	if !ok {
 		return leaveOut("its command begins with env, with options that are not understood")
 	}
@@ -105,9 +99,10 @@ func (b *builder) program(id string, s *program) bool {
 		case !ok:
 			return leaveOut("its command is %s with something else than run, or with options that are not known", base)
 		case s.elsewhere != "": // its container's name, in a network of Docker's
-			s.port, s.inside = 0, s.port
+			s.Port, s.inside = 0, s.Port
 		}
-		return b.container(id, &box{s: s, v: asCompose(run), plain: true})
+		s.Argv = nil // it is the container that runs
+		return b.container(id, &box{program: s, v: asCompose(run), plain: true})
 	}
 	if s.elsewhere != "" {
 		return leaveOut("its proxy is another host, %s, which no executor runs anything on", clean.Line(clean.Visible(s.elsewhere), 64))
@@ -123,113 +118,78 @@ func (b *builder) program(id string, s *program) bool {
 		b.want(argv...)
 		return leaveOut("its command %s", why)
 	}
-	return b.process(id, s, argv)
+	s.Argv = argv
+	return b.process(id, s)
 }
 
-func (b *builder) process(id string, s *program, argv []string) bool {
-	environment, ok := b.environment(s, "")
-	if !ok {
+func (b *builder) process(id string, s *program) bool {
+	var ok bool
+	if s.Environment, ok = b.judged(s, ""); !ok {
 		return false
 	}
-	engine, known := enginecmd.Read(argv, environment)
-	port, argv := b.listen(s, argv, environment, engine, known)
-	if port == 0 {
+	engine, known := enginecmd.Read(s.Argv, s.Environment)
+	if b.listen(s, engine, known); s.Port == 0 {
 		b.LeaveOut(s.what, "nothing says at which port it listens")
 		return false
 	}
-	argv = s.narrow(argv, environment)
-	model := b.model(s, engine, known)
-	fields := s.head(catalog.DriverProcess)
-	fields = append(fields, yaml.MapItem{Key: "argv", Value: anyOf(b.found(s, argv))})
-	fields = appendEnvironment(fields, environment)
-	if b.given.RunAs != "" {
-		fields = append(fields, yaml.MapItem{Key: "run_as", Value: b.given.RunAs})
-	}
-	fields = append(fields, yaml.MapItem{Key: "port", Value: port})
-	fields = appendHealth(fields, s.health, engine.Engine)
-	fields = s.tail(b.appendGPUs(fields, s, engine, known, environment["CUDA_VISIBLE_DEVICES"]))
+	s.narrow()
+	s.Model = b.model(s, engine, known)
+	b.find(s)
+	s.RunAs = b.given.RunAs
+	s.healthOf(engine)
+	b.engineGPUs(s, engine, known)
 	if !known {
 		s.note("The program is no engine that is known here, so its memory cannot be estimated: measure it, and write vram_mib.")
 	}
-	return b.Service(id, fields, model, nil, s.notes...)
+	return b.propose(id, catalog.DriverProcess, s)
 }
 
-// found gives a program that is not installed here the path where it may be.
-func (b *builder) found(s *program, argv []string) []string {
-	name := argv[0]
+// find gives a program that is not installed here the path where it may be.
+func (b *builder) find(s *program) {
+	name := s.Argv[0]
 	switch {
 	case filepath.IsAbs(name):
-		return argv
 	case strings.Contains(name, "/"):
-		name = filepath.Join(s.base, name)
-		s.note("Its program is %s as seen from the file's folder, which is a guess.", name)
-	case b.given.Find == nil || b.given.Find(name) == nil || proposal.ID(name) == "":
-		return argv
-	default:
-		name = "/usr/local/bin/" + name
-		s.note("%s is not installed here, and %s is a guess: write where it is.", argv[0], name)
+		s.Argv[0] = filepath.Join(s.base, name)
+		s.note("Its program is %s as seen from the file's folder, which is a guess.", s.Argv[0])
+	case b.given.Find != nil && b.given.Find(name) != nil && proposal.ID(name) != "":
+		s.Argv[0] = "/usr/local/bin/" + name
+		s.note("%s is not installed here, and %s is a guess: write where it is.", name, s.Argv[0])
 	}
-	return append([]string{name}, argv[1:]...)
 }
 
-// head are an entry's first keys.
-func (s *program) head(driver string) proposal.Fields {
-	var fields proposal.Fields
+// healthOf is where an engine answers that has no /health.
+func (s *program) healthOf(engine enginecmd.Command) {
+	if engine.Engine == enginecmd.Ollama {
+		s.Health.Path = cmp.Or(s.Health.Path, "/api/version")
+	}
+}
+
+// propose puts a service into the proposal, within the catalog's bounds.
+func (b *builder) propose(id, driver string, s *program) bool {
+	e := s.Service
+	e.Driver = driver
 	for _, one := range []struct {
-		key, text string
-		most      int
-	}{{"name", s.name, 64}, {"description", s.description, 300}} {
+		key  string
+		text *string
+		most int
+	}{{"name", &e.Name, 64}, {"description", &e.Description, 300}} {
 		// The whole text is looked at: what is cut short has not the shape of what it was.
-		switch text := clean.Line(one.text, one.most); {
-		case secret.Suspect(one.text) || secret.Suspect(text):
+		text := *one.text
+		if *one.text = clean.Line(text, one.most); secret.Suspect(text) || secret.Suspect(*one.text) {
 			s.note("Its %s was left out: it looks like a secret.", one.key)
-		case text != "":
-			fields = append(fields, yaml.MapItem{Key: one.key, Value: text})
+			*one.text = ""
 		}
 	}
-	return append(fields, yaml.MapItem{Key: "driver", Value: driver})
-}
-
-// tail are an entry's last keys.
-func (s *program) tail(fields proposal.Fields) proposal.Fields {
-	if s.pin {
-		fields = append(fields, yaml.MapItem{Key: "pin", Value: true})
-		if s.idleS > 0 {
-			s.note("It is to stop after %d s of idleness and never to be stopped: what is pinned does not go idle.", s.idleS)
-			s.idleS = 0
-		}
+	if e.Idle.AfterS > 0 {
+		e.Idle.Action = "stop"
 	}
-	if s.idleS > 0 {
-		fields = append(fields, yaml.MapItem{Key: "idle", Value: proposal.Fields{{Key: "action", Value: "stop"}, {Key: "after_s", Value: s.idleS}}})
+	if e.Port == 0 || e.Health.Path == "/health" {
+		e.Health.Path = ""
 	}
-	if s.startS > 0 {
-		fields = append(fields, yaml.MapItem{Key: "start_timeout_s", Value: min(s.startS, 3600)})
-	}
-	if s.stopS > 0 {
-		fields = append(fields, yaml.MapItem{Key: "stop_timeout_s", Value: min(s.stopS, 600)})
-	}
-	return fields
-}
-
-func appendHealth(fields proposal.Fields, path, engine string) proposal.Fields {
-	if path == "" && engine == enginecmd.Ollama {
-		path = "/api/version"
-	}
-	if path == "" || path == "/health" {
-		return fields
-	}
-	return append(fields, yaml.MapItem{Key: "health", Value: proposal.Fields{{Key: "path", Value: path}}})
-}
-
-func appendEnvironment(fields proposal.Fields, environment map[string]string) proposal.Fields {
-	var list proposal.Fields
-	for _, key := range slices.Sorted(maps.Keys(environment)) {
-		list = append(list, yaml.MapItem{Key: key, Value: environment[key]})
-	}
-	if len(list) == 0 {
-		return fields
-	}
-	return append(fields, yaml.MapItem{Key: "environment", Value: list})
+	e.StartTimeoutS, e.StopTimeoutS = min(e.StartTimeoutS, 3600), min(e.StopTimeoutS, 600)
+	e.Model, e.DependsOn = "", nil // the proposal has them, as long as both are in it
+	return b.Service(id, draft.Of(e), s.Model, s.DependsOn, s.notes...)
 }
 
 var (
@@ -244,9 +204,9 @@ var (
 		`https?://[A-Za-z0-9.\-]{1,100}(:[0-9]{1,5})?/?)\z`)
 )
 
-// environment takes over variables that neither are secrets nor look like one; others are named. container is the id of a service that is
+// judged takes over variables that neither are secrets nor look like one; others are named. container is the id of a service that is
 // a container, "" for a program: what a container may be given is proposed for the catalog to allow.
-func (b *builder) environment(s *program, container string) (map[string]string, bool) {
+func (b *builder) judged(s *program, container string) (map[string]string, bool) {
 	out := map[string]string{}
 	for _, p := range s.environment {
 		name := clean.Line(clean.Visible(p.Key), 64)
@@ -296,15 +256,6 @@ func split(command string) ([]string, error) {
 // unfilled is a word, or the beginning or end of one, that a tool would have filled in.
 var unfilled = pattern.New(`^(\{\{|\}\}|\{\{[^ ]*\}\})$`)
 
-// anyOf is a list that is laid out over lines where it is long.
-func anyOf(words []string) []any {
-	out := make([]any, len(words))
-	for i, w := range words {
-		out[i] = w
-	}
-	return out
-}
-
 var notCredential = pattern.New(`[^a-z0-9_.\-]+`)
 
 func credentialName(key string) string {
@@ -312,35 +263,33 @@ func credentialName(key string) string {
 	return name[:min(len(name), 64)]
 }
 
-// listen settles on a port, and makes programs listen on this host alone. It returns 0 where nothing says which port.
-func (b *builder) listen(s *program, argv []string, environment map[string]string, engine enginecmd.Command, known bool) (uint32, []string) {
-	listener, told := enginecmd.Listens(argv)
+// listen settles on a port, and makes programs listen on this host alone. It stays 0 where nothing says which port.
+func (b *builder) listen(s *program, engine enginecmd.Command, known bool) {
+	listener, told := enginecmd.Listens(s.Argv)
 	host, at := engine.Host, engine.Port
 	if !known {
-		host = enginecmd.Told(argv, listener.Host)
-		n, _ := strconv.ParseUint(enginecmd.Told(argv, listener.Port), 10, 16)
+		host = enginecmd.Told(s.Argv, listener.Host)
+		n, _ := strconv.ParseUint(enginecmd.Told(s.Argv, listener.Port), 10, 16)
 		at = uint32(n)
 	}
-	port := s.port
-	port = cmp.Or(port, at, listener.Default)
+	s.Port = cmp.Or(s.Port, at, listener.Default)
 	if !told {
-		return port, argv
+		return
 	}
-	if listener.Port != "" && at != port && (at != 0 || listener.Default != port) {
-		delete(environment, "LLAMA_ARG_PORT")
-		argv = setOption(argv, listener.Port, strconv.FormatUint(uint64(port), 10))
+	if listener.Port != "" && at != s.Port && (at != 0 || listener.Default != s.Port) {
+		delete(s.Environment, "LLAMA_ARG_PORT")
+		s.Argv = setOption(s.Argv, listener.Port, strconv.FormatUint(uint64(s.Port), 10))
 	}
 	switch {
 	case listener.Host == "":
 	case host == "" && listener.Open:
-		argv = setOption(argv, listener.Host, "127.0.0.1")
+		s.Argv = setOption(s.Argv, listener.Host, "127.0.0.1")
 		s.note("--host 127.0.0.1 was added: it would listen on every address.")
 	case host != "" && !local(host):
-		delete(environment, "LLAMA_ARG_HOST")
-		argv = setOption(argv, listener.Host, "127.0.0.1")
+		delete(s.Environment, "LLAMA_ARG_HOST")
+		s.Argv = setOption(s.Argv, listener.Host, "127.0.0.1")
 		s.note("It listened on %s; a service listens on 127.0.0.1 alone.", clean.Visible(host))
 	}
-	return port, argv
 }
 
 func local(host string) bool {
@@ -382,19 +331,17 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 		}
 		return ""
 	}
-	var fields proposal.Fields
-	id, served := s.modelName, s.served
-	served = cmp.Or(served, engine.ServedName)
+	var m catalog.Model
+	id, served := s.modelName, cmp.Or(s.served, engine.ServedName)
 	if served == "" && (engine.Engine == enginecmd.VLLM || engine.Engine == enginecmd.SGLang) {
 		served = engine.Model // they answer to no other name
 	}
 	switch {
 	case filepath.IsAbs(engine.Model) && proposal.Shown(engine.Model):
-		file := filepath.Clean(engine.Model)
-		fields = append(fields, yaml.MapItem{Key: "file", Value: file})
-		id = cmp.Or(id, strings.TrimSuffix(filepath.Base(file), ".gguf"))
+		m.File = filepath.Clean(engine.Model)
+		id = cmp.Or(id, strings.TrimSuffix(filepath.Base(m.File), ".gguf"))
 	case repository().MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
-		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + engine.Model})
+		m.Source = "hf:" + engine.Model
 		id = cmp.Or(id, engine.Model)
 	default:
 		s.note("Its model is named by a path or an address that does not stand by itself; write models[].file for an estimate.")
@@ -409,11 +356,11 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	if filepath.IsAbs(served) {
 		s.note("Requests name its model by its path, which agents see: --served-model-name gives it another name.")
 	}
-	if served = clean.Line(served, 128); served != "" && served != proposal.ModelID(id) {
-		fields = append(proposal.Fields{{Key: "served_name", Value: served}}, fields...)
+	if m.ServedName = clean.Line(served, 128); m.ServedName == proposal.ModelID(id) {
+		m.ServedName = ""
 	}
 	if engine.SleepMode && engine.Engine == enginecmd.VLLM {
 		s.note("It was started with a sleep mode: once vram_mib is written, sleep: vllm-l1 lets a switch put it to sleep.")
 	}
-	return b.Model(id, fields, s.from)
+	return b.Model(id, draft.Of(m), s.from)
 }

@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-
+	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
@@ -51,8 +50,7 @@ func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 			continue
 		}
 		e := m.entry(id, what, s)
-		e.put("driver", catalog.DriverSystemd)
-		e.put("unit", s.Subject)
+		e.Driver, e.Unit = catalog.DriverSystemd, s.Subject
 		e.rest()
 	}
 }
@@ -86,7 +84,7 @@ func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []
 			continue
 		}
 		e := m.entry(id, what, &c.Server)
-		e.put("driver", catalog.DriverDocker)
+		e.Driver = catalog.DriverDocker
 		if e.outside = c.outside; label {
 			e.adopt(c)
 		} else if !e.make(c, what) {
@@ -128,7 +126,7 @@ func (m *moving) entry(id, what string, s *Server) *entry {
 	if s.Running {
 		state = "which runs"
 	}
-	return &entry{moving: m, id: id, server: s, notes: []string{"The " + what + ", " + state + ". " + s.words()}}
+	return &entry{moving: m, Service: draft.Service{ID: id, Port: s.Port, StartTimeoutS: startTimeoutS}, server: s, notes: []string{"The " + what + ", " + state + ". " + s.words()}}
 }
 
 // outside is where a path of the container lies on the host, "" where that is not known.
@@ -143,34 +141,31 @@ func (c *Container) outside(path string) string {
 
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
-	container := yaml.MapSlice{{Key: "image", Value: c.Image}}
+	e.Container = &catalog.Container{Image: c.Image, AllowTag: !c.Digest, Adopt: true}
 	if !c.Digest {
-		container = append(container, yaml.MapItem{Key: "allow_tag", Value: true})
 		e.note("The daemon knows no digest of its image, so it is named by its tag, which can change.")
 	}
-	container = append(container, yaml.MapItem{Key: "adopt", Value: true})
-	if c.Port != 0 && c.Inside != 0 {
-		container = append(container, yaml.MapItem{Key: "port", Value: c.Inside})
+	if c.Port != 0 {
+		e.Container.Port = c.Inside
 	}
-	e.put("container", container)
 }
 
 // make puts an entry for another container of the same image, which the executor makes, and reports whether there can be one.
 func (e *entry) make(c *Container, what string) bool {
-	made, ok := importer.Contain(e.p, importer.Given{ContainerUser: e.ContainerUser}, e.id, what, c.compose)
+	made, notes, ok := importer.Contain(e.p, importer.Given{ContainerUser: e.ContainerUser}, e.ID, what, c.compose)
 	if !ok {
 		return false
 	}
 	e.note("It has no label %s, so it cannot be adopted: this entry makes another container of its image. Stop and remove the old one first.", containerpolicy.LabelService)
-	e.notes = append(e.notes, made.Notes...)
+	e.notes = append(e.notes, notes...)
 	e.note("Its root folder is read-only: /tmp is a tmpfs, other folders that it writes to need one too.")
 	if len(c.dropped) > 0 {
 		e.note("Settings that an entry has no place for were left out: %s.", strings.Join(c.dropped, ", "))
 	}
-	e.fields = append(e.fields, made.Fields...)
+	e.Container, e.Environment, e.Limits = made.Container, made.Environment, made.Limits
 	c.Withheld = nil // those that are, are named one by one
 	all := c.AllGPUs && len(c.GPUs) == 0
-	for _, g := range e.GPUs {
+	for _, g := range e.Host.GPUs {
 		asked := all || slices.Contains(c.Asked, g.UUID) || slices.Contains(c.Asked, number32(g.Index))
 		if asked && !slices.Contains(c.GPUs, g.UUID) {
 			c.GPUs = append(c.GPUs, g.UUID)
@@ -199,19 +194,13 @@ func (s *Server) words() string {
 // entry is one service's entry in the making.
 type entry struct {
 	*moving
-	id     string
+	draft.Service
 	server *Server
 	// outside is where a path that it sees lies on the host; nil: it is the same.
 	outside func(path string) string
-	fields  proposal.Fields
 	notes   []string
-	model   string
-	// filed: the model's files are known. sized: what it needs is declared.
-	filed, sized bool
-}
-
-func (e *entry) put(key string, value any) {
-	e.fields = append(e.fields, yaml.MapItem{Key: key, Value: value})
+	// filed: the model's files are known.
+	filed bool
 }
 
 func (e *entry) note(format string, args ...any) {
@@ -235,30 +224,22 @@ func (e *entry) rest() {
 	engine := e.engine()
 	served := e.modelOf(engine)
 	if s.Port != 0 {
-		e.put("port", s.Port)
 		if engine == enginecmd.Ollama {
-			e.put("health", yaml.MapSlice{{Key: "path", Value: "/api/version"}})
+			e.Health.Path = "/api/version"
 		}
 		// One token can be asked for where it is known which model answers; of a router or Ollama that would load one.
-		if served && (engine == enginecmd.VLLM || engine == enginecmd.SGLang || engine == enginecmd.LlamaCPP) {
-			e.put("openai", true)
-		}
+		e.OpenAI = served && (engine == enginecmd.VLLM || engine == enginecmd.SGLang || engine == enginecmd.LlamaCPP)
 		if host := s.Command.Host; host != "" && host != "127.0.0.1" && host != "localhost" && host != "::1" {
 			e.note("It listens on %s, which other hosts may reach: tell it --host 127.0.0.1.", clean.Line(host, 64))
 		}
 	} else {
 		e.note("Its port is not known: without port and health nobody can say whether it answers.")
 	}
-	gpus := e.gpus()
-	if len(gpus) > 0 {
-		e.put("gpus", gpus)
-		e.memory(engine, len(gpus))
+	if e.GPUs = e.gpus(); len(e.GPUs) > 0 {
+		e.memory(engine)
 	}
-	e.sleep(engine, e.sized)
-	if extra := e.extra(engine); len(extra) > 0 {
-		e.put("extra_config", extra)
-	}
-	e.put("start_timeout_s", startTimeoutS)
+	e.sleep(engine)
+	e.Extra = e.extra(engine)
 	if len(s.Withheld) > 0 {
 		names := make([]string, 0, len(s.Withheld))
 		for _, name := range s.Withheld[:min(len(s.Withheld), 16)] {
@@ -269,11 +250,13 @@ func (e *entry) rest() {
 	for _, remark := range s.Remarks {
 		e.note("%s.", strings.ToUpper(remark[:1])+remark[1:])
 	}
-	e.p.Service(e.id, e.fields, e.model, nil, e.notes...)
+	id, model := e.ID, e.Model
+	e.ID, e.Model = "", "" // the proposal has them
+	e.p.Service(id, draft.Of(e.Service), model, nil, e.notes...)
 }
 
 // memory declares what a server holds, where that is what it needs: a declaration counts for more than an estimate.
-func (e *entry) memory(engine string, gpus int) {
+func (e *entry) memory(engine string) {
 	s := e.server
 	why := ""
 	switch {
@@ -284,7 +267,7 @@ func (e *entry) memory(engine string, gpus int) {
 		why = "it loads models as they are asked for"
 	case engine != "" && !s.Answer.Healthy:
 		why = "it did not say that it is well, and may have been loading"
-	case s.Command.SleepMode && uint64(s.MiB) < e.half(gpus):
+	case s.Command.SleepMode && uint64(s.MiB) < e.half():
 		why = "it may have been asleep"
 	case e.filed:
 		why = "what its model needs can be estimated from its files"
@@ -293,24 +276,23 @@ func (e *entry) memory(engine string, gpus int) {
 		e.note("It held %d MiB when it was looked at, which is not declared: %s.", s.MiB, why)
 		return
 	}
-	e.put("vram_mib", s.MiB)
-	e.sized = true
+	e.VRAMMiB = s.MiB
 	e.note("vram_mib is what it held when it was looked at.")
 }
 
-// half is half of what vLLM takes of so many GPUs, by its own default where its command line does not say.
-func (e *entry) half(gpus int) uint64 {
+// half is half of what vLLM takes of its GPUs, by its own default where its command line does not say.
+func (e *entry) half() uint64 {
 	share, err := strconv.ParseFloat(e.server.Command.Utilisation, 64)
 	if err != nil || share <= 0 || share > 1 {
 		share = 0.9
 	}
 	total := uint32(0)
-	for _, g := range e.GPUs {
+	for _, g := range e.Host.GPUs {
 		if total == 0 || g.TotalMiB < total {
 			total = g.TotalMiB
 		}
 	}
-	return uint64(float64(total) * share * float64(gpus) / 2)
+	return uint64(float64(total) * share * float64(len(e.GPUs)) / 2)
 }
 
 func number32(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
@@ -336,7 +318,7 @@ func (e *entry) modelOf(engine string) bool {
 		served = clean.Line(s.Command.Model, maxModelName)
 	}
 	name := served
-	var fields proposal.Fields
+	var m catalog.Model
 	path := e.file(s.Command.Model)
 	if containerpolicy.Plain(served) {
 		if engine == enginecmd.LlamaCPP {
@@ -349,19 +331,18 @@ func (e *entry) modelOf(engine string) bool {
 	switch {
 	case repository().MatchString(s.Command.Model):
 		name = s.Command.Model
-		fields = append(fields, yaml.MapItem{Key: "source", Value: "hf:" + s.Command.Model})
+		m.Source = "hf:" + s.Command.Model
 	case path != "":
 		// A server that was told no name answers to its file's path, or to the file's name.
 		name = strings.TrimSuffix(filepath.Base(path), ".gguf")
-		fields = append(fields, yaml.MapItem{Key: "file", Value: path})
-		e.filed = true
+		m.File, e.filed = path, true
 	}
 	if served == "" || name == "" {
 		return false
 	}
-	fields = append(proposal.Fields{{Key: "served_name", Value: served}}, fields...)
-	e.model = e.p.Model(name, fields, "Served by "+s.Name+".")
-	return e.model != ""
+	m.ServedName = served
+	e.Model = e.p.Model(name, draft.Of(m), "Served by "+s.Name+".")
+	return e.Model != ""
 }
 
 // file is where a model's file lies on the host, "" where that is not known.
@@ -381,25 +362,25 @@ func (e *entry) gpus() []uint32 {
 	if told, ok := e.server.Environment["CUDA_VISIBLE_DEVICES"]; ok && len(uuids) == 0 {
 		for one := range strings.SplitSeq(told, ",") {
 			one = strings.TrimSpace(one)
-			i := slices.IndexFunc(e.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
+			i := slices.IndexFunc(e.Host.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
 			if i >= 0 {
-				uuids = append(uuids, e.GPUs[i].UUID)
+				uuids = append(uuids, e.Host.GPUs[i].UUID)
 			}
 		}
 	}
-	if len(uuids) == 0 && len(e.GPUs) == 1 && e.engine() != "" {
-		uuids = []string{e.GPUs[0].UUID}
+	if len(uuids) == 0 && len(e.Host.GPUs) == 1 && e.engine() != "" {
+		uuids = []string{e.Host.GPUs[0].UUID}
 	}
 	var out []uint32
 	for _, uuid := range uuids {
 		index, ok := e.p.GPUByUUID(uuid)
 		if !ok || !e.p.GPU(index) {
-			i := slices.IndexFunc(e.GPUs, func(g GPU) bool { return g.UUID == uuid })
-			if i < 0 || !e.p.GPU(e.GPUs[i].Index) {
+			i := slices.IndexFunc(e.Host.GPUs, func(g GPU) bool { return g.UUID == uuid })
+			if i < 0 || !e.p.GPU(e.Host.GPUs[i].Index) {
 				e.note("The catalogue does not know its GPU %s.", uuid)
 				continue
 			}
-			index = e.GPUs[i].Index
+			index = e.Host.GPUs[i].Index
 		}
 		if !slices.Contains(out, index) {
 			out = append(out, index)
@@ -413,7 +394,7 @@ func (e *entry) gpus() []uint32 {
 }
 
 // sleep puts how it sleeps, which an entry can say only with its memory.
-func (e *entry) sleep(engine string, sized bool) {
+func (e *entry) sleep(engine string) {
 	c := e.server.Command
 	kind := ""
 	switch {
@@ -426,14 +407,14 @@ func (e *entry) sleep(engine string, sized bool) {
 	}
 	switch {
 	case kind == "" || e.server.Port == 0:
-	case sized:
-		e.put("sleep", kind)
+	case e.VRAMMiB > 0:
+		e.Sleep = kind
 	default:
 		e.note("It can sleep (sleep: %s), once gpus and vram_mib are there.", kind)
 	}
 }
 
-func (e *entry) extra(engine string) yaml.MapSlice {
+func (e *entry) extra(engine string) proposal.Fields {
 	if engine == "" {
 		return nil
 	}
