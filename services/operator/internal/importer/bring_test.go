@@ -99,7 +99,7 @@ var imports = []struct {
 		if err != nil {
 			return err
 		}
-		return composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
+		return composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "gpu.yaml", "/home/ai/box", data)
 	}},
 	{"llama-swap-containers", "llama-swap", func(p *proposal.Proposal) error {
 		return LlamaSwap(context.Background(), p, fixtures+"llama-swap/containers.yaml", Given{})
@@ -109,7 +109,7 @@ var imports = []struct {
 		if err != nil {
 			return err
 		}
-		return composeFile(context.Background(), newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
+		return composeData(context.Background(), newBuilder(p, Given{ContainerUser: "2000:2000"}), map[string]bool{}, "more.yaml", "/home/ai/more", data)
 	}},
 	{"gpumod", "gpumod", func(p *proposal.Proposal) error { return Gpumod(context.Background(), p, fixtures+"gpumod", Given{}) }},
 	{"gpumod-set", "gpumod", func(p *proposal.Proposal) error {
@@ -151,4 +151,13 @@ func TestGolden(t *testing.T) {
 			})
 		}
 	}
+}
+
+// composeData is composeFile of what a file holds.
+func composeData(ctx context.Context, b *builder, modes map[string]bool, file, base string, data []byte) error {
+	root, err := boundedyaml.Decode(file, data)
+	if err != nil {
+		return err
+	}
+	return composeFile(ctx, b, modes, file, base, root)
 }

@@ -25,27 +25,19 @@ func Compose(ctx context.Context, p *proposal.Proposal, files []string, given Gi
 	b := newBuilder(p, given)
 	modes := map[string]bool{}
 	for _, file := range files {
-		data, err := boundedyaml.ReadFile(file)
+		root, base, err := boundedyaml.Read(file)
 		if err != nil {
 			return err
 		}
-		base, err := filepath.Abs(filepath.Dir(file))
-		if err != nil {
-			return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
-		}
-		if err := composeFile(ctx, b, modes, filepath.Base(file), base, data); err != nil {
+		if err := composeFile(ctx, b, modes, filepath.Base(file), base, root); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// composeFile reads one file, whose relative folders are below base.
-func composeFile(ctx context.Context, b *builder, modes map[string]bool, file, base string, data []byte) error {
-	root, err := boundedyaml.Decode(file, data)
-	if err != nil {
-		return err
-	}
+// composeFile takes one file, whose relative folders are below base.
+func composeFile(ctx context.Context, b *builder, modes map[string]bool, file, base string, root *boundedyaml.Value) error {
 	c := &compose{builder: b, base: base, file: clean.Line(clean.Visible(file), 100), root: root, modeIDs: modes, profiles: map[string][]string{}, here: map[string]string{}}
 	return c.services(ctx)
 }
@@ -63,6 +55,11 @@ type compose struct {
 	here map[string]string
 }
 
+// composeOut are keys of a file that are left out, and why.
+var composeOut = map[string]string{
+	"include": "other files are not followed: name them on the command line", "secrets": "they are not copied", "configs": "they are not copied",
+}
+
 func (c *compose) services(ctx context.Context) error {
 	services := c.root.Get("services")
 	if services.Kind != boundedyaml.Mapping {
@@ -71,15 +68,8 @@ func (c *compose) services(ctx context.Context) error {
 	if len(services.Keys) > maxEntries {
 		return fmt.Errorf("%s has more than %d services", clean.Visible(c.file), maxEntries)
 	}
-	for _, key := range c.root.Keys {
-		switch {
-		case key == "include":
-			c.LeaveOut("include of "+c.file, "other files are not followed: name them on the command line")
-		case key == "secrets" || key == "configs":
-			c.LeaveOut(key+" of "+c.file, "they are not copied")
-		case !slices.Contains([]string{"services", "version", "name", "volumes", "networks"}, key) && !strings.HasPrefix(key, "x-"):
-			c.LeaveOut(clean.Line(clean.Visible(key), 64)+" of "+c.file, "this key is not known")
-		}
+	for _, key := range unknown(c.root, strings.Fields("services version name volumes networks")) {
+		c.LeaveOut(key+" of "+c.file, "%s", cmp.Or(composeOut[key], "this key is not known"))
 	}
 	ids := map[string]string{}
 	for _, name := range services.Keys {

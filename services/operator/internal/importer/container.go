@@ -366,13 +366,9 @@ func (x *box) rest() {
 		x.note("restart: %s was left out.", clean.Line(clean.Visible(how), 32))
 		x.Note("What a file says of restarts was left out: a service that ends by itself is started again if its restart.max says so.")
 	}
-	for _, key := range v.Keys {
-		switch {
-		case slices.Contains(composeRead, key), strings.HasPrefix(key, "x-"):
-		case key == "secrets" || key == "configs":
-			x.note("%s was left out: what is in them is not copied.", key)
-		default:
-			x.note("%s was left out.", clean.Line(clean.Visible(key), 64))
-		}
+	for _, key := range unknown(v, composeRead) {
+		x.note("%s was left out%s.", key, map[string]string{"secrets": notCopied, "configs": notCopied}[key])
 	}
 }
+
+const notCopied = ": what is in them is not copied"

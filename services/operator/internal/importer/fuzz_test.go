@@ -92,7 +92,7 @@ func FuzzCompose(f *testing.F) {
 	f.Add([]byte("services: {a: {image: \"x:1\", gpus: all, ports: [\"80:80\"], volumes: [\"/a:/b\"]}}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := proposal.New("compose", nil, "x")
-		if composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
+		if composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", data) == nil {
 			settles(t, p)
 		}
 	})

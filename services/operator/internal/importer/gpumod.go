@@ -172,10 +172,8 @@ func (g *gpumod) preset(f presetFile) {
 	g.ids[id] = true
 	s := &program{what: "preset " + id + " (" + f.name + ")", Service: draft.Service{Name: v.Get("name").Str(), Description: v.Get("description").Str()}}
 	s.note("From %s.", f.name)
-	for _, key := range v.Keys {
-		if !slices.Contains(presetKeys, key) {
-			s.note("%s is not known and was left out.", clean.Line(clean.Visible(key), 64))
-		}
+	for _, key := range unknown(v, presetKeys) {
+		s.note("%s is not known and was left out.", key)
 	}
 	s.Port, _ = v.Get("port").Number()
 	s.Health.Path = v.Get("health_endpoint").Str()
@@ -342,9 +340,6 @@ func (g *gpumod) docker(id string, s *program, v *boundedyaml.Value) {
 	g.container(id, &box{program: s, v: v.Get("extra_config").With("gpus", "device=0")})
 }
 
-// modeKeys are those of a mode.
-var modeKeys = []string{"id", "name", "description", "services"}
-
 func (g *gpumod) mode(f presetFile) {
 	v := f.root
 	id := v.Get("id").Str()
@@ -364,10 +359,8 @@ func (g *gpumod) mode(f presetFile) {
 		return
 	}
 	notes := []string{"From " + f.name + "."}
-	for _, key := range v.Keys {
-		if !slices.Contains(modeKeys, key) {
-			notes = append(notes, clean.Line(clean.Visible(key), 64)+" is not known and was left out.")
-		}
+	for _, key := range unknown(v, strings.Fields("id name description services")) {
+		notes = append(notes, key+" is not known and was left out.")
 	}
 	var members []string
 	for _, m := range v.Get("services").Strings() {

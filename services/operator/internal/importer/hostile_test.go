@@ -306,7 +306,7 @@ func TestNothingWider(t *testing.T) {
 		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\"]", "user: \"1:1\"", "depends_on: [t]") + "  t: {image: \"UPPER:1\", gpus: all}\n",
 	} {
 		p := proposal.New("compose", nil, "x")
-		if err := composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
+		if err := composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		p.Service("other", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)

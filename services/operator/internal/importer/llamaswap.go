@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,17 +21,9 @@ import (
 // LlamaSwap reads llama-swap's config.yaml. What single models get wrong is left out by name; an error is for the file as a whole.
 // Source: config-schema.json and docs/config.example.yaml of mostlygeek/llama-swap.
 func LlamaSwap(ctx context.Context, p *proposal.Proposal, file string, given Given) error {
-	data, err := boundedyaml.ReadFile(file)
+	root, base, err := boundedyaml.Read(file)
 	if err != nil {
 		return err
-	}
-	root, err := boundedyaml.Decode(filepath.Base(file), data)
-	if err != nil {
-		return err
-	}
-	base, err := filepath.Abs(filepath.Dir(file))
-	if err != nil {
-		return fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
 	}
 	return llamaSwap(ctx, p, root, base, given)
 }
@@ -42,7 +33,7 @@ func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Valu
 	if len(models.Keys) == 0 {
 		return errors.New("the file has no models: it is no configuration of llama-swap")
 	}
-	l := &swap{builder: newBuilder(p, given), root: root, base: base, modes: map[string]bool{}, pinned: map[string]bool{}, aliases: map[string]string{}, spent: new(int), combined: new(int)}
+	l := &swap{builder: newBuilder(p, given), root: root, base: base, modes: map[string]bool{}, pinned: map[string]bool{}, aliases: map[string]string{}, ports: map[string]uint32{}, covered: map[string]bool{}}
 	l.global = scalars(root.Get("macros"))
 	l.next = 5800
 	if n, ok := root.Get("startPort").Number(); ok && n > 0 && n <= 65535 {
@@ -66,12 +57,16 @@ func llamaSwap(ctx context.Context, p *proposal.Proposal, root *boundedyaml.Valu
 	}
 	// llama-swap gives ports in the order of the names.
 	for _, key := range slices.Sorted(slices.Values(l.keys)) {
-		if l.assign(key, models.Get(key)); l.sought > maxExpansion {
-			return errMacroTotal
-		}
+		l.assign(key, models.Get(key))
 	}
 	for _, key := range l.keys {
-		l.model(key, models.Get(key))
+		s, err := l.describe(key, models.Get(key))
+		if err != nil {
+			l.LeaveOut(s.what, "%s", err.Error())
+		}
+		if err != nil || !l.program(l.origins[key], s) {
+			delete(l.origins, key)
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -91,10 +86,9 @@ type swap struct {
 	global map[string]string
 	// keys are the models that are read.
 	keys []string
-	// spent is what macros expanded to, sought what was looked through for ${PORT}, combined what the matrix has cost.
-	spent, combined *int
-	sought          int
-	next            uint32
+	// spent is what macros expanded to, sought what they did where ${PORT} was looked for, combined what the matrix has cost.
+	spent, sought, combined int
+	next                    uint32
 	// ports are those that were given for ${PORT}, by model.
 	ports map[string]uint32
 	// groups and matrix are the routers' settings, wherever they stand.
@@ -119,26 +113,25 @@ func scalars(v *boundedyaml.Value) map[string]string {
 	return out
 }
 
-// topQuiet are the file's keys that are read, or that say nothing about what runs.
-var topQuiet = strings.Fields("models macros startPort healthCheckTimeout globalTTL unloadTimeout groups matrix routing hooks logLevel logTimeFormat " +
-	"logToStdout metricsMaxInMemory captureBuffer sendLoadingState includeAliasesInList store ui performance upstream " +
-	"logRequests healthCheckInterval")
+// topQuiet are the file's keys that are read, or that say nothing about what runs; topOut those that are left out.
+var (
+	topQuiet = strings.Fields("models macros startPort healthCheckTimeout globalTTL unloadTimeout groups matrix routing hooks logLevel logTimeFormat " +
+		"logToStdout metricsMaxInMemory captureBuffer sendLoadingState includeAliasesInList store ui performance upstream " +
+		"logRequests healthCheckInterval peers")
+	topOut = map[string]string{
+		"apiKeys":  "secrets are never copied; Durward's clients have keys of their own: durward client add",
+		"profiles": otherRequests, "selectors": otherRequests, "tailcat": otherRequests,
+	}
+)
+
+const otherRequests = "which model a request reaches is not the catalogue's"
 
 func (l *swap) top() {
-	for _, key := range l.root.Keys {
-		shown := clean.Line(clean.Visible(key), 64)
-		switch {
-		case key == "apiKeys":
-			l.LeaveOut("apiKeys", "secrets are never copied; Durward's clients have keys of their own: durward client add")
-		case key == "peers":
-			for _, peer := range l.root.Get("peers").Keys {
-				l.LeaveOut("peer "+clean.Line(clean.Visible(peer), 64), "its models run elsewhere, and its key is never copied")
-			}
-		case key == "profiles" || key == "selectors" || key == "tailcat":
-			l.LeaveOut(key, "which model a request reaches is not the catalogue's")
-		case !slices.Contains(topQuiet, key) && !strings.HasPrefix(key, "x-"):
-			l.LeaveOut(shown, "this key is not known")
-		}
+	for _, key := range unknown(l.root, topQuiet) {
+		l.LeaveOut(key, "%s", cmp.Or(topOut[key], "this key is not known"))
+	}
+	for _, peer := range l.root.Get("peers").Keys {
+		l.LeaveOut("peer "+clean.Line(clean.Visible(peer), 64), "its models run elsewhere, and its key is never copied")
 	}
 }
 
@@ -182,12 +175,19 @@ func members(group *boundedyaml.Value) []string {
 	return group.Get("members").Strings()
 }
 
-// assign gives a model its ${PORT}, if it uses one.
+// portMark stands for ${PORT} while models that use it are looked for.
+const portMark = "\ue002"
+
+// assign gives a model its ${PORT}, if it uses one, itself or by macros.
 func (l *swap) assign(key string, v *boundedyaml.Value) {
-	if l.ports == nil {
-		l.ports = map[string]uint32{}
+	if v.Over(swapBounds) != "" {
+		return
 	}
-	uses := func(text string) bool { return l.mentions(text, v, "PORT", map[string]bool{}) }
+	m := l.macros(key, v, portMark, &l.sought)
+	uses := func(text string) bool {
+		out, err := m.expand(text)
+		return strings.Contains(out, portMark) || err != nil && strings.Contains(text, "${PORT}")
+	}
 	if !uses(v.Get("cmd").Str()) && !uses(v.Get("proxy").Str()) {
 		return
 	}
@@ -198,36 +198,17 @@ func (l *swap) assign(key string, v *boundedyaml.Value) {
 	l.next++
 }
 
-// maxMacros bounds how many macros one model is searched for.
-const maxMacros = 256
-
-// mentions reports whether a text uses a macro, itself or by others. Each of the others is looked at once.
-func (l *swap) mentions(text string, v *boundedyaml.Value, name string, seen map[string]bool) bool {
-	if l.sought += len(text) + 64; l.sought > maxExpansion {
-		return false // and the import ends
+// macros are those that a model's texts may use.
+func (l *swap) macros(key string, v *boundedyaml.Value, port string, spent *int) *macros {
+	own := map[string]string{"MODEL_ID": key}
+	if port != "" {
+		own["PORT"] = port
 	}
-	for {
-		_, end, found := nextMacro(text)
-		if end < 0 {
-			return false
-		}
-		text = text[end:]
-		if found == name {
-			return true
-		}
-		if seen[found] || len(seen) > maxMacros {
-			continue
-		}
-		seen[found] = true
-		inner := v.Get("macros").Get(found)
-		if !inner.IsSet() {
-			inner = l.root.Get("macros").Get(found)
-		}
-		if l.mentions(inner.Str(), v, name, seen) {
-			return true
-		}
-	}
+	return &macros{layers: []map[string]string{own, scalars(v.Get("macros")), l.global}, given: l.given.Variables, spent: spent}
 }
+
+// maxMacros bounds how many macros one model has.
+const maxMacros = 256
 
 // modelQuiet are a model's keys that are read, or that say nothing about what runs.
 var modelQuiet = strings.Fields("cmd cmdStop proxy checkEndpoint ttl unloadTimeout env aliases healthCheckTimeout concurrencyLimit macros name description " +
@@ -238,107 +219,79 @@ var windows = pattern.New(`(^|[\s"'=])([A-Z]:[\\/]|[a-z]:\\)`)
 
 var checkPath = pattern.New(`\A/[A-Za-z0-9._~/\-]{0,127}\z`)
 
-func (l *swap) model(key string, v *boundedyaml.Value) {
-	if !l.service(key, v) {
-		delete(l.origins, key)
-	}
-}
-
 // swapBounds are how long a model's lists may be.
 var swapBounds = []boundedyaml.Bound{boundedyaml.Most(maxVariables, "env"), boundedyaml.Most(maxMacros, "macros"), boundedyaml.Most(maxList, "aliases")}
 
-func (l *swap) service(key string, v *boundedyaml.Value) bool {
+// describe says what a model is. An error is why it is left out.
+func (l *swap) describe(key string, v *boundedyaml.Value) (*program, error) {
 	shown := clean.Line(clean.Visible(key), 100)
 	s := &program{what: "model " + shown, from: "From the model " + shown + ".", modelName: key, base: l.base}
-	id := l.origins[key]
-	if id == "" {
-		l.LeaveOut(s.what, "no id can be made of its name")
-		return false
+	if l.origins[key] == "" {
+		return s, errors.New("no id can be made of its name")
 	}
 	if long := v.Over(swapBounds); long != "" {
-		l.LeaveOut(s.what, "%s", long)
-		return false
+		return s, errors.New(long)
 	}
 	s.note("From the model %s.", shown)
-	port := strconv.FormatUint(uint64(l.ports[key]), 10)
-	m := &macros{
-		layers: []map[string]string{{"PORT": port, "MODEL_ID": key}, scalars(v.Get("macros")), l.global},
-		given:  l.given.Variables, spent: l.spent,
+	port := ""
+	if s.Port = l.ports[key]; s.Port != 0 {
+		port = strconv.FormatUint(uint64(s.Port), 10)
 	}
-	if l.ports[key] == 0 {
-		delete(m.layers[0], "PORT")
-	}
+	m := l.macros(key, v, port, &l.spent)
 	if at := v.Get("proxy").Str(); !v.Get("cmd").IsSet() && at != "" {
-		l.LeaveOut(s.what, "it has no cmd: it runs elsewhere, at %s", clean.Line(clean.Visible(at), 100))
-		return false
+		return s, fmt.Errorf("it has no cmd: it runs elsewhere, at %s", clean.Line(clean.Visible(at), 100))
 	}
 	// What stands in a comment is no macro's.
 	command, err := m.expand(shellwords.WithoutComments(v.Get("cmd").Str()))
 	if err != nil {
-		l.LeaveOut(s.what, "%s", err.Error())
-		return false
+		return s, err
 	}
 	if windows().MatchString(command) {
-		l.LeaveOut(s.what, "it names paths of Windows: a service runs on Linux; write the paths that its program and model have there")
-		return false
+		return s, errors.New("it names paths of Windows: a service runs on Linux; write the paths that its program and model have there")
 	}
 	if s.Argv, err = split(command); err != nil {
-		l.LeaveOut(s.what, "its cmd was not understood: %s", err.Error())
-		return false
+		return s, fmt.Errorf("its cmd was not understood: %w", err)
 	}
 	if len(s.Argv) == 0 {
-		l.LeaveOut(s.what, "it has no cmd")
-		return false
+		return s, errors.New("it has no cmd")
 	}
 	for _, one := range v.Get("env").Pairs() {
 		if !secret.Name(one.Key) {
 			if one.Value, err = m.expand(one.Value); err != nil {
-				l.LeaveOut(s.what, "%s", err.Error())
-				return false
+				return s, err
 			}
 		}
 		s.environment = append(s.environment, one)
 	}
-	if !l.proxy(s, m, key, v) {
-		return false
+	if err := s.proxied(m, v.Get("proxy").Str()); err != nil {
+		return s, err
 	}
 	l.settings(s, m, key, v)
-	return l.program(id, s)
+	return s, nil
 }
 
-// proxy takes the port out of the address where llama-swap expects the model.
-func (l *swap) proxy(s *program, m *macros, key string, v *boundedyaml.Value) bool {
-	s.Port = l.ports[key]
-	text, err := m.expand(v.Get("proxy").Str())
-	if err != nil {
-		l.LeaveOut(s.what, "%s", err.Error())
-		return false
-	}
-	if text == "" {
-		return true
+// proxied takes the port out of the address where llama-swap expects the model.
+func (s *program) proxied(m *macros, address string) error {
+	text, err := m.expand(address)
+	if err != nil || text == "" {
+		return err
 	}
 	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Scheme != "http" || u.Host == "":
-		l.LeaveOut(s.what, "its proxy is not an address like http://127.0.0.1:8080")
-		return false
-	case u.Port() == "":
-		s.Port = 80
-	default:
-		n, err := strconv.ParseUint(u.Port(), 10, 16)
-		if err != nil || n == 0 {
-			l.LeaveOut(s.what, "its proxy names no port")
-			return false
-		}
-		s.Port = uint32(n)
+	if err != nil || u.Scheme != "http" || u.Host == "" {
+		return errors.New("its proxy is not an address like http://127.0.0.1:8080")
 	}
+	n, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("its proxy names no port")
+	}
+	s.Port = uint32(n)
 	if !local(u.Hostname()) {
 		s.elsewhere = u.Hostname()
 	}
 	if strings.Trim(u.Path, "/") != "" {
 		s.note("Its proxy has a path; write it as base_url.")
 	}
-	return true
+	return nil
 }
 
 func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value) {
@@ -386,10 +339,8 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 	if n, ok := v.Get("concurrencyLimit").Number(); ok && n > 0 {
 		s.note("llama-swap lets %d requests through at a time; a catalogue has no such limit.", n)
 	}
-	for _, key := range v.Keys {
-		if !slices.Contains(modelQuiet, key) {
-			s.note("%s was left out.", clean.Line(clean.Visible(key), 64))
-		}
+	for _, key := range unknown(v, modelQuiet) {
+		s.note("%s was left out.", key)
 	}
 }
 
@@ -397,9 +348,7 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 func (l *swap) mode(name, description string, models []string, why string) {
 	var members []string
 	for _, key := range models {
-		id := l.origins[key]
-		id = cmp.Or(id, clean.Line(clean.Visible(key), 64))
-		if !slices.Contains(members, id) {
+		if id := cmp.Or(l.origins[key], clean.Line(clean.Visible(key), 64)); !slices.Contains(members, id) {
 			members = append(members, id)
 		}
 	}
@@ -411,16 +360,10 @@ func (l *swap) mode(name, description string, models []string, why string) {
 		return
 	}
 	id := proposal.FreeID(name, l.modes)
-	if id == "" {
-		return
-	}
-	if !l.Candidate(id, modeFields("", description), members, why) {
+	if id == "" || !l.Candidate(id, modeFields("", description), members, why) {
 		return
 	}
 	l.sets = append(l.sets, same)
-	if l.covered == nil {
-		l.covered = map[string]bool{}
-	}
 	for _, key := range models {
 		l.covered[key] = true
 	}

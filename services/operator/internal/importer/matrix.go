@@ -35,7 +35,7 @@ func (l *swap) matrixModes() {
 	vars := scalars(l.matrix.Get("vars"))
 	for _, name := range sets.Keys {
 		shown := clean.Line(clean.Visible(name), 64)
-		e := &expression{sets: sets, vars: vars, models: l.root.Get("models"), combined: l.combined}
+		e := &expression{sets: sets, vars: vars, models: l.root.Get("models"), combined: &l.combined}
 		all, err := e.set(name, nil)
 		if err != nil {
 			l.LeaveOut("matrix set "+shown, "%s", err.Error())

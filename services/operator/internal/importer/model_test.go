@@ -55,7 +55,7 @@ func TestPortsGivenBack(t *testing.T) {
 	t.Parallel()
 	text := "services:\n  a: {image: x, gpus: all, ports: [\"9000:80\"], volumes: [\"/etc:/x\"]}\n  b: {image: x, gpus: all, ports: [\"9000:80\"]}\n"
 	p := proposal.New("compose", nil, "x")
-	if err := composeFile(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
+	if err := composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := p.Settle(context.Background(), nil, host())
@@ -70,7 +70,7 @@ func TestHomeOfMounts(t *testing.T) {
 	for home, want := range map[string]string{"/home/ai": "source: /home/ai/models", "": "write out which folder"} {
 		p := proposal.New("compose", nil, "x")
 		b := newBuilder(p, Given{Variables: map[string]string{"HOME": home}})
-		if err := composeFile(context.Background(), b, map[string]bool{}, "x", "/base", []byte(composeOf("volumes: [\"~/models:/m\"]"))); err != nil {
+		if err := composeData(context.Background(), b, map[string]bool{}, "x", "/base", []byte(composeOf("volumes: [\"~/models:/m\"]"))); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := p.Settle(context.Background(), nil, host()); err != nil || !strings.Contains(string(out), want) {

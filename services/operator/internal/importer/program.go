@@ -244,6 +244,16 @@ func (b *builder) secretNamed(s *program, name string) {
 		"alone can read; services cannot be given credentials by Durward yet.")
 }
 
+// unknown are the keys of a mapping that are none of those, to be shown. What begins with x- is its author's own, and says nothing to a tool.
+func unknown(v *boundedyaml.Value, known []string) (out []string) {
+	for _, key := range v.Keys {
+		if !slices.Contains(known, key) && !strings.HasPrefix(key, "x-") {
+			out = append(out, clean.Line(clean.Visible(key), 64))
+		}
+	}
+	return out
+}
+
 // split splits a command line.
 func split(command string) ([]string, error) {
 	words, err := shellwords.Split(command)

@@ -185,7 +185,7 @@ func TestHomeIsGiven(t *testing.T) {
 		{Given{Variables: map[string]string{"HOME": "/home/ai"}}, strings.Replace(text, "~/.ssh", "~/models", 1), "source: /home/ai/.cache/huggingface", false},
 	} {
 		p := proposal.New("compose", nil, "x")
-		if err := composeFile(t.Context(), newBuilder(p, c.given), map[string]bool{}, "x", "/base", []byte(c.text)); err != nil {
+		if err := composeData(t.Context(), newBuilder(p, c.given), map[string]bool{}, "x", "/base", []byte(c.text)); err != nil {
 			t.Fatal(err)
 		}
 		out, err := p.Settle(t.Context(), nil, host())

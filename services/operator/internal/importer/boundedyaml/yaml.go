@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +75,19 @@ func ReadFile(name string) ([]byte, error) {
 		return nil, fmt.Errorf("%s cannot be read", clean.Visible(name))
 	}
 	return data, nil
+}
+
+// Read reads and decodes a file, and says which folder it lies in.
+func Read(file string) (root *Value, folder string, err error) {
+	data, err := ReadFile(file)
+	if err != nil {
+		return nil, "", err
+	}
+	if folder, err = filepath.Abs(filepath.Dir(file)); err != nil {
+		return nil, "", fmt.Errorf("the folder of %s cannot be told", clean.Visible(file))
+	}
+	root, err = Decode(filepath.Base(file), data)
+	return root, folder, err
 }
 
 // Decode reads one YAML document within the bounds. name stands for the file in errors.
