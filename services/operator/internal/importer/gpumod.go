@@ -96,46 +96,49 @@ func (g *gpumod) files(ctx context.Context, root *os.Root, folder string) ([]pre
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil:
-			if name == folder {
-				return err
-			}
-			g.LeaveOut(name, "it cannot be read")
-			return nil
-		case entry.IsDir() && (strings.Count(name, "/") > maxPresetDepth || name != folder && strings.HasPrefix(entry.Name(), ".")):
+		case err != nil && name == folder:
+			return err
+		case err == nil && entry.IsDir() && (strings.Count(name, "/") > maxPresetDepth || name != folder && strings.HasPrefix(entry.Name(), ".")):
 			return fs.SkipDir
-		case entry.IsDir() || !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(name)):
+		case err == nil && (entry.IsDir() || !slices.Contains([]string{".yaml", ".yml"}, filepath.Ext(name))):
 			return nil
 		}
 		if seen++; seen > maxPresets {
 			return fmt.Errorf("more than %d files are below %s", maxPresets, clean.Visible(folder))
 		}
-		if !entry.Type().IsRegular() {
-			g.LeaveOut(name, "it is not a regular file")
-			return nil
+		v, why := (*boundedyaml.Value)(nil), "it cannot be read"
+		if err == nil {
+			v, why = g.file(root, name, entry)
 		}
-		info, err := entry.Info()
-		if err != nil || info.Size() > maxPresetBytes {
-			g.LeaveOut(name, "it is larger than 256 kB, or cannot be read")
-			return nil
+		if why != "" {
+			g.LeaveOut(name, "%s", why)
+		} else {
+			out = append(out, presetFile{name, v})
 		}
-		data, err := root.ReadFile(name)
-		if g.bytes += len(data); g.bytes > maxPresetsBytes {
+		if g.bytes > maxPresetsBytes {
 			return errors.New("the files are larger than 8 MB together")
 		}
-		if err != nil {
-			g.LeaveOut(name, "it cannot be read")
-			return nil
-		}
-		v, err := boundedyaml.Decode(name, data)
-		if err != nil {
-			g.LeaveOut(name, "it %s", strings.TrimLeft(strings.TrimPrefix(err.Error(), name), ": "))
-			return nil
-		}
-		out = append(out, presetFile{name, v})
 		return nil
 	})
 	return out, err
+}
+
+// file decodes one file, or says why it does not.
+func (g *gpumod) file(root *os.Root, name string, entry fs.DirEntry) (v *boundedyaml.Value, why string) {
+	if !entry.Type().IsRegular() {
+		return nil, "it is not a regular file"
+	}
+	if info, err := entry.Info(); err != nil || info.Size() > maxPresetBytes {
+		return nil, "it is larger than 256 kB, or cannot be read"
+	}
+	data, err := root.ReadFile(name)
+	if g.bytes += len(data); err != nil {
+		return nil, "it cannot be read"
+	}
+	if v, err = boundedyaml.Decode(name, data); err != nil {
+		return nil, "it " + strings.TrimLeft(strings.TrimPrefix(err.Error(), name), ": ")
+	}
+	return v, ""
 }
 
 // presetKeys are those of a preset that are read or are known to mean nothing here.
@@ -149,24 +152,21 @@ var presetBounds = []boundedyaml.Bound{
 }
 
 func (g *gpumod) preset(f presetFile) {
-	v := f.root
-	id := v.Get("id").Str()
-	what := "preset " + f.name
+	v, id, why := f.root, f.root.Get("id").Str(), ""
 	switch {
 	case v.Kind != boundedyaml.Mapping || !v.Get("id").IsSet() || !v.Get("driver").IsSet():
-		g.LeaveOut(what, "it is no preset: it has no id and driver")
-		return
+		why = "it is no preset: it has no id and driver"
 	case v.Over(presetBounds) != "":
-		g.LeaveOut(what, "%s", v.Over(presetBounds))
-		return
+		why = v.Over(presetBounds)
 	case proposal.ID(id) != id || id == "":
-		g.LeaveOut(what, "its id %q is none that a service can have", clean.Line(clean.Visible(id), 80))
-		return
+		why = fmt.Sprintf("its id %q is none that a service can have", clean.Line(clean.Visible(id), 80))
 	case g.ids[id]:
-		g.LeaveOut(what, "another preset has the id %s", id)
-		return
+		why = "another preset has the id " + id
 	case !g.more():
-		g.LeaveOut(what, "more than %d services", proposal.MaxServices)
+		why = fmt.Sprintf("more than %d services", proposal.MaxServices)
+	}
+	if why != "" {
+		g.LeaveOut("preset "+f.name, "%s", why)
 		return
 	}
 	g.ids[id] = true
@@ -341,21 +341,19 @@ func (g *gpumod) docker(id string, s *program, v *boundedyaml.Value) {
 }
 
 func (g *gpumod) mode(f presetFile) {
-	v := f.root
-	id := v.Get("id").Str()
-	what := "mode " + f.name
+	v, id, services, why := f.root, f.root.Get("id").Str(), f.root.Get("services"), ""
 	switch {
-	case v.Kind != boundedyaml.Mapping || v.Get("services").Kind != boundedyaml.Sequence && v.Get("services").IsSet():
-		g.LeaveOut(what, "it is no mode: it has no id and services")
-		return
+	case v.Kind != boundedyaml.Mapping || services.Kind != boundedyaml.Sequence && services.IsSet():
+		why = "it is no mode: it has no id and services"
 	case proposal.ID(id) != id || id == "":
-		g.LeaveOut(what, "its id %q is none that a mode can have", clean.Line(clean.Visible(id), 80))
-		return
-	case len(v.Get("services").List) > proposal.MaxServices:
-		g.LeaveOut(what, "it has more than %d services", proposal.MaxServices)
-		return
-	case len(v.Get("services").List) == 0:
-		g.LeaveOut(what, "it has no services; where nothing is to run, stop what runs")
+		why = fmt.Sprintf("its id %q is none that a mode can have", clean.Line(clean.Visible(id), 80))
+	case len(services.List) > proposal.MaxServices:
+		why = fmt.Sprintf("it has more than %d services", proposal.MaxServices)
+	case len(services.List) == 0:
+		why = "it has no services; where nothing is to run, stop what runs"
+	}
+	if why != "" {
+		g.LeaveOut("mode "+f.name, "%s", why)
 		return
 	}
 	notes := []string{"From " + f.name + "."}
@@ -363,7 +361,7 @@ func (g *gpumod) mode(f presetFile) {
 		notes = append(notes, key+" is not known and was left out.")
 	}
 	var members []string
-	for _, m := range v.Get("services").Strings() {
+	for _, m := range services.Strings() {
 		members = append(members, clean.Line(m, 64))
 	}
 	g.Mode(id, modeFields(v.Get("name").Str(), v.Get("description").Str()), members, notes...)
