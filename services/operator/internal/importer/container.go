@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -188,8 +189,8 @@ func (b *builder) container(id string, x *box) bool {
 	x.rest()
 	x.healthOf(x.engine)
 	b.knownGPUs(x.program)
-	if x.known {
-		x.engine.Model = x.outside(x.engine.Model)
+	if model := x.engine.Model; filepath.IsAbs(model) {
+		x.engine.Model = cmp.Or(Outside(x.Container.Mounts, model), filepath.Base(model))
 	}
 	x.program.Model = b.model(x.program, x.engine, x.known)
 	return b.propose(id, catalog.DriverDocker, x.program)
@@ -300,19 +301,16 @@ func (x *box) isolate() {
 	}
 }
 
-// outside is what a path of the container is on the host: that of the mount that it lies in, or nothing that could be named.
-func (x *box) outside(path string) string {
-	if !filepath.IsAbs(path) {
-		return path
-	}
+// Outside is where a path of a container lies on the host, in the innermost of its mounts; "" where that is not known.
+func Outside(mounts []catalog.Mount, path string) string {
 	best := catalog.Mount{}
-	for _, m := range x.Container.Mounts {
+	for _, m := range mounts {
 		if containerpolicy.Within(path, m.Target) && len(m.Target) >= len(best.Target) {
 			best = m
 		}
 	}
 	if best.Source == "" {
-		return filepath.Base(path)
+		return ""
 	}
 	return filepath.Join(best.Source, strings.TrimPrefix(path, best.Target))
 }

@@ -147,23 +147,11 @@ func (b *builder) some(s *program, count string) []uint32 {
 
 // visible reads CUDA_VISIBLE_DEVICES.
 func (b *builder) visible(s *program, list string) []uint32 {
-	var out []uint32
-	for one := range strings.SplitSeq(list, ",") {
-		if one = strings.TrimSpace(one); one == "" {
-			continue
-		}
-		if index, err := strconv.ParseUint(one, 10, 6); err == nil {
-			out = append(out, uint32(index))
-		} else if index, ok := b.GPUByUUID(one); ok {
-			out = append(out, index)
-		} else {
-			s.note("GPU %s is not one that the catalogue knows by its uuid.", clean.Line(clean.Visible(secret.Redact(one)), 64))
-		}
-		if len(out) > 64 {
-			break
-		}
+	indexes, unknown := b.GPUsNamed(list)
+	for _, one := range unknown {
+		s.note("GPU %s is not one that the catalogue knows by its uuid.", clean.Line(clean.Visible(secret.Redact(one)), 64))
 	}
-	return out
+	return indexes
 }
 
 // engineGPUs says on which GPUs a program runs, as far as that can be told.

@@ -20,13 +20,13 @@ var hostRead = strings.Fields(`AutoRemove Binds CapAdd CapDrop Cgroup CgroupnsMo
 // is the container's own, by the names that the daemon has for it, is left out.
 var hostKeys = []struct{ field, key, own string }{
 	{"PidMode", "pid", "private"}, {"IpcMode", "ipc", "private none shareable"}, {"UTSMode", "uts", ""}, {"UsernsMode", "userns_mode", ""},
-	{"NetworkMode", "network_mode", "default bridge none"}, {"Runtime", "runtime", "runc io.containerd.runc.v2"},
+	{"NetworkMode", "network_mode", "default bridge none"}, {"Runtime", "runtime", "runc io.containerd.runc.v2 nvidia"},
 }
 
-// compose says what a container is as a Compose file would, but for its GPUs. What no entry has a place for keeps its name.
-func (seen inspection) compose(base image, c *Container) *boundedyaml.Value {
+// compose says what a container is as a Compose file would. What no entry has a place for keeps its name.
+func (seen inspection) compose(base image, c *Container, pairs []string) *boundedyaml.Value {
 	h := seen.HostConfig
-	v := boundedyaml.Make("image", c.Image, "user", c.User, "environment", c.Pairs)
+	v := boundedyaml.Make("image", c.Image, "user", part[string](seen.Config, "User"), "environment", pairs)
 	list := func(key string, words ...string) {
 		for _, word := range words {
 			v.Add(key, &boundedyaml.Value{Kind: boundedyaml.Text, Text: word})
@@ -35,7 +35,9 @@ func (seen inspection) compose(base image, c *Container) *boundedyaml.Value {
 	if entrypoint := part[[]string](seen.Config, "Entrypoint"); !slices.Equal(entrypoint, base.Config.Entrypoint) {
 		list("entrypoint", entrypoint...)
 	}
-	list("command", c.Arguments...)
+	if command := part[[]string](seen.Config, "Cmd"); !slices.Equal(command, base.Config.Cmd) {
+		list("command", command...)
+	}
 	for _, one := range hostKeys {
 		if mode := part[string](h, one.field); !slices.Contains(strings.Fields(one.own), mode) {
 			v.Set(one.key, mode)
@@ -48,6 +50,22 @@ func (seen inspection) compose(base image, c *Container) *boundedyaml.Value {
 	list("security_opt", part[[]string](h, "SecurityOpt")...)
 	for _, d := range part[[]struct{ PathOnHost string }](h, "Devices") {
 		list("devices", d.PathOnHost)
+	}
+	for _, r := range part[[]deviceRequest](h, "DeviceRequests") {
+		if r.gpu() {
+			count := ""
+			if r.Count != 0 {
+				count = strconv.Itoa(r.Count)
+			}
+			v.Add("gpus", boundedyaml.Make("count", count, "device_ids", r.DeviceIDs))
+		}
+	}
+	// NVIDIA's runtime, which may be the daemon's usual one, believes the environment, the image's own too.
+	for _, pair := range part[[]string](seen.Config, "Env") {
+		key, ids, _ := strings.Cut(pair, "=")
+		if key == "NVIDIA_VISIBLE_DEVICES" && part[string](h, "Runtime") == "nvidia" && !slices.Contains([]string{"", "none", "void"}, ids) {
+			v.Add("gpus", boundedyaml.Make("device_ids", strings.Split(ids, ",")))
+		}
 	}
 	number := func(key string, n int64) {
 		if n > 0 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"durward.internal/services/operator/internal/importer/boundedyaml"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/enginecmd"
@@ -41,17 +42,10 @@ type Container struct {
 	// Image is NAME@sha256:DIGEST where the daemon knows a digest, else NAME:TAG.
 	Image  string
 	Digest bool
-	// Arguments replace the image's command, if they are not the image's own.
-	Arguments []string
-	// User is what it runs as, as it was given; Inside is the port in the container.
-	User   string
+	// Inside is the port in the container.
 	Inside uint32
-	Mounts []Bind
-	// Pairs are the variables that were set beside the image's own: for whoever judges each; they may hold secrets.
-	Pairs []string
-	// AllGPUs: it asks for every GPU, or for a number of them. Asked are UUIDs or indexes that it asks for.
-	AllGPUs bool
-	Asked   []string
+	// Mounts are the folders of the host in it.
+	Mounts []catalog.Mount
 	// published is the address that its port is published on, "" for all.
 	published string
 	// dropped are settings that an entry has no place for.
@@ -59,9 +53,6 @@ type Container struct {
 	// compose is what it is, as a Compose file would say it.
 	compose *boundedyaml.Value
 }
-
-// Bind is a folder of the host in a container.
-type Bind struct{ Source, Target string }
 
 const (
 	dockerTimeout = 5 * time.Second
@@ -213,30 +204,19 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	name := strings.TrimPrefix(seen.Name, "/")
 	c := Container{Server: Server{Name: clean.Line(name, 128), Subject: name, Running: seen.State.Running}}
 	c.Service = part[map[string]string](seen.Config, "Labels")[containerpolicy.LabelService]
-	c.User = part[string](seen.Config, "User")
-	pairs := part[[]string](seen.Config, "Env")
-	for _, pair := range pairs {
-		if !slices.Contains(base.Config.Env, pair) {
-			c.Pairs = append(c.Pairs, pair)
-		}
-	}
-	c.Environment, c.Withheld = environment(c.Pairs)
-	argv := append([]string{seen.Path}, seen.Args...)
-	values, _ := environment(pairs)
-	c.Command, c.Recognised = enginecmd.Read(argv, values)
-	if command := part[[]string](seen.Config, "Cmd"); !slices.Equal(command, base.Config.Cmd) {
-		c.Arguments = command
-	}
+	all := part[[]string](seen.Config, "Env")
+	pairs := slices.DeleteFunc(slices.Clone(all), func(pair string) bool { return slices.Contains(base.Config.Env, pair) })
+	c.Environment, c.Withheld = environment(pairs)
+	values, _ := environment(all)
+	c.Command, c.Recognised = enginecmd.Read(append([]string{seen.Path}, seen.Args...), values)
 	c.Image, c.Digest = imageName(part[string](seen.Config, "Image"), base.RepoDigests)
-	c.asks(seen, pairs)
 	c.ports(seen)
 	for _, m := range seen.Mounts {
-		if m.Type == "bind" {
-			c.Mounts = append(c.Mounts, Bind{m.Source, m.Destination})
+		if m.Type == "bind" && m.Destination != "/" {
+			c.Mounts = append(c.Mounts, catalog.Mount{Source: m.Source, Target: m.Destination})
 		}
 	}
-	slices.SortFunc(c.Mounts, func(a, b Bind) int { return strings.Compare(a.Target, b.Target) })
-	c.compose, c.dropped = seen.compose(base, &c), seen.dropped(base)
+	c.compose, c.dropped = seen.compose(base, &c, pairs), seen.dropped(base)
 	var pids []int
 	for pid, group := range running.group {
 		if strings.Contains(group, id) {
@@ -245,7 +225,7 @@ func (d Docker) container(ctx context.Context, seen inspection, base image, id s
 	}
 	c.hold(d.Holders, pids)
 	known := c.Recognised || slices.ContainsFunc(engineImages, func(part string) bool { return strings.Contains(c.Image, part) })
-	if !known && c.Service == "" && !c.AllGPUs && len(c.Asked) == 0 && len(c.GPUs) == 0 {
+	if !known && c.Service == "" && !c.compose.Get("gpus").IsSet() && len(c.GPUs) == 0 {
 		return c, false
 	}
 	if c.Running {
@@ -262,36 +242,10 @@ type deviceRequest struct {
 	Capabilities [][]string
 }
 
-// asks notes which GPUs the container asks for.
-func (c *Container) asks(seen inspection, pairs []string) {
-	add := func(id string) {
-		if id = strings.TrimPrefix(id, containerpolicy.CDIPrefix); id == "all" {
-			c.AllGPUs = true
-		} else if id != "" && id != "none" && id != "void" && !slices.Contains(c.Asked, id) {
-			c.Asked = append(c.Asked, id)
-		}
-	}
-	for _, r := range part[[]deviceRequest](seen.HostConfig, "DeviceRequests") {
-		gpu := r.Driver == "nvidia" || slices.ContainsFunc(r.DeviceIDs, func(id string) bool { return strings.HasPrefix(id, containerpolicy.CDIPrefix) }) ||
-			slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
-		if !gpu {
-			continue
-		}
-		c.AllGPUs = c.AllGPUs || r.Count != 0
-		for _, id := range r.DeviceIDs {
-			add(id)
-		}
-	}
-	// NVIDIA's runtime believes the environment, the image's own too.
-	if part[string](seen.HostConfig, "Runtime") == "nvidia" {
-		for _, pair := range pairs {
-			if value, ok := strings.CutPrefix(pair, "NVIDIA_VISIBLE_DEVICES="); ok {
-				for id := range strings.SplitSeq(value, ",") {
-					add(strings.TrimSpace(id))
-				}
-			}
-		}
-	}
+// gpu reports whether it is a GPU that is asked for.
+func (r deviceRequest) gpu() bool {
+	return r.Driver == "nvidia" || slices.ContainsFunc(r.DeviceIDs, func(id string) bool { return strings.HasPrefix(id, containerpolicy.CDIPrefix) }) ||
+		slices.ContainsFunc(r.Capabilities, func(all []string) bool { return slices.Contains(all, "gpu") })
 }
 
 // ports finds the one port that is published, or of several the engine's own.

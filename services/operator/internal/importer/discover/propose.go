@@ -85,7 +85,7 @@ func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []
 		}
 		e := m.entry(id, what, &c.Server)
 		e.Driver = catalog.DriverDocker
-		if e.outside = c.outside; label {
+		if e.outside = func(path string) string { return importer.Outside(c.Mounts, path) }; label {
 			e.adopt(c)
 		} else if !e.make(c, what) {
 			continue
@@ -129,16 +129,6 @@ func (m *moving) entry(id, what string, s *Server) *entry {
 	return &entry{moving: m, Service: draft.Service{ID: id, Port: s.Port, StartTimeoutS: startTimeoutS}, server: s, notes: []string{"The " + what + ", " + state + ". " + s.words()}}
 }
 
-// outside is where a path of the container lies on the host, "" where that is not known.
-func (c *Container) outside(path string) string {
-	for _, m := range c.Mounts {
-		if containerpolicy.Within(path, m.Target) && m.Target != "/" {
-			return filepath.Join(m.Source, strings.TrimPrefix(path, m.Target))
-		}
-	}
-	return ""
-}
-
 // adopt puts a container that is taken over as it is.
 func (e *entry) adopt(c *Container) {
 	e.Container = &catalog.Container{Image: c.Image, AllowTag: !c.Digest, Adopt: true}
@@ -164,13 +154,7 @@ func (e *entry) make(c *Container, what string) bool {
 	}
 	e.Container, e.Environment, e.Limits = made.Container, made.Environment, made.Limits
 	c.Withheld = nil // those that are, are named one by one
-	all := c.AllGPUs && len(c.GPUs) == 0
-	for _, g := range e.Host.GPUs {
-		asked := all || slices.Contains(c.Asked, g.UUID) || slices.Contains(c.Asked, number32(g.Index))
-		if asked && !slices.Contains(c.GPUs, g.UUID) {
-			c.GPUs = append(c.GPUs, g.UUID)
-		}
-	}
+	e.asked = made.GPUs
 	return true
 }
 
@@ -201,6 +185,8 @@ type entry struct {
 	notes   []string
 	// filed: the model's files are known.
 	filed bool
+	// asked are the GPUs that a container asks for.
+	asked []uint32
 }
 
 func (e *entry) note(format string, args ...any) {
@@ -356,41 +342,28 @@ func (e *entry) file(path string) string {
 	return e.outside(path)
 }
 
-// gpus are the indexes that the entry names: of those whose memory it holds, or else of those that it was told to use.
+// gpus are the indexes that the entry names: of those whose memory it holds and that it asks for, or else of those that it was told to
+// use. What asks for all of them and holds memory of some uses those.
 func (e *entry) gpus() []uint32 {
-	uuids := slices.Clone(e.server.GPUs)
-	if told, ok := e.server.Environment["CUDA_VISIBLE_DEVICES"]; ok && len(uuids) == 0 {
-		for one := range strings.SplitSeq(told, ",") {
-			one = strings.TrimSpace(one)
-			i := slices.IndexFunc(e.Host.GPUs, func(g GPU) bool { return g.UUID == one || number32(g.Index) == one })
-			if i >= 0 {
-				uuids = append(uuids, e.Host.GPUs[i].UUID)
-			}
-		}
+	indexes, unknown := e.p.GPUsNamed(strings.Join(e.server.GPUs, ","))
+	if all, _ := e.p.HostGPUs(); len(indexes) == 0 || len(e.asked) < len(all) {
+		indexes = append(indexes, e.asked...)
 	}
-	if len(uuids) == 0 && len(e.Host.GPUs) == 1 && e.engine() != "" {
-		uuids = []string{e.Host.GPUs[0].UUID}
+	if told, ok := e.server.Environment["CUDA_VISIBLE_DEVICES"]; ok && len(indexes)+len(unknown) == 0 {
+		indexes, _ = e.p.GPUsNamed(told)
 	}
-	var out []uint32
-	for _, uuid := range uuids {
-		index, ok := e.p.GPUByUUID(uuid)
-		if !ok || !e.p.GPU(index) {
-			i := slices.IndexFunc(e.Host.GPUs, func(g GPU) bool { return g.UUID == uuid })
-			if i < 0 || !e.p.GPU(e.Host.GPUs[i].Index) {
-				e.note("The catalogue does not know its GPU %s.", uuid)
-				continue
-			}
-			index = e.Host.GPUs[i].Index
-		}
-		if !slices.Contains(out, index) {
-			out = append(out, index)
-		}
+	if len(indexes)+len(unknown) == 0 && len(e.Host.GPUs) == 1 && e.engine() != "" {
+		indexes = []uint32{e.Host.GPUs[0].Index}
 	}
-	if len(out) == 0 && e.engine() != "" {
+	for _, uuid := range unknown {
+		e.note("The catalogue does not know its GPU %s.", uuid)
+	}
+	slices.Sort(indexes)
+	indexes = slices.DeleteFunc(slices.Compact(indexes), func(index uint32) bool { return !e.p.GPU(index) })
+	if len(indexes) == 0 && e.engine() != "" {
 		e.note("Which GPUs it uses is not known: add gpus.")
 	}
-	slices.Sort(out)
-	return out
+	return indexes
 }
 
 // sleep puts how it sleeps, which an entry can say only with its memory.

@@ -60,7 +60,7 @@ type Proposal struct {
 	services, modes []*item
 	left            []LeftOut
 	more            int
-	// host are its GPUs, where the catalog has none; simulated: nor has it any, and those that are named by uuids stand for uuids.
+	// host are the GPUs that it has; simulated: neither has it any nor the catalog, and those that are named by uuids stand for uuids.
 	host      []catalog.GPU
 	simulated bool
 	uuids     []string
@@ -284,14 +284,15 @@ func tidy(notes []string) []string {
 
 // Host says which GPUs the host has, for a catalog that knows none. Where it has none either, the proposal's are simulated, and it says so.
 func (p *Proposal) Host(gpus []catalog.GPU) {
-	if p.hostGPUs() == nil {
-		p.host, p.simulated = gpus, len(gpus) == 0
-	}
+	p.host, p.simulated = gpus, !p.declared() && len(gpus) == 0
 }
+
+// declared reports whether the catalog has GPUs.
+func (p *Proposal) declared() bool { return p.present != nil && len(p.present.GPUs) > 0 }
 
 // hostGPUs are the GPUs that the catalog has, or else the host.
 func (p *Proposal) hostGPUs() []catalog.GPU {
-	if p.present != nil && len(p.present.GPUs) > 0 {
+	if p.declared() {
 		return p.present.GPUs
 	}
 	return p.host
@@ -305,22 +306,22 @@ func (p *Proposal) GPU(index uint32) bool {
 	known := p.hostGPUs()
 	i := slices.IndexFunc(known, func(g catalog.GPU) bool { return g.Index == index })
 	id := strconv.FormatUint(uint64(index), 10)
-	fields := Fields{{Key: "index", Value: index}}
+	g := catalog.GPU{Index: index}
 	switch {
 	case index >= 64:
 		return false
-	case i >= 0 && len(p.host) == 0, find(p.gpus, id) != nil:
+	case i >= 0 && p.declared(), find(p.gpus, id) != nil:
 		return true
 	case i >= 0:
-		fields = append(fields, yaml.MapItem{Key: "uuid", Value: known[i].UUID}, yaml.MapItem{Key: "name", Value: known[i].Name})
-	case len(p.host) > 0, len(known) > 0 && known[0].Simulated:
+		g = known[i]
+	case len(p.host) > 0 && !p.declared(), len(known) > 0 && known[0].Simulated:
 		return false
 	case p.simulated:
 		p.Note("No GPU of this host could be asked (nvidia-smi), so the GPUs are simulated, with %d MiB each: where it is to run, write the uuid of each in their place "+
 			"(nvidia-smi -L).", simulatedMiB)
-		fields = append(fields, yaml.MapItem{Key: "name", Value: "stands for GPU " + id}, yaml.MapItem{Key: "memory_mib", Value: simulatedMiB}, yaml.MapItem{Key: "simulated", Value: true})
+		g.Name, g.MemoryMiB, g.Simulated = "stands for GPU "+id, simulatedMiB, true
 	}
-	p.gpus = append(p.gpus, &item{id: id, fields: fields})
+	p.gpus = append(p.gpus, &item{id: id, fields: draft.OfGPU(g)})
 	slices.SortFunc(p.gpus, func(a, b *item) int { return cmp.Or(cmp.Compare(len(a.id), len(b.id)), cmp.Compare(a.id, b.id)) })
 	return true
 }
@@ -337,9 +338,31 @@ func (p *Proposal) HostGPUs() (indexes []uint32, known bool) {
 	return indexes, true
 }
 
-// GPUByUUID is the index of the GPU that is known by a uuid. One that is simulated stands for each of which nothing is known.
-func (p *Proposal) GPUByUUID(uuid string) (uint32, bool) {
-	for _, g := range p.hostGPUs() {
+// GPUsNamed are the indexes of GPUs that a list names, as CUDA_VISIBLE_DEVICES does, by index or uuid, and the names that are of none.
+func (p *Proposal) GPUsNamed(list string) (indexes []uint32, unknown []string) {
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		index, err := strconv.ParseUint(name, 10, 6)
+		at, ok := p.gpuByUUID(name)
+		switch {
+		case name == "":
+		case err == nil:
+			indexes = append(indexes, uint32(index))
+		case ok:
+			indexes = append(indexes, at)
+		default:
+			unknown = append(unknown, name)
+		}
+		if len(indexes)+len(unknown) > 64 {
+			break
+		}
+	}
+	return indexes, unknown
+}
+
+// gpuByUUID is the index of the GPU that is known by a uuid. One that is simulated stands for each of which nothing is known.
+func (p *Proposal) gpuByUUID(uuid string) (uint32, bool) {
+	for _, g := range slices.Concat(p.hostGPUs(), p.host) { // the catalog may have the index alone
 		if uuid != "" && strings.EqualFold(g.UUID, uuid) {
 			return g.Index, true
 		}
