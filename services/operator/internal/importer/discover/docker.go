@@ -70,38 +70,21 @@ func newDaemon(socket string) (*daemon, error) {
 		return nil, errors.New("the socket must be an absolute path in its shortest form")
 	}
 	dialer := &net.Dialer{Timeout: dockerTimeout}
-	return &daemon{&http.Client{
-		Timeout: dockerTimeout,
-		Transport: &http.Transport{
-			Proxy: nil, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return dialer.DialContext(ctx, "unix", socket)
-			},
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &daemon{newClient(dockerTimeout, func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	})}, nil
 }
 
 // get asks for one resource. No other verb is ever sent: whoever may send them is root.
 func (d *daemon) get(ctx context.Context, path string, into any) error {
 	// Without a version in its path, the daemon answers in its own; what is read here has been the same since 2015.
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://docker"+path, nil)
-	if err != nil {
-		return fmt.Errorf("docker: %w", err)
-	}
-	response, err := d.client.Do(request)
-	if err != nil {
+	status, raw, err := get(ctx, d.client, "http://docker"+path, maxDocker)
+	switch {
+	case err != nil:
 		return fmt.Errorf("docker does not answer: %w", err)
-	}
-	defer response.Body.Close()
-	raw, err := readAll(response.Body, maxDocker)
-	if err != nil {
-		return fmt.Errorf("docker: %w", err)
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("docker answers %d", response.StatusCode)
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
+	case status != http.StatusOK:
+		return fmt.Errorf("docker answers %d", status)
+	case json.Unmarshal(raw, into) != nil:
 		return errors.New("docker writes what is not understood")
 	}
 	return nil

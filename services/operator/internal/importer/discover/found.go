@@ -12,12 +12,10 @@ package discover
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strings"
 
 	"durward.internal/services/platform/enginecmd"
-	"durward.internal/services/platform/hostprogram"
 	"durward.internal/services/platform/secret"
 )
 
@@ -69,15 +67,3 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 
 // Runner runs a program by its absolute path and returns what it writes to its standard output.
 type Runner func(ctx context.Context, program string, args ...string) ([]byte, error)
-
-// readAll reads at most so many bytes, and fails where there are more.
-func readAll(r io.Reader, most int64) ([]byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(raw)) > most {
-		return nil, hostprogram.ErrOutput
-	}
-	return raw, nil
-}

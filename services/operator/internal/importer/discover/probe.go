@@ -6,17 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/hostprogram"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -47,10 +48,43 @@ type Answer struct {
 // errBeyond keeps a question on this host, whatever led to another address.
 var errBeyond = errors.New("only 127.0.0.1 is asked")
 
+// newClient asks over connections that dial opens: no proxy, no redirect, no answer that takes long or is more than is asked for.
+func newClient(timeout time.Duration, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		Timeout: timeout,
+		Transport: &http.Transport{
+			Proxy: nil, DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// get asks for one resource; body is nil unless the answer was a success. No other verb is ever sent.
+func get(ctx context.Context, client *http.Client, url string, most int64) (status int, body []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("User-Agent", "durward")
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return response.StatusCode, nil, nil
+	}
+	body, err = io.ReadAll(io.LimitReader(response.Body, most+1))
+	if err == nil && int64(len(body)) > most {
+		body, err = nil, hostprogram.ErrOutput
+	}
+	return response.StatusCode, body, err
+}
+
 // Prober asks servers of this host what they are.
 type Prober struct{ client *http.Client }
 
-// NewProber returns one. It speaks to 127.0.0.1 alone: no proxy, no redirect, no name that is looked up.
+// NewProber returns one. It speaks to 127.0.0.1 alone, and looks up no name.
 func NewProber() *Prober {
 	dialer := &net.Dialer{Timeout: askTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -59,38 +93,16 @@ func NewProber() *Prober {
 		}
 		return nil
 	}}
-	return &Prober{&http.Client{
-		Timeout: askTimeout,
-		Transport: &http.Transport{
-			Proxy: nil, DialContext: dialer.DialContext, DisableKeepAlives: true, DisableCompression: true,
-			MaxResponseHeaderBytes: maxHeader, ResponseHeaderTimeout: askTimeout,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	return &Prober{newClient(askTimeout, dialer.DialContext)}
 }
 
 // get asks for one path; body is nil unless the answer was a success of at most maxAnswer bytes.
 func (p *Prober) get(ctx context.Context, port uint32, path string) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	url := "http://127.0.0.1:" + strconv.FormatUint(uint64(port), 10) + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, nil, fmt.Errorf("ask: %w", err)
+	status, body, err = get(ctx, p.client, "http://127.0.0.1:"+number32(port)+path, maxAnswer)
+	if status != 0 {
+		err = nil // an answer that is too long or breaks off says nothing, and the server is there
 	}
-	request.Header.Set("User-Agent", "durward")
-	response, err := p.client.Do(request)
-	if err != nil {
-		return 0, nil, fmt.Errorf("ask: %w", err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return response.StatusCode, nil, nil
-	}
-	if body, err = readAll(response.Body, maxAnswer); err != nil {
-		return response.StatusCode, nil, nil //nolint:nilerr // an answer that is too long or breaks off says nothing, and the server is there
-	}
-	return response.StatusCode, body, nil
+	return status, body, err
 }
 
 // local reports whether who listens on an address listens on 127.0.0.1 too. Who listens elsewhere is not asked: another server may have

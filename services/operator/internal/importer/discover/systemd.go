@@ -82,24 +82,18 @@ func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 	}
 	running := readProcesses(cmp.Or(s.Proc, "/proc"))
 	servers, problems := make([]*Server, len(units)), make([]error, len(units))
-	work := make(chan int)
+	turn := make(chan struct{}, askers)
 	var asking sync.WaitGroup
-	for range askers {
+	for i, u := range units {
 		asking.Go(func() {
-			for i := range work {
-				facts, err := s.ask(ctx, busctl, units[i].path)
-				if err != nil {
-					problems[i] = err
-					continue
-				}
-				servers[i] = s.server(ctx, units[i], facts, running)
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			facts, err := s.ask(ctx, busctl, u.path)
+			if problems[i] = err; err == nil {
+				servers[i] = s.server(ctx, u, facts, running)
 			}
 		})
 	}
-	for i := range units {
-		work <- i
-	}
-	close(work)
 	asking.Wait()
 	var out []Server
 	var passed []Passed
