@@ -8,7 +8,6 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/importer/discover"
-	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
 )
@@ -16,24 +15,17 @@ import (
 // dockerSocket is where a Docker Engine listens unless the executor's configuration names another.
 const dockerSocket = "/run/docker.sock"
 
-// looking is what both kinds of looking at a host share.
-type looking struct {
-	quiet  bool
-	prober *discover.Prober
-	host   discover.Host
+// prober is who asks servers what they are, nil where none is asked.
+func (imp *importing) prober() *discover.Prober {
+	if imp.quiet {
+		return nil
+	}
+	return discover.NewProber()
 }
 
-// look begins a proposal beside the present catalog, and takes over what is known of the host.
-func (a *app) look(cmd *cobra.Command, imp *importing, l *looking, kind, from string) (*proposal.Proposal, error) {
-	p, err := a.beginImport(cmd, imp, kind, from)
-	if err != nil {
-		return nil, err
-	}
-	l.host = discover.Host{Present: imp.present, GPUs: imp.gpus, ContainerUser: imp.given.ContainerUser}
-	if !l.quiet {
-		l.prober = discover.NewProber()
-	}
-	return p, nil
+// host is what is known of the host beside its servers.
+func (imp *importing) host() discover.Host {
+	return discover.Host{Present: imp.present, GPUs: imp.gpus, ContainerUser: imp.given.ContainerUser}
 }
 
 const lookLong = `
@@ -41,7 +33,6 @@ Only looks: nothing is started, stopped or changed, and nobody is asked but syst
 server at its own port of 127.0.0.1 (GET /v1/models, /props, /api/version, /version, /health; --no-ask leaves that out).`
 
 func (a *app) importSystemdCommand(imp *importing) *cobra.Command {
-	var l looking
 	var user bool
 	cmd := &cobra.Command{
 		Use:   "systemd",
@@ -58,25 +49,24 @@ a few values are read that say how an engine runs; the names of all others are m
 			} else if user {
 				manager = "user"
 			}
-			p, err := a.look(cmd, imp, &l, "systemd", "the units of this host's systemd ("+manager+")")
+			p, err := a.beginImport(cmd, imp, "the units of this host's systemd ("+manager+")")
 			if err != nil {
 				return err
 			}
-			servers, passed, err := discover.Systemd{Manager: manager, Holders: imp.held, Prober: l.prober}.Servers(cmd.Context())
+			servers, passed, err := discover.Systemd{Manager: manager, Holders: imp.held, Prober: imp.prober()}.Servers(cmd.Context())
 			if err != nil {
 				return cli.Failed("Is this host run by systemd, and is its D-Bus there? Nothing was written.", "%s", clean.Line(err.Error(), 300))
 			}
-			l.host.Units(p, servers, passed)
+			imp.host().Units(p, servers, passed)
 			return a.propose(cmd.Context(), imp, p)
 		},
 	}
 	cmd.Flags().BoolVar(&user, "user", false, "your own units instead of the host's (default: as executor.yaml says)")
-	cmd.Flags().BoolVar(&l.quiet, "no-ask", false, "ask no server what it is")
+	cmd.Flags().BoolVar(&imp.quiet, "no-ask", false, "ask no server what it is")
 	return cmd
 }
 
 func (a *app) importDockerCommand(imp *importing) *cobra.Command {
-	var l looking
 	var socket string
 	cmd := &cobra.Command{
 		Use:   "docker",
@@ -92,18 +82,18 @@ container as powerful as the host is refused by name.
 				socket = f.Docker.Socket
 			}
 			socket = cmp.Or(socket, dockerSocket)
-			p, err := a.look(cmd, imp, &l, "docker", "the containers of Docker at "+socket)
+			p, err := a.beginImport(cmd, imp, "the containers of Docker at "+socket)
 			if err != nil {
 				return err
 			}
 			rules := containerpolicy.Rules{}
-			if present := l.host.Present; present != nil {
-				rules.Mounts, rules.Environment = present.Containers.Mounts, present.Containers.Environment
+			if imp.present != nil {
+				rules.Mounts, rules.Environment = imp.present.Containers.Mounts, imp.present.Containers.Environment
 			}
-			for _, g := range l.host.GPUs {
+			for _, g := range imp.gpus {
 				rules.GPUs = append(rules.GPUs, g.UUID)
 			}
-			containers, passed, err := discover.Docker{Socket: socket, Holders: imp.held, Prober: l.prober}.Containers(cmd.Context(), rules)
+			containers, passed, err := discover.Docker{Socket: socket, Holders: imp.held, Prober: imp.prober()}.Containers(cmd.Context(), rules)
 			if err != nil {
 				next := "Nothing was written."
 				if strings.Contains(err.Error(), "permission denied") {
@@ -111,11 +101,11 @@ container as powerful as the host is refused by name.
 				}
 				return cli.Failed(next, "%s", clean.Line(err.Error(), 300))
 			}
-			l.host.Containers(p, containers, passed)
+			imp.host().Containers(p, containers, passed)
 			return a.propose(cmd.Context(), imp, p)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "the Docker Engine's socket (default: as executor.yaml says, or "+dockerSocket+")")
-	cmd.Flags().BoolVar(&l.quiet, "no-ask", false, "ask no server what it is")
+	cmd.Flags().BoolVar(&imp.quiet, "no-ask", false, "ask no server what it is")
 	return cmd
 }

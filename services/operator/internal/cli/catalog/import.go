@@ -41,6 +41,8 @@ type importing struct {
 	// The host's GPUs, and the programs that hold their memory.
 	gpus []discover.GPU
 	held []discover.Holder
+	// quiet: no server is asked what it is.
+	quiet bool
 }
 
 const importLong = `
@@ -71,83 +73,90 @@ func (a *app) catalogImportCommand(place *cli.CatalogPlace) *cobra.Command {
 	flags.StringVar(&imp.given.RunAs, "run-as", "", "the user that imported programs run as")
 	flags.StringVar(&imp.given.ContainerUser, "container-user", "1000:1000", "the user of containers that name none or root, UID or UID:GID")
 	flags.StringArrayVar(&imp.set, "set", nil, "NAME=VALUE for a variable that the files name; never a secret")
-	cmd.AddCommand(a.importGpumodCommand(imp), a.importLlamaSwapCommand(imp), a.importComposeCommand(imp), a.importSystemdCommand(imp),
-		a.importDockerCommand(imp))
+	cmd.AddCommand(a.fileImports(imp)...)
+	cmd.AddCommand(a.importSystemdCommand(imp), a.importDockerCommand(imp))
 	return cmd
 }
 
-func (a *app) importGpumodCommand(imp *importing) *cobra.Command {
-	return &cobra.Command{
-		Use:   "gpumod DIR",
-		Short: "From gpumod's presets and modes",
-		Long: `Reads presets/**/*.yaml and modes/*.yaml below a folder, as gpumod lays them out, or a folder of presets alone. A
+// fileImports are the imports of what other tools' files say.
+func (a *app) fileImports(imp *importing) []*cobra.Command {
+	files := func(cmd *cobra.Command, read func(ctx context.Context, p *proposal.Proposal, args []string) error) *cobra.Command {
+		cmd.Long += importLong
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { return a.importFiles(cmd, imp, args, read) }
+		return cmd
+	}
+	return []*cobra.Command{
+		files(&cobra.Command{
+			Use:   "gpumod DIR",
+			Short: "From gpumod's presets and modes",
+			Long: `Reads presets/**/*.yaml and modes/*.yaml below a folder, as gpumod lays them out, or a folder of presets alone. A
 preset becomes a service that is the systemd unit ID.service (Docker presets become containers), a mode becomes a
 mode. Unit templates and extra arguments are code and are left out: the unit that gpumod installed stays as it is.
-` + importLong,
-		Example:           "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.CompleteFolders,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "gpumod", args, func(p *proposal.Proposal) error { return importer.Gpumod(cmd.Context(), p, args[0], imp.given) })
-		},
-	}
-}
-
-func (a *app) importLlamaSwapCommand(imp *importing) *cobra.Command {
-	return &cobra.Command{
-		Use:   "llama-swap FILE",
-		Short: "From llama-swap's config.yaml",
-		Long: `Reads llama-swap's configuration. A model becomes a service: its cmd is split into arguments, macros are expanded,
+`,
+			Example:           "  durward catalog import gpumod ~/gpumod\n  durward catalog import gpumod ~/gpumod --set HOME=/home/ai --out -",
+			Args:              cobra.ExactArgs(1),
+			ValidArgsFunction: cli.CompleteFolders,
+		}, func(ctx context.Context, p *proposal.Proposal, args []string) error {
+			return importer.Gpumod(ctx, p, args[0], imp.given)
+		}),
+		files(&cobra.Command{
+			Use:   "llama-swap FILE",
+			Short: "From llama-swap's config.yaml",
+			Long: `Reads llama-swap's configuration. A model becomes a service: its cmd is split into arguments, macros are expanded,
 and commands that need a shell are left out. docker run and podman run become containers. Groups and the matrix
 become candidate modes, persistent groups are pinned, ttl becomes idle, and what is preloaded is named as a
 candidate for boot. API keys and peers stay where they are.
-` + importLong,
-		Example:           "  durward catalog import llama-swap config.yaml\n  durward catalog import llama-swap config.yaml --set HOME=/home/ai --run-as ai",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "llama-swap", args, func(p *proposal.Proposal) error { return importer.LlamaSwap(cmd.Context(), p, args[0], imp.given) })
-		},
-	}
-}
-
-func (a *app) importComposeCommand(imp *importing) *cobra.Command {
-	return &cobra.Command{
-		Use:   "compose FILE...",
-		Short: "From the GPU services of Compose files",
-		Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
+`,
+			Example:           "  durward catalog import llama-swap config.yaml\n  durward catalog import llama-swap config.yaml --set HOME=/home/ai --run-as ai",
+			Args:              cobra.ExactArgs(1),
+			ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
+		}, func(ctx context.Context, p *proposal.Proposal, args []string) error {
+			return importer.LlamaSwap(ctx, p, args[0], imp.given)
+		}),
+		files(&cobra.Command{
+			Use:   "compose FILE...",
+			Short: "From the GPU services of Compose files",
+			Long: `Reads Compose files one by one and takes the services that ask for GPUs. Profiles become modes. What makes a
 container as powerful as the host is refused by name: privileged, all capabilities, the host's processes and users,
 the runtime's socket, the system's and hidden folders, whole homes. The host's network and memory, and single
 capabilities, are left out of what is proposed. Ports are published on 127.0.0.1 alone. Files that a Compose file
 extends, includes or reads variables from are named and not read.
-` + importLong,
-		Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
-		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.importFiles(cmd, imp, "compose", args, func(p *proposal.Proposal) error { return importer.Compose(cmd.Context(), p, args, imp.given) })
-		},
+`,
+			Example:           "  durward catalog import compose compose.yaml\n  durward catalog import compose compose.yaml compose.gpu.yaml --set TAG=v0.11.0",
+			Args:              cobra.MinimumNArgs(1),
+			ValidArgsFunction: cli.CompleteFiles("yaml", "yml"),
+		}, func(ctx context.Context, p *proposal.Proposal, args []string) error {
+			return importer.Compose(ctx, p, args, imp.given)
+		}),
 	}
 }
 
 // importFiles is an import from files: begun, read, proposed. A person at a terminal is asked for the values of variables for lack of
 // which something is left out, and the files are read again with them.
-func (a *app) importFiles(cmd *cobra.Command, imp *importing, kind string, from []string, read func(*proposal.Proposal) error) error {
+func (a *app) importFiles(
+	cmd *cobra.Command, imp *importing, files []string, read func(ctx context.Context, p *proposal.Proposal, args []string) error,
+) error {
 	asked := map[string]bool{}
 	for {
-		p, err := a.beginImport(cmd, imp, kind, from...)
+		p, err := a.beginImport(cmd, imp, files...)
 		if err != nil {
 			return err
 		}
-		if err := read(p); errors.Is(err, context.Canceled) {
-			return err
-		} else if err != nil {
-			return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
+		if err := read(cmd.Context(), p, files); err != nil {
+			return nothingWritten(err)
 		}
 		if !a.askVariables(cmd.Context(), imp, p.Wanted(), asked) {
 			return a.propose(cmd.Context(), imp, p)
 		}
 	}
+}
+
+// nothingWritten is why an import ended.
+func nothingWritten(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
 }
 
 // askVariables asks for the value of each variable once, and reports whether one was given.
@@ -177,7 +186,8 @@ func (a *app) askVariables(ctx context.Context, imp *importing, names []string, 
 const maxAsked = 32
 
 // beginImport reads the present catalog, which must be good, and begins a proposal beside it. from is what it is made from.
-func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from ...string) (*proposal.Proposal, error) {
+func (a *app) beginImport(cmd *cobra.Command, imp *importing, from ...string) (*proposal.Proposal, error) {
+	kind := cmd.Name()
 	for _, pair := range imp.set {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok || name == "" {
@@ -200,8 +210,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 			return nil, err
 		}
 	}
-	err := a.presentCatalog(cmd, imp)
-	if err != nil {
+	if err := a.presentCatalog(cmd, imp); err != nil {
 		return nil, err
 	}
 	p := proposal.New(kind, imp.present, from...)
@@ -211,6 +220,7 @@ func (a *app) beginImport(cmd *cobra.Command, imp *importing, kind string, from 
 		p.Note("Nobody was named whom programs run as (--run-as USER): they run as nobody, who can read and write what everybody can. A user of its own " +
 			"for each, who may read its model, is better; your own would let a program read your keys.")
 	}
+	var err error
 	imp.gpus, imp.held, err = discover.GPUs(cmd.Context(), hostprogram.Run)
 	if err != nil {
 		p.Note("The GPUs could not be read: %s. Which GPUs a service uses, and how much of them, is not known.", clean.Line(err.Error(), 200))
@@ -329,11 +339,8 @@ func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal)
 	if errors.Is(err, proposal.ErrNothing) {
 		return errors.Join(a.Show(proposalJSON("", p), func() { a.leftOut(p) }), cli.Failed("Nothing was written.", "%s", err.Error()))
 	}
-	if errors.Is(err, context.Canceled) {
-		return err
-	}
 	if err != nil {
-		return cli.Failed("Nothing was written.", "%s", clean.Block(err.Error(), 1000))
+		return nothingWritten(err)
 	}
 	if imp.out == "-" {
 		_, err := a.Streams.Out.Write(text)
