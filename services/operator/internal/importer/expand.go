@@ -72,50 +72,29 @@ func unusable(texts ...string) string {
 	return ""
 }
 
-// variable is how shells and Compose files name one, at the front of a text: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar.
-var variable = pattern.New(`\A\$(\$|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*(:?[-?+][^{}$]*)?\})`)
+// variable is how shells and Compose files name one: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar, and any other $
+// begins none.
+var variable = pattern.New(`\$(\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?([-?+])([^{}$]*))?\})?`)
 
 // expand puts in what a human gave for variables, and defaults that stand in the text; a placeholder for what is left. The
 // environment is never read, and what is put in is not looked at again.
 func expand(text string, given map[string]string) string {
-	if !strings.Contains(text, "$") {
-		return text
-	}
-	var out strings.Builder
-	for len(text) > 0 {
-		i := strings.IndexByte(text, '$')
-		if i < 0 {
-			break
-		}
-		out.WriteString(text[:i])
-		text = text[i:]
-		found := variable().FindString(text)
-		if found == "" {
-			out.WriteString(unnamed)
-			text = text[1:]
-			continue
-		}
-		text = text[len(found):]
-		name := strings.Trim(found[1:], "{}")
-		if name == "$" {
-			out.WriteByte('$')
-			continue
-		}
-		rest := ""
-		if i := strings.IndexAny(name, ":-?+"); i >= 0 {
-			name, rest = name[:i], strings.TrimPrefix(name[i:], ":")
-		}
+	return variable().ReplaceAllStringFunc(text, func(found string) string {
+		m := variable().FindStringSubmatch(found)
+		name := m[2] + m[3]
 		value, ok := given[name]
 		switch {
+		case m[1] == "$":
+			return "$"
+		case name == "":
+			return unnamed
 		case ok:
-			out.WriteString(value)
-		case strings.HasPrefix(rest, "-"):
-			out.WriteString(rest[1:])
-		default:
-			out.WriteString(placeholder(name))
+			return value
+		case m[4] == "-":
+			return m[5]
 		}
-	}
-	return out.String() + text
+		return placeholder(name)
+	})
 }
 
 // Bounds of llama-swap's macros.
@@ -126,30 +105,7 @@ const (
 	maxExpansion = 4 << 20
 )
 
-// maxMacroName is how long a macro's name may be.
-const maxMacroName = 80
-
-// nextMacro finds the first ${NAME} of a text, in one pass over it. end is -1 where there is none.
-func nextMacro(text string) (start, end int, name string) {
-	for from := 0; ; from = start + 2 {
-		i := strings.Index(text[from:], "${")
-		if i < 0 {
-			return 0, -1, ""
-		}
-		start = from + i
-		stop := start + 2
-		for stop < len(text) && stop-start-2 < maxMacroName && macroByte(text[stop]) {
-			stop++
-		}
-		if stop > start+2 && stop < len(text) && text[stop] == '}' {
-			return start, stop + 1, text[start+2 : stop]
-		}
-	}
-}
-
-func macroByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-'
-}
+var macro = pattern.New(`\$\{([A-Za-z0-9_.\-]+)\}`)
 
 // macros expand ${NAME}: a model's own macros, the file's, PORT and MODEL_ID; ${env.NAME} from what a human gave. Two macros that
 // name each other are refused, and so is what grows too large.
@@ -174,28 +130,22 @@ func (m *macros) expand(text string) (string, error) {
 }
 
 func (m *macros) within(text string, path []string) (string, error) {
-	if !strings.Contains(text, "${") {
-		return text, nil
-	}
 	var out strings.Builder
 	for {
-		start, end, name := nextMacro(text)
-		if end < 0 {
+		at := macro().FindStringSubmatchIndex(text)
+		if at == nil {
 			break
 		}
-		out.WriteString(text[:start])
-		text = text[end:]
-		value, err := m.value(name, path)
+		value, err := m.value(text[at[2]:at[3]], path)
 		if err != nil {
 			return "", err
 		}
-		out.WriteString(value)
-		if out.Len()+len(text) > maxExpanded {
+		out.WriteString(text[:at[0]] + value)
+		if text = text[at[1]:]; out.Len()+len(text) > maxExpanded {
 			return "", errMacroSize
 		}
 	}
-	out.WriteString(text)
-	return out.String(), nil
+	return out.String() + text, nil
 }
 
 func (m *macros) value(name string, path []string) (string, error) {

@@ -99,9 +99,6 @@ func Decode(name string, data []byte) (*Value, error) {
 	case !utf8.Valid(data):
 		return nil, fmt.Errorf("%s is not UTF-8 text", name)
 	}
-	if line := deep(data); line > 0 {
-		return nil, fmt.Errorf("%s:%d: nested deeper than %d levels", name, line, maxDepth)
-	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var root, second yaml.Node
 	if err := safely(func() error { return dec.Decode(&root) }); err != nil {
@@ -110,6 +107,8 @@ func Decode(name string, data []byte) (*Value, error) {
 			return nil, fmt.Errorf("%s is empty", name)
 		case bytes.Contains(data, []byte("{{")):
 			return nil, fmt.Errorf("%s: %w", name, ErrTemplate)
+		case strings.Contains(err.Error(), "exceeded max depth"): // the library's own, far above ours
+			return nil, fmt.Errorf("%s: nested deeper than %d levels", name, maxDepth)
 		}
 		return nil, fmt.Errorf("%s is not YAML: %s", name, clean.Line(strings.TrimPrefix(err.Error(), "yaml: "), 200))
 	}
@@ -138,30 +137,6 @@ func safely(f func() error) (err error) {
 		}
 	}()
 	return f()
-}
-
-// deep returns the line at which brackets, or dashes and question marks on one line, nest far deeper than anything that is
-// accepted, before the recursive parser sees them; 0 where none does. Those in texts count too; the exact bound is checked on the tree.
-func deep(data []byte) int {
-	line, brackets, marks := 1, 0, 0
-	for i, c := range data {
-		switch c {
-		case '\n':
-			line, marks = line+1, 0
-		case '[', '{':
-			brackets++
-		case ']', '}':
-			brackets = max(0, brackets-1)
-		case '-', '?':
-			if i+1 < len(data) && (data[i+1] == ' ' || data[i+1] == '\t') {
-				marks++
-			}
-		}
-		if brackets > 8*maxDepth || marks > 8*maxDepth {
-			return line
-		}
-	}
-	return 0
 }
 
 type decoder struct {
