@@ -12,24 +12,22 @@ type Container struct {
 	Image string
 	// Command is what follows the image: arguments of its entrypoint, or a program of its own.
 	Command []string
-	// Entrypoint replaces the image's, where it is given.
-	Entrypoint string
-	Name, User string
-	// Environment holds "KEY=VALUE", or "KEY" for the value that the caller has.
-	Environment, EnvironmentFiles []string
-	// Publish is as -p has it: "127.0.0.1:8000:8000".
-	Publish []string
-	// Volumes are as -v has them, Mounts as --mount, Tmpfs as --tmpfs.
-	Volumes, Mounts, Tmpfs []string
-	// GPUs is --gpus ("all", "2", "device=0,1"), Devices are --device ("nvidia.com/gpu=0", "/dev/kfd").
-	GPUs    string
-	Devices []string
-	Runtime string
-	// ShmSize, Memory, CPUs and PIDs are limits as they were written.
-	ShmSize, Memory, CPUs, PIDs string
-	Labels                      []string
-	// Other are all further options, long names as "--name=value", in order.
-	Other []string
+	// Options are those before the image, in order, by their long names without dashes: "env" is "KEY=VALUE", or "KEY" for the value that
+	// the caller has, "publish" as -p has it. A flag's value is "true".
+	Options []Option
+}
+
+// Option is one option of a command line.
+type Option struct{ Name, Value string }
+
+// All are the values of an option, in order.
+func (c Container) All(name string) (values []string) {
+	for _, o := range c.Options {
+		if o.Name == name {
+			values = append(values, o.Value)
+		}
+	}
+	return values
 }
 
 // Flags of `docker run` and `podman run` that take no value. Source: docs.docker.com/reference/cli/docker/container/run.
@@ -83,7 +81,7 @@ func ReadContainer(argv []string) (Container, bool) {
 			switch {
 			case has(containerFlags, name):
 				if text != "false" {
-					c.Other = append(c.Other, name)
+					c.set(name, "true")
 				}
 				continue
 			case !has(containerValues, name):
@@ -114,7 +112,7 @@ func (c *Container) short(letters string, args []string) (rest []string, ok bool
 		case name == "":
 			return nil, false
 		case has(containerFlags, name):
-			c.Other = append(c.Other, name)
+			c.set(name, "true")
 			continue
 		}
 		text := strings.TrimPrefix(letters[i+1:], "=")
@@ -130,47 +128,14 @@ func (c *Container) short(letters string, args []string) (rest []string, ok bool
 	return args, true
 }
 
-func (c *Container) set(name, text string) {
-	switch name {
-	case "--entrypoint":
-		c.Entrypoint = text
-	case "--name":
-		c.Name = text
-	case "--user":
-		c.User = text
-	case "--env":
-		c.Environment = append(c.Environment, text)
-	case "--env-file":
-		c.EnvironmentFiles = append(c.EnvironmentFiles, text)
-	case "--publish":
-		c.Publish = append(c.Publish, text)
-	case "--volume":
-		c.Volumes = append(c.Volumes, text)
-	case "--mount":
-		c.Mounts = append(c.Mounts, text)
-	case "--tmpfs":
-		c.Tmpfs = append(c.Tmpfs, text)
-	case "--gpus":
-		c.GPUs = strings.Trim(text, `"'`)
-	case "--device":
-		c.Devices = append(c.Devices, text)
-	case "--runtime":
-		c.Runtime = text
-	case "--shm-size":
-		c.ShmSize = text
-	case "--memory":
-		c.Memory = text
-	case "--cpus":
-		c.CPUs = text
-	case "--pids-limit":
-		c.PIDs = text
-	case "--label":
-		c.Labels = append(c.Labels, text)
-	case "--net":
-		c.Other = append(c.Other, "--network="+text)
-	default:
-		c.Other = append(c.Other, name+"="+text)
+func (c *Container) set(name, value string) {
+	switch name = strings.TrimPrefix(name, "--"); name {
+	case "net":
+		name = "network"
+	case "gpus":
+		value = strings.Trim(value, `"'`)
 	}
+	c.Options = append(c.Options, Option{name, value})
 }
 
 func (c *Container) image(args []string) (Container, bool) {
@@ -184,22 +149,21 @@ func (c *Container) image(args []string) (Container, bool) {
 // engine reads what runs inside, with the port as the host publishes it.
 func (c *Container) engine() (Command, bool) {
 	env := map[string]string{}
-	for _, one := range c.Environment {
+	for _, one := range c.All("env") {
 		if key, text, ok := strings.Cut(one, "="); ok {
 			env[key] = text
 		}
 	}
-	var entrypoint []string
-	if c.Entrypoint != "" {
-		entrypoint = []string{c.Entrypoint}
-	}
+	entrypoint := c.All("entrypoint")
+	entrypoint = entrypoint[max(0, len(entrypoint)-1):] // the last wins
 	out, ok := InContainer(c.Image, entrypoint, c.Command, env)
 	if !ok {
 		return out, false
 	}
-	for _, one := range c.Publish {
+	published := c.All("publish")
+	for _, one := range published {
 		host, outside, inside := Published(one)
-		if inside != 0 && (inside == out.Port || out.Port == 0 || len(c.Publish) == 1) {
+		if inside != 0 && (inside == out.Port || out.Port == 0 || len(published) == 1) {
 			if out.Host = host; host == "" {
 				out.Host = "0.0.0.0" // where Docker publishes unless it is told otherwise
 			}

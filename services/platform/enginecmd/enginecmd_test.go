@@ -99,10 +99,12 @@ func TestReadContainer(t *testing.T) {
 	got, ok := ReadContainer(words("docker container run -dit --name=x --user 1:2 -e A=b -eC --env-file f -p8000:80 --publish 1:2 -v /a:/b:ro --mount type=bind,source=/c,target=/d " +
 		"--tmpfs /t --gpus \"device=0,1\" --device nvidia.com/gpu=0 --runtime nvidia --shm-size 1g -m 2g --cpus 3 --pids-limit 4 -l k=v --privileged --net host --rm=false img:1 --flag -x"))
 	want := Container{
-		Image: "img:1", Command: []string{"--flag", "-x"}, Name: "x", User: "1:2", Environment: []string{"A=b", "C"}, EnvironmentFiles: []string{"f"},
-		Publish: []string{"8000:80", "1:2"}, Volumes: []string{"/a:/b:ro"}, Mounts: []string{"type=bind,source=/c,target=/d"}, Tmpfs: []string{"/t"}, GPUs: "device=0,1",
-		Devices: []string{"nvidia.com/gpu=0"}, Runtime: "nvidia", ShmSize: "1g", Memory: "2g", CPUs: "3", PIDs: "4", Labels: []string{"k=v"},
-		Other: []string{"--detach", "--interactive", "--tty", "--privileged", "--network=host"},
+		Image: "img:1", Command: []string{"--flag", "-x"}, Options: []Option{
+			{"detach", "true"}, {"interactive", "true"}, {"tty", "true"}, {"name", "x"}, {"user", "1:2"}, {"env", "A=b"}, {"env", "C"}, {"env-file", "f"},
+			{"publish", "8000:80"}, {"publish", "1:2"}, {"volume", "/a:/b:ro"}, {"mount", "type=bind,source=/c,target=/d"}, {"tmpfs", "/t"}, {"gpus", "device=0,1"},
+			{"device", "nvidia.com/gpu=0"}, {"runtime", "nvidia"}, {"shm-size", "1g"}, {"memory", "2g"}, {"cpus", "3"}, {"pids-limit", "4"}, {"label", "k=v"},
+			{"privileged", "true"}, {"network", "host"},
+		},
 	}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", ok, diff)

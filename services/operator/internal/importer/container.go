@@ -52,44 +52,51 @@ var composeBounds = []boundedyaml.Bound{
 	boundedyaml.Most(maxList, "profiles"), boundedyaml.Most(maxList, "security_opt"), boundedyaml.Most(maxList, "env_file"),
 }
 
-// runKeys are the options of `docker run` whose names in a Compose file are other ones.
-var runKeys = map[string]string{"network": "network_mode", "userns": "userns_mode", "cgroupns": "cgroup"}
+// runKeys are the options of `docker run` whose names in a Compose file are other ones; runOnce those that are not a list there.
+var (
+	runKeys = map[string]string{
+		"network": "network_mode", "userns": "userns_mode", "cgroupns": "cgroup", "env": "environment", "publish": "ports", "volume": "volumes", "device": "devices",
+		"memory": "mem_limit",
+	}
+	runOnce = strings.Fields("user entrypoint runtime shm_size mem_limit cpus pids_limit gpus")
+)
 
 // asCompose says what a `docker run` says as a Compose file would.
 func asCompose(run enginecmd.Container) *boundedyaml.Value {
-	v := boundedyaml.Make("image", run.Image, "user", run.User, "entrypoint", run.Entrypoint, "runtime", run.Runtime, "shm_size", run.ShmSize, "mem_limit", run.Memory,
-		"cpus", run.CPUs, "pids_limit", run.PIDs, "gpus", run.GPUs, "command", run.Command, "environment", run.Environment, "env_file", run.EnvironmentFiles,
-		"ports", run.Publish, "volumes", run.Volumes, "tmpfs", run.Tmpfs, "devices", run.Devices)
-	for _, m := range run.Mounts {
-		one := boundedyaml.Make()
-		for part := range strings.SplitSeq(m, ",") {
-			key, text, joined := strings.Cut(part, "=")
-			switch key {
-			case "src":
-				key = "source"
-			case "dst", "destination":
-				key = "target"
-			case "readonly", "ro":
-				key = "read_only"
-				if text == "1" || !joined {
-					text = "true"
-				}
+	v := boundedyaml.Make("image", run.Image, "command", run.Command)
+	for _, o := range run.Options {
+		key := cmp.Or(runKeys[o.Name], strings.ReplaceAll(o.Name, "-", "_"))
+		switch {
+		case key == "mount":
+			v.Add("volumes", asVolume(o.Value))
+		case slices.Contains(runOnce, key):
+			v = v.With(key, o.Value)
+		default:
+			v.Add(key, boundedyaml.Plain(o.Value))
+		}
+	}
+	return v
+}
+
+// asVolume says what a --mount says as a Compose file would.
+func asVolume(mount string) *boundedyaml.Value {
+	v := boundedyaml.Make()
+	for part := range strings.SplitSeq(mount, ",") {
+		key, text, joined := strings.Cut(part, "=")
+		switch key {
+		case "src":
+			key = "source"
+		case "dst", "destination":
+			key = "target"
+		case "readonly", "ro":
+			key = "read_only"
+			if text == "1" || !joined {
+				text = "true"
 			}
-			one.Set(key, text)
 		}
-		one.Set("type", "volume")
-		v.Add("volumes", one)
+		v.Set(key, text)
 	}
-	for _, other := range run.Other {
-		name, text, joined := strings.Cut(strings.TrimPrefix(other, "--"), "=")
-		if name = strings.ReplaceAll(name, "-", "_"); runKeys[name] != "" {
-			name = runKeys[name]
-		}
-		if !joined {
-			text = "true"
-		}
-		v.Add(name, boundedyaml.Plain(text))
-	}
+	v.Set("type", "volume")
 	return v
 }
 
