@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/secret"
@@ -80,10 +81,8 @@ type item struct {
 	quiet bool
 	// first and last are its lines in the text that was made last.
 	first, last int
-	// made is how it was laid out last, with which model and members.
-	made        *draft.Entry
-	madeModel   string
-	madeMembers []string
+	// lines are its text, nil until it is laid out.
+	lines []string
 }
 
 // New begins a proposal. kind is the word behind `catalog import`; from names what it is made from.
@@ -149,12 +148,15 @@ func (p *Proposal) Modes() []string    { return ids(p.modes) }
 
 func ids(items []*item) []string {
 	out := []string{}
-	for _, it := range items {
-		if !it.out {
-			out = append(out, it.id)
-		}
+	for _, it := range kept(items) {
+		out = append(out, it.id)
 	}
 	return out
+}
+
+// kept are the items that are in the proposal.
+func kept(items []*item) []*item {
+	return slices.DeleteFunc(slices.Clone(items), func(it *item) bool { return it.out })
 }
 
 func find(items []*item, id string) *item {
@@ -419,36 +421,36 @@ func (p *Proposal) PortKnown(port uint32) bool {
 // Shown reports whether a text is what it looks like: no controls, no reordering, nothing invisible.
 func Shown(text string) bool { return clean.Visible(text) == text }
 
-// entry lays an item out.
-func (it *item) entry(section string) (draft.Entry, error) {
-	if it.made != nil && it.model == it.madeModel && slices.Equal(it.members, it.madeMembers) {
-		return *it.made, nil
+// lay lays an item out. An error is why it cannot be in the proposal.
+func (it *item) lay(s section) error {
+	if s.under != "" {
+		it.lines = []string{edit.Text(it.id)}
 	}
-	var fields Fields
-	if section != draft.GPUs {
-		fields = append(fields, yaml.MapItem{Key: "id", Value: it.id})
+	if it.lines != nil {
+		return nil
 	}
-	fields = append(fields, it.fields...)
-	if it.model != "" {
-		fields = append(fields, yaml.MapItem{Key: "model", Value: it.model})
+	fields := slices.Clone(it.fields)
+	put := func(key string, value any, is bool) {
+		if is {
+			fields = append(fields, yaml.MapItem{Key: key, Value: value})
+		}
 	}
-	if len(it.needs) > 0 {
-		fields = append(fields, yaml.MapItem{Key: "depends_on", Value: it.needs})
+	if s.name != draft.GPUs {
+		fields = append(Fields{{Key: "id", Value: it.id}}, fields...)
 	}
-	if section == draft.Modes {
-		fields = append(fields, yaml.MapItem{Key: "services", Value: it.members})
-	}
+	put("model", it.model, it.model != "")
+	put("depends_on", it.needs, len(it.needs) > 0)
+	put("services", it.members, s.name == draft.Modes)
 	if holdsSecret(fields) || secret.Suspect(it.model) {
-		return draft.Entry{}, errSecret
+		return errors.New("one of its values looks like a secret, which is not copied")
 	}
 	made, err := draft.Make(fields)
-	if err == nil {
-		it.made, it.madeModel, it.madeMembers = &made, it.model, it.members
+	if err != nil {
+		return errors.New("it cannot be written as an entry")
 	}
-	return made, err
+	it.lines = made.Lines()
+	return nil
 }
-
-var errSecret = errors.New("one of its values looks like a secret, which is not copied")
 
 // holdsSecret is the last look at an entry, whoever made it.
 func holdsSecret(v any) bool {

@@ -1,6 +1,7 @@
 package proposal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,9 @@ func (p *Proposal) Settle(ctx context.Context, present []catalog.File, opts cata
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		p.consistent()
+		for p.consistent(); !p.laidOut(); {
+			p.consistent()
+		}
 		if len(p.Services())+len(p.Models())+len(p.Modes()) == 0 {
 			return nil, ErrNothing
 		}
@@ -73,14 +76,15 @@ func (p *Proposal) drop(problems catalog.Problems) bool {
 }
 
 type section struct {
-	name, noun string
-	items      []*item
+	// name is its key, under the one that it stands under.
+	under, name, noun string
+	items             []*item
 }
 
 func (p *Proposal) sections() []section {
 	return []section{
-		{draft.GPUs, "GPU", p.gpus}, {"mounts", "mount of", p.mounts}, {"environment", "environment key", p.keys},
-		{draft.Models, "model", p.models}, {draft.Services, "service", p.services}, {draft.Modes, "mode", p.modes},
+		{"", draft.GPUs, "GPU", p.gpus}, {"containers", "mounts", "mount of", p.mounts}, {"containers", "environment", "environment key", p.keys},
+		{"", draft.Models, "model", p.models}, {"", draft.Services, "service", p.services}, {"", draft.Modes, "mode", p.modes},
 	}
 }
 
@@ -99,7 +103,7 @@ func (p *Proposal) consistent() {
 			}
 			if s.model != "" && find(p.models, s.model) == nil && (p.present == nil || !has(p.present.Model(s.model))) {
 				s.notes = note(s.notes, "Its model "+s.model+" was left out.")
-				s.model = ""
+				s.model, s.lines = "", nil
 			}
 			for _, id := range s.needs {
 				if !p.known(id) && !s.out {
@@ -132,7 +136,9 @@ func (p *Proposal) consistent() {
 				members = p.withNeeds(members, id, 0)
 			}
 		}
-		m.members = members
+		if !slices.Equal(m.members, members) {
+			m.members, m.lines = members, nil
+		}
 		// A mode is whole or not there: what is left of one would be another.
 		if m.out = len(lost) > 0; m.out && (!m.quiet || len(members) > 0) {
 			p.LeaveOut("mode "+m.id, "it would not be whole: not in the proposal is %s", strings.Join(lost, ", "))
@@ -190,29 +196,51 @@ func (w *page) comment(indent, first, text string) {
 	w.add(strings.TrimRight(line, " "))
 }
 
-// text writes the whole file and notes where each entry stands. It begins again where writing showed that something cannot be.
-func (p *Proposal) text() []byte {
-	for {
-		before := len(p.left) + p.more
-		text := p.write()
-		if before == len(p.left)+p.more {
-			return text
+// laidOut lays out what is not yet, and reports whether all of it could be.
+func (p *Proposal) laidOut() bool {
+	all := true
+	for _, s := range p.sections() {
+		for _, it := range kept(s.items) {
+			if err := it.lay(s); err != nil {
+				it.out, all = true, false
+				p.LeaveOut(s.noun+" "+it.id, "%s", err.Error())
+			}
 		}
-		p.consistent()
 	}
+	return all
 }
 
-func (p *Proposal) write() []byte {
+// text writes the whole file and notes where each entry stands.
+func (p *Proposal) text() []byte {
 	w := &page{}
 	p.head(w)
 	w.add("version: 1")
+	above := ""
 	for _, s := range p.sections() {
-		switch s.name {
-		case "mounts":
-			p.containers(w)
-		case "environment":
-		default:
-			p.entries(w, s)
+		items, indent := kept(s.items), ""
+		if len(items) == 0 {
+			continue
+		}
+		if s.under == "" || s.under != above {
+			w.add("", cmp.Or(s.under, s.name)+":")
+		}
+		if above = s.under; above != "" {
+			indent = "  "
+			w.add(indent + s.name + ":")
+		}
+		for i, it := range items {
+			if i > 0 && above == "" && s.name != draft.GPUs {
+				w.add("")
+			}
+			for _, n := range it.notes {
+				w.comment("  ", "", n)
+			}
+			it.first, it.last = len(w.lines)+1, len(w.lines)+len(it.lines)
+			lead := "  - "
+			for _, line := range it.lines {
+				w.add(strings.TrimRight(indent+lead+line, " "))
+				lead = "    "
+			}
 		}
 	}
 	return []byte(strings.Join(w.lines, "\n") + "\n")
@@ -234,72 +262,5 @@ func (p *Proposal) head(w *page) {
 		for _, l := range left {
 			w.comment("", "- ", l.What+": "+l.Why)
 		}
-	}
-}
-
-// containers writes what containers may be given. Each folder and each key is a line of its own.
-func (p *Proposal) containers(w *page) {
-	mounts, keys := ids(p.mounts), ids(p.keys)
-	if len(mounts)+len(keys) == 0 {
-		return
-	}
-	w.add("", "containers:")
-	for _, s := range []section{{name: "mounts", items: p.mounts}, {name: "environment", items: p.keys}} {
-		if len(ids(s.items)) == 0 {
-			continue
-		}
-		w.add("  " + s.name + ":")
-		for _, it := range s.items {
-			if it.out {
-				continue
-			}
-			line, err := draft.Make(Fields{{Key: "x", Value: it.id}})
-			if err != nil || len(line.Lines()) != 1 {
-				it.out = true
-				p.LeaveOut(s.name+" "+it.id, "it cannot be written")
-				continue
-			}
-			w.add("    - " + strings.TrimPrefix(line.Lines()[0], "x: "))
-			it.first, it.last = len(w.lines), len(w.lines)
-		}
-	}
-}
-
-func (p *Proposal) entries(w *page, s section) {
-	begun := false
-	for _, it := range s.items {
-		if it.out {
-			continue
-		}
-		e, err := it.entry(s.name)
-		if err != nil {
-			it.out = true
-			why := "it cannot be written as an entry"
-			if errors.Is(err, errSecret) {
-				why = err.Error()
-			}
-			p.LeaveOut(s.noun+" "+it.id, "%s", why)
-			continue
-		}
-		if !begun {
-			w.add("", s.name+":")
-			begun = true
-		} else if s.name != draft.GPUs {
-			w.add("")
-		}
-		for _, n := range it.notes {
-			w.comment("  ", "", n)
-		}
-		it.first = len(w.lines) + 1
-		for i, line := range e.Lines() {
-			switch {
-			case i == 0:
-				line = "  - " + line
-			case line != "":
-				line = "    " + line
-			}
-			w.add(line)
-		}
-		it.last = len(w.lines)
 	}
 }
