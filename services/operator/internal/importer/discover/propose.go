@@ -34,24 +34,17 @@ func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 	m := h.begin(p, "unit ", passed)
 	for i := range servers {
 		s := &servers[i]
-		what := "unit " + s.Name
-		known := m.service(func(in *catalog.Service) bool { return in.Unit == s.Subject })
+		known := slices.IndexFunc(m.present, func(in *catalog.Service) bool { return in.Unit == s.Subject })
 		switch {
-		case known != "":
-			p.LeaveOut(what, "it is the catalogue's service %s already", known)
-			continue
+		case known >= 0:
+			s.Refused = []string{"it is the catalogue's service " + m.present[known].ID + " already"}
 		case strings.HasPrefix(s.Subject, "durward-"):
-			p.LeaveOut(what, "it is one of Durward's own, or was written for an entry of the catalogue")
-			continue
+			s.Refused = []string{"it is one of Durward's own, or was written for an entry of the catalogue"}
 		}
-		id := proposal.FreeID(strings.TrimSuffix(s.Subject, ".service"), m.taken)
-		if id == "" {
-			p.LeaveOut(what, "no id can be made of its name")
-			continue
+		if e := m.entry("unit "+s.Name, strings.TrimSuffix(s.Subject, ".service"), s); e != nil {
+			e.Driver, e.Unit = catalog.DriverSystemd, s.Subject
+			e.rest()
 		}
-		e := m.entry(id, what, s)
-		e.Driver, e.Unit = catalog.DriverSystemd, s.Subject
-		e.rest()
 	}
 }
 
@@ -60,37 +53,28 @@ func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []
 	m := h.begin(p, "container ", passed)
 	for i := range containers {
 		c := &containers[i]
-		what, name := "container "+c.Name, c.Subject
-		label := c.Service != ""
-		refused := c.Refused
-		if !label {
-			refused = nil
-		} else if name = c.Service; m.service(func(in *catalog.Service) bool { return in.ID == name }) != "" {
-			refused = []string{"its label says " + name + ", which the catalogue has already"}
+		what := "container " + c.Name
+		if c.Service == "" {
+			c.Refused = nil // another one is made of it
+		} else if slices.ContainsFunc(m.present, func(in *catalog.Service) bool { return in.ID == c.Service }) {
+			c.Refused = []string{"its label says " + c.Service + ", which the catalogue has already"}
 		}
-		for _, why := range refused {
-			p.LeaveOut(what, "%s", why)
-		}
-		if len(refused) > 0 {
+		e := m.entry(what, cmp.Or(c.Service, c.Subject), &c.Server)
+		if e == nil {
 			continue
 		}
-		id := proposal.FreeID(name, m.taken)
+		e.Driver, e.outside = catalog.DriverDocker, func(path string) string { return importer.Outside(c.Mounts, path) }
 		switch {
-		case id == "":
-			p.LeaveOut(what, "no id can be made of its name")
-			continue
-		case label && id != c.Service:
+		case c.Service == "":
+			if e.make(c, what) {
+				e.rest()
+			}
+		case c.Service != e.ID:
 			p.LeaveOut(what, "its label's value %s is no service's id, or is another's too", clean.Line(c.Service, 64))
-			continue
-		}
-		e := m.entry(id, what, &c.Server)
-		e.Driver = catalog.DriverDocker
-		if e.outside = func(path string) string { return importer.Outside(c.Mounts, path) }; label {
+		default:
 			e.adopt(c)
-		} else if !e.make(c, what) {
-			continue
+			e.rest()
 		}
-		e.rest()
 	}
 }
 
@@ -98,30 +82,36 @@ func (h Host) Containers(p *proposal.Proposal, containers []Container, passed []
 type moving struct {
 	Host
 	p *proposal.Proposal
-	// taken are the ids that the catalog and the proposal have.
-	taken map[string]bool
+	// present are the catalog's services, taken the ids that it and the proposal have.
+	present []*catalog.Service
+	taken   map[string]bool
 }
 
 func (h Host) begin(p *proposal.Proposal, kind string, passed []Passed) *moving {
-	m := &moving{h, p, proposal.Taken(h.Present)}
+	m := &moving{Host: h, p: p, taken: proposal.Taken(h.Present)}
+	if h.Present != nil {
+		m.present = h.Present.Services
+	}
 	for _, one := range passed {
 		p.LeaveOut(kind+one.Name, "%s", one.Why)
 	}
 	return m
 }
 
-// service is the id of the catalog's service that is so, or "".
-func (m *moving) service(is func(*catalog.Service) bool) string {
-	if m.Present != nil {
-		if i := slices.IndexFunc(m.Present.Services, is); i >= 0 {
-			return m.Present.Services[i].ID
+// entry begins one for a server of that name; nil where it is refused.
+func (m *moving) entry(what, name string, s *Server) *entry {
+	id, refused := "", s.Refused
+	if len(refused) == 0 {
+		if id = proposal.FreeID(name, m.taken); id == "" {
+			refused = []string{"no id can be made of its name"}
 		}
 	}
-	return ""
-}
-
-// entry begins one.
-func (m *moving) entry(id, what string, s *Server) *entry {
+	for _, why := range refused {
+		m.p.LeaveOut(what, "%s", why)
+	}
+	if id == "" {
+		return nil
+	}
 	state := "which does not run"
 	if s.Running {
 		state = "which runs"
