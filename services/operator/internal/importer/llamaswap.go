@@ -137,16 +137,15 @@ func (l *swap) top() {
 
 // router finds the groups and the matrix, in their places of today and of before.
 func (l *swap) router() {
-	settings := l.root.At("routing", "router", "settings")
-	use := l.root.At("routing", "router", "use").Str()
-	l.groups, l.matrix = settings.Get("groups"), settings.Get("matrix")
-	if !l.groups.IsSet() {
-		l.groups = l.root.Get("groups")
+	router := l.root.At("routing", "router")
+	place := func(key string) *boundedyaml.Value {
+		if v := router.At("settings", key); v.IsSet() {
+			return v
+		}
+		return l.root.Get(key)
 	}
-	if !l.matrix.IsSet() {
-		l.matrix = l.root.Get("matrix")
-	}
-	switch {
+	l.groups, l.matrix = place("groups"), place("matrix")
+	switch use := router.Get("use").Str(); {
 	case use == "matrix":
 		l.groups = boundedyaml.Nothing
 	case use == "group":

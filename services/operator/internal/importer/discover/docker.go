@@ -233,18 +233,16 @@ func (r deviceRequest) gpu() bool {
 
 // ports finds the one port that is published, or of several the engine's own.
 func (c *Container) ports(seen inspection) {
-	inside := portOf(c.Command, c.Recognised)
-	best := ""
+	inside, best := number32(portOf(c.Command, c.Recognised)), ""
 	published := part[map[string][]binding](seen.HostConfig, "PortBindings")
 	for key, bindings := range published {
 		number, proto, _ := strings.Cut(key, "/")
 		if proto != "tcp" || len(bindings) == 0 {
 			continue
 		}
-		if best == "" || number == strconv.FormatUint(uint64(inside), 10) || best != strconv.FormatUint(uint64(inside), 10) && number < best {
+		if best == "" || number == inside || best != inside && number < best {
 			best = number
-			c.Port = portNumber(bindings[0].HostPort)
-			c.published = bindings[0].HostIP
+			c.Port, c.published = portNumber(bindings[0].HostPort), bindings[0].HostIP
 		}
 	}
 	c.Inside = portNumber(best)

@@ -31,24 +31,30 @@ func ModelID(name string) string {
 // bounded keeps what is scrubbed from taking long, and keeps - where it is.
 func bounded(name string) string { return name[:min(len(name), 4096)] }
 
-// FreeID is an id that neither the proposal's services nor its modes have, made of somebody's name: with -2, -3 behind it where
-// others are called so. taken tells the ids of before.
+// FreeID is an id that neither the proposal's services nor its modes have, made of somebody's name. taken tells the ids of before.
 func FreeID(name string, taken map[string]bool) string {
-	base := ID(name)
-	if base == "" {
-		return ""
+	id := numbered(ID(name), maxID, func(id string) bool { return !taken[id] })
+	if id != "" {
+		taken[id] = true
 	}
-	id := base
-	for n := 2; taken[id] && n < 1000; n++ {
-		suffix := "-" + strconv.Itoa(n)
-		id = base[:min(len(base), maxID-len(suffix))] + suffix
-	}
-	if taken[id] {
-		return ""
-	}
-	taken[id] = true
 	return id
 }
+
+// numbered is the first of an id and the same with -2, -3 behind it that is free, "" where none is.
+func numbered(base string, longest int, free func(id string) bool) string {
+	id := base
+	for n := 2; id != "" && !free(id); n++ {
+		if n == maxAlike {
+			return ""
+		}
+		suffix := "-" + strconv.Itoa(n)
+		id = base[:min(len(base), longest-len(suffix))] + suffix
+	}
+	return id
+}
+
+// maxAlike is how many may want one id.
+const maxAlike = 1000
 
 // Taken are the ids that the services and modes of the present catalog have.
 func Taken(present *Present) map[string]bool {

@@ -172,28 +172,21 @@ func find(items []*item, id string) *item {
 // another file or another source gets -2, -3 behind its id: what a model takes is read from its file, and would be another's. The id
 // that services name it by is returned, "" where there is none.
 func (p *Proposal) Model(id string, fields Fields, notes ...string) string {
-	base := ModelID(id)
-	id = base
-	for n := 2; id != "" && n < maxAlike; n++ {
+	base, same := ModelID(id), false
+	id = numbered(base, maxModelID, func(id string) bool {
 		file, source, taken := p.modelAt(id)
-		switch {
-		case !taken:
-			if id != base {
-				notes = append(slices.Clip(notes), "The id "+base+" is another model's: its file or source is another one, or is not known.")
-			}
-			p.models = append(p.models, &item{id: id, fields: fields, notes: tidy(notes)})
-			return id
-		case sameModel(file, source, textOf(fields, "file"), textOf(fields, "source")):
-			return id
-		}
-		suffix := "-" + strconv.Itoa(n)
-		id = base[:min(len(base), maxModelID-len(suffix))] + suffix
+		same = taken && sameModel(file, source, textOf(fields, "file"), textOf(fields, "source"))
+		return same || !taken
+	})
+	if same || id == "" {
+		return id
 	}
-	return ""
+	if id != base {
+		notes = append(slices.Clip(notes), "The id "+base+" is another model's: its file or source is another one, or is not known.")
+	}
+	p.models = append(p.models, &item{id: id, fields: fields, notes: tidy(notes)})
+	return id
 }
-
-// maxAlike is how many models may want one id.
-const maxAlike = 100
 
 // modelAt is what is known of where a model lies.
 func (p *Proposal) modelAt(id string) (file, source string, found bool) {
