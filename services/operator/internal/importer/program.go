@@ -2,7 +2,6 @@ package importer
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -21,44 +20,6 @@ import (
 	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/secret"
 )
-
-// builder makes services for a proposal.
-type builder struct {
-	*proposal.Proposal
-	given Given
-	// ids are those that are taken by what was built; origins tells which service was made of which name.
-	ids     map[string]bool
-	origins map[string]string
-	// read are the bytes of the texts that were read, tried the entries.
-	read, tried int
-}
-
-func newBuilder(p *proposal.Proposal, given Given) *builder {
-	given.ContainerUser = cmp.Or(given.ContainerUser, "1000:1000")
-	return &builder{Proposal: p, given: given, ids: map[string]bool{}, origins: map[string]string{}}
-}
-
-// program is a service in the making: its entry, as far as somebody's tool says it, and what that tool says besides.
-type program struct {
-	draft.Service
-	// what it is called where it is left out; from says where it stands; base is the folder that it stands in.
-	what, from, base string
-	// environment is what it is given, before it is judged.
-	environment []boundedyaml.Pair
-	// inside is a container's own port, where that is told.
-	inside uint32
-	// served is what requests call its model, modelName what the tool does.
-	served, modelName string
-	notes             []string
-	// elsewhere is a host that it answers at, which may be its container's name.
-	elsewhere string
-}
-
-func (s *program) note(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); len(s.notes) < proposal.MaxNotes && !slices.Contains(s.notes, text) {
-		s.notes = append(s.notes, text)
-	}
-}
 
 // assignment is what a shell takes for a variable where it stands before a program's name.
 var assignment = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*=`)
@@ -163,33 +124,6 @@ func (s *program) healthOf(engine enginecmd.Command) {
 	if engine.Engine == enginecmd.Ollama {
 		s.Health.Path = cmp.Or(s.Health.Path, "/api/version")
 	}
-}
-
-// propose puts a service into the proposal, within the catalog's bounds.
-func (b *builder) propose(id, driver string, s *program) bool {
-	e := s.Service
-	e.Driver = driver
-	for _, one := range []struct {
-		key  string
-		text *string
-		most int
-	}{{"name", &e.Name, 64}, {"description", &e.Description, 300}} {
-		// The whole text is looked at: what is cut short has not the shape of what it was.
-		text := *one.text
-		if *one.text = clean.Line(text, one.most); secret.Suspect(text) || secret.Suspect(*one.text) {
-			s.note("Its %s was left out: it looks like a secret.", one.key)
-			*one.text = ""
-		}
-	}
-	if e.Idle.AfterS > 0 {
-		e.Idle.Action = "stop"
-	}
-	if e.Port == 0 || e.Health.Path == "/health" {
-		e.Health.Path = ""
-	}
-	e.StartTimeoutS, e.StopTimeoutS = min(e.StartTimeoutS, 3600), min(e.StopTimeoutS, 600)
-	e.Model, e.DependsOn = "", nil // the proposal has them, as long as both are in it
-	return b.Service(id, draft.Of(e), s.Model, s.DependsOn, s.notes...)
 }
 
 var (
