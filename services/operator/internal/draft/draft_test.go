@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/model"
 )
 
 func entry(t testing.TB, text string) Entry {
@@ -160,4 +162,26 @@ func FuzzAppend(f *testing.F) {
 			t.Errorf("line %d of %q does not begin an entry", line, out)
 		}
 	})
+}
+
+// TestOf: an entry's keys stand in its struct's order; what is zero is left out, but the index of a GPU.
+func TestOf(t *testing.T) {
+	t.Parallel()
+	for want, fields := range map[string]yaml.MapSlice{
+		"id: a\ndriver: docker\ncontainer: {image: x, mounts: [{source: /a, target: /b, writable: true}]}\nenvironment: {A: \"1\", B: \"2\"}\nlimits: {pids: 5}\n" +
+			"health: {path: /h}\ngpus: [0, 1]\nextra_config: {z: 1, a: 2}\nstart_timeout_s: 9": Of(Service{
+			ID: "a", Driver: "docker", Environment: map[string]string{"B": "2", "A": "1"}, GPUs: []uint32{0, 1}, StartTimeoutS: 9, Argv: []string{},
+			Container: &catalog.Container{Image: "x", Mounts: []catalog.Mount{{Source: "/a", Target: "/b", Writable: true}}},
+			Limits:    catalog.Limits{PIDs: 5}, Health: catalog.Health{Path: "/h"}, Extra: yaml.MapSlice{{Key: "z", Value: 1}, {Key: "a", Value: 2}},
+		}),
+		"id: m\nfile: /m\ncard: {weights_mib: 7, layers: [{count: 2, kind: full}]}": Of(catalog.Model{
+			ID: "m", File: "/m", Card: &model.Card{WeightsMiB: 7, Layers: []model.Layers{{Count: 2, Kind: model.Full}}},
+		}),
+		"index: 0\nuuid: GPU-1": OfGPU(catalog.GPU{UUID: "GPU-1"}),
+	} {
+		e, err := Make(fields)
+		if got := strings.Join(e.lines, "\n"); err != nil || got != want {
+			t.Errorf("%v\n%s\nwant\n%s", err, got, want)
+		}
+	}
 }

@@ -100,3 +100,30 @@ func FuzzInspection(f *testing.F) {
 		_ = c.words()
 	})
 }
+
+// TestAsked: the GPUs that a container asks for, in each way that there is, are those of its entry.
+func TestAsked(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{
+		`"DeviceRequests":[{"Driver":"","Count":-1,"Capabilities":[["gpu"]]}]`:                                 "gpus: [0, 1]\n",
+		`"DeviceRequests":[{"Driver":"nvidia","Count":1}]`:                                                     "gpus: [0]\n",
+		`"DeviceRequests":[{"Driver":"nvidia","DeviceIDs":["1"],"Capabilities":[["gpu"]]}]`:                    "gpus: [1]\n",
+		`"DeviceRequests":[{"Driver":"nvidia","DeviceIDs":["` + second + `"]}]`:                                "gpus: [1]\n",
+		`"DeviceRequests":[{"Driver":"cdi","DeviceIDs":["nvidia.com/gpu=0"]}]`:                                 "gpu_access: cdi",
+		`"DeviceRequests":[{"Driver":"amd","Count":-1,"Capabilities":[["amd"]]}]`:                              "",
+		`"Runtime":"nvidia"},"Config":{"Image":"x:1","Env":["NVIDIA_VISIBLE_DEVICES=1"]},"State":{"x":false`:   "gpus: [1]\n",
+		`"Runtime":"nvidia"},"Config":{"Image":"x:1","Env":["NVIDIA_VISIBLE_DEVICES=void"]},"State":{"x":true`: "",
+	} {
+		var seen inspection
+		if err := json.Unmarshal([]byte(`{"Name":"/c","Config":{"Image":"x:1"},"HostConfig":{`+host+`}}`), &seen); err != nil {
+			t.Fatal(err)
+		}
+		c, taken := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
+		p := proposal.New("docker", present(t), "x")
+		Host{Present: present(t), GPUs: hostGPUs}.Containers(p, []Container{c}, nil)
+		out, err := p.Settle(t.Context(), []catalog.File{{Name: "present.yaml", Data: []byte(presentCatalog)}}, catalog.Options{Development: true})
+		if taken != (want != "") || taken && (err != nil || !strings.Contains(string(out), want)) {
+			t.Errorf("%s: taken %v, %v %v\n%s", host, taken, err, p.LeftOut(), out)
+		}
+	}
+}
