@@ -136,40 +136,74 @@ func Suspect(value string) bool {
 	if name := optionName().FindString(value); name != "" && !Name(strings.Trim(name, "-=")) {
 		value = value[len(name):]
 	}
-	if len(value) > maxLooked || secretShape().MatchString(value) {
+	if len(value) > maxLooked {
 		return true
 	}
-	for _, m := range query().FindAllStringSubmatch(value, 64) {
-		if !plainQuery(m[2]) {
-			return true
-		}
-	}
-	for _, m := range basic().FindAllStringSubmatch(value, 64) {
-		if text, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(m[1], "=")); err == nil && strings.Contains(string(text), ":") {
-			return true
-		}
-	}
-	for _, run := range longRun().FindAllString(value, 64) {
-		if random(run) && !digest(value, run) {
-			return true
-		}
-	}
-	found, err := Find(context.Background(), value)
-	return err != nil || len(found) > 0 || secretPair(value)
+	found, err := suspects(value, false)
+	return err != nil || len(found) > 0
 }
+
+// Redact takes out of a remark what looks like a secret.
+func Redact(text string) string {
+	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
+	found, err := suspects(text, true)
+	if err != nil {
+		return "…"
+	}
+	for _, s := range slices.Backward(found) {
+		text = text[:s.From] + "…" + text[s.To:]
+	}
+	return text
+}
+
+// suspects are the places in a text that look like secrets. A remark is a sentence, in which a colon stands behind any word.
+func suspects(text string, remark bool) ([]Span, error) {
+	shapes := scan{text: text, noSettings: remark}
+	if err := shapes.run(context.Background()); err != nil {
+		return nil, err
+	}
+	spans := append(keys(text), shapes.spans...)
+	add := func(from, to int) { spans = append(spans, Span{From: from, To: to}) }
+	for _, m := range secretShape().FindAllStringIndex(text, -1) {
+		add(m[0], m[1])
+	}
+	for _, m := range query().FindAllStringSubmatchIndex(text, -1) {
+		if !plainQuery(text[m[4]:m[5]]) {
+			add(m[4], m[5])
+		}
+	}
+	for _, m := range basic().FindAllStringSubmatchIndex(text, -1) {
+		decoded, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text[m[2]:m[3]], "="))
+		if err == nil && strings.Contains(string(decoded), ":") {
+			add(m[2], m[3])
+		}
+	}
+	for _, m := range longRun().FindAllStringIndex(text, -1) {
+		if run := text[m[0]:m[1]]; random(run) && !digest(text, run) {
+			add(m[0], m[1])
+		}
+	}
+	// A key of a secret with a value: KEY=VALUE, KEY: VALUE, "KEY": VALUE, wherever they stand.
+	for i := 0; i < len(text); i++ {
+		p, ok := pairAt(text, i)
+		if !ok || remark && !p.sure || !p.secret(text) {
+			continue
+		}
+		// What is longer than is looked at belongs to it too.
+		for p.to < len(text) && strings.IndexByte(endsValue, text[p.to]) < 0 {
+			p.to++
+		}
+		add(p.from, p.to)
+		i = p.to - 1
+	}
+	return Merge(spans), nil
+}
+
+// endsValue are the bytes that end the value of a key.
+const endsValue = " \t\r\n\"'\\,;&})]"
 
 // plainQuery is how model hubs are asked for a file itself.
 func plainQuery(text string) bool { return text == "download=true" }
-
-// secretPair looks for a key of a secret with a value: KEY=VALUE, KEY: VALUE, "KEY": VALUE, wherever they stand.
-func secretPair(text string) bool {
-	for i := range len(text) {
-		if p, ok := pairAt(text, i); ok && p.secret(text) {
-			return true
-		}
-	}
-	return false
-}
 
 // keyed is a key with a value in a text. sure: nobody writes it so in a sentence.
 type keyed struct {
@@ -203,7 +237,7 @@ func pairAt(text string, at int) (p keyed, ok bool) {
 		p.from++
 	}
 	p.to = p.from
-	for p.to < len(text) && strings.IndexByte(" \t\r\n\"'\\,;&})]", text[p.to]) < 0 && p.to-p.from < 128 {
+	for p.to < len(text) && strings.IndexByte(endsValue, text[p.to]) < 0 && p.to-p.from < 128 {
 		p.to++
 	}
 	return p, p.key != "" && p.to > p.from
@@ -219,46 +253,6 @@ func plainValue(value string) bool {
 	}
 	return slices.Contains([]string{"true", "false", "null", "none", "on", "off", "yes", "no"}, strings.ToLower(value)) ||
 		strings.HasPrefix(value, "…") || strings.HasPrefix(value, string(Placeholder))
-}
-
-// Redact takes out of a remark what looks like a secret. A remark is a sentence, in which a colon stands behind any word.
-func Redact(text string) string {
-	text = text[:min(len(text), maxLooked)] // of which a few hundred are shown
-	text = secretShape().ReplaceAllString(text, "…")
-	shapes := scan{text: text, noSettings: true}
-	if err := shapes.run(context.Background()); err == nil {
-		for _, s := range slices.Backward(Merge(shapes.spans)) {
-			text = text[:s.From] + "…" + text[s.To:]
-		}
-	}
-	text = query().ReplaceAllStringFunc(text, func(found string) string {
-		m := query().FindStringSubmatch(found)
-		if plainQuery(m[2]) {
-			return found
-		}
-		return m[1] + "…"
-	})
-	var out strings.Builder
-	last := 0
-	for i := 0; i < len(text); i++ {
-		p, ok := pairAt(text, i)
-		if !ok || !p.sure || !p.secret(text) {
-			continue
-		}
-		out.WriteString(text[last:p.from] + "…")
-		// What is longer than is looked at goes too.
-		for last = p.to; last < len(text) && strings.IndexByte(" \t\r\n\"'\\,;&})]", text[last]) < 0; {
-			last++
-		}
-		i = last - 1
-	}
-	text = out.String() + text[last:]
-	return longRun().ReplaceAllStringFunc(text, func(run string) string {
-		if random(run) && !digest(text, run) {
-			return "…"
-		}
-		return run
-	})
 }
 
 // digest reports whether a run is a commit's or a file's digest that a path or an image's name holds.

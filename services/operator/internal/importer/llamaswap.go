@@ -106,7 +106,7 @@ type swap struct {
 func scalars(v *boundedyaml.Value) map[string]string {
 	out := map[string]string{}
 	for _, key := range v.Keys {
-		if item := v.Get(key); item.Kind == boundedyaml.Text || item.Kind == boundedyaml.Scalar {
+		if item := v.Get(key); item.IsText() {
 			out[key] = item.Str()
 		}
 	}

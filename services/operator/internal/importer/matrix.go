@@ -77,7 +77,7 @@ func (e *expression) set(name string, path []string) ([][]string, error) {
 		return nil, fmt.Errorf("its sets go in a circle at %s", shown)
 	case len(path) >= maxSetDepth:
 		return nil, fmt.Errorf("its sets nest deeper than %d", maxSetDepth)
-	case e.sets.Get(name).Kind != boundedyaml.Text && e.sets.Get(name).Kind != boundedyaml.Scalar:
+	case !e.sets.Get(name).IsText():
 		return nil, fmt.Errorf("there is no set %s", shown)
 	}
 	if err := e.cost(len(e.sets.Get(name).Str()) + 16); err != nil {

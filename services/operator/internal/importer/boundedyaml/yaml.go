@@ -328,12 +328,12 @@ func (v *Value) IsFalse() bool { return v.Kind == Scalar && strings.EqualFold(v.
 
 // Strings are the texts of a list, or a single text as a list of one.
 func (v *Value) Strings() []string {
-	if v.Kind == Text || v.Kind == Scalar {
+	if v.IsText() {
 		return []string{v.Text}
 	}
 	var out []string
 	for _, item := range v.List {
-		if item.Kind == Text || item.Kind == Scalar {
+		if item.IsText() {
 			out = append(out, item.Text)
 		}
 	}

@@ -134,17 +134,17 @@ func (p *Prober) Ask(ctx context.Context, port uint32) Answer {
 	}
 	a.Answered, a.NeedsKey = true, status == http.StatusUnauthorized || status == http.StatusForbidden
 	owner := a.models(body)
-	if _, body, err := p.get(ctx, port, "/props"); err == nil && a.props(body) {
-		a.Engine = enginecmd.LlamaCPP
-	}
-	if a.Engine == "" {
-		if _, body, err := p.get(ctx, port, "/api/version"); err == nil && a.version(body) {
-			a.Engine = enginecmd.Ollama
-		}
-	}
-	if a.Engine == "" {
-		if _, body, err := p.get(ctx, port, "/version"); err == nil && a.version(body) && owner == "vllm" {
-			a.Engine = enginecmd.VLLM
+	for _, one := range []struct {
+		path, engine string
+		is           func([]byte) bool
+	}{
+		{"/props", enginecmd.LlamaCPP, a.props}, {"/api/version", enginecmd.Ollama, a.version},
+		{"/version", enginecmd.VLLM, func(body []byte) bool { return a.version(body) && owner == "vllm" }},
+	} {
+		if a.Engine == "" {
+			if _, body, err := p.get(ctx, port, one.path); err == nil && one.is(body) {
+				a.Engine = one.engine
+			}
 		}
 	}
 	a.Engine = cmp.Or(a.Engine, owners[owner])
@@ -168,7 +168,7 @@ func (a *Answer) models(body []byte) (owner string) {
 			MaxModelLen uint32 `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if body == nil || json.Unmarshal(body, &list) != nil {
+	if json.Unmarshal(body, &list) != nil {
 		return ""
 	}
 	for i, m := range list.Data {
@@ -192,7 +192,7 @@ func (a *Answer) props(body []byte) bool {
 		Slots uint32 `json:"total_slots"`
 		Build string `json:"build_info"`
 	}
-	if body == nil || json.Unmarshal(body, &props) != nil || props.Settings == nil {
+	if json.Unmarshal(body, &props) != nil || props.Settings == nil {
 		return false
 	}
 	// It says the context of one slot, and its option -c what all of them share.
@@ -218,7 +218,7 @@ func (a *Answer) version(body []byte) bool {
 	var v struct {
 		Version string `json:"version"`
 	}
-	if body == nil || json.Unmarshal(body, &v) != nil || versionOf(v.Version) == "" {
+	if json.Unmarshal(body, &v) != nil || versionOf(v.Version) == "" {
 		return false
 	}
 	a.Version = v.Version
