@@ -6,6 +6,7 @@ import (
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/audit/internal/store/packed"
 )
 
 // Alike is what Counts tells records apart by. Tool and principal are those of calls that ended alone.
@@ -56,10 +57,10 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 	if err := s.row(ctx, `SELECT COALESCE((SELECT first FROM blocks WHERE logged < ? ORDER BY logged DESC, first DESC LIMIT 1), 0)`, []any{from}, &begin); err != nil {
 		return Counts{}, err
 	}
-	if err := s.cells(ctx, uint64(begin), end, func(c *cell) (bool, error) {
-		if c.logged >= from {
-			out.Alike[Alike{auditv1.Kind(int32(uint32(c.kind))), auditv1.Status(int32(uint32(c.status))), c.tool, c.principal}]++
-			earliest = min(earliest, c.logged)
+	if err := s.cells(ctx, uint64(begin), end, func(c *packed.Cell) (bool, error) {
+		if c.Logged >= from {
+			out.Alike[Alike{auditv1.Kind(int32(uint32(c.Kind))), auditv1.Status(int32(uint32(c.Status))), c.Tool, c.Principal}]++
+			earliest = min(earliest, c.Logged)
 		}
 		return true, nil
 	}); err != nil {

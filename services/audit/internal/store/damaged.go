@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/database"
 )
 
@@ -21,7 +22,7 @@ func Damaged(err error) bool {
 		// Class XX is PostgreSQL's for damaged data and indexes, 58 for what the system below it refuses.
 		return strings.HasPrefix(said.Code, "XX") || strings.HasPrefix(said.Code, "58")
 	}
-	return errors.Is(err, errStored) || database.Unsound(err)
+	return errors.Is(err, errStored) || errors.Is(err, packed.ErrBlock) || database.Unsound(err)
 }
 
 // OpenDamaged opens a database that Open refuses, for reading alone: what can be read of it is read.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
 // LimitPages makes the disk full: the database may not grow by more than extra pages from here on; negative: it may.
@@ -60,17 +58,6 @@ func (s *Store) Blocks(ctx context.Context, f func(data []byte) []byte) error {
 	}
 	return nil
 }
-
-// Decode reads a block, and Encode makes one of what Decode returned.
-func Decode(data []byte) (Cells, error)             { return decode(data) }
-func Encode(cells Cells) ([]byte, error)            { return encode(cells, 0) }
-func (c Cells) Entry(i int) (*auditv1.Entry, error) { return c[i].entry() }
-
-// Cells are a block's entries.
-type (
-	Cells []Cell
-	Cell  = cell
-)
 
 // Migrations are SQLite's.
 var Migrations = migrations

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"durward.internal/services/audit/internal/store/packed"
 )
 
 // Growth is by how much the log grows in a day.
@@ -28,10 +30,10 @@ func (s *Store) Growth(ctx context.Context, now time.Time) (Growth, error) {
 	}
 	if err == nil {
 		err = s.blocksOf(ctx, `WHERE b.first >= COALESCE((SELECT first FROM blocks WHERE logged < ? ORDER BY logged DESC, first DESC LIMIT 1), 0) ORDER BY b.first LIMIT 2`,
-			[]any{from}, func(_ *block, cells []cell) (bool, error) {
-				i := slices.IndexFunc(cells, func(c cell) bool { return c.logged >= from })
-				if i >= 0 && int64(cells[i].index) < first {
-					first, since = int64(cells[i].index), cells[i].logged
+			[]any{from}, func(_ *block, cells []packed.Cell) (bool, error) {
+				i := slices.IndexFunc(cells, func(c packed.Cell) bool { return c.Logged >= from })
+				if i >= 0 && int64(cells[i].Index) < first {
+					first, since = int64(cells[i].Index), cells[i].Logged
 				}
 				return i < 0, nil
 			})

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/protobuf/proto"
 
+	"durward.internal/services/audit/internal/store/words"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/postgres"
 )
@@ -159,7 +160,7 @@ func columns(w work) ([]any, error) {
 		writers, requests, operations, tools = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		sessions, principals                 = make([]string, n), make([]string, n)
 		kinds, tiers, statuses, channels     = make([]int32, n), make([]int32, n), make([]int32, n), make([]int32, n)
-		words                                = make([]string, n)
+		texts                                = make([]string, n)
 		commitments, leaves, salts, bodies   = make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
 		pruned                               = make([]*int64, n)
 		chunks                               = make([]int64, len(w.tree))
@@ -180,7 +181,7 @@ func columns(w work) ([]any, error) {
 		requests[i], operations[i], tools[i] = r.GetRequestId(), r.GetOperationId(), r.GetTool()
 		commitments[i], leaves[i], salts[i], bodies[i] = e.GetBodyCommitment(), e.GetLeafHash(), append([]byte{}, e.GetSalt()...), append([]byte{}, body...)
 		pruned[i] = prunedBy(e)
-		channels[i], words[i] = int32(r.GetBody().GetChannel()), strings.Join(wordsOf(r.GetBody()), " ")
+		channels[i], texts[i] = int32(r.GetBody().GetChannel()), strings.Join(words.Of(r.GetBody()), " ")
 		// PostgreSQL's text has no NUL. These two are for searching; the record has them as they are.
 		sessions[i], principals[i] = withoutNUL(r.GetBody().GetSession()), withoutNUL(r.GetBody().GetPrincipal())
 	}
@@ -189,7 +190,7 @@ func columns(w work) ([]any, error) {
 	}
 	return []any{
 		names, roles, lasts, indexes, writers, sequences, kinds, tiers, statuses, times, logged, requests, operations, tools, commitments, leaves,
-		salts, sessions, principals, bodies, chunks, hashes, w.size, w.checkpoint, channels, words, pruned,
+		salts, sessions, principals, bodies, chunks, hashes, w.size, w.checkpoint, channels, texts, pruned,
 	}, nil
 }
 

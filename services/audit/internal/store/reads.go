@@ -11,7 +11,19 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store/packed"
+	"durward.internal/services/audit/internal/store/words"
 )
+
+// Reads are most of what a log holds, and like each other. They are kept in blocks.
+const (
+	// blockEntries and blockBytes bound a block. One takes more records while it has fewer than blockOpen.
+	blockEntries, blockOpen = 256, 128
+	blockBytes              = 128 << 10
+)
+
+// inBlocks reports whether an entry is kept in a block, and not in rows of its own.
+func inBlocks(e *auditv1.Entry) bool { return e.GetRecord().GetKind() == auditv1.Kind_KIND_READ }
 
 // work is what one Commit does.
 type work struct {
@@ -69,9 +81,9 @@ func (s *Store) Lead(ctx context.Context) error {
 }
 
 // plot says what a batch comes to, and what the newest block holds then.
-func (s *Store) plot(ctx context.Context, b Batch) (w work, open []cell, err error) {
+func (s *Store) plot(ctx context.Context, b Batch) (w work, open []packed.Cell, err error) {
 	w = work{size: int64(b.Entries[len(b.Entries)-1].GetIndex()) + 1, checkpoint: b.Checkpoint}
-	var reads []cell
+	var reads []packed.Cell
 	at := map[string]int{}
 	for i, e := range b.Entries {
 		if e.GetIndex() != b.Entries[0].GetIndex()+uint64(i) || e.GetIndex() >= math.MaxInt64 {
@@ -96,7 +108,7 @@ func (s *Store) plot(ctx context.Context, b Batch) (w work, open []cell, err err
 			w.rows = append(w.rows, e)
 			continue
 		}
-		c, err := newCell(e)
+		c, err := packed.New(e)
 		if err != nil {
 			return w, nil, err
 		}
@@ -111,7 +123,7 @@ func (s *Store) plot(ctx context.Context, b Batch) (w work, open []cell, err err
 }
 
 // fill puts reads into the newest block, while it has room, and into new ones.
-func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []cell, err error) {
+func (s *Store) fill(ctx context.Context, reads []packed.Cell) (blocks []block, open []packed.Cell, err error) {
 	if open = s.open; open == nil {
 		if open, err = s.tables().newest(ctx); err != nil {
 			return nil, nil, err
@@ -119,9 +131,9 @@ func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []
 	}
 	was := int64(-1)
 	if len(open) > 0 && len(open) < blockOpen && sizeOf(open) < blockBytes {
-		was = int64(open[len(open)-1].index)
-		if reads[0].index <= uint64(was) {
-			return nil, nil, fmt.Errorf("entry %d is taken", reads[0].index)
+		was = int64(open[len(open)-1].Index)
+		if reads[0].Index <= uint64(was) {
+			return nil, nil, fmt.Errorf("entry %d is taken", reads[0].Index)
 		}
 	} else {
 		open = nil
@@ -131,7 +143,7 @@ func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []
 		open = slices.Clip(open) // what a failed Commit wrote behind it is no part of it
 		for size := sizeOf(open); len(reads) > 0 && len(open) < blockEntries && (size < blockBytes || len(open) == known); reads = reads[1:] {
 			open = append(open, reads[0])
-			size += reads[0].size()
+			size += reads[0].Size()
 		}
 		b, err := stored(open, was, nil)
 		if err != nil {
@@ -139,10 +151,10 @@ func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []
 		}
 		seen := map[string]bool{}
 		for i, c := range open {
-			if !seen[c.writer] && i >= known {
-				b.spans = append(b.spans, span{c.writer, int64(c.sequence)})
+			if !seen[c.Writer] && i >= known {
+				b.spans = append(b.spans, span{c.Writer, int64(c.Sequence)})
 			}
-			seen[c.writer] = true
+			seen[c.Writer] = true
 		}
 		blocks = append(blocks, b)
 		if len(reads) > 0 {
@@ -152,26 +164,26 @@ func (s *Store) fill(ctx context.Context, reads []cell) (blocks []block, open []
 	return blocks, open, nil
 }
 
-func sizeOf(cells []cell) (size int) {
+func sizeOf(cells []packed.Cell) (size int) {
 	for i := range cells {
-		size += cells[i].size()
+		size += cells[i].Size()
 	}
 	return size
 }
 
 // stored makes a block of cells, over an older one if there is one.
-func stored(cells []cell, was int64, older *block) (block, error) {
+func stored(cells []packed.Cell, was int64, older *block) (block, error) {
 	newest := &cells[len(cells)-1]
-	b := block{first: int64(cells[0].index), last: int64(newest.index), logged: cells[0].logged, loggedLast: newest.logged, was: was}
+	b := block{first: int64(cells[0].Index), last: int64(newest.Index), logged: cells[0].Logged, loggedLast: newest.Logged, was: was}
 	var leastFilter, leastData int
 	if older != nil {
 		leastFilter, leastData = len(older.filter), len(older.data)
 	}
 	var err error
-	if b.filter, err = filter(cells, leastFilter); err != nil {
+	if b.filter, err = packed.Filter(cells, leastFilter); err != nil {
 		return b, err
 	}
-	b.data, err = encode(cells, leastData)
+	b.data, err = packed.Encode(cells, leastData)
 	return b, err
 }
 
@@ -182,13 +194,13 @@ const (
 )
 
 // blocksOf reads blocks with their entries. One that cannot be read is an error that says where it begins.
-func (s *Store) blocksOf(ctx context.Context, query string, args []any, each func(b *block, cells []cell) (bool, error)) error {
+func (s *Store) blocksOf(ctx context.Context, query string, args []any, each func(b *block, cells []packed.Cell) (bool, error)) error {
 	return s.each(ctx, selectBlocks+query, args, func(scan func(...any) error) (bool, error) {
 		b := &block{}
 		if err := scan(&b.first, &b.last, &b.filter, &b.data); err != nil {
 			return false, fmt.Errorf("%w: %w", errStored, err)
 		}
-		cells, err := decode(b.data)
+		cells, err := packed.Decode(b.data)
 		if err != nil {
 			return false, fmt.Errorf("entries %d to %d: %w", b.first, b.last, err)
 		}
@@ -197,8 +209,8 @@ func (s *Store) blocksOf(ctx context.Context, query string, args []any, each fun
 }
 
 // newest returns the newest block's entries.
-func (s *Store) newest(ctx context.Context) (newest []cell, err error) {
-	err = s.blocksOf(ctx, `ORDER BY b.first DESC LIMIT 1`, nil, func(_ *block, cells []cell) (bool, error) {
+func (s *Store) newest(ctx context.Context) (newest []packed.Cell, err error) {
+	err = s.blocksOf(ctx, `ORDER BY b.first DESC LIMIT 1`, nil, func(_ *block, cells []packed.Cell) (bool, error) {
 		newest = cells
 		return false, nil
 	})
@@ -206,10 +218,10 @@ func (s *Store) newest(ctx context.Context) (newest []cell, err error) {
 }
 
 // inBlock returns the entry that is wanted of a block, or ErrNotFound.
-func (s *Store) inBlock(ctx context.Context, wanted func(*cell) bool, query string, args ...any) (found *auditv1.Entry, err error) {
-	err = s.blocksOf(ctx, query, args, func(_ *block, cells []cell) (_ bool, err error) {
-		if i := slices.IndexFunc(cells, func(c cell) bool { return wanted(&c) }); i >= 0 {
-			found, err = cells[i].entry()
+func (s *Store) inBlock(ctx context.Context, wanted func(*packed.Cell) bool, query string, args ...any) (found *auditv1.Entry, err error) {
+	err = s.blocksOf(ctx, query, args, func(_ *block, cells []packed.Cell) (_ bool, err error) {
+		if i := slices.IndexFunc(cells, func(c packed.Cell) bool { return wanted(&c) }); i >= 0 {
+			found, err = entryOf(&cells[i])
 		}
 		return false, err
 	})
@@ -222,16 +234,25 @@ func (s *Store) inBlock(ctx context.Context, wanted func(*cell) bool, query stri
 // blocksAtOnce is how many blocks are asked for at once.
 const blocksAtOnce = 8
 
+// entryOf is the entry of a cell, with everything.
+func entryOf(c *packed.Cell) (*auditv1.Entry, error) {
+	e, err := c.Stored(nil)
+	if err != nil {
+		return nil, err
+	}
+	return e, whole(e)
+}
+
 // cells calls f with each entry of a block from one index to below another, in order, until it returns false.
-func (s *Store) cells(ctx context.Context, from, end uint64, f func(*cell) (bool, error)) error {
+func (s *Store) cells(ctx context.Context, from, end uint64, f func(*packed.Cell) (bool, error)) error {
 	query, at := `WHERE b.first >= COALESCE((SELECT MAX(first) FROM blocks WHERE first <= ?), 0)`, from
 	for more := true; more; {
 		n := 0
-		err := s.blocksOf(ctx, query+` AND b.first < ? ORDER BY b.first LIMIT ?`, []any{int64(at), int64(end), int64(blocksAtOnce)}, func(b *block, cells []cell) (_ bool, err error) {
+		err := s.blocksOf(ctx, query+` AND b.first < ? ORDER BY b.first LIMIT ?`, []any{int64(at), int64(end), int64(blocksAtOnce)}, func(b *block, cells []packed.Cell) (_ bool, err error) {
 			n++
 			at = uint64(b.first) + 1
 			for i := range cells {
-				if c := &cells[i]; c.index >= from && c.index < end && more {
+				if c := &cells[i]; c.Index >= from && c.Index < end && more {
 					if more, err = f(c); err != nil {
 						return false, err
 					}
@@ -250,9 +271,9 @@ func (s *Store) cells(ctx context.Context, from, end uint64, f func(*cell) (bool
 // readsFrom is Range among the entries of blocks. Entries that say the same share a body, which nobody may change.
 func (s *Store) readsFrom(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64, limit, maxBytes int) (out []*auditv1.Entry, err error) {
 	size := 0
-	bodies := map[said]*auditv1.Body{}
-	err = s.cells(ctx, from, end, func(c *cell) (bool, error) {
-		e, err := c.stored(bodies)
+	bodies := map[packed.Said]*auditv1.Body{}
+	err = s.cells(ctx, from, end, func(c *packed.Cell) (bool, error) {
+		e, err := c.Stored(bodies)
 		if err == nil {
 			err = finish(e)
 		}
@@ -260,7 +281,7 @@ func (s *Store) readsFrom(ctx context.Context, finish func(*auditv1.Entry) error
 			return false, err
 		}
 		out = append(out, e)
-		size += c.size() + len(e.GetLeaf())
+		size += c.Size() + len(e.GetLeaf())
 		return len(out) < limit && size < maxBytes, nil
 	})
 	return out, err
@@ -272,16 +293,16 @@ func (s *Store) without(ctx context.Context, by uint64, entries []uint64) (block
 	for len(entries) > 0 {
 		index := entries[0]
 		last := index // of what this turn is about
-		err := s.blocksOf(ctx, beginAt, []any{int64(index)}, func(older *block, cells []cell) (bool, error) {
+		err := s.blocksOf(ctx, beginAt, []any{int64(index)}, func(older *block, cells []packed.Cell) (bool, error) {
 			last = max(index, uint64(older.last))
 			changed := false
 			for i := range cells {
 				c := &cells[i]
-				if n, found := slices.BinarySearch(entries, c.index); found {
+				if n, found := slices.BinarySearch(entries, c.Index); found {
 					entries = slices.Delete(entries, n, n+1)
-					if c.salt != nil {
+					if c.Salt != nil {
 						changed = true
-						if err := c.prune(by); err != nil {
+						if err := c.Prune(by); err != nil {
 							return false, err
 						}
 					}
@@ -315,12 +336,12 @@ func (s *Store) reads(ctx context.Context, q Query, rows []*auditv1.Entry, limit
 	if q.noReads || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, auditv1.Kind_KIND_READ) {
 		return nil, nil
 	}
-	words, terms := Words(q.Text), q.terms()
-	if q.Text != "" && len(words) == 0 {
+	asked, terms := words.In(q.Text), q.terms()
+	if q.Text != "" && len(asked) == 0 {
 		return nil, nil // signs alone are in no index
 	}
-	for _, word := range words {
-		terms = append(terms, term(placeWord, word))
+	for _, word := range asked {
+		terms = append(terms, packed.Term(packed.PlaceWord, word))
 	}
 	size := 0
 	below := int64(math.MaxInt64)
@@ -339,16 +360,16 @@ func (s *Store) reads(ctx context.Context, q Query, rows []*auditv1.Entry, limit
 		if some, below, more, err = s.candidates(ctx, q, terms, below); err != nil || len(some) == 0 {
 			return out, err
 		}
-		err := s.blocksOf(ctx, `WHERE b.first IN (`+marks(len(some))+`) ORDER BY b.first DESC`, some, func(_ *block, cells []cell) (bool, error) {
-			for i := len(cells) - 1; i >= 0 && !enough(cells[i].index); i-- {
+		err := s.blocksOf(ctx, `WHERE b.first IN (`+marks(len(some))+`) ORDER BY b.first DESC`, some, func(_ *block, cells []packed.Cell) (bool, error) {
+			for i := len(cells) - 1; i >= 0 && !enough(cells[i].Index); i-- {
 				c := &cells[i]
-				if fits, err := q.fits(c, words); err != nil || !fits {
+				if fits, err := q.fits(c, asked); err != nil || !fits {
 					if err != nil {
 						return false, err
 					}
 					continue
 				}
-				e, err := c.entry()
+				e, err := entryOf(c)
 				if err != nil {
 					return false, err
 				}
@@ -377,7 +398,7 @@ func (s *Store) candidates(ctx context.Context, q Query, terms []uint64, below i
 			if uint64(o.last) < q.From || !q.Since.IsZero() && o.loggedLast < q.Since.UnixNano() {
 				return some, next, false, nil // and so are all below
 			}
-			if next = o.first; !q.Until.IsZero() && o.logged >= q.Until.UnixNano() || !mayHold(o.filter, terms) {
+			if next = o.first; !q.Until.IsZero() && o.logged >= q.Until.UnixNano() || !packed.MayHold(o.filter, terms) {
 				continue
 			}
 			if some = append(some, o.first); len(some) == candidates {
@@ -394,57 +415,57 @@ func (q Query) terms() (out []uint64) {
 		place byte
 		value string
 	}{
-		{placeRequest, q.RequestID}, {placeOperation, q.OperationID}, {placeTool, q.Tool}, {placeSession, q.Session}, {placePrincipal, q.Principal},
+		{packed.PlaceRequest, q.RequestID}, {packed.PlaceOperation, q.OperationID}, {packed.PlaceTool, q.Tool}, {packed.PlaceSession, q.Session}, {packed.PlacePrincipal, q.Principal},
 	} {
 		if t.value != "" {
-			out = append(out, term(t.place, t.value))
+			out = append(out, packed.Term(t.place, t.value))
 		}
 	}
 	switch {
 	case q.Writer == "":
 	case q.oneWriter():
-		out = append(out, term(placeWriter, q.Writer))
+		out = append(out, packed.Term(packed.PlaceWriter, q.Writer))
 	default:
-		out = append(out, term(placeRole, q.Writer))
+		out = append(out, packed.Term(packed.PlaceRole, q.Writer))
 	}
 	if q.Tier != optionsv1.Tier_TIER_UNSPECIFIED {
-		out = append(out, numbered(placeTier, uint64(q.Tier)))
+		out = append(out, packed.Numbered(packed.PlaceTier, uint64(q.Tier)))
 	}
 	if q.Channel != callv1.Channel_CHANNEL_UNSPECIFIED {
-		out = append(out, numbered(placeChannel, uint64(q.Channel)))
+		out = append(out, packed.Numbered(packed.PlaceChannel, uint64(q.Channel)))
 	}
 	if len(q.Statuses) == 1 {
-		out = append(out, numbered(placeStatus, uint64(q.Statuses[0])))
+		out = append(out, packed.Numbered(packed.PlaceStatus, uint64(q.Statuses[0])))
 	}
 	return out
 }
 
-// fits reports whether an entry is among what is asked for; words are the text's.
-func (q Query) fits(c *cell, words []string) (bool, error) {
+// fits reports whether an entry is among what is asked for; asked are the text's words.
+func (q Query) fits(c *packed.Cell, asked []string) (bool, error) {
 	is := func(asked, value string) bool { return asked == "" || asked == value }
 	switch {
-	case q.Before > 0 && c.index >= q.Before, c.index < q.From,
-		!is(q.RequestID, c.request), !is(q.OperationID, c.operation), !is(q.Tool, c.tool), !is(q.Session, c.session), !is(q.Principal, c.principal),
-		q.Tier != 0 && uint64(q.Tier) != c.tier, q.Channel != 0 && uint64(q.Channel) != c.channel,
-		len(q.Statuses) > 0 && !slices.Contains(q.Statuses, auditv1.Status(int32(uint32(c.status)))),
-		!q.Since.IsZero() && c.logged < q.Since.UnixNano(), !q.Until.IsZero() && c.logged >= q.Until.UnixNano():
+	case q.Before > 0 && c.Index >= q.Before, c.Index < q.From,
+		!is(q.RequestID, c.Request), !is(q.OperationID, c.Operation), !is(q.Tool, c.Tool), !is(q.Session, c.Session), !is(q.Principal, c.Principal),
+		q.Tier != 0 && uint64(q.Tier) != c.Tier, q.Channel != 0 && uint64(q.Channel) != c.Channel,
+		len(q.Statuses) > 0 && !slices.Contains(q.Statuses, auditv1.Status(int32(uint32(c.Status)))),
+		!q.Since.IsZero() && c.Logged < q.Since.UnixNano(), !q.Until.IsZero() && c.Logged >= q.Until.UnixNano():
 		return false, nil
 	}
-	if q.oneWriter() && c.writer != q.Writer {
+	if q.oneWriter() && c.Writer != q.Writer {
 		return false, nil
 	}
 	if q.Writer != "" && !q.oneWriter() {
-		if who, err := role(c.writer); err != nil || who != q.Writer {
+		if who, err := role(c.Writer); err != nil || who != q.Writer {
 			return false, err
 		}
 	}
-	if len(words) == 0 {
+	if len(asked) == 0 {
 		return true, nil
 	}
-	body, err := c.body()
+	body, err := c.Body()
 	if err != nil {
 		return false, err
 	}
-	has := wordsOf(body)
-	return !slices.ContainsFunc(words, func(word string) bool { return !slices.Contains(has, word) }), nil
+	has := words.Of(body)
+	return !slices.ContainsFunc(asked, func(word string) bool { return !slices.Contains(has, word) }), nil
 }

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/mod/sumdb/tlog"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
@@ -28,6 +27,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest/full"
@@ -296,14 +296,14 @@ func TestAnAlteredBlockShows(t *testing.T) {
 			bit := bits[(uint64(at)+seed+uint64(k))%uint64(len(bits))]
 			altered := bytes.Clone(sound)
 			altered[at] ^= bit
-			cells, err := store.Decode(altered)
+			cells, err := packed.Decode(altered)
 			if err != nil {
 				seen++
 				continue
 			}
 			whole := len(cells) == len(tr.entries)
 			for i := 0; whole && i < len(cells); i++ {
-				e, err := cells.Entry(i)
+				e, err := cells[i].Stored(nil)
 				if err != nil || logproof.VerifyEntry(e) != nil {
 					whole = false
 				} else if whole = cmp.Equal(e.PrunedBy, tr.entries[i].PrunedBy); whole { // verifiers hold it to a statement
@@ -324,24 +324,6 @@ func TestAnAlteredBlockShows(t *testing.T) {
 	if _, err := db.Range(t.Context(), 0, 6, 10, 1<<20); err == nil || !strings.Contains(err.Error(), "entries 0 to 5") {
 		t.Errorf("half a block: %v", err)
 	}
-}
-
-// FuzzBlock: a block that is read is written as what it was read as.
-func FuzzBlock(f *testing.F) {
-	f.Add([]byte{1, 0, 0})
-	f.Fuzz(func(t *testing.T, data []byte) {
-		cells, err := store.Decode(data)
-		if err != nil {
-			return
-		}
-		again, err := store.Encode(cells)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if read, err := store.Decode(again); err != nil || !cmp.Equal(cells, read, cmp.AllowUnexported(store.Cell{}), cmpopts.EquateEmpty()) {
-			t.Fatalf("%v, %v, %v", cells, read, err)
-		}
-	})
 }
 
 // TestAnEarlierVersionsLogOpens: reads that have rows of their own, and a tree with a row a hash, are found and read as ever, and new

@@ -11,6 +11,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -39,9 +40,9 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 		}); err != nil {
 		return 0, err
 	}
-	if err := s.cells(ctx, from, next, func(c *cell) (bool, error) {
-		if c.salt != nil {
-			found = append(found, c.header())
+	if err := s.cells(ctx, from, next, func(c *packed.Cell) (bool, error) {
+		if c.Salt != nil {
+			found = append(found, c.Header())
 		}
 		return true, nil
 	}); err != nil {

@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store/words"
 )
 
 // Query narrows a search; zero values narrow nothing.
@@ -82,11 +82,11 @@ func (s *Store) rows(ctx context.Context, q Query, limit, maxBytes int) ([]*audi
 	}
 	from, index, order := s.plan(q)
 	if q.Text != "" {
-		words := Words(q.Text)
-		if len(words) == 0 {
+		list := words.In(q.Text)
+		if len(list) == 0 {
 			return nil, nil // signs alone are in no index
 		}
-		condition, match := s.text(words)
+		condition, match := s.text(list)
 		add(condition, match)
 	}
 	// The indexes on texts leave out empty ones; SQLite uses them only if the query says so too.
@@ -255,34 +255,4 @@ func numbers[T ~int32](list []T) []any {
 		out[i] = int64(v)
 	}
 	return out
-}
-
-const (
-	// maxWords is how many different words of one record are found, and maxWord how long a word may be, in bytes.
-	maxWords = 1024
-	maxWord  = 128
-)
-
-// Words are the different words of a text, in lower case: runs of letters and digits. Longer ones, and more of them, are left out.
-func Words(text string) []string {
-	var out []string
-	seen := map[string]bool{}
-	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-		if word = strings.ToLower(word); len(word) > maxWord || seen[word] || strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-			continue
-		}
-		seen[word] = true
-		if out = append(out, word); len(out) == maxWords {
-			break
-		}
-	}
-	return out
-}
-
-// wordsOf are the words under which a record with that body is found.
-func wordsOf(b *auditv1.Body) []string {
-	if b.GetArguments() == "" && b.GetSummary() == "" && b.GetReason() == "" {
-		return nil
-	}
-	return Words(b.GetSummary() + " " + b.GetReason() + " " + b.GetArguments())
 }

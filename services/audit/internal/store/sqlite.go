@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"durward.internal/services/audit/internal/store/words"
 	"durward.internal/services/platform/database"
 )
 
@@ -182,8 +183,8 @@ func (s *sqlite) write(ctx context.Context, tx *sql.Tx, w work, ids map[string]i
 		if _, err := body.ExecContext(ctx, e.GetIndex(), e.GetSalt(), r.GetBody().GetSession(), r.GetBody().GetPrincipal(), r.GetBody().GetChannel(), raw); err != nil {
 			return fmt.Errorf("write the body: %w", err)
 		}
-		if words := wordsOf(r.GetBody()); len(words) > 0 {
-			if _, err := text.ExecContext(ctx, e.GetIndex(), strings.Join(words, " ")); err != nil {
+		if list := words.Of(r.GetBody()); len(list) > 0 {
+			if _, err := text.ExecContext(ctx, e.GetIndex(), strings.Join(list, " ")); err != nil {
 				return fmt.Errorf("write the words: %w", err)
 			}
 		}

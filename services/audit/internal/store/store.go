@@ -22,6 +22,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/postgres"
@@ -40,7 +41,7 @@ var ErrClosed = errors.New("this database's log is not to be written")
 type Store struct {
 	engine
 	// open are the newest block's entries, as this process wrote them; nil: they are in the database.
-	open  []cell
+	open  []packed.Cell
 	sieve sieve
 	// tail is nil for an engine without one.
 	tail *tail
@@ -199,7 +200,7 @@ func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 	s = s.tables()
 	e, err = s.one(ctx, selectEntries+`WHERE e.idx = ?`, int64(index)) // no entry has what becomes negative
 	if errors.Is(err, ErrNotFound) {
-		return s.inBlock(ctx, func(c *cell) bool { return c.index == index }, beginAt, int64(index))
+		return s.inBlock(ctx, func(c *packed.Cell) bool { return c.Index == index }, beginAt, int64(index))
 	}
 	return e, err
 }
@@ -213,7 +214,7 @@ func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) 
 	s = s.tables()
 	e, err = s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.sequence = ?`, writer, int64(sequence))
 	if errors.Is(err, ErrNotFound) {
-		return s.inBlock(ctx, func(c *cell) bool { return c.writer == writer && c.sequence == sequence }, `WHERE p.first =
+		return s.inBlock(ctx, func(c *packed.Cell) bool { return c.Writer == writer && c.Sequence == sequence }, `WHERE p.first =
 			(SELECT s.first FROM spans s JOIN writers w ON w.id = s.writer WHERE w.identity = ? AND s.sequence <= ? ORDER BY s.sequence DESC LIMIT 1)`, writer, int64(sequence))
 	}
 	return e, err

@@ -1,4 +1,4 @@
-package store
+package packed
 
 import (
 	"bytes"
@@ -6,6 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/logproof"
@@ -25,7 +28,7 @@ func pack(t *testing.T, raw []byte, length uint64, beside ...byte) []byte {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	out := binary.AppendUvarint([]byte{blockVersion}, length)
+	out := binary.AppendUvarint([]byte{version}, length)
 	out = binary.AppendUvarint(out, uint64(small.Len()))
 	return append(append(out, small.Bytes()...), beside...)
 }
@@ -58,12 +61,12 @@ func TestBrokenBlocks(t *testing.T) {
 	two := columnsOf(3, 4)
 	beside := make([]byte, 2*2*size)
 	whole := pack(t, two, uint64(len(two)), beside...)
-	if cells, err := decode(whole); err != nil || len(cells) != 2 || cells[1].index != 4 {
+	if cells, err := Decode(whole); err != nil || len(cells) != 2 || cells[1].Index != 4 {
 		t.Fatalf("%v, %v: nothing is proved", cells, err)
 	}
 	broken := map[string][]byte{
 		"nothing":                 {},
-		"another version":         append([]byte{blockVersion + 1}, whole[1:]...),
+		"another version":         append([]byte{version + 1}, whole[1:]...),
 		"shorter than it says":    pack(t, two, uint64(len(two))+1, beside...),
 		"longer than it says":     pack(t, two, uint64(len(two))-1, beside...),
 		"no cells":                pack(t, []byte{0, 0}, 2),
@@ -75,15 +78,15 @@ func TestBrokenBlocks(t *testing.T) {
 		"no place for what it is": pack(t, two[:len(two)-1], uint64(len(two))-1, beside...),
 	}
 	for name, block := range broken {
-		if cells, err := decode(block); !errors.Is(err, errBlock) || cells != nil {
+		if cells, err := Decode(block); !errors.Is(err, ErrBlock) || cells != nil {
 			t.Errorf("%s: %v, %v", name, cells, err)
 		}
 	}
-	if cells, err := decodeWithin(whole, uint64(len(two))-1); !errors.Is(err, errBlock) || cells != nil {
+	if cells, err := decodeWithin(whole, uint64(len(two))-1); !errors.Is(err, ErrBlock) || cells != nil {
 		t.Errorf("more than a block is decompressed to: %v, %v", cells, err)
 	}
 	for at := range whole {
-		if cells, err := decode(whole[:at]); err == nil || cells != nil {
+		if cells, err := Decode(whole[:at]); err == nil || cells != nil {
 			t.Errorf("%d bytes of it: %v, %v", at, cells, err)
 		}
 	}
@@ -98,7 +101,7 @@ func TestWhatIsNoRead(t *testing.T) {
 			Record: &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Body: &auditv1.Body{Session: "s"}},
 		}
 	}
-	if _, err := newCell(sealed()); err != nil {
+	if _, err := New(sealed()); err != nil {
 		t.Fatalf("%v: nothing is proved", err)
 	}
 	for name, spoil := range map[string]func(*auditv1.Entry){
@@ -109,33 +112,26 @@ func TestWhatIsNoRead(t *testing.T) {
 	} {
 		e := sealed()
 		spoil(e)
-		if c, err := newCell(e); err == nil {
+		if c, err := New(e); err == nil {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
 }
 
-// TestBatchesOutOfOrder: a writer's sequence that does not grow, and an index that the newest block has, are no batch.
-func TestBatchesOutOfOrder(t *testing.T) {
-	t.Parallel()
-	entry := func(index, sequence uint64) *auditv1.Entry {
-		return &auditv1.Entry{Index: index, Writer: "spiffe://durward.local/vault/main", Record: &auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, Sequence: sequence}}
-	}
-	s := &Store{open: []cell{{index: 5}}}
-	if _, _, err := s.plot(t.Context(), Batch{Entries: []*auditv1.Entry{entry(6, 1), entry(7, 2)}}); err != nil {
-		t.Fatalf("%v: nothing is proved", err)
-	}
-	for _, second := range []uint64{0, 2, 1} {
-		if w, _, err := s.plot(t.Context(), Batch{Entries: []*auditv1.Entry{entry(6, 2), entry(7, second)}}); err == nil {
-			t.Errorf("sequence %d after 2: %+v", second, w)
+// FuzzBlock: a block that is read is written as what it was read as.
+func FuzzBlock(f *testing.F) {
+	f.Add([]byte{1, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cells, err := Decode(data)
+		if err != nil {
+			return
 		}
-	}
-	if blocks, _, err := s.fill(t.Context(), []cell{{index: 6, leaf: make([]byte, logproof.SaltSize)}}); err != nil || len(blocks) == 0 {
-		t.Fatalf("%v: nothing is proved", err)
-	}
-	for _, index := range []uint64{5, 4} {
-		if blocks, _, err := s.fill(t.Context(), []cell{{index: index, leaf: make([]byte, logproof.SaltSize)}}); err == nil {
-			t.Errorf("index %d after 5: %+v", index, blocks)
+		again, err := Encode(cells, 0)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		if read, err := Decode(again); err != nil || !cmp.Equal(cells, read, cmpopts.EquateEmpty()) {
+			t.Fatalf("%v, %v, %v", cells, read, err)
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package store
+package packed
 
 import (
 	"bytes"
@@ -23,8 +23,8 @@ func FuzzRandom(f *testing.F) {
 			t.Errorf("%q: %x, %t; want %x, %t", id, bits, own, want, is)
 		}
 		h := fnv.New64a()
-		_, _ = h.Write(append([]byte{placeWord}, id...))
-		if got := term(placeWord, id); got != h.Sum64() {
+		_, _ = h.Write(append([]byte{PlaceWord}, id...))
+		if got := Term(PlaceWord, id); got != h.Sum64() {
 			t.Errorf("%q: the term %x, want %x", id, got, h.Sum64())
 		}
 	})
