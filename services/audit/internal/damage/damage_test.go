@@ -194,6 +194,19 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// TestTail: newest entries that cannot be read, or follow no others, are told apart from the ones before them.
+func TestTail(t *testing.T) {
+	r := newRig(t)
+	for name, statement := range map[string]string{
+		"unread":        `INSERT INTO tail VALUES (201, x'ff', 400, x'', x'00')`,
+		"another log's": `INSERT INTO tail VALUES (7, x'020806', 400, x'', x'00')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			says(t, r.start(t, r.altered(t, statement)), "the newest entries do not follow", "Each of the 200 records is sound")
+		})
+	}
+}
+
 // makesNoCopy is said where only a backup helps.
 const makesNoCopy = "makes no copy here"
 

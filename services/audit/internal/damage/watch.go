@@ -35,13 +35,13 @@ func (r *Report) advice() string {
 	return advice
 }
 
-// Explain adds to the error of a log that does not open, if it is damaged, what of it is, and what to do. A nil db is one that does not
-// open either: then what can be read of the file in stateDir is read.
+// Explain adds to the error of a log that does not open, if it is damaged, what of it is, and what to do: by what can be read of the file
+// in stateDir, or by db where that is another process's. A nil db is one that does not open.
 func Explain(ctx context.Context, db *store.Store, stateDir string, cause error) error {
 	if !errors.Is(cause, log.ErrDamaged) && !store.Damaged(cause) {
 		return cause
 	}
-	if db == nil {
+	if db == nil || db.Folder() != "" {
 		var err error
 		if db, err = store.OpenDamaged(ctx, stateDir); err != nil {
 			return fmt.Errorf("%w. No record can be read: %w. %s", cause, err, advice)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/mod/sumdb/tlog"
 
 	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/database"
@@ -33,9 +34,17 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 		return nil, err
 	}
 	engine := &sqlite{db: reader, reader: reader, path: cfg.Path}
-	t := &tail{db: engine, fixed: true}
-	t.waiting, _ = engine.unmoved(ctx) // what cannot be read of it is missing
-	return &Store{engine: engine, tail: t}, nil
+	s := &Store{engine: engine, tail: &tail{db: engine, fixed: true}}
+	waiting, _ := engine.unmoved(ctx) // what cannot be read of it is missing, and so is what follows nothing
+	_, unknown := s.tables().Head(ctx)
+	for n := range waiting {
+		end, err := s.end(ctx, waiting[:n+1])
+		if unknown == nil && (err != nil || end.Hashes != tlog.StoredHashCount(end.Entries)) {
+			break
+		}
+		s.tail.waiting = waiting[:n+1]
+	}
+	return s, nil
 }
 
 // Extent is how many entries there are or were, by whatever of the database can be read.
