@@ -72,12 +72,20 @@ func (s *Store) file(ctx context.Context, b Batch) error {
 
 // Lead is engine's; what another process wrote meanwhile is read again.
 func (s *Store) Lead(ctx context.Context) error {
+	s.forget()
+	return s.engine.Lead(ctx)
+}
+
+// forget has what is kept in memory of the database read again.
+func (s *Store) forget() {
+	if t := s.tail; t != nil {
+		t.mu.Lock() // the tail is moved by itself, too
+		defer t.mu.Unlock()
+		t.known = false
+		t.settled.Store(false)
+	}
 	s.open = nil
 	s.sieve.forget()
-	if s.tail != nil {
-		s.tail.forget()
-	}
-	return s.engine.Lead(ctx)
 }
 
 // plot says what a batch comes to, and what the newest block holds then.

@@ -81,8 +81,7 @@ func (s *Store) Prune(ctx context.Context, by uint64, entries []uint64) error {
 	if err == nil {
 		err = s.drop(ctx, int64(by), rest, blocks)
 	}
-	s.open = nil
-	s.sieve.forget()
+	s.forget()
 	if err != nil {
 		return fmt.Errorf("remove bodies: %w", err)
 	}

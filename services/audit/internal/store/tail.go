@@ -206,14 +206,6 @@ func (s *Store) settle(ctx context.Context) error {
 	return s.move(context.WithoutCancel(ctx), t.waiting) // one reader's end is none of the next one's business
 }
 
-// forget has the end of the log read again.
-func (t *tail) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.known = false
-	t.settled.Store(false)
-}
-
 // unsettled are the batches that wait. Who wants the tables too reads them afterwards: what is moved meanwhile is then in both.
 func (s *Store) unsettled(ctx context.Context) ([]Batch, error) {
 	t := s.tail
