@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 )
 
 // etc is where an installed host has its configuration.
@@ -72,8 +74,11 @@ func (a *app) programs() ([]program, error) {
 	return out, nil
 }
 
-// running reports whether a process keeps its state there now.
-func (p program) running() (bool, error) {
+// A process that is told to stop takes a moment: systemd's stop of a target does not wait for what is part of it.
+const stopPatience, stopLook = 2 * time.Second, 50 * time.Millisecond
+
+// running reports whether a process keeps its state there, and goes on to for a while.
+func (p program) running(ctx context.Context) (bool, error) {
 	f, err := os.Open(p.stateDir)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -82,8 +87,15 @@ func (p program) running() (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	return errors.Is(err, syscall.EWOULDBLOCK), nil
+	for left := stopPatience; ; left -= stopLook {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return false, nil
+		}
+		if left <= 0 || !clock.Sleep(ctx, stopLook) {
+			return true, ctx.Err()
+		}
+	}
 }
 
 // run runs the program with these flags, as its own user. Its complaint is the error.

@@ -85,7 +85,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		if !f.Has(p.name) {
 			return cli.Failed("Nothing was changed.", "%s holds nothing of %s, which is installed here", path, p.name)
 		}
-		running, err := p.running()
+		running, err := p.running(ctx)
 		if err != nil {
 			return cli.Denied("Run it with sudo.", "the state of %s cannot be reached: %s", p.name, reason(err))
 		}
