@@ -85,9 +85,16 @@ func (s *Store) Kept() int { return len(s.sieve.closed) }
 
 // Unsettled is how many batches wait in the tail; nothing moves them by itself from here on.
 func (s *Store) Unsettled(ctx context.Context) (int, error) {
-	s.tail.after = time.Hour
+	s.SettleAfter(time.Hour)
 	waiting, err := s.unsettled(ctx)
 	return len(waiting), err
+}
+
+// SettleAfter is how long what comes from here on waits in the tail.
+func (s *Store) SettleAfter(d time.Duration) {
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	s.tail.after = d
 }
 
 // AlterTail is Alter before what waits is moved.

@@ -77,7 +77,20 @@ func (s *Store) recall(ctx context.Context) error {
 	}
 	t.end, t.known = end, true
 	t.settled.Store(len(t.waiting) == 0)
+	if len(t.waiting) > 0 {
+		s.settleSoon()
+	}
 	return nil
+}
+
+// settleSoon has the tail moved by itself. Whoever reads or writes next says why that fails.
+func (s *Store) settleSoon() {
+	t := s.tail
+	if t.timer != nil {
+		t.timer.Reset(t.after)
+		return
+	}
+	t.timer = time.AfterFunc(t.after, func() { _ = s.settle(context.Background()) })
 }
 
 // end is where the log ends whose newest batches are in the tail.
@@ -167,16 +180,17 @@ func (s *Store) Commit(ctx context.Context, b Batch) error {
 	t.wait(b)
 	t.settled.Store(false)
 	if len(t.waiting) == 1 {
-		t.timer = time.AfterFunc(t.after, func() { _ = s.settle(context.Background()) }) // whoever reads or writes next says why it fails
+		s.settleSoon()
 	}
 	return nil
 }
 
 // move adds batches to the tables as one; all but the newest may be those of the tail, which is then empty.
 func (s *Store) move(ctx context.Context, batches []Batch) error {
-	whole := Batch{FirstHash: batches[0].FirstHash, Checkpoint: batches[len(batches)-1].Checkpoint}
-	for _, b := range batches {
-		whole.Entries, whole.Hashes = append(whole.Entries, b.Entries...), append(whole.Hashes, b.Hashes...)
+	whole := batches[0] // mostly the only one
+	for _, b := range batches[1:] {
+		whole.Entries, whole.Hashes = slices.Concat(whole.Entries, b.Entries), slices.Concat(whole.Hashes, b.Hashes)
+		whole.Checkpoint = b.Checkpoint
 	}
 	t := s.tail
 	if err := s.file(ctx, whole); err != nil {
@@ -276,12 +290,8 @@ func (s *sqlite) extend(ctx context.Context, b Batch) error {
 			return err
 		}
 	}
-	hashes := make([]byte, 0, len(b.Hashes)*tlog.HashSize)
-	for i := range b.Hashes {
-		hashes = append(hashes, b.Hashes[i][:]...)
-	}
 	size := b.Entries[len(b.Entries)-1].GetIndex() + 1
-	_, err := s.insertTail.ExecContext(ctx, int64(size), entries.Bytes(), b.FirstHash, hashes, b.Checkpoint)
+	_, err := s.insertTail.ExecContext(ctx, int64(size), entries.Bytes(), b.FirstHash, joined(b.Hashes), b.Checkpoint)
 	return err
 }
 

@@ -1,11 +1,14 @@
 package store_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -133,6 +136,21 @@ func TestTailAfterAKill(t *testing.T) {
 	holds(t, db, tr)
 	tr.commit(writer, intent(5))
 	holds(t, db, tr)
+	// Nobody writes or searches, and it gets into its tables.
+	db.SettleAfter(0)
+	if err := db.Lead(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Head(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for n := 1; n > 0; runtime.Gosched() {
+		if n, err = db.Unsettled(soon); err != nil || soon.Err() != nil {
+			t.Fatal(n, err, soon.Err())
+		}
+	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,18 @@ type chunk struct {
 	hashes []byte
 }
 
+// joined are hashes as they are stored, one after the other.
+func joined(hashes []tlog.Hash) []byte {
+	out := make([]byte, 0, len(hashes)*tlog.HashSize)
+	for i := range hashes {
+		out = append(out, hashes[i][:]...)
+	}
+	return out
+}
+
 // chunksOf are the chunks that a batch's hashes are in.
 func chunksOf(b Batch) (chunks []chunk) {
-	hashes := make([]byte, 0, len(b.Hashes)*tlog.HashSize)
-	for i := range b.Hashes {
-		hashes = append(hashes, b.Hashes[i][:]...)
-	}
+	hashes := joined(b.Hashes)
 	for from := b.FirstHash; len(hashes) > 0; {
 		c := chunk{number: from / chunkHashes, has: int(from%chunkHashes) * tlog.HashSize}
 		n := min(len(hashes), chunkHashes*tlog.HashSize-c.has)
