@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -131,6 +132,55 @@ func TestPinnedTools(t *testing.T) {
 		if strings.Contains(string(raw), "fs__tool_059") || len(raw) > mostToolList {
 			t.Errorf("%s: a list of %d bytes", era, len(raw))
 		}
+	}
+}
+
+// What a human pins while a session lasts is in its next list, once what the vault said of the session is old; where the vault cannot
+// answer, the list is as before. A list made soon after asks nobody.
+func TestWhatIsPinnedLaterIsListed(t *testing.T) {
+	listed := func(e *edge, session string) (out [2]bool) {
+		t.Helper()
+		for i, raw := range []json.RawMessage{
+			e.send(t, request{session: session, body: `{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{}}`}).message.Result,
+			e.own(t, tokenAgent, "tools/list", "", "", "{}").message.Result,
+		} {
+			out[i] = strings.Contains(string(raw), `"name":"fs__read"`)
+			if !strings.Contains(string(raw), `"name":"wait_operation"`) {
+				t.Errorf("a list without what is ours: %s", raw)
+			}
+		}
+		return out
+	}
+	for _, test := range []struct {
+		name  string
+		fresh time.Duration
+		away  bool
+		want  bool
+	}{
+		{"old", time.Nanosecond, false, true},
+		{"young", time.Hour, false, false},
+		{"old, and the vault does not answer", time.Nanosecond, true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEdge(t, edgeOptions{fresh: test.fresh, decide: 200 * time.Millisecond})
+			session := e.connect(t, tokenAgent)
+			if got := listed(e, session); got != [2]bool{} {
+				t.Fatalf("listed before it is pinned: %v", got)
+			}
+			pin(t, 1)
+			before := e.vault.renewed
+			if test.away {
+				e.vault.mu.Lock()
+				e.vault.hang = make(chan struct{})
+				e.vault.mu.Unlock()
+			}
+			if got := listed(e, session); got != [2]bool{test.want, test.want} {
+				t.Errorf("listed in a session, and stateless: %v, want %v", got, test.want)
+			}
+			if asked := e.vault.renewed != before; asked != test.want {
+				t.Errorf("the vault was asked: %v, want %v", asked, test.want)
+			}
+		})
 	}
 }
 

@@ -67,6 +67,9 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		if err := s.renew(ctx, call); err != nil {
 			return nil, err
 		}
+		if method == "tools/list" {
+			s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
+		}
 		cursor := ""
 		if r, ok := req.(*mcp.ListToolsRequest); ok && r.Params != nil {
 			cursor, r.Params.Cursor = r.Params.Cursor, "" // the pages are ours
@@ -80,6 +83,7 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		}
 		return result, nil
 	case "resources/list", "resources/templates/list":
+		s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
 		result, err := next(ctx, method, req)
 		if err == nil {
 			addServers(call, result)

@@ -46,7 +46,8 @@ type Config struct {
 	ReadTimeout time.Duration
 	// RunTimeout bounds the call that carries out a mutation; 0: 10 min.
 	RunTimeout time.Duration
-	// Fresh is how old a permit may be for a sink's denial to be taken as the last word; 0: 2 s. An older one is renewed first.
+	// Fresh is how old a permit may be for a sink's denial to be taken as the last word, and for lists to be made of what came with it;
+	// 0: 2 s. An older one is renewed first.
 	Fresh time.Duration
 	// Joined, where set, is called when a further caller joins an operation that is under way; it returns at once.
 	Joined func()

@@ -389,6 +389,20 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 	return err
 }
 
+// Refresh asks the vault again what the client may call where it said so longer ago than Config.Fresh: a session outlives what humans pin
+// and the rules that they write, and lists are made of it. A key-bound client brings a proof for that; without one, and while the vault
+// cannot answer, what it said last stays.
+func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) {
+	const role = optionsv1.Role_ROLE_VAULT
+	said := s.state.Load().permits[role]
+	if time.Since(said.got) <= r.conf.Fresh || s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
+		return
+	}
+	if _, err := r.permit(ctx, s, by, role, said.signed); err != nil {
+		r.conf.Logger.DebugContext(ctx, "a list is of what the vault said before", "session", s.Ref(), "fault", fault.From(err))
+	}
+}
+
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 	before := s.state.Load()
 	return r.withSession(ctx, s, by, func(handle string) error {
