@@ -157,6 +157,18 @@ func Seal(entry *auditv1.Entry) error {
 	return err
 }
 
+// SealHashes fills the entry's body_commitment and leaf_hash from its other fields, and leaves out its leaf. It works in what b has room
+// for, and returns that for the next entry.
+func SealHashes(b []byte, entry *auditv1.Entry) ([]byte, error) {
+	b, hash, err := seal(b[:0], entry, nil)
+	if err != nil {
+		return b, err
+	}
+	both := append(append(make([]byte, 0, 2*sha256.Size), entry.BodyCommitment...), hash[:]...)
+	entry.BodyCommitment, entry.LeafHash, entry.Leaf = both[:sha256.Size:sha256.Size], both[sha256.Size:], nil
+	return b, nil
+}
+
 // seal fills the entry's body_commitment and leaf, both of which it writes behind what b holds, and returns the leaf's hash. text is what
 // appendCommitted wrote of the entry's body, if somebody called it.
 func seal(b []byte, entry *auditv1.Entry, text []byte) (_ []byte, hash [32]byte, err error) {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"cmp"
 	"errors"
+	"strings"
 	"sync"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -28,7 +29,7 @@ type rules struct {
 // Validate refuses a message with a field that the contract does not name, or that breaks one of its rules.
 func (r *rules) Validate(m proto.Message, options ...protovalidate.ValidationOption) error {
 	var f *fault.Error
-	if path, found := r.unknownField(m.ProtoReflect(), ""); found {
+	if path, found := r.unknownField(m.ProtoReflect()); found {
 		subject := path
 		subject = cmp.Or(subject, "the request")
 		f = fault.New(callv1.Code_CODE_INVALID_ARGUMENT, subject+" holds a field that is not in the contract", fault.WithField(path))
@@ -83,33 +84,29 @@ func (r *rules) messages(d protoreflect.MessageDescriptor) []protoreflect.FieldD
 }
 
 // unknownField finds the message that holds an unknown field, at any depth, and returns its path in proto names.
-func (r *rules) unknownField(m protoreflect.Message, path string) (where string, found bool) {
+func (r *rules) unknownField(m protoreflect.Message) (where string, found bool) {
 	if len(m.GetUnknown()) > 0 {
-		return path, true
+		return "", true
 	}
 	for _, fd := range r.messages(m.Descriptor()) {
 		if !m.Has(fd) {
 			continue
 		}
-		child := string(fd.Name())
-		if path != "" {
-			child = path + "." + child
-		}
 		switch v := m.Get(fd); {
 		case fd.IsMap():
 			v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
-				where, found = r.unknownField(item.Message(), child)
+				where, found = r.unknownField(item.Message())
 				return !found
 			})
 		case fd.IsList():
 			for i := 0; i < v.List().Len() && !found; i++ {
-				where, found = r.unknownField(v.List().Get(i).Message(), child)
+				where, found = r.unknownField(v.List().Get(i).Message())
 			}
 		default:
-			where, found = r.unknownField(v.Message(), child)
+			where, found = r.unknownField(v.Message())
 		}
 		if found {
-			return where, true
+			return strings.TrimSuffix(string(fd.Name())+"."+where, "."), true
 		}
 	}
 	return "", false

@@ -105,10 +105,12 @@ func (l *Log) gather(first *request) []*request {
 type stage struct {
 	from    uint64
 	at      time.Time
+	logged  *timestamppb.Timestamp // at, which all entries share
 	entries []*auditv1.Entry
 	last    map[string]uint64
-	hashes  []tlog.Hash
-	recent  map[int64]tlog.Hash
+	// recent has the staged tree's hashes behind those that it began with, of which there are so many.
+	recent store.Recent
+	began  int
 	// full is why only what entitled allows is staged; nil: everything is.
 	full error
 	// processes are the starts and stops that were written out of the reserve lately, these among them.
@@ -239,9 +241,11 @@ func (l *Log) relay(ctx context.Context, group []*request) {
 // attempt stages the group and commits what could be staged. An error is the transaction's, and what became of it is unknown.
 func (l *Log) attempt(ctx context.Context, h *head, group []*request, full error) ([]answer, *head, error) {
 	s := &stage{from: h.Size, at: l.cfg.Clock().UTC(), last: map[string]uint64{}, recent: edge(h), full: full, processes: maps.Clone(l.processes)}
+	s.began = len(s.recent.Hashes)
 	if s.at.Before(l.logged) {
 		s.at = l.logged // the log's clock does not go back
 	}
+	s.logged = timestamppb.New(s.at)
 	answers := make([]answer, len(group))
 	for i, r := range group {
 		answers[i].entries, answers[i].err = l.stage(ctx, s, h, r)
@@ -286,19 +290,30 @@ func refuse(group []*request, err error) {
 	}
 }
 
-// maxRecent bounds the hashes that a head carries on from the ones before it.
-const maxRecent = 256
+// maxRecent is how many hashes a head carries on from the ones before it, once there have been twice as many: of about 4,000 entries.
+const maxRecent = 8 << 10
 
-// edge returns the hashes that the next entries need: what came with h, which includes the roots of its complete subtrees;
-// when that has become much, those roots alone.
-func edge(h *head) map[int64]tlog.Hash {
-	if len(h.recent) <= maxRecent {
-		return maps.Clone(h.recent)
+// edge returns the hashes that the next entries need, which are those of h; when they have become many, the newest, and the roots of the
+// complete subtrees of the entries before those. A proof about a tree that ends among the newest needs no others.
+func edge(h *head) store.Recent {
+	r := h.recent
+	if len(r.Hashes) <= 2*maxRecent {
+		return r
 	}
-	cut := map[int64]tlog.Hash{}
-	for _, index := range roots(h.Size) {
-		cut[index] = h.recent[index]
+	want := r.First + int64(len(r.Hashes)) - maxRecent
+	from := want / 2 // an entry has two hashes, nearly
+	for tlog.StoredHashIndex(0, from) < want {
+		from++
 	}
+	cut := store.Recent{First: tlog.StoredHashIndex(0, from), Roots: map[int64]tlog.Hash{}}
+	for _, index := range roots(uint64(from)) {
+		hash, ok := r.Hash(index)
+		if !ok {
+			return r
+		}
+		cut.Roots[index] = hash
+	}
+	cut.Hashes = slices.Clone(r.Hashes[cut.First-r.First:])
 	return cut
 }
 
@@ -339,13 +354,15 @@ func (l *Log) stage(ctx context.Context, s *stage, h *head, r *request) ([]*audi
 	}
 	before := len(s.entries)
 	salts := make([]byte, logproof.SaltSize*len(r.records))
-	_, _ = rand.Read(salts) // never fails (crypto/rand)
+	_, _ = rand.Read(salts)                         // never fails (crypto/rand)
+	placed := make([]auditv1.Entry, len(r.records)) // one piece of memory
 	for i, record := range r.records {
 		if entries[i] != nil {
 			continue
 		}
-		e, err := l.place(s, r.writer, record, salts[i*logproof.SaltSize:][:logproof.SaltSize:logproof.SaltSize])
-		if err != nil {
+		e := &placed[i]
+		e.Writer, e.Record, e.LoggedAt, e.Salt = r.writer, record, s.logged, salts[i*logproof.SaltSize:][:logproof.SaltSize:logproof.SaltSize]
+		if err := l.place(s, e); err != nil {
 			s.undo(before)
 			return nil, err
 		}
@@ -375,37 +392,29 @@ func same(entry *auditv1.Entry, record *auditv1.Record) bool {
 	return logproof.Seal(again) == nil && bytes.Equal(again.GetLeafHash(), entry.GetLeafHash())
 }
 
-// place makes an entry of a record and adds it to the staged tree.
-func (l *Log) place(s *stage, writer string, record *auditv1.Record, salt []byte) (*auditv1.Entry, error) {
-	index := s.from + uint64(len(s.entries))
-	if index >= math.MaxInt64 {
-		return nil, unavailable(errors.New("the log is full"))
+// place gives an entry its index, seals it, and adds it to the staged tree.
+func (l *Log) place(s *stage, e *auditv1.Entry) (err error) {
+	e.Index = s.from + uint64(len(s.entries))
+	if e.GetIndex() >= math.MaxInt64 {
+		return unavailable(errors.New("the log is full"))
 	}
-	e := &auditv1.Entry{Index: index, Writer: writer, Record: record, LoggedAt: timestamppb.New(s.at), Salt: salt}
-	if err := logproof.Seal(e); err != nil {
-		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
+	if l.text, err = logproof.SealHashes(l.text, e); err != nil {
+		return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "a record cannot be put into canonical form", fault.WithField("records"), fault.WithCause(err))
 	}
-	n := int64(index)
-	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: context.Background(), From: l.cfg.Store, Fresh: s.recent})
+	n := int64(e.GetIndex())
+	hashes, err := tlog.StoredHashesForRecordHash(n, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: context.Background(), From: l.cfg.Store, Fresh: &s.recent})
 	if err != nil {
-		return nil, unavailable(err)
+		return unavailable(err)
 	}
-	for i, hash := range hashes {
-		s.recent[tlog.StoredHashIndex(0, n)+int64(i)] = hash
-	}
-	s.hashes = append(s.hashes, hashes...)
+	s.recent.Hashes = append(s.recent.Hashes, hashes...)
 	s.entries = append(s.entries, e)
-	return e, nil
+	return nil
 }
 
 // undo takes back what was placed after the first n entries.
 func (s *stage) undo(n int) {
-	first := tlog.StoredHashIndex(0, int64(s.from))
-	keep := tlog.StoredHashIndex(0, int64(s.from)+int64(n)) - first
-	for i := range s.hashes[keep:] {
-		delete(s.recent, first+keep+int64(i))
-	}
-	s.hashes, s.entries = s.hashes[:keep], s.entries[:n]
+	s.recent.Hashes = s.recent.Hashes[:tlog.StoredHashIndex(0, int64(s.from)+int64(n))-s.recent.First]
+	s.entries = s.entries[:n]
 }
 
 // transact signs and commits the stage and moves the log on.
@@ -421,7 +430,7 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 	}
 	if err := written(func() error {
 		return l.cfg.Store.Commit(ctx, store.Batch{
-			Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.hashes, Checkpoint: next.stored,
+			Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.recent.Hashes[s.began:], Checkpoint: next.stored,
 		})
 	}); err != nil {
 		return nil, err

@@ -92,6 +92,7 @@ type Log struct {
 	// These belong to the writing goroutine.
 	last   map[string]uint64 // each writer's last sequence
 	logged time.Time         // the newest entry's
+	text   []byte            // what leaves are made in
 	// processes are starts and stops that were written out of the reserve lately; never nil.
 	processes map[process]time.Time
 
@@ -113,9 +114,9 @@ type head struct {
 	signed []byte
 	// stored is what the store holds of it: logproof.SignStaged's, or a checkpoint that an earlier version kept.
 	stored []byte
-	// recent holds the hashes that came with this state and the roots of its complete subtrees, so that most proofs need
-	// no database.
-	recent map[int64]tlog.Hash
+	// recent holds the hashes of the newest entries, and the roots of the complete subtrees of those before, so that proofs about trees that
+	// end among the newest need no database. Heads share it: the next one's hashes lie behind this one's.
+	recent store.Recent
 	// grown is closed when the log has moved on.
 	grown chan struct{}
 }
@@ -190,7 +191,7 @@ func (l *Log) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the stored log cannot be read: %w", err)
 	}
-	h := &head{grown: make(chan struct{}), recent: map[int64]tlog.Hash{}, stored: stored.Checkpoint}
+	h := &head{grown: make(chan struct{}), stored: stored.Checkpoint}
 	h.Origin = l.cfg.Signer.Name()
 	if stored.Checkpoint == nil {
 		if stored.Entries != 0 || stored.Hashes != 0 {
@@ -211,13 +212,14 @@ func (l *Log) load(ctx context.Context) error {
 		if stored.Entries != size || stored.Hashes != tlog.StoredHashCount(size) {
 			return fmt.Errorf("the stored log has %d entries and its newest checkpoint says %d: %w", stored.Entries, size, ErrDamaged)
 		}
+		h.recent = store.Recent{First: stored.Hashes, Roots: map[int64]tlog.Hash{}}
 		indexes := roots(h.Size)
 		hashes, err := l.cfg.Store.ReadHashes(ctx, indexes)
 		if err != nil {
 			return fmt.Errorf("the stored log's tree cannot be read: %w", err)
 		}
 		for i, index := range indexes {
-			h.recent[index] = hashes[i]
+			h.recent.Roots[index] = hashes[i]
 		}
 		root, err := tlog.TreeHash(size, l.reader(ctx, h))
 		if err != nil {

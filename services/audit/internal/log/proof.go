@@ -101,5 +101,5 @@ func raw(hashes []tlog.Hash) [][]byte {
 
 // reader reads the tree's hashes from h, then from the store.
 func (l *Log) reader(ctx context.Context, h *head) tlog.HashReader {
-	return store.Hashes{Ctx: ctx, From: l.cfg.Store, Fresh: h.recent}
+	return store.Hashes{Ctx: ctx, From: l.cfg.Store, Fresh: &h.recent}
 }

@@ -120,6 +120,9 @@ func (s *Store) plot(ctx context.Context, b Batch) (w work, open []packed.Cell, 
 		if err != nil {
 			return w, nil, err
 		}
+		if reads == nil {
+			reads = make([]packed.Cell, 0, len(b.Entries)-i)
+		}
 		reads = append(reads, c)
 	}
 	w.tree = chunksOf(b)
@@ -147,12 +150,12 @@ func (s *Store) fill(ctx context.Context, reads []packed.Cell) (blocks []block, 
 		open = nil
 	}
 	for len(reads) > 0 {
-		known := len(open)
-		open = slices.Clip(open) // what a failed Commit wrote behind it is no part of it
-		for size := sizeOf(open); len(reads) > 0 && len(open) < blockEntries && (size < blockBytes || len(open) == known); reads = reads[1:] {
-			open = append(open, reads[0])
-			size += reads[0].Size()
+		known, n := len(open), 0
+		for size := sizeOf(open); n < len(reads) && known+n < blockEntries && (size < blockBytes || n == 0); n++ {
+			size += reads[n].Size()
 		}
+		open = slices.Concat(open, reads[:n]) // and nothing behind the old one's end, which a Commit that fails leaves as it was
+		reads = reads[n:]
 		b, err := stored(open, was, nil)
 		if err != nil {
 			return nil, nil, err

@@ -41,14 +41,33 @@ func chunksOf(b Batch) (chunks []chunk) {
 	return chunks
 }
 
-// Hashes is a tree's hashes for tlog: those of Fresh, which are not committed yet, then those of From, which may be ahead, since a stored
+// Recent are hashes of a tree that need no database. The zero Recent has none. It is read at any time once nothing is added to Hashes.
+type Recent struct {
+	// First is the stored index of the first of Hashes, which follow one another.
+	First  int64
+	Hashes []tlog.Hash
+	// Roots are some of those before, by their stored indexes.
+	Roots map[int64]tlog.Hash
+}
+
+// Hash returns the hash at a stored index, if it is among them.
+func (r *Recent) Hash(index int64) (hash tlog.Hash, ok bool) {
+	if i := index - r.First; i < 0 {
+		hash, ok = r.Roots[index]
+	} else if i < int64(len(r.Hashes)) {
+		hash, ok = r.Hashes[i], true
+	}
+	return hash, ok
+}
+
+// Hashes is a tree's hashes for tlog: those of Fresh, which may not be committed yet, then those of From, which may be ahead, since a stored
 // hash never changes.
 type Hashes struct {
 	Ctx  context.Context
 	From interface {
 		ReadHashes(ctx context.Context, indexes []int64) ([]tlog.Hash, error)
 	}
-	Fresh map[int64]tlog.Hash
+	Fresh *Recent // nil: none
 }
 
 // ReadHashes implements tlog.HashReader.
@@ -57,9 +76,11 @@ func (h Hashes) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	var missing []int64
 	var places []int
 	for i, index := range indexes {
-		if hash, ok := h.Fresh[index]; ok {
-			out[i] = hash
-			continue
+		if h.Fresh != nil {
+			var ok bool
+			if out[i], ok = h.Fresh.Hash(index); ok {
+				continue
+			}
 		}
 		missing, places = append(missing, index), append(places, i)
 	}

@@ -145,7 +145,7 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 			return err
 		}
 		batch := store.Batch{Entries: entries, FirstHash: tlog.StoredHashIndex(0, size)}
-		fresh := map[int64]tlog.Hash{}
+		fresh := store.Recent{First: batch.FirstHash}
 		for _, e := range entries {
 			err := cfg.verify(e)
 			if e.GetIndex() != uint64(size) {
@@ -154,21 +154,19 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 			if err != nil {
 				return refused(size, err)
 			}
-			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: ctx, From: cfg.To, Fresh: fresh})
+			hashes, err := tlog.StoredHashesForRecordHash(size, tlog.Hash(e.GetLeafHash()), store.Hashes{Ctx: ctx, From: cfg.To, Fresh: &fresh})
 			if err != nil {
 				return err
 			}
-			for i, hash := range hashes {
-				fresh[tlog.StoredHashIndex(0, size)+int64(i)] = hash
-			}
-			batch.Hashes = append(batch.Hashes, hashes...)
+			fresh.Hashes = append(fresh.Hashes, hashes...)
 			size++
 		}
 		if len(entries) == 0 {
 			return refused(size, errors.New("it is missing"))
 		}
+		batch.Hashes = fresh.Hashes
 		part := logproof.Checkpoint{Origin: whole.Origin, Size: uint64(size)}
-		if part.Root, err = tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To, Fresh: fresh}); err != nil {
+		if part.Root, err = tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To, Fresh: &fresh}); err != nil {
 			return err
 		}
 		if size == source.Entries && part != whole {

@@ -210,7 +210,7 @@ var (
 // left anywhere in the database's pages.
 func Encode(cells []Cell, least int) ([]byte, error) {
 	words := table{at: map[string]uint64{}}
-	var columns, beside []byte
+	columns, beside := make([]byte, 0, 32*len(cells)), make([]byte, 0, 80*len(cells)) // mostly: a request id, a salt and a leaf
 	last := map[uint64]uint64{}
 	number := func(of func(c *Cell) uint64) {
 		for i := range cells {
@@ -265,7 +265,7 @@ func Encode(cells []Cell, least int) ([]byte, error) {
 		}
 		beside = append(append(append(beside, c.Salt...), c.Commitment...), c.Leaf...)
 	}
-	raw := binary.AppendUvarint(nil, uint64(len(cells)))
+	raw := binary.AppendUvarint(make([]byte, 0, len(columns)+1<<10), uint64(len(cells)))
 	raw = binary.AppendUvarint(raw, uint64(len(words.text)))
 	for _, text := range words.text {
 		raw = append(binary.AppendUvarint(raw, uint64(len(text))), text...)
