@@ -313,7 +313,7 @@ func edge(h *head) store.Recent {
 		}
 		cut.Roots[index] = hash
 	}
-	cut.Hashes = slices.Clone(r.Hashes[cut.First-r.First:])
+	cut.Hashes = append(make([]tlog.Hash, 0, 3*maxRecent), r.Hashes[cut.First-r.First:]...)
 	return cut
 }
 

@@ -154,7 +154,11 @@ func (s *Store) fill(ctx context.Context, reads []packed.Cell) (blocks []block, 
 		for size := sizeOf(open); n < len(reads) && known+n < blockEntries && (size < blockBytes || n == 0); n++ {
 			size += reads[n].Size()
 		}
-		open = slices.Concat(open, reads[:n]) // and nothing behind the old one's end, which a Commit that fails leaves as it was
+		if known == 0 {
+			open = reads[:n:n]
+		} else {
+			open = slices.Concat(open, reads[:n]) // in memory of its own: a Commit that fails leaves the old one as it was
+		}
 		reads = reads[n:]
 		b, err := stored(open, was, nil)
 		if err != nil {
