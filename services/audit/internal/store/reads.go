@@ -78,6 +78,11 @@ func (s *Store) Lead(ctx context.Context) error {
 
 // forget has what is kept in memory of the database read again.
 func (s *Store) forget() {
+	s.forgetTail()
+	s.sieve.forget() // a search holds the sieve's lock while it waits for the tail's, so nobody takes them the other way round
+}
+
+func (s *Store) forgetTail() {
 	if t := s.tail; t != nil {
 		t.mu.Lock() // the tail is moved by itself, too
 		defer t.mu.Unlock()
@@ -85,7 +90,6 @@ func (s *Store) forget() {
 		t.settled.Store(false)
 	}
 	s.open = nil
-	s.sieve.forget()
 }
 
 // plot says what a batch comes to, and what the newest block holds then.

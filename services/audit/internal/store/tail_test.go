@@ -265,3 +265,43 @@ func TestFullTail(t *testing.T) {
 	}
 	holds(t, db, tr)
 }
+
+// TestSearchWhileForgotten: searches go on while what is kept in memory is forgotten, as a pruning and a failed transaction have it. Each has
+// a lock that the other takes too.
+func TestSearchWhileForgotten(t *testing.T) {
+	db, err := store.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &tree{t: t, db: lead(t, db)}
+	tr.commit(vault, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})
+	ended := make(chan error, 2)
+	const times = 2000
+	go func() {
+		var err error
+		for i := 0; i < times && err == nil; i++ {
+			_, err = db.Search(t.Context(), store.Query{Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ}}, 10, 1<<20)
+		}
+		ended <- err
+	}()
+	go func() {
+		var err error
+		for i := 0; i < times && err == nil; i++ {
+			err = db.Lead(t.Context())
+		}
+		ended <- err
+	}()
+	for range 2 {
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("a search and what forgets wait for each other") // to close the database waits, too
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
