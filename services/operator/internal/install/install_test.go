@@ -212,8 +212,12 @@ func TestPlanRefuses(t *testing.T) {
 		"a program is missing":           func(m *image, _ *install.Options) { m.must(os.Remove(filepath.Join(m.programs, "vault"))) },
 		"cannot be read: move it away":   func(m *image, _ *install.Options) { m.write("etc/durward/installed.json", "[]") },
 		"restore it from a backup":       func(m *image, _ *install.Options) { m.write("etc/durward/keys/log.key", "x") },
-		"ca.key is not root's alone":     func(m *image, _ *install.Options) { m.write("etc/durward/pki/ca.key", "x") },
-		"is a link, which may lead out":  func(m *image, _ *install.Options) { m.must(os.Symlink(m.programs, m.path("etc/durward"))) },
+		"log.key is gone": func(m *image, _ *install.Options) {
+			m.write("etc/durward/trust/log_keys", "x")
+			m.write("var/lib/durward/audit/audit.db", "x")
+		},
+		"ca.key is not root's alone":    func(m *image, _ *install.Options) { m.write("etc/durward/pki/ca.key", "x") },
+		"is a link, which may lead out": func(m *image, _ *install.Options) { m.must(os.Symlink(m.programs, m.path("etc/durward"))) },
 		"installed.json is a link": func(m *image, _ *install.Options) {
 			m.write("etc/durward/x", "{}")
 			m.must(os.Symlink("x", m.path("etc/durward/installed.json")))

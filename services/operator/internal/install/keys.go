@@ -89,6 +89,8 @@ func (p *Plan) logKey() error {
 	switch {
 	case secretErr == nil && publicErr != nil:
 		return fmt.Errorf("%s is there and %s is not: restore it from a backup", secretFile, publicFile)
+	case errors.Is(secretErr, fs.ErrNotExist) && publicErr == nil && p.used("audit"):
+		return fmt.Errorf("%s is gone, and %s and the log are there: restore it from a backup", secretFile, publicFile)
 	case secretErr == nil:
 		if err := p.once(secretFile, holder, mode, nil); err != nil {
 			return err
@@ -110,6 +112,12 @@ func (p *Plan) logKey() error {
 			return "", p.put(secretFile, secret, holder, mode)
 		}})
 	return nil
+}
+
+// used reports whether a process has left anything in its state's folder.
+func (p *Plan) used(role string) bool {
+	there, err := os.ReadDir(p.on(stateDir + "/" + role))
+	return err == nil && len(there) > 0
 }
 
 // certificates gives each process and operator a first certificate, or one in the place of a certificate that is due.

@@ -319,6 +319,44 @@ func TestAHomeOfOthersIsNotTouched(t *testing.T) {
 	}
 }
 
+// A key that is gone is not made again where its public half is trusted: what the old one signed would be verified with a key that never
+// signed it, and putting the old one back would not mend that.
+func TestLostKeys(t *testing.T) {
+	for name, lost := range map[string]func(h Home) string{
+		"the authority's": func(h Home) string { return h.PKI("ca.key") },
+		"the vault's":     func(h Home) string { return h.Key("grant.key") },
+		"the log's":       func(h Home) string { return h.Key("log.key") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHome(t)
+			opts := Options{Development: true, Operator: "alice"}
+			if _, err := h.Init(opts); err != nil {
+				t.Fatal(err)
+			}
+			must(t, os.Remove(lost(h)))
+			before := tree(t, h.Dir)
+			if made, err := h.Init(opts); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), lost(h)) || len(made) > 0 {
+				t.Errorf("made %v: %v", made, err)
+			}
+			if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
+				t.Errorf("something changed: %s", diff)
+			}
+		})
+	}
+	t.Run("the operator's", func(t *testing.T) {
+		h := newHome(t)
+		opts := Options{Operator: "alice", Passphrase: func() ([]byte, error) { return []byte("a passphrase"), nil }}
+		if _, err := h.Init(opts); err != nil {
+			t.Fatal(err)
+		}
+		must(t, os.Remove(h.Key("operator_ed25519"))) // to where no program of this host reads it
+		opts.Passphrase = nil
+		if made, err := h.Init(opts); err != nil || len(made) > 0 {
+			t.Errorf("made %v: %v", made, err)
+		}
+	})
+}
+
 func TestALockIsNoLink(t *testing.T) {
 	h := newHome(t)
 	must(t, os.MkdirAll(h.run(""), 0o700))

@@ -139,8 +139,11 @@ func Busy(base int) string {
 	return ""
 }
 
+// ErrLost means that a key of a home that was made is gone. Another one in its place would be trusted by nobody.
+var ErrLost = errors.New("is gone, and what it signed is verified with")
+
 // Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
-// call makes nothing.
+// call makes nothing. ErrLost: it makes no key anew whose public half is trusted already.
 func (h Home) Init(opts Options) (made []string, err error) {
 	if !operatorPattern().MatchString(opts.Operator) {
 		return nil, fmt.Errorf("operator name %q: use a-z, 0-9, _ and -, at most 32, beginning with a letter or digit", opts.Operator)
@@ -150,6 +153,9 @@ func (h Home) Init(opts Options) (made []string, err error) {
 		return nil, fmt.Errorf("base port %d: use 1024 to %d", opts.BasePort, maxBasePort)
 	}
 	if err := h.makeFolders(); err != nil {
+		return nil, err
+	}
+	if err := h.lost(); err != nil {
 		return nil, err
 	}
 	m := &maker{home: h, opts: opts, values: values{
@@ -163,6 +169,27 @@ func (h Home) Init(opts Options) (made []string, err error) {
 		}
 	}
 	return m.made, nil
+}
+
+// lost returns ErrLost where a home that was made has a key's public half alone.
+func (h Home) lost() error {
+	if !h.Exists() {
+		return nil // it is being made
+	}
+	for _, key := range []struct{ secret, public string }{
+		{h.PKI(pki.FileCAKey), h.Trust(trust.FileCA)},
+		{h.Key("grant.key"), h.Trust(trust.FileGrantSigners)},
+		{h.Key("log.key"), h.Trust(trust.FileLogKeys)},
+	} {
+		gone, err := missing(key.secret)
+		if err != nil {
+			return err
+		}
+		if unknown, err := missing(key.public); err != nil || gone && !unknown {
+			return cmp.Or(err, fmt.Errorf("%s %w %s", key.secret, ErrLost, key.public))
+		}
+	}
+	return nil
 }
 
 func (h Home) makeFolders() error {
@@ -313,6 +340,9 @@ func NewLogKey() (secret, verifiers []byte, err error) {
 
 func (m *maker) signingKey() error {
 	path := m.home.Key("operator_ed25519")
+	if nobody, err := missing(m.home.Trust(trust.FileAllowedSigners)); err != nil || m.home.Exists() && !nobody {
+		return err // another key could approve nothing, and the private half may be kept elsewhere
+	}
 	if err := m.once(path, func() (private []byte, err error) {
 		var passphrase, public []byte
 		if !m.opts.Development {

@@ -24,6 +24,7 @@ import (
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -188,6 +189,9 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		Development: opts.development, Operator: name, BasePort: opts.basePort,
 		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
 	})
+	if errors.Is(err, installdir.ErrLost) {
+		return installdir.Config{}, cli.Failed("Put it back from a backup; a new one would be trusted by nobody. To begin anew beside it: durward up --home DIR --base-port 8430", "%v", err)
+	}
 	if err != nil {
 		return installdir.Config{}, err
 	}
@@ -286,6 +290,10 @@ func readListeners(path string) (installdir.Listeners, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return installdir.Listeners{}, fmt.Errorf("configuration: %w", err)
+	}
+	var all map[string]any // which the process reads more strictly
+	if err := config.Parse(path, raw, &all); err != nil {
+		return installdir.Listeners{}, cli.Usage("Correct the file and try again.", "%v", err)
 	}
 	var l installdir.Listeners
 	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
