@@ -61,6 +61,8 @@ type Config struct {
 	Bin string
 	// Version asks a server program for its version line.
 	Version func(ctx context.Context, path string) (string, error)
+	// Check asks a server program what is wrong with a configuration file and what it names; "": nothing. Nil: nobody is asked.
+	Check func(ctx context.Context, path, file string) (string, error)
 	// Own is this program's version.
 	Own string
 	// HTTP asks health listeners; its timeout is the patience.
@@ -78,7 +80,7 @@ type Config struct {
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
 	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, packaged, misplaced, units,
-		binaries, drivers, catalogFile, gpuSource, systemd, docker, network} {
+		binaries, settings, drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
 	return out
@@ -373,6 +375,26 @@ func binaries(ctx context.Context, cfg Config) []Finding {
 	default:
 		return []Finding{good("programs", "all %s lie beside durward and are of its version", count(cfg))}
 	}
+}
+
+// settings: what the processes would say of their files if they were started now. On an installed host they are root's to read.
+func settings(ctx context.Context, cfg Config) (out []Finding) {
+	if cfg.Installed != nil || cfg.Check == nil {
+		return nil
+	}
+	for _, role := range cfg.Operator.Roles() {
+		wrong, err := cfg.Check(ctx, filepath.Join(cfg.Bin, role), cfg.Home.Config(role))
+		if err != nil {
+			return nil // there is no such program: binaries says so
+		}
+		if wrong != "" {
+			out = append(out, Finding{Bad, "configuration", wrong, "Correct it: " + role + " would not start with it."})
+		}
+	}
+	if out == nil {
+		out = []Finding{good("configuration", "the processes would start with their files as they are")}
+	}
+	return out
 }
 
 func drivers(_ context.Context, cfg Config) []Finding {

@@ -287,3 +287,28 @@ func TestGatewayUser(t *testing.T) {
 		})
 	}
 }
+
+func TestSettings(t *testing.T) {
+	cfg := installation(t, 0)
+	cfg.Check = func(_ context.Context, path, file string) (string, error) {
+		if filepath.Base(path) == "vault" {
+			return "vault: " + file + ":3:1: unknown key", nil
+		}
+		return "", nil
+	}
+	if f := settings(t.Context(), cfg); len(f) != 1 || f[0].Level != Bad || !strings.Contains(f[0].Text, cfg.Home.Config("vault")+":3:1") {
+		t.Errorf("a broken file: %+v", f)
+	}
+	cfg.Check = func(context.Context, string, string) (string, error) { return "", nil }
+	if f := settings(t.Context(), cfg); len(f) != 1 || f[0].Level != Good {
+		t.Errorf("good files: %+v", f)
+	}
+	cfg.Check = func(context.Context, string, string) (string, error) { return "", fs.ErrNotExist }
+	if f := settings(t.Context(), cfg); f != nil {
+		t.Errorf("no programs: %+v", f)
+	}
+	cfg.Installed = &Installed{}
+	if f := settings(t.Context(), cfg); f != nil {
+		t.Errorf("an installed host: %+v", f)
+	}
+}

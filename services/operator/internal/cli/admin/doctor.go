@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -34,14 +35,30 @@ func programVersion(ctx context.Context, path string) (string, error) {
 	return clean.Line(string(b), 100), nil
 }
 
+// programCheck asks a server program what is wrong with a configuration file.
+func programCheck(ctx context.Context, path, file string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, path, "-config", file, "-check") // #nosec G204 -- a program beside this one
+	cmd.Stderr = &said
+	switch err := cmd.Run(); {
+	case err == nil:
+		return "", nil
+	case cmd.ProcessState == nil || said.Len() == 0:
+		return "", fmt.Errorf("run %s: %w", path, err)
+	}
+	return clean.Line(said.String(), 500), nil
+}
+
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "What makes this installation weak or keeps it from running",
 		Long: `Looks at users and groups, file permissions, the signing key, ports and processes, clocks, certificates, the
-package and its units, programs and drivers; at the catalogue, where GPU numbers come from, whether systemd and Docker can be reached
-where the catalogue uses them, and network expectations that nothing enforces. Each line is ✓ good, ! worth
-knowing or ✗ bad, and says what to do. It changes nothing.
+package and its units, programs, their configuration, and drivers; at the catalogue, where GPU numbers come from, whether
+systemd and Docker can be reached where the catalogue uses them, and network expectations that nothing enforces. Each
+line is ✓ good, ! worth knowing or ✗ bad, and says what to do. It changes nothing.
 
 Exit code 1 when anything is ✗.`,
 		Example: "  durward doctor\n  durward doctor --json",
@@ -52,7 +69,7 @@ Exit code 1 when anything is ✗.`,
 			}
 			running, _ := a.Home.RunningProcess()
 			findings := doctor.Examine(ctx, doctor.Config{
-				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Own: a.Streams.Version,
+				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Check: programCheck, Own: a.Streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
 				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
 			})
