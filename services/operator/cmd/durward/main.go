@@ -21,6 +21,8 @@ var version = release.Version()
 
 func main() {
 	_ = coredump.Off() // to lower a limit is never refused
+	// What changes something is carried out whether or not anybody reads what it says: a closed pipe is an error of writing, and no end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	collectLate()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := root.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Version: version})

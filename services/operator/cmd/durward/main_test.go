@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -25,5 +27,24 @@ func TestTheFirstCollectionIsLate(t *testing.T) {
 			t.Fatalf("%d %% after many collections", percent())
 		}
 		runtime.GC()
+	}
+}
+
+// A command whose output nobody reads any more goes on to its end, and its exit code says so.
+func TestAClosedPipe(t *testing.T) {
+	if os.Getenv("DURWARD_TEST_MAIN") != "" {
+		os.Args = []string{"durward", "version"}
+		main()
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	defer w.Close()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAClosedPipe$") // #nosec G204 -- this program
+	cmd.Env, cmd.Stdout = append(os.Environ(), "DURWARD_TEST_MAIN=1"), w
+	if err := cmd.Run(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("%v", err)
 	}
 }

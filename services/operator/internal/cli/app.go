@@ -187,6 +187,9 @@ func (a *App) Show(value any, text func()) error { return a.show(value, false, t
 func (a *App) show(value any, stream bool, text func()) error {
 	if !a.Machine() {
 		text()
+		if stream {
+			return a.Out.Failed() // or it would go on for nobody
+		}
 		return nil
 	}
 	return a.Out.Write(a.Format, value, stream)

@@ -377,6 +377,9 @@ func WriteEntry(w io.Writer, e *auditv1.Entry) error {
 // linesAtOnce is how many lines of a file are looked at together.
 const linesAtOnce = 128
 
+// ErrNoExport means that a file was not written by an export.
+var ErrNoExport = errors.New("the file does not begin with a checkpoint")
+
 // VerifyFile proves an exported file offline. Where it finds an error, more of the file may be read after it has returned.
 func VerifyFile(r io.Reader, v *Verifier) (Report, error) {
 	lines := bufio.NewScanner(r)
@@ -386,7 +389,7 @@ func VerifyFile(r io.Reader, v *Verifier) (Report, error) {
 			Checkpoint string `json:"checkpoint"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &head); err != nil {
-			return Report{}, errors.New("the file does not begin with a checkpoint")
+			return Report{}, ErrNoExport
 		}
 		if err := v.Head([]byte(head.Checkpoint)); err != nil {
 			return Report{}, err

@@ -189,3 +189,11 @@ type emptyLog struct{ auditv1.HistoryServiceClient }
 func (emptyLog) SearchRecords(context.Context, *auditv1.SearchRecordsRequest, ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
 	return &auditv1.SearchRecordsResponse{}, nil
 }
+
+func TestWhatStandsWithoutALimitOfUsesHasNone(t *testing.T) {
+	for uses, want := range map[uint32]bool{0: false, 5: true} {
+		if title := standingTitle(&vaultv1.Standing{StandingId: "0a1b2c3d", Uses: uses, UsesLeft: uses, ExpiresAt: timestamppb.Now()}, time.Now()); strings.Contains(title, "uses left") != want {
+			t.Errorf("%d uses: %s", uses, title)
+		}
+	}
+}

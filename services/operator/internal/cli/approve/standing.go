@@ -98,8 +98,10 @@ func (a *app) listStanding(ctx context.Context, s *cli.Session, _ []string) erro
 
 // standingTitle is one line about what stands.
 func standingTitle(one *vaultv1.Standing, now time.Time) string {
-	kind := "scope"
-	uses := fmt.Sprintf(", %d of %d uses left", one.GetUsesLeft(), one.GetUses())
+	kind, uses := "scope", ""
+	if one.GetUses() > 0 {
+		uses = fmt.Sprintf(", %d of %d uses left", one.GetUsesLeft(), one.GetUses())
+	}
 	if one.GetKind() == string(statement.KindDangerous) {
 		kind = "DANGEROUS MODE"
 	}

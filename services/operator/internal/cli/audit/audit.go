@@ -198,6 +198,9 @@ func (a *app) verifyFile(ctx context.Context, path string, complete bool) error 
 		return errors.Join(cli.Usage("", "the file cannot be opened: %v", err), l.Close())
 	}
 	report, err := history.VerifyFile(bufio.NewReader(f), completing(l.Verifier(), complete))
+	if errors.Is(err, history.ErrNoExport) {
+		err = cli.Usage("Write one: durward audit export FILE", "%s is no exported log: %v", clean.Visible(path), err)
+	}
 	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
 		return proofProblem(err)
 	}

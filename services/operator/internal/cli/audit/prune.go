@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -83,7 +84,7 @@ func (a *app) prune(ctx context.Context, s *cli.Session, before time.Time, dry b
 		return err
 	}
 	if dry || len(found.GetKinds()) == 0 {
-		return a.Show(found, func() { a.PrintLines(surveyed(found, before)) })
+		return a.Show(named(found), func() { a.PrintLines(surveyed(found, before)) })
 	}
 	st, err := a.decision(ctx, s, statement.KindPrune)
 	if err != nil {
@@ -101,6 +102,19 @@ func (a *app) prune(ctx context.Context, s *cli.Session, before time.Time, dry b
 	return a.Show(map[string]any{"record": index, "pruned": st.Prune.Sum(), "held": st.Prune.Held}, func() {
 		a.Out.Printf("%s %d records were pruned; record %d has your statement\n", a.Out.Green("✓"), st.Prune.Sum(), index)
 	})
+}
+
+// kindName is a kind as people and programs are shown it.
+func kindName(kind string) string { return strings.ToLower(strings.TrimPrefix(kind, "KIND_")) }
+
+// named is what would go, by the names of kinds that programs are shown.
+func named(found *auditv1.SurveyPruneResponse) *auditv1.SurveyPruneResponse {
+	out := proto.CloneOf(found)
+	out.Kinds = map[string]uint64{}
+	for kind, n := range found.GetKinds() {
+		out.Kinds[kindName(kind)] = n
+	}
+	return out
 }
 
 // surveyed says what would go.
@@ -122,7 +136,7 @@ func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.L
 		{Text: fmt.Sprintf("  from before %s: the oldest of %s, the newest of %s", day(before), day(found.GetOldest().AsTime()), day(found.GetNewest().AsTime()))},
 	}
 	for _, kind := range slices.Sorted(maps.Keys(found.GetKinds())) {
-		out = append(out, approval.Line{Text: fmt.Sprintf("  %8d %s", found.GetKinds()[kind], strings.ToLower(strings.TrimPrefix(clean.Visible(kind), "KIND_")))})
+		out = append(out, approval.Line{Text: fmt.Sprintf("  %8d %s", found.GetKinds()[kind], kindName(clean.Visible(kind)))})
 	}
 	return append(out, approval.Line{Text: fmt.Sprintf("  %8d more are held and stay", found.GetHeld())})
 }

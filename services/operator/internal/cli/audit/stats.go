@@ -143,7 +143,7 @@ func counts(status *auditv1.GetStatusResponse, counted *auditv1.CountRecordsResp
 	for name, n := range counted.GetKinds() {
 		switch kind := auditv1.Kind(auditv1.Kind_value[name]); kind {
 		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
-			out.Decisions[strings.ToLower(strings.TrimPrefix(name, "KIND_"))] = n
+			out.Decisions[kindName(name)] = n
 		case auditv1.Kind_KIND_REFUSED, auditv1.Kind_KIND_AUTHENTICATION_FAILED, auditv1.Kind_KIND_SINK_REFUSED:
 			out.Refused += n
 		default:

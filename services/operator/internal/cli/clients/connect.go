@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -400,6 +402,7 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 			if err != nil {
 				return cli.Failed("Make it: durward client add "+name, "the client %s has no usable token here: %s", name, clean.Line(err.Error(), 300))
 			}
+			signal.Reset(syscall.SIGPIPE) // a client that reads no more has no use for this program
 			b, err := bridge.New(bridge.Config{
 				Endpoint: cfg.MCPURL, Token: credentials.Token, Client: name, Key: credentials.Key,
 				In: a.Streams.In, Out: a.Streams.Out, Agent: agent,

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,9 @@ func Main(ctx context.Context, args []string, streams cli.Streams) int {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.Err)
 	err := cmd.ExecuteContext(ctx)
+	if a.Out != nil && errors.Is(a.Out.Failed(), syscall.EPIPE) && (err == nil || errors.Is(err, syscall.EPIPE)) {
+		return cli.ExitFailed // as for "| head": whoever read has enough
+	}
 	if err == nil && a.Out != nil && a.Out.Failed() != nil {
 		err = cli.Failed("The command itself was carried out.", "its output could not be written: %v", a.Out.Failed())
 	}
