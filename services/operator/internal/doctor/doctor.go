@@ -382,10 +382,13 @@ func settings(ctx context.Context, cfg Config) (out []Finding) {
 	if cfg.Installed != nil || cfg.Check == nil {
 		return nil
 	}
+	if err := cfg.Home.Lost(); err != nil {
+		out = append(out, Finding{Bad, "keys", err.Error(), "Put it back from a backup: a new one would be trusted by nobody."})
+	}
 	for _, role := range cfg.Operator.Roles() {
 		wrong, err := cfg.Check(ctx, filepath.Join(cfg.Bin, role), cfg.Home.Config(role))
 		if err != nil {
-			return nil // there is no such program: binaries says so
+			return out // there is no such program: binaries says so
 		}
 		if wrong != "" {
 			out = append(out, Finding{Bad, "configuration", wrong, "Correct it: " + role + " would not start with it."})

@@ -307,6 +307,12 @@ func TestSettings(t *testing.T) {
 	if f := settings(t.Context(), cfg); f != nil {
 		t.Errorf("no programs: %+v", f)
 	}
+	if err := os.Remove(cfg.Home.Key("log.key")); err != nil {
+		t.Fatal(err)
+	}
+	if f := settings(t.Context(), cfg); len(f) != 1 || f[0].Level != Bad || !strings.Contains(f[0].Text, "log.key is gone") {
+		t.Errorf("the log's key is gone: %+v", f)
+	}
 	cfg.Installed = &Installed{}
 	if f := settings(t.Context(), cfg); f != nil {
 		t.Errorf("an installed host: %+v", f)

@@ -155,7 +155,7 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	if err := h.makeFolders(); err != nil {
 		return nil, err
 	}
-	if err := h.lost(); err != nil {
+	if err := h.Lost(); err != nil {
 		return nil, err
 	}
 	m := &maker{home: h, opts: opts, values: values{
@@ -171,8 +171,8 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	return m.made, nil
 }
 
-// lost returns ErrLost where a home that was made has a key's public half alone.
-func (h Home) lost() error {
+// Lost returns ErrLost where a home that was made has a key's public half alone.
+func (h Home) Lost() error {
 	if !h.Exists() {
 		return nil // it is being made
 	}

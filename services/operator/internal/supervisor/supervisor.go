@@ -196,7 +196,10 @@ func diedText(p *process, then string) string {
 
 // withLog adds the last lines of the child's log to what is said of it.
 func (p *process) withLog(text string) string {
-	tail := Tail(p.child.Log, logLines)
+	p.mu.Lock()
+	from := p.from
+	p.mu.Unlock()
+	tail := Tail(p.child.Log, logLines, from)
 	if tail == "" {
 		return text
 	}
@@ -230,6 +233,7 @@ type process struct {
 	starter *starter
 
 	mu     sync.Mutex
+	from   int64 // where this life's log begins, in bytes
 	cmd    *exec.Cmd
 	done   chan struct{}
 	ending error
@@ -245,6 +249,10 @@ func (p *process) start() error {
 	}
 	// The child has its own descriptor once it is started.
 	defer logFile.Close()
+	from, err := logFile.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("log file of %s: %w", p.child.Role, err)
+	}
 	cmd := exec.Command(p.child.Path, p.child.Args...) //nolint:gosec // the binaries beside our own
 	cmd.Env = p.child.Env
 	cmd.Stdout, cmd.Stderr = logFile, logFile
@@ -259,7 +267,7 @@ func (p *process) start() error {
 	}
 	done := make(chan struct{})
 	p.mu.Lock()
-	p.cmd, p.done, p.ending = cmd, done, nil
+	p.cmd, p.done, p.ending, p.from = cmd, done, nil, from
 	p.mu.Unlock()
 	go func() {
 		err := cmd.Wait()
@@ -364,18 +372,22 @@ func boundLog(path string, most int64) error {
 	return os.Truncate(path, 0)
 }
 
-// Tail returns the last n lines of a file, or "" when it cannot be read. It reads at most 64 KiB.
-func Tail(path string, n int) string {
+// Tail returns the last n lines of what a file holds from a byte on, or "" when it cannot be read. It reads at most 64 KiB.
+func Tail(path string, n int, from int64) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
 	const most = 64 << 10
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return ""
+	if info, err := f.Stat(); err == nil {
+		from = max(from, info.Size()-most)
+		if from > info.Size() {
+			from = 0 // it was put aside meanwhile
 		}
+	}
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return ""
 	}
 	b, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil {

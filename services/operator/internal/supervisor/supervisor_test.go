@@ -186,14 +186,16 @@ func TestRunInOrderAndRestart(t *testing.T) {
 
 func TestTail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	if got := Tail(path, 3); got != "" {
+	if got := Tail(path, 3, 0); got != "" {
 		t.Errorf("missing file: %q", got)
 	}
 	if err := os.WriteFile(path, []byte("one\ntwo\nthree\nfour\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := Tail(path, 2); got != "three\nfour" {
-		t.Errorf("got %q", got)
+	for from, want := range map[int64]string{0: "three\nfour", int64(len("one\ntwo\nthree\n")): "four", 1000: "three\nfour"} {
+		if got := Tail(path, 2, from); got != want {
+			t.Errorf("from %d: %q, want %q", from, got, want)
+		}
 	}
 }
 
