@@ -381,10 +381,10 @@ func Tail(path string, n int, from int64) string {
 	defer f.Close()
 	const most = 64 << 10
 	if info, err := f.Stat(); err == nil {
-		from = max(from, info.Size()-most)
 		if from > info.Size() {
-			from = 0 // it was put aside meanwhile
+			from = 0 // the log was put aside meanwhile
 		}
+		from = max(from, info.Size()-most)
 	}
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
 		return ""

@@ -197,6 +197,14 @@ func TestTail(t *testing.T) {
 			t.Errorf("from %d: %q, want %q", from, got, want)
 		}
 	}
+	if err := os.WriteFile(path, []byte(strings.Repeat("an old line\n", 8000)+"the newest\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []int64{0, 1 << 20} { // the second is behind a log that was put aside and has grown again
+		if got := Tail(path, 1, from); got != "the newest" {
+			t.Errorf("from %d: %q", from, got)
+		}
+	}
 }
 
 func TestBoundLog(t *testing.T) {
