@@ -430,7 +430,7 @@ func (l *Log) transact(ctx context.Context, s *stage, h *head) (*head, error) {
 	}
 	if err := written(func() error {
 		return l.cfg.Store.Commit(ctx, store.Batch{
-			Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: s.recent.Hashes[s.began:], Checkpoint: next.stored,
+			Entries: s.entries, FirstHash: tlog.StoredHashIndex(0, int64(s.from)), Hashes: slices.Clip(s.recent.Hashes[s.began:]), Checkpoint: next.stored,
 		})
 	}); err != nil {
 		return nil, err
