@@ -84,7 +84,7 @@ func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session,
 }
 
 func kindWord(e *auditv1.Entry) string {
-	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetKind().String(), "KIND_"))
+	return kindName(e.GetRecord().GetKind().String())
 }
 
 // summary is what a record says in a line: of a refusal, its reason.
