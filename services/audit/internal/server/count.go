@@ -64,9 +64,23 @@ func summary(size uint64, counted store.Counts) *auditv1.CountRecordsResponse {
 		out.Records += n
 		out.Kinds[a.Kind.String()] += n
 		switch a.Kind {
-		case auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_RECOVERED, auditv1.Kind_KIND_SINK_REFUSED:
+		case auditv1.Kind_KIND_READ:
+			// A read that is about to leave the host is counted once it has ended.
+			if a.Status == auditv1.Status_STATUS_PENDING {
+				continue
+			}
+			fallthrough
+		case auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_RECOVERED, auditv1.Kind_KIND_SINK_REFUSED:
 			tools.add(a.Tool, a.Status, n)
 			clients.add(a.Principal, a.Status, n)
+		case auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_REFUSED:
+			// What came to no sink. It may be of no tool, and of nobody who is known.
+			if a.Tool != "" {
+				tools.add(a.Tool, a.Status, n)
+			}
+			if a.Principal != "" {
+				clients.add(a.Principal, a.Status, n)
+			}
 		default:
 		}
 	}

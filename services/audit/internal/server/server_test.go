@@ -460,7 +460,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestCount: calls by tool and by client, whichever process recorded them, and how long what was approved had waited.
+// TestCount: calls by tool and by client, whichever process recorded or refused them, and how long what was approved had waited. A read
+// that is about to leave the host is no second call.
 func TestCount(t *testing.T) {
 	h := newHouse(t)
 	client := h.history()
@@ -477,7 +478,11 @@ func TestCount(t *testing.T) {
 		}
 	}
 	write(optionsv1.Role_ROLE_VAULT, &auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, OperationId: "o-1"}, &auditv1.Record{Kind: auditv1.Kind_KIND_APPROVED, OperationId: "o-1"},
-		&auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, OperationId: "o-2"})
+		&auditv1.Record{Kind: auditv1.Kind_KIND_ASKED, OperationId: "o-2"},
+		&auditv1.Record{Kind: auditv1.Kind_KIND_DENIED, OperationId: "o-2", Tool: "tool_0000", Status: auditv1.Status_STATUS_DENIED, Body: &auditv1.Body{Principal: "codex"}})
+	write(optionsv1.Role_ROLE_GATEWAY, &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED, Status: auditv1.Status_STATUS_DENIED},
+		&auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED, Status: auditv1.Status_STATUS_DENIED, Body: &auditv1.Body{Principal: "codex"}},
+		&auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED, Status: auditv1.Status_STATUS_DENIED, Tool: "tool_0000", Body: &auditv1.Body{Principal: "codex"}})
 	var ended []*auditv1.Record
 	for i := range 1010 {
 		ended = append(ended, &auditv1.Record{Kind: auditv1.Kind_KIND_READ, Tool: fmt.Sprintf("tool_%04d", max(i-4, 0)), Status: auditv1.Status(min(i, 6)), Body: &auditv1.Body{Principal: "codex"}})
@@ -494,16 +499,16 @@ func TestCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.GetSize() != 1013 || got.GetRecords() != 1013 || got.GetApprovals() != 1 || got.GetApprovalP50() == nil || len(got.GetTools()) != 1000 || got.GetMoreTools() != 6 || got.GetMoreClients() != 0 {
+	if got.GetSize() != 1017 || got.GetRecords() != 1017 || got.GetApprovals() != 1 || got.GetApprovalP50() == nil || len(got.GetTools()) != 1000 || got.GetMoreTools() != 6 || got.GetMoreClients() != 0 {
 		t.Errorf("%d of %d records, %d approvals after %v, %d tools and %d more, %d more clients", got.GetRecords(), got.GetSize(), got.GetApprovals(), got.GetApprovalP50(), len(got.GetTools()), got.GetMoreTools(), got.GetMoreClients())
 	}
-	if diff := cmp.Diff(&auditv1.CallCount{Name: "tool_0000", Ok: 3, Denied: 1, Failed: 1}, got.GetTools()[0], protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(&auditv1.CallCount{Name: "tool_0000", Ok: 2, Denied: 3, Failed: 1}, got.GetTools()[0], protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]*auditv1.CallCount{{Name: "codex", Ok: 3, Denied: 1, Failed: 1006}}, got.GetClients(), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff([]*auditv1.CallCount{{Name: "codex", Ok: 2, Denied: 4, Failed: 1006}}, got.GetClients(), protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]uint64{"KIND_READ": 1010, "KIND_ASKED": 2, "KIND_APPROVED": 1}, got.GetKinds()); diff != "" {
+	if diff := cmp.Diff(map[string]uint64{"KIND_READ": 1010, "KIND_ASKED": 2, "KIND_APPROVED": 1, "KIND_DENIED": 1, "KIND_REFUSED": 3}, got.GetKinds()); diff != "" {
 		t.Error(diff)
 	}
 	if _, err := client.CountRecords(t.Context(), &auditv1.CountRecordsRequest{Since: &timestamppb.Timestamp{Seconds: 1 << 60}}); !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) {

@@ -34,10 +34,10 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 		from = since.UnixNano()
 	}
 	earliest := int64(math.MaxInt64)
-	// Calls end in a read, an outcome, a refusal at a sink, or in what a restart found.
+	// Calls end in a read, an outcome, a refusal (at the gateway, by the vault or a human, at a sink), or in what a restart found.
 	err := s.each(ctx, `SELECT kind, status, tool, principal, COUNT(*), MIN(logged_at) FROM (
-		SELECT e.kind, e.status, CASE WHEN e.kind IN (41, 42, 43, 44) THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
-		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind IN (41, 42, 43, 44) WHERE e.logged_at >= ? AND e.idx < ?) AS counted
+		SELECT e.kind, e.status, CASE WHEN e.kind IN (10, 25, 41, 42, 43, 44) THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
+		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind IN (10, 25, 41, 42, 43, 44) WHERE e.logged_at >= ? AND e.idx < ?) AS counted
 		GROUP BY kind, status, tool, principal`, []any{from, int64(end)}, func(scan func(...any) error) (bool, error) {
 		var kind, status int32
 		var n, first int64
