@@ -43,6 +43,12 @@ const (
 	ExitBadConfiguration = 2
 )
 
+// What the log says of a process's begin, and of an error that ends it.
+const (
+	Starting = "starting"
+	Failed   = "failed"
+)
+
 // Settings is a pointer to a program's configuration struct, which embeds config.Common.
 type Settings interface {
 	// Shared returns the common part (config.Common has it). A program that speaks to none of Durward's processes has no trust folder
@@ -170,7 +176,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		logger.Debug("sleeping threads wake as often as by default", "cause", err)
 	}
 	if err := limitMemory(ctx, common, logger); err != nil {
-		logger.Error("failed", "error", err)
+		logger.Error(Failed, "error", err)
 		return ExitFailure
 	}
 	if p.Instead != nil {
@@ -181,12 +187,12 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 			return ExitOK
 		}
 	}
-	logger.Info("starting", "version", p.Version)
+	logger.Info(Starting, "version", p.Version)
 	if *remote {
 		logger.Warn("DANGEROUS: this process may be reached from other machines")
 	}
 	if err := p.Run(ctx, logger); err != nil {
-		logger.Error("failed", failure(err)...)
+		logger.Error(Failed, failure(err)...)
 		return ExitFailure
 	}
 	logger.Info("stopped")

@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -23,10 +24,12 @@ import (
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
+	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/health"
+	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
@@ -63,6 +66,8 @@ type Config struct {
 	Version func(ctx context.Context, path string) (string, error)
 	// Check asks a server program what is wrong with a configuration file and what it names; "": nothing. Nil: nobody is asked.
 	Check func(ctx context.Context, path, file string) (string, error)
+	// Taken says which program holds a port that a process would listen on; nil: none does. It may be nil.
+	Taken func(role string) error
 	// Own is this program's version.
 	Own string
 	// HTTP asks health listeners; its timeout is the patience.
@@ -271,6 +276,7 @@ func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(
 
 func processes(ctx context.Context, cfg Config) []Finding {
 	var down, strangers []string
+	var why []Finding
 	for _, role := range cfg.Operator.Roles() {
 		ok, h := health.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
 		switch {
@@ -279,6 +285,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
 		default:
 			down = append(down, role)
+			why = append(why, whyDown(cfg, role)...)
 		}
 	}
 	var out []Finding
@@ -288,10 +295,42 @@ func processes(ctx context.Context, cfg Config) []Finding {
 	if len(down) > 0 {
 		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; durward up"})
 	}
+	out = append(out, why...)
 	if len(out) == 0 {
 		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
 	}
 	return out
+}
+
+// whyDown is what keeps a process from running that durward up runs: its log's last word, or a port that is another's.
+func whyDown(cfg Config, role string) (out []Finding) {
+	if cfg.Installed != nil {
+		return nil // units: its journal says so
+	}
+	if said := failure(supervisor.Tail(cfg.Home.Log(role), 1000, 0)); said != "" {
+		out = append(out, Finding{Bad, role, clean.Line("it stopped: "+said, 1000), "Mend that; then: durward up"})
+	}
+	if cfg.Taken != nil {
+		if err := cfg.Taken(role); err != nil {
+			out = append(out, Finding{Bad, "ports", clean.Line(role+" cannot listen: "+err.Error(), 500), "Stop that program, or change the port in " + cli.ShellWord(cfg.Home.Config(role))})
+		}
+	}
+	return out
+}
+
+// failure is why a process could not begin or go on, by the end of its log; "": it ended well, or the log does not say.
+func failure(log string) string {
+	for _, line := range slices.Backward(strings.Split(log, "\n")) {
+		var entry struct{ Msg, Error string }
+		switch err := json.Unmarshal([]byte(line), &entry); {
+		case err != nil: // no line of ours
+		case entry.Msg == process.Starting:
+			return ""
+		case entry.Msg == process.Failed:
+			return entry.Error
+		}
+	}
+	return ""
 }
 
 // maxSkew is what statements tolerate between the operator's clock and a sink's.

@@ -15,7 +15,9 @@ import (
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/process"
 )
 
 // installation is a home whose four processes are one test server.
@@ -53,6 +55,35 @@ func served(t *testing.T, role string, skew time.Duration) string {
 	}))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// logged writes a process's log, with lines of another's among its own.
+func logged(t *testing.T, path string, messages ...string) {
+	t.Helper()
+	text := "a line that is no JSON\n"
+	for _, m := range messages {
+		text += `{"level":"ERROR","msg":"` + m + `","error":"the database is damaged"}` + "\n{}\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A log of a life that began again, or ended well, says nothing of an older one's end.
+func TestOldFailures(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for want, messages := range map[string][]string{
+		"the database is damaged": {process.Starting, process.Failed, "exiting"},
+		"":                        {process.Failed, process.Starting, "stopped"},
+	} {
+		logged(t, path, messages...)
+		if got := failure(supervisor.Tail(path, 1000, 0)); got != want {
+			t.Errorf("%v: got %q, want %q", messages, got, want)
+		}
+	}
+	if got := failure(""); got != "" {
+		t.Errorf("no log: %q", got)
+	}
 }
 
 func level(t *testing.T, findings []Finding, name string) Finding {
@@ -94,6 +125,14 @@ func TestExamine(t *testing.T) {
 		{"another version", func(_ *testing.T, c *Config) { c.Own = "2" }, "programs", Warning},
 		{"swapped ports", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = c.Operator.Health.Audit }, "ports", Bad},
 		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = "127.0.0.1:1" }, "processes", Warning},
+		{"a port that is another's", func(_ *testing.T, c *Config) {
+			c.Operator.Health.Vault = "127.0.0.1:1"
+			c.Taken = func(role string) error { return errors.New("127.0.0.1:7431 is in use by " + role) }
+		}, "ports", Bad},
+		{"a log that says why", func(t *testing.T, c *Config) {
+			c.Operator.Health.Vault = "127.0.0.1:1"
+			logged(t, c.Home.Log("vault"), process.Starting, process.Failed)
+		}, "vault", Bad},
 		{"no driver", func(*testing.T, *Config) {}, "drivers", Warning},
 	} {
 		t.Run(c.name+", "+c.look, func(t *testing.T) {

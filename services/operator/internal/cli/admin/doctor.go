@@ -70,6 +70,13 @@ Exit code 1 when anything is ✗.`,
 			running, _ := a.Home.RunningProcess()
 			findings := doctor.Examine(ctx, doctor.Config{
 				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Check: programCheck, Own: a.Streams.Version,
+				Taken: func(role string) error {
+					l, err := readListeners(a.Home.Config(role))
+					if err != nil {
+						return nil // the finding "configuration" says so
+					}
+					return free(l)
+				},
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
 				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
 			})

@@ -253,14 +253,8 @@ func (a *app) children(roles []string, development bool, bin string) ([]supervis
 		if err != nil {
 			return nil, err
 		}
-		for _, address := range []string{listeners.Listen, listeners.HealthListen} {
-			l, err := rpc.Listen(address, true)
-			if err != nil {
-				return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%s cannot listen: %s", role, clean.Line(err.Error(), 500))
-			}
-			if err := l.Close(); err != nil {
-				return nil, fmt.Errorf("port check: %w", err)
-			}
+		if err := free(listeners); err != nil {
+			return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%s cannot listen: %s", role, clean.Line(err.Error(), 500))
 		}
 		args := []string{"-config", a.Home.Config(role)}
 		if role != "gateway" && development {
@@ -272,6 +266,20 @@ func (a *app) children(roles []string, development bool, bin string) ([]supervis
 		})
 	}
 	return children, nil
+}
+
+// free says which program holds an address that a process would listen on.
+func free(l installdir.Listeners) error {
+	for _, address := range []string{l.Listen, l.HealthListen} {
+		listener, err := rpc.Listen(address, true)
+		if err != nil {
+			return err
+		}
+		if err := listener.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // childEnvironment is all that the processes inherit (ENV-1).
