@@ -250,7 +250,7 @@ func (o *followed) text() string {
 // follow starts a command that stays until it is interrupted.
 func (w *world) follow(args ...string) *followed {
 	w.t.Helper()
-	o := &followed{w: w, args: args, cmd: w.Command(append([]string{filepath.Join(w.Bin, "durward"), "--home", w.Dir}, args...)...)}
+	o := &followed{w: w, args: args, cmd: w.CLI(args...)}
 	o.cmd.Stdout, o.cmd.Stderr = o, o
 	if err := o.cmd.Start(); err != nil {
 		w.t.Fatal(err)

@@ -25,10 +25,17 @@ func (h *Host) Command(line ...string) *exec.Cmd {
 	return cmd
 }
 
+// CLI is a command line of durward's on this installation, which its environment names.
+func (h *Host) CLI(args ...string) *exec.Cmd {
+	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward")}, args...)...)
+	cmd.Env = append(cmd.Env, "DURWARD_HOME="+h.Dir)
+	return cmd
+}
+
 // Run runs durward on this installation without a terminal, input as its standard input, and returns what it printed.
 func (h *Host) Run(input string, args ...string) Output {
 	h.t.Helper()
-	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
+	cmd := h.CLI(args...)
 	cmd.Stdin = strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,7 +65,7 @@ func (h *Host) AtTerminal(judge Judge, columns uint16, args ...string) *Terminal
 	if err != nil {
 		judge.Fatalf("%v", err)
 	}
-	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
+	cmd := h.CLI(args...)
 	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}

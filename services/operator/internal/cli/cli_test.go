@@ -67,6 +67,23 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// A hint's commands are about the installation that --home names; help is the same everywhere.
+func TestHintsNameTheInstallation(t *testing.T) {
+	for _, c := range []struct{ home, hint, want string }{
+		{"", "See which process is down: durward status", "See which process is down: durward status"},
+		{"h", "See which process is down: durward status", "See which process is down: durward --home h status"},
+		{"my folder", "durward status; durward up", "durward --home 'my folder' status; durward --home 'my folder' up"},
+		{"h", "See: durward deny -h", "See: durward deny -h"},
+		{"h", "the folder of durward is not on your PATH", "the folder of durward is not on your PATH"},
+	} {
+		var errs bytes.Buffer
+		a := &App{Streams: Streams{Err: &errs}, HomeDir: c.home}
+		if a.Explain(Failed(c.hint, "it failed")); !strings.HasSuffix(errs.String(), "\n  "+c.want+"\n") {
+			t.Errorf("home %q: got %q, want %q in it", c.home, errs.String(), c.want)
+		}
+	}
+}
+
 func TestConfirmRefusesWithoutATerminal(t *testing.T) {
 	var out bytes.Buffer
 	a := &App{Streams: Streams{In: strings.NewReader("y\n")}, Out: output.New(&out, &out, func(string) string { return "" })}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -59,9 +60,20 @@ func (a *App) Explain(err error) int {
 	}
 	_, _ = fmt.Fprintln(a.Streams.Err, line)
 	if p.next != "" {
-		_, _ = fmt.Fprintln(a.Streams.Err, "  "+p.next)
+		_, _ = fmt.Fprintln(a.Streams.Err, "  "+a.meantHere(p.next))
 	}
 	return p.Code
+}
+
+// command is where a hint names a command of ours.
+var command = regexp.MustCompile(`(^|: |; )durward `)
+
+// meantHere is a hint whose commands are about the installation that --home names: typed as they stand, they would act on another.
+func (a *App) meantHere(hint string) string {
+	if a.HomeDir == "" || strings.HasSuffix(hint, " -h") {
+		return hint
+	}
+	return command.ReplaceAllStringFunc(hint, func(found string) string { return found + "--home " + ShellWord(a.HomeDir) + " " })
 }
 
 // translate turns an error from elsewhere into a sentence for a person.

@@ -81,8 +81,8 @@ func (c catalogWorld) read() string {
 func (c catalogWorld) run(stdin string, args ...string) ran {
 	c.t.Helper()
 	var out, errs bytes.Buffer
-	code := Main(context.Background(), append([]string{"--home", c.home.Dir}, args...), cli.Streams{
-		In: strings.NewReader(stdin), Out: &out, Err: &errs, Getenv: bare, Version: "test",
+	code := Main(context.Background(), args, cli.Streams{
+		In: strings.NewReader(stdin), Out: &out, Err: &errs, Getenv: at(c.home.Dir), Version: "test",
 	})
 	return ran{code, out.String(), errs.String()}
 }

@@ -116,3 +116,13 @@ func bare(name string) string {
 	}
 	return ""
 }
+
+// at is bare, with the installation that commands mean.
+func at(dir string) func(string) string {
+	return func(name string) string {
+		if name == "DURWARD_HOME" {
+			return dir
+		}
+		return bare(name)
+	}
+}

@@ -215,8 +215,8 @@ func (w *world) runUntil(ctx context.Context, out *lockedBuffer, args ...string)
 	if out == nil {
 		out = &lockedBuffer{}
 	}
-	code := Main(ctx, append([]string{"--home", w.home.Dir}, args...), cli.Streams{
-		In: strings.NewReader(""), Out: out, Err: &errs, Getenv: bare, Version: "test",
+	code := Main(ctx, args, cli.Streams{
+		In: strings.NewReader(""), Out: out, Err: &errs, Getenv: at(w.home.Dir), Version: "test",
 	})
 	return ran{code, out.String(), errs.String()}
 }

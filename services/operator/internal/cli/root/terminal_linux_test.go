@@ -88,8 +88,10 @@ func (x *terminal) waitFor(text string) {
 func (w *world) runAt(ctx context.Context, x *terminal, args ...string) <-chan int {
 	code := make(chan int, 1)
 	go func() {
-		code <- Main(ctx, append([]string{"--home", w.home.Dir}, args...), cli.Streams{In: x.slave, Out: x.slave, Err: x.slave,
-			Getenv: func(name string) string { return map[string]string{"TERM": "xterm-256color"}[name] }, Version: "test"})
+		code <- Main(ctx, args, cli.Streams{In: x.slave, Out: x.slave, Err: x.slave,
+			Getenv: func(name string) string {
+				return map[string]string{"TERM": "xterm-256color", "DURWARD_HOME": w.home.Dir}[name]
+			}, Version: "test"})
 	}()
 	return code
 }
