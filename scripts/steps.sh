@@ -29,7 +29,7 @@ case $mode in
   ci)
     # The unit tests run once, under the race detector; samples are those of the commit.
     # The browser is slow to start on two busy cores, package and Compose take minutes each: make real and make full have them.
-    export RACE=1 FUZZ=services/inspector REAL_SKIP='^TestBrowser$' REAL_PARTS='clients systemd docker process sandbox gpu layout terminal postgres syslog'
+    export RACE=1 FUZZ=services/inspector REAL_SKIP='^TestBrowser$' REAL_PARTS='clients postgres systemd docker process sandbox gpu layout terminal syslog'
     DURWARD_SEED=$((16#$(git rev-parse --short=12 HEAD | cut -c1-12)))
     export DURWARD_SEED
     ;;
