@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/lifelog"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/telemetry"
@@ -41,12 +42,6 @@ const (
 	ExitOK               = 0
 	ExitFailure          = 1
 	ExitBadConfiguration = 2
-)
-
-// What the log says of a process's begin, and of an error that ends it.
-const (
-	Starting = "starting"
-	Failed   = "failed"
 )
 
 // Settings is a pointer to a program's configuration struct, which embeds config.Common.
@@ -176,7 +171,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		logger.Debug("sleeping threads wake as often as by default", "cause", err)
 	}
 	if err := limitMemory(ctx, common, logger); err != nil {
-		logger.Error(Failed, "error", err)
+		logger.Error(lifelog.Failed, "error", err)
 		return ExitFailure
 	}
 	if p.Instead != nil {
@@ -187,15 +182,15 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 			return ExitOK
 		}
 	}
-	logger.Info(Starting, "version", p.Version)
+	logger.Info(lifelog.Starting, "version", p.Version)
 	if *remote {
 		logger.Warn("DANGEROUS: this process may be reached from other machines")
 	}
 	if err := p.Run(ctx, logger); err != nil {
-		logger.Error(Failed, failure(err)...)
+		logger.Error(lifelog.Failed, failure(err)...)
 		return ExitFailure
 	}
-	logger.Info("stopped")
+	logger.Info(lifelog.Stopped)
 	return ExitOK
 }
 

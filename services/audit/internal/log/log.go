@@ -134,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		processes: map[process]time.Time{}, leads: make(chan struct{}),
 	}
 	if !trusted(cfg.Signer, cfg.Keys()) {
-		return nil, errors.New("the log's signing key is not in the trust folder's log_keys, so nobody would believe what it signs")
+		return nil, errors.New("the log's signing key is not in the trust folder's log_keys, so nobody would believe what it signs: put the key back that belongs to it")
 	}
 	err := l.lead(ctx)
 	if errors.Is(err, store.ErrFollows) {

@@ -29,7 +29,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/health"
-	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/lifelog"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/trust"
@@ -324,9 +324,9 @@ func failure(log string) string {
 		var entry struct{ Msg, Error string }
 		switch err := json.Unmarshal([]byte(line), &entry); {
 		case err != nil: // no line of ours
-		case entry.Msg == process.Starting:
+		case entry.Msg == lifelog.Starting:
 			return ""
-		case entry.Msg == process.Failed:
+		case entry.Msg == lifelog.Failed:
 			return entry.Error
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/destination"
-	"durward.internal/services/platform/process"
+	"durward.internal/services/platform/lifelog"
 )
 
 // installation is a home whose four processes are one test server.
@@ -73,8 +73,8 @@ func logged(t *testing.T, path string, messages ...string) {
 func TestOldFailures(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	for want, messages := range map[string][]string{
-		"the database is damaged": {process.Starting, process.Failed, "exiting"},
-		"":                        {process.Failed, process.Starting, "stopped"},
+		"the database is damaged": {lifelog.Starting, lifelog.Failed, "exiting"},
+		"":                        {lifelog.Failed, lifelog.Starting, lifelog.Stopped},
 	} {
 		logged(t, path, messages...)
 		if got := failure(supervisor.Tail(path, 1000, 0)); got != want {
@@ -131,7 +131,7 @@ func TestExamine(t *testing.T) {
 		}, "ports", Bad},
 		{"a log that says why", func(t *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"
-			logged(t, c.Home.Log("vault"), process.Starting, process.Failed)
+			logged(t, c.Home.Log("vault"), lifelog.Starting, lifelog.Failed)
 		}, "vault", Bad},
 		{"no driver", func(*testing.T, *Config) {}, "drivers", Warning},
 	} {

@@ -40,7 +40,7 @@ func ownOne(path string, last bool) error {
 	}
 	switch {
 	case ownedByOther(&st):
-		return fmt.Errorf("%s belongs to the user %s, who could put anything in its place: use a folder of your own", path, nameOf(st.Uid))
+		return fmt.Errorf("%s belongs to the user %s, who could put anything in its place: take it over (chown), or use another folder", path, nameOf(st.Uid))
 	case st.Mode&syscall.S_IFMT == syscall.S_IFLNK, st.Mode&syscall.S_ISVTX != 0 && !last, !writableByOthers(&st, hasACLAt(path)):
 		return nil
 	}
