@@ -119,6 +119,12 @@ func (s *suite) contest(c *contestant, n, calls int) {
 	s.Helper()
 	allocated, before := s.allocated(c.server), s.used(c.server)
 	taken, err := measure(c.clients[n], calls, c.call)
+	// A server that is not ours may lose a call under load: that round is measured again.
+	for lost := 1; err != nil && len(c.server.health) == 0 && lost < 3; lost++ {
+		s.Logf("%s, %d clients: %v", c.server.name, n, err)
+		allocated, before = s.allocated(c.server), s.used(c.server)
+		taken, err = measure(c.clients[n], calls, c.call)
+	}
 	s.must(err)
 	time.Sleep(settled) // what comes after an answer has no event
 	r := &round{sample: taken, calls: calls / n * n, used: s.used(c.server)}
