@@ -74,6 +74,7 @@ func TestHintsNameTheInstallation(t *testing.T) {
 		{"h", "See which process is down: durward status", "See which process is down: durward --home h status"},
 		{"my folder", "durward status; durward up", "durward --home 'my folder' status; durward --home 'my folder' up"},
 		{"h", "See: durward deny -h", "See: durward deny -h"},
+		{"h", "To begin anew: durward up --home DIR", "To begin anew: durward up --home DIR"},
 		{"h", "the folder of durward is not on your PATH", "the folder of durward is not on your PATH"},
 	} {
 		var errs bytes.Buffer

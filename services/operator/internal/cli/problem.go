@@ -70,7 +70,7 @@ var command = regexp.MustCompile(`(^|: |; )durward `)
 
 // meantHere is a hint whose commands are about the installation that --home names: typed as they stand, they would act on another.
 func (a *App) meantHere(hint string) string {
-	if a.HomeDir == "" || strings.HasSuffix(hint, " -h") {
+	if a.HomeDir == "" || strings.HasSuffix(hint, " -h") || strings.Contains(hint, "--home") {
 		return hint
 	}
 	return command.ReplaceAllStringFunc(hint, func(found string) string { return found + "--home " + ShellWord(a.HomeDir) + " " })
