@@ -120,8 +120,8 @@ func (s *suite) contest(c *contestant, n, calls int) {
 	allocated, before := s.allocated(c.server), s.used(c.server)
 	taken, err := measure(c.clients[n], calls, c.call)
 	// A server that is not ours may lose a call under load: that round is measured again.
-	for lost := 1; err != nil && len(c.server.health) == 0 && lost < 3; lost++ {
-		s.Logf("%s, %d clients: %v", c.server.name, n, err)
+	for lost := 1; err != nil && len(c.health) == 0 && lost < 3; lost++ {
+		s.Logf("%s, %d clients: %v", c.name, n, err)
 		allocated, before = s.allocated(c.server), s.used(c.server)
 		taken, err = measure(c.clients[n], calls, c.call)
 	}
