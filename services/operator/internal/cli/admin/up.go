@@ -196,6 +196,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		if err != nil {
 			return installdir.Config{}, err
 		}
+		defer clear(asked)
 		passphrase = func() ([]byte, error) { return asked, nil }
 	}
 	_, err := a.Home.Init(installdir.Options{Development: opts.development, Operator: name, BasePort: opts.basePort, Passphrase: passphrase})
