@@ -144,15 +144,24 @@ func tellUp(w *world) {
 		f.durward("up", "--development")
 		w.WriteFile("config/audit.yaml", good)
 	}
+	goesOn := func() *harness.Process {
+		up := w.Up()
+		harness.Eventually(w.t, "the screen is whole", func() error {
+			if !strings.Contains(up.Log(), "on your PATH yet") {
+				return fmt.Errorf("%s", up.Log())
+			}
+			return nil
+		})
+		fmt.Fprintf(&f.text, "$ durward up --development (it goes on)\n%s\n\n", up.Log())
+		return up
+	}
+	f.says("There is nothing to run yet.")
+	example := w.ReadFile("config/catalogue.yaml")
+	w.WriteFile("config/catalogue.yaml", "version: 1\ngpus:\n  - {index: 0, name: A GPU, memory_mib: 24576, simulated: true}\nservices: []\n")
+	goesOn().Stop()
+	w.WriteFile("config/catalogue.yaml", example)
 	f.says("It runs.")
-	up := w.Up()
-	harness.Eventually(w.t, "the screen is whole", func() error {
-		if !strings.Contains(up.Log(), "on your PATH yet") {
-			return fmt.Errorf("%s", up.Log())
-		}
-		return nil
-	})
-	fmt.Fprintf(&f.text, "$ durward up --development (it goes on)\n%s\n\n", up.Log())
+	goesOn()
 	f.says("A second start.")
 	f.durward("up", "--development")
 	f.durward("status")

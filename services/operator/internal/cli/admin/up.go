@@ -337,10 +337,19 @@ func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions,
 	} else {
 		a.Out.Printf("%s\n", a.Out.Yellow("ONE USER: every process runs as you; your key's passphrase is what stands between your programs and an approval. See SECURITY.md."))
 	}
-	a.Out.Printf("GPUs   %s\n", a.gpuLine(ctx))
+	gpus, services := a.hostWords(ctx)
+	a.Out.Printf("GPUs   %s\n", gpus)
 	a.Out.Printf("MCP    %s\n", cfg.MCPURL)
 	command := a.elsewhere()
-	a.Out.Printf("Next   %s client connect claude-code     then ask: \"what runs on my GPUs? start the demo chat service\"\n", command)
+	next, ask := "Next  ", "what runs on my GPUs?"
+	switch {
+	case a.Home.IsExampleCatalog():
+		ask += " start the demo chat service"
+	case services == 0:
+		a.Out.Printf("%s %s catalog import -h     to take over what this host runs already; catalog add describes it\n", next, command)
+		next = "      "
+	}
+	a.Out.Printf("%s %s client connect claude-code     then ask: %q\n", next, command, ask)
 	a.Out.Printf("       %s approvals\n", command)
 	a.Out.Printf("       %s watch\n", command)
 	a.Out.Printf("       %s audit search\n", command)
@@ -365,16 +374,16 @@ func onPath(folder, path string) bool {
 	})
 }
 
-// gpuLine says what GPUs there are and where that is known from, by the executor's own words.
-func (a *app) gpuLine(ctx context.Context) string {
+// hostWords says what GPUs there are and where that is known from, by the executor's own words, and how many services it knows.
+func (a *app) hostWords(ctx context.Context) (gpus string, services uint32) {
 	var status *executorv1.GetStatusResponse
 	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
 		status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
 		return err
 	})
 	if err != nil {
-		return "unknown: " + clean.Line(err.Error(), 200)
+		return "unknown: " + clean.Line(err.Error(), 200), 0
 	}
 	a.RequestID = ""
-	return cli.GPUWords(status.GetGpuSource(), status.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound())
+	return cli.GPUWords(status.GetGpuSource(), status.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound()), status.GetServicesTotal()
 }
