@@ -15,3 +15,9 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Every waits until the next whole multiple of d since the epoch, or until ctx ends, for what looks at something again and again: all that
+// look so often do it at one moment, and the processor sleeps in between. It reports whether the time came.
+func Every(ctx context.Context, d time.Duration) bool {
+	return Sleep(ctx, d-time.Duration(time.Now().UnixNano()%int64(d)))
+}

@@ -28,3 +28,22 @@ func TestSleep(t *testing.T) {
 		}
 	})
 }
+
+// Whoever looks every 400 ms looks when the others do, whenever it began; the first wait is shorter.
+func TestEvery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // its clock begins at a whole second
+		began, d := time.Now(), 400*time.Millisecond
+		time.Sleep(150 * time.Millisecond)
+		for _, want := range []time.Duration{d, 2 * d, 3 * d} {
+			if !Every(t.Context(), d) || time.Since(began) != want {
+				t.Errorf("it came after %v, want %v", time.Since(began), want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if Every(ctx, d) {
+			t.Error("it says that the time came in a context that had ended")
+		}
+	})
+}

@@ -151,7 +151,7 @@ func (w *Watcher) Close() {
 // Run watches until ctx ends.
 func (w *Watcher) Run(ctx context.Context) {
 	var last Stamps
-	for clock.Sleep(ctx, Interval) {
+	for clock.Every(ctx, Interval) {
 		now := w.look()
 		if maps.Equal(now, last) && w.due(now) {
 			_ = w.Reload() // Err keeps it

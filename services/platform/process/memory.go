@@ -54,7 +54,7 @@ func limitMemory(ctx context.Context, c *config.Common, logger *slog.Logger) err
 func rest(ctx context.Context, logger *slog.Logger) {
 	var last, given uint64
 	rested := 0
-	for intervals := 1; clock.Sleep(ctx, restInterval); intervals++ {
+	for intervals := 1; clock.Every(ctx, restInterval); intervals++ {
 		now := sample("/gc/heap/allocs:bytes")
 		if rested++; now-last >= quiet {
 			rested = 0

@@ -348,7 +348,7 @@ const watchInterval = 2 * time.Second
 func Watch(ctx context.Context, logger *slog.Logger, what string, failure func() error) {
 	go func() {
 		said := ""
-		for clock.Sleep(ctx, watchInterval) {
+		for clock.Every(ctx, watchInterval) {
 			now := ""
 			if err := failure(); err != nil {
 				now = err.Error()

@@ -195,7 +195,7 @@ func (s *Server) enlist(stream *checkedStream) (leave func()) {
 // askAgain ends the streams whose callers are let in no more, and connections without a root, until ctx ends. A stream that sends and
 // receives asks by itself; one that is quiet would never.
 func (s *Server) askAgain(ctx context.Context) {
-	for clock.Sleep(ctx, askInterval) {
+	for clock.Every(ctx, askInterval) {
 		s.mu.Lock()
 		for stream := range s.open {
 			_ = stream.ask() // it ends the stream

@@ -10,6 +10,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 const (
@@ -66,18 +67,10 @@ func (v *verdict) hear(ok bool, h *catalog.Health) {
 
 // Run checks services and follows the catalog's rules for them until ctx ends. It returns when nothing of it is under way.
 func (m *Manager) Run(ctx context.Context) {
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		m.observe(ctx)
-		select {
-		case <-ctx.Done():
-			m.checks.Wait()
-			m.acts.Wait()
-			return
-		case <-ticker.C:
-		}
+	for m.observe(ctx); clock.Every(ctx, tick); m.observe(ctx) {
 	}
+	m.checks.Wait()
+	m.acts.Wait()
 }
 
 // Settle checks every running service once: after a restart, what sleeps is known then. It returns when that is done or has
