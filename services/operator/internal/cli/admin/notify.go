@@ -103,7 +103,7 @@ func (a *app) notifyInstall(cfg installdir.Config) error {
 	if err != nil {
 		return err
 	}
-	command := a.elsewhere()
+	command := a.Elsewhere()
 	if strings.ContainsAny(command, `'"\`) {
 		command = "durward" // a notification shows it without quotes
 	}

@@ -340,7 +340,7 @@ func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions,
 	gpus, services := a.hostWords(ctx)
 	a.Out.Printf("GPUs   %s\n", gpus)
 	a.Out.Printf("MCP    %s\n", cfg.MCPURL)
-	command := a.elsewhere()
+	command := a.Elsewhere()
 	next, ask := "Next  ", "what runs on my GPUs?"
 	switch {
 	case a.Home.IsExampleCatalog():
@@ -357,14 +357,6 @@ func (a *app) screen(ctx context.Context, cfg installdir.Config, opts upOptions,
 	if !onPath(bin, a.Streams.Getenv("PATH")) {
 		a.Out.Printf("%s\n", a.Out.Dim("       (durward is not on your PATH yet: export PATH="+cli.ShellWord(bin)+":$PATH)"))
 	}
-}
-
-// elsewhere is how this installation's durward is called in another terminal, which may not have this one's variables.
-func (a *app) elsewhere() string {
-	if a.HomeDir == "" && a.Streams.Getenv("DURWARD_HOME") == "" {
-		return "durward"
-	}
-	return "durward --home " + cli.ShellWord(a.Home.Dir)
 }
 
 func onPath(folder, path string) bool {

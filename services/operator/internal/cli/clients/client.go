@@ -73,7 +73,7 @@ request who asks in which room, and may only look.
 						clean.Visible(cfg.MCPURL), cli.ShellWord(filepath.Join(folder, client.FileToken)), clean.Visible(cfg.MCPURL))
 					return
 				}
-				a.Out.Printf("  key    %s\n  bridge durward mcp --client %s\n", filepath.Join(folder, client.FileKey), c.ID)
+				a.Out.Printf("  key    %s\n  bridge %s mcp --client %s\n", filepath.Join(folder, client.FileKey), a.Elsewhere(), c.ID)
 			})
 		},
 	}
