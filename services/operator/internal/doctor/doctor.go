@@ -66,7 +66,8 @@ type Config struct {
 	Version func(ctx context.Context, path string) (string, error)
 	// Check asks a server program what is wrong with a configuration file and what it names; "": nothing. Nil: nobody is asked.
 	Check func(ctx context.Context, path, file string) (string, error)
-	// Taken says which program holds a port that a process would listen on; nil: none does. It may be nil.
+	// Taken says which program holds a port that a process would listen on; nil: none does. It is nil itself while durward up runs: then
+	// the processes hold them.
 	Taken func(role string) error
 	// Own is this program's version.
 	Own string
@@ -285,7 +286,9 @@ func processes(ctx context.Context, cfg Config) []Finding {
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
 		default:
 			down = append(down, role)
-			why = append(why, whyDown(cfg, role)...)
+			if h.Service == "" { // what answers says itself what it lacks
+				why = append(why, whyDown(cfg, role)...)
+			}
 		}
 	}
 	var out []Finding

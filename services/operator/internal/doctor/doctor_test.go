@@ -57,6 +57,28 @@ func served(t *testing.T, role string, skew time.Duration) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
+// A process that answers and is not well holds its own port, and has not stopped.
+func TestUnwell(t *testing.T) {
+	cfg := installation(t, 0)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(map[string]string{"status": "unavailable", "service": "vault", "version": "1"})
+	}))
+	t.Cleanup(server.Close)
+	cfg.Operator.Health.Vault = strings.TrimPrefix(server.URL, "http://")
+	cfg.Taken = func(string) error { return errors.New("127.0.0.1:7431 is in use by vault") }
+	logged(t, cfg.Home.Log("vault"), lifelog.Starting, lifelog.Failed)
+	findings := Examine(t.Context(), cfg)
+	if f := level(t, findings, "processes"); f.Level != Warning || !strings.Contains(f.Text, "vault") {
+		t.Errorf("%+v", f)
+	}
+	for _, f := range findings {
+		if f.Name == "ports" || f.Name == "vault" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 // logged writes a process's log, with lines of another's among its own.
 func logged(t *testing.T, path string, messages ...string) {
 	t.Helper()

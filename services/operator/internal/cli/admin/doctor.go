@@ -67,16 +67,19 @@ Exit code 1 when anything is ✗.`,
 			if err != nil {
 				return err
 			}
-			running, _ := a.Home.RunningProcess()
+			running, isRunning := a.Home.RunningProcess()
+			taken := func(role string) error {
+				l, err := readListeners(a.Home.Config(role))
+				if err != nil {
+					return nil // the finding "configuration" says so
+				}
+				return free(l)
+			}
+			if isRunning {
+				taken = nil
+			}
 			findings := doctor.Examine(ctx, doctor.Config{
-				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Check: programCheck, Own: a.Streams.Version,
-				Taken: func(role string) error {
-					l, err := readListeners(a.Home.Config(role))
-					if err != nil {
-						return nil // the finding "configuration" says so
-					}
-					return free(l)
-				},
+				Home: a.Home, Operator: cfg, Development: running.Development, Bin: bin, Version: programVersion, Check: programCheck, Taken: taken, Own: a.Streams.Version,
 				HTTP: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}, Now: a.Now, Root: "/",
 				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
 			})
