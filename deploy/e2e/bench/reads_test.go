@@ -117,22 +117,24 @@ func (s *suite) allocated(server *server) (sum int64) {
 // contest measures one round of a contestant with n clients.
 func (s *suite) contest(c *contestant, n, calls int) {
 	s.Helper()
-	allocated, before := s.allocated(c.server), s.used(c.server)
-	taken, err := measure(c.clients[n], calls, c.call)
-	// A server that is not ours may lose a call under load: that round is measured again.
-	for lost := 1; err != nil && len(c.health) == 0 && lost < 3; lost++ {
-		s.Logf("%s, %d clients: %v", c.name, n, err)
-		allocated, before = s.allocated(c.server), s.used(c.server)
-		taken, err = measure(c.clients[n], calls, c.call)
+	for try := 1; ; try++ {
+		allocated, before := s.allocated(c.server), s.used(c.server)
+		taken, err := measure(c.clients[n], calls, c.call)
+		// A server that is not ours may lose a call under load: that round is measured again.
+		if err != nil && len(c.health) == 0 && try < 3 {
+			s.Logf("%s, %d clients: %v", c.name, n, err)
+			continue
+		}
+		s.must(err)
+		time.Sleep(settled) // what comes after an answer has no event
+		r := &round{sample: taken, calls: calls / n * n, used: s.used(c.server)}
+		for i := range r.used {
+			r.used[i] -= before[i]
+		}
+		r.allocated = s.allocated(c.server) - allocated
+		c.rounds[n] = append(c.rounds[n], r)
+		return
 	}
-	s.must(err)
-	time.Sleep(settled) // what comes after an answer has no event
-	r := &round{sample: taken, calls: calls / n * n, used: s.used(c.server)}
-	for i := range r.used {
-		r.used[i] -= before[i]
-	}
-	r.allocated = s.allocated(c.server) - allocated
-	c.rounds[n] = append(c.rounds[n], r)
 }
 
 func (s *suite) call(c *client) error {

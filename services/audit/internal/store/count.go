@@ -25,6 +25,10 @@ type Counts struct {
 	Waits []time.Duration
 }
 
+// ends are the kinds in which calls end: a refusal at the gateway, by the vault or a human, an outcome, a read, a refusal at a sink, and
+// what a restart found.
+const ends = `(10, 25, 41, 42, 43, 44)`
+
 // Count counts the entries below an index that the log took since a time.
 func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts, error) {
 	out := Counts{Alike: map[Alike]uint64{}}
@@ -34,10 +38,9 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 		from = since.UnixNano()
 	}
 	earliest := int64(math.MaxInt64)
-	// Calls end in a read, an outcome, a refusal (at the gateway, by the vault or a human, at a sink), or in what a restart found.
 	err := s.each(ctx, `SELECT kind, status, tool, principal, COUNT(*), MIN(logged_at) FROM (
-		SELECT e.kind, e.status, CASE WHEN e.kind IN (10, 25, 41, 42, 43, 44) THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
-		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind IN (10, 25, 41, 42, 43, 44) WHERE e.logged_at >= ? AND e.idx < ?) AS counted
+		SELECT e.kind, e.status, CASE WHEN e.kind IN `+ends+` THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
+		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind IN `+ends+` WHERE e.logged_at >= ? AND e.idx < ?) AS counted
 		GROUP BY kind, status, tool, principal`, []any{from, int64(end)}, func(scan func(...any) error) (bool, error) {
 		var kind, status int32
 		var n, first int64

@@ -203,6 +203,15 @@ func (s *Session) Close() {
 	_ = s.Peers.Close()
 }
 
+// Elsewhere is how this installation's durward is called in another terminal or by another program, which may not have this one's
+// variables.
+func (a *App) Elsewhere() string {
+	if a.HomeDir == "" && a.Streams.Getenv("DURWARD_HOME") == "" {
+		return "durward"
+	}
+	return "durward --home " + ShellWord(a.Home.Dir)
+}
+
 // OwnFolder is where this program lies, and with it the programs of the processes.
 func OwnFolder() (string, error) {
 	self, err := os.Executable()

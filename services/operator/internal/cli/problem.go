@@ -65,15 +65,6 @@ func (a *App) Explain(err error) int {
 	return p.Code
 }
 
-// Elsewhere is how this installation's durward is called in another terminal or by another program, which may not have this one's
-// variables.
-func (a *App) Elsewhere() string {
-	if a.HomeDir == "" && a.Streams.Getenv("DURWARD_HOME") == "" {
-		return "durward"
-	}
-	return "durward --home " + ShellWord(a.Home.Dir)
-}
-
 // command is where a hint names a command of ours.
 var command = regexp.MustCompile(`(^|: |; )durward `)
 
