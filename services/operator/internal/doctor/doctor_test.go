@@ -45,13 +45,19 @@ func installation(t *testing.T, skew time.Duration) Config {
 	}
 }
 
-// served is the address of a process's health listener.
+// served is the address of the health listener of a process that is well.
 func served(t *testing.T, role string, skew time.Duration) string {
+	t.Helper()
+	return answers(t, role, "ok", skew)
+}
+
+// answers is the address of a process's health listener.
+func answers(t *testing.T, role, status string, skew time.Duration) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
 		// The client refuses a reply that is cut short.
-		_ = json.NewEncoder(w).Encode(map[string]string{"status": "ok", "service": role, "version": "1"})
+		_ = json.NewEncoder(w).Encode(map[string]string{"status": status, "service": role, "version": "1"})
 	}))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
@@ -60,12 +66,7 @@ func served(t *testing.T, role string, skew time.Duration) string {
 // A process that answers and is not well holds its own port, and has not stopped.
 func TestUnwell(t *testing.T) {
 	cfg := installation(t, 0)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_ = json.NewEncoder(w).Encode(map[string]string{"status": "unavailable", "service": "vault", "version": "1"})
-	}))
-	t.Cleanup(server.Close)
-	cfg.Operator.Health.Vault = strings.TrimPrefix(server.URL, "http://")
+	cfg.Operator.Health.Vault = answers(t, "vault", "unavailable", 0)
 	cfg.Taken = func(string) error { return errors.New("127.0.0.1:7431 is in use by vault") }
 	logged(t, cfg.Home.Log("vault"), lifelog.Starting, lifelog.Failed)
 	findings := Examine(t.Context(), cfg)
