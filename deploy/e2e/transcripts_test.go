@@ -15,6 +15,7 @@ import (
 
 	"durward.internal/deploy/e2e/golden"
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // TestTranscripts runs the transcripts of commands over running processes, each over an installation of its own.
@@ -125,6 +126,7 @@ var withoutTranscript = map[string]string{
 // transcript: here, or in the operator's own module, where those are that need no process.
 func TestEveryCommandHasATranscript(t *testing.T) {
 	t.Parallel()
+	input.Transcripts(t)
 	accepted, err := golden.Accepted()
 	if err != nil {
 		t.Fatal(err)

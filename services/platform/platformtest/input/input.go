@@ -9,9 +9,12 @@ import (
 )
 
 // Outside is called by tests that use files of the repository outside of their module, at which Go's test cache never looks: it
-// reads DURWARD_OUTSIDE, where the scripts put a digest of those files, so that the test runs again after a change of any.
+// reads DURWARD_OUTSIDE, where scripts/inputs.sh puts a digest of those files, so that the test runs again after a change of any.
 // Without a digest the test's result is not cached.
 func Outside(t testing.TB) { digest(t, "DURWARD_OUTSIDE") }
+
+// Transcripts is Outside for the operator's transcripts, which change far more often than the other files do.
+func Transcripts(t testing.TB) { digest(t, "DURWARD_TRANSCRIPTS") }
 
 // Corpora returns the folder of hostile and sample inputs that the environment names in CORPORA; "" without one. The scripts put
 // a digest of its files beside it, for Go's test cache.
