@@ -105,7 +105,7 @@ func (s *secrets) underKills() (trials, effects int) {
 		w.t.Logf(format, args...)
 		effects++
 	}
-	for round := range w.tries(1000, 3) {
+	for round := range w.tries(200, 3) {
 		if s.passphrase != "" { // sealed again
 			s.killed()
 		}
