@@ -142,7 +142,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // Connect connects an MCP client over HTTP with a bearer token, and lists the tools.
 func (h *Host) Connect(token string) *Client {
 	h.t.Helper()
-	return h.connect(h.httpTransport(token))
+	return h.connect(h.Transport(token))
 }
 
 // StdioCommand is the command line of the stdio bridge for a client, as a client's configuration names it.
@@ -171,14 +171,15 @@ func (h *Host) TryConnect(token string) (*mcp.ClientSession, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), Patience)
 	defer cancel()
-	return newClient().Connect(ctx, h.httpTransport(token), nil)
+	return newClient().Connect(ctx, h.Transport(token), nil)
 }
 
 func newClient() *mcp.Client {
 	return mcp.NewClient(&mcp.Implementation{Name: "e2e", Version: "1"}, nil)
 }
 
-func (h *Host) httpTransport(token string) mcp.Transport {
+// Transport reaches the gateway over HTTP with a bearer token.
+func (h *Host) Transport(token string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: h.MCPURL(), HTTPClient: &http.Client{Transport: bearer{token}}, MaxRetries: -1}
 }
 

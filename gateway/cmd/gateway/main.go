@@ -34,6 +34,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/identity"
@@ -215,11 +216,6 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
-	if file != "" {
-		// Changes are recorded by vault and egress: audit takes no such record from the edge.
-		others := inforce.Open(ctx, inforce.Config{Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Compiler: validator.Compile, Logger: logger})
-		go others.Watch(ctx)
-	}
 	ways := relay.Config{Vault: vault, Waits: waits, Executor: executor, Logger: logger}
 	if s.Egress.Address != "" {
 		egress, err := process.Dial(self, s.Egress, logger)
@@ -232,6 +228,14 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	peers, err := relay.New(ways)
 	if err != nil {
 		return err
+	}
+	if file != "" {
+		// Changes are recorded by vault and egress: audit takes no such record from the edge.
+		others := inforce.Open(ctx, inforce.Config{
+			Folder: filepath.Dir(file), TrustDir: s.TrustDir, Unconfined: true, Compiler: validator.Compile, Logger: logger,
+			OnChange: func([]downstream.Pinned) { peers.ListsChanged() },
+		})
+		go others.Watch(ctx)
 	}
 	server, err := mcpserver.New(mcpserver.Config{
 		Relay: peers, Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Version: version,
@@ -287,6 +291,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group, serving := errgroup.WithContext(ctx)
 	group.Go(func() error { return tel.Serve(serving, health, nil) })
 	group.Go(func() error { peers.WatchSessions(serving); return nil })
+	group.Go(func() error { server.TellLists(serving); return nil })
 	group.Go(func() error {
 		tellHealth(serving, vaultv1.NewSessionServiceClient(vault), func(ctx context.Context) *vaultv1.GatewayHealth {
 			return &vaultv1.GatewayHealth{

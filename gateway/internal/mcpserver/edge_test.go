@@ -760,6 +760,10 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	}.TellingEvery(opts.telling))
 	must(t, err)
 	e.server = server
+	telling, hush := context.WithCancel(context.Background())
+	told := make(chan struct{})
+	go func() { defer close(told); server.TellLists(telling) }()
+	t.Cleanup(func() { hush(); <-told })
 	limits := lifted()
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := httpfront.New(httpfront.Config{

@@ -129,7 +129,9 @@ func (s *Server) prompt(ctx context.Context, next mcp.MethodHandler, method stri
 		return nil, refuse(call, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "there is no such prompt", fault.WithField("name")))
 	}
 	if method == methodListPrompts {
-		s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
+		if err := s.refresh(ctx, call); err != nil {
+			return nil, err
+		}
 	}
 	result, err := next(ctx, method, req)
 	if list, ok := result.(*mcp.ListPromptsResult); ok && err == nil {

@@ -94,7 +94,7 @@ func (c Config) boundsOf(principal string) []resource.Bound {
 
 // options makes a server say that it has resources. The handlers decide nothing: what comes to them was judged in dispatch.
 func (r *resources) options(o *mcp.ServerOptions) {
-	o.Capabilities.Resources = &mcp.ResourceCapabilities{}
+	o.Capabilities.Resources = &mcp.ResourceCapabilities{ListChanged: true}
 	o.SubscribeHandler = func(context.Context, *mcp.SubscribeRequest) error { return nil }
 	o.UnsubscribeHandler = func(context.Context, *mcp.UnsubscribeRequest) error { return nil }
 	o.CompletionHandler = func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
@@ -337,7 +337,7 @@ func (r *resources) unsubscribe(req mcp.Request, uri resource.URI) {
 // subscribed to any.
 func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request, call *httpfront.Call, params *mcp.SubscriptionsListenParams) (mcp.Result, error) {
 	session, ok := req.GetSession().(*mcp.ServerSession)
-	if !ok || params.Notifications == nil || len(params.Notifications.ResourceSubscriptions) == 0 {
+	if !ok || params.Notifications == nil {
 		return s.listen(ctx, next, method, req, call)
 	}
 	r := s.resources
@@ -357,6 +357,7 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	meta := mcp.Meta{mcp.MetaKeySubscriptionID: rpcID(call)}
+	defer s.streams.add(&stream{session: session, wants: *params.Notifications, meta: meta, acked: acked, done: ctx.Done()})()
 	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
 		select {
 		case <-acked:

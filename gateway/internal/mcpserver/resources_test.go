@@ -497,7 +497,8 @@ func TestListenStream(t *testing.T) {
 			e.drain()
 			out := <-ended
 			ack, update := strings.Index(out.raw, "notifications/subscriptions/acknowledged"), strings.Index(out.raw, "notifications/resources/updated")
-			if ack < 0 || update < ack || strings.Count(out.raw, `"io.modelcontextprotocol/subscriptionId":17`) != 3 || strings.Contains(out.raw, "toolsListChanged") {
+			if ack < 0 || update < ack || strings.Count(out.raw, `"io.modelcontextprotocol/subscriptionId":17`) != 3 ||
+				!strings.Contains(out.raw, `"toolsListChanged":true`) || strings.Contains(out.raw, "promptsListChanged") {
 				t.Errorf("the stream: %s", out.raw)
 			}
 			e.executor.watched(t, 0)

@@ -99,6 +99,8 @@ type Server struct {
 	tools map[string]tool
 	// resources are on both servers too.
 	resources *resources
+	// streams are those whose clients are told when lists change.
+	streams streams
 	// screen is for what comes from messaging channels.
 	screen *injection.Screen
 	// written are answers that were written before.
@@ -154,7 +156,7 @@ func (s *Server) about() *mcp.Implementation {
 
 // serve makes the SDK's server of one era and puts everything on it that is served.
 func (s *Server) serve(era httpfront.Era) error {
-	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Prompts: &mcp.PromptCapabilities{}}
+	capabilities := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Prompts: &mcp.PromptCapabilities{ListChanged: true}}
 	if era == httpfront.Stateless {
 		capabilities.AddExtension(extensionTasks, nil)
 	}
@@ -189,9 +191,10 @@ func (s *Server) serve(era httpfront.Era) error {
 	return nil
 }
 
-// How long a client may keep what it was told. The lists change with the program alone.
+// How long a client may keep what it was told. Lists change with what humans pin and the rules that they write, which a client that listens
+// hears of.
 const (
-	listTTL = 10 * time.Minute
+	listTTL = time.Minute
 	readTTL = 2 * time.Second
 )
 

@@ -79,7 +79,7 @@ func TestStatelessDiscover(t *testing.T) {
 	if len(d.Instructions) == 0 || len([]rune(d.Instructions)) > 1500 || d.TTL < 60_000 || d.Scope != "private" {
 		t.Errorf("%d characters of instructions, kept %d ms, %s", len([]rune(d.Instructions)), d.TTL, d.Scope)
 	}
-	if d.Capabilities["tools"] == nil || d.Capabilities["logging"] != nil || d.Capabilities["prompts"] == nil || d.Capabilities["elicitation"] != nil || strings.Contains(string(r.message.Result), "listChanged") {
+	if d.Capabilities["tools"] == nil || d.Capabilities["logging"] != nil || d.Capabilities["prompts"] == nil || d.Capabilities["elicitation"] != nil || strings.Count(string(r.message.Result), `"listChanged":true`) != 3 {
 		t.Errorf("capabilities %v", d.Capabilities)
 	}
 	if d.Meta["durward/session"] != "s-agent" || d.Meta["durward/client"] != "agent" || d.Meta["durward/request_id"] != r.header.Get("Durward-Request-Id") {

@@ -105,17 +105,24 @@ func (r *Relay) Dangerous(s *Session) (time.Time, bool) { return r.dangers.until
 // repeated is how long a new stream may take to repeat what is so.
 const repeated = 2 * time.Second
 
-// WatchSessions keeps what Dangerous returns up to date until ctx ends: within a moment while the vault can be reached. What was so
-// when the vault went away is taken to be so until it says otherwise.
+// WatchSessions keeps what Dangerous returns up to date until ctx ends, and hears when lists change: within a moment while the vault can
+// be reached. What was so when the vault went away is taken to be so until it says otherwise; lists may have changed meanwhile.
 func (r *Relay) WatchSessions(ctx context.Context) {
 	sessions.Watch(ctx, r.watched, r.conf.Logger, "the watch of sessions broke off and goes on soon", func(stream context.Context) {
 		generation := r.dangers.begin()
+		if generation > 1 {
+			r.ListsChanged()
+		}
 		time.AfterFunc(repeated, func() {
 			if stream.Err() == nil {
 				r.dangers.confirm(generation)
 			}
 		})
 	}, func(m *vaultv1.WatchSessionsResponse) {
+		if m.GetListsChanged() {
+			r.ListsChanged()
+			return
+		}
 		until := m.GetDangerousUntil().AsTime()
 		if m.GetEnded() {
 			until = time.Time{}

@@ -66,6 +66,7 @@ type Relay struct {
 	flights  flights
 	looks    looks
 	dangers  dangers
+	lists    lists
 }
 
 // New returns a Relay over the connections of conf.

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
@@ -66,32 +66,7 @@ type Session struct {
 	end                       context.CancelFunc
 	state                     atomic.Pointer[state]
 	flight                    singleflight.Group
-	renewed                   signal
-}
-
-// signal wakes everybody who waits for something to happen again. The zero value is ready.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-// wait returns a channel that is closed when it happens next.
-func (s *signal) wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch == nil {
-		s.ch = make(chan struct{})
-	}
-	return s.ch
-}
-
-func (s *signal) raise() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch != nil {
-		close(s.ch)
-		s.ch = nil
-	}
+	renewed                   clock.Signal
 }
 
 // state is one consistent view of a session; it is replaced, never changed. What the vault says of the client is part of it:
@@ -389,18 +364,23 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 	return err
 }
 
-// Refresh asks the vault again what the client may call where it said so longer ago than Config.Fresh: a session outlives what humans pin
-// and the rules that they write, and lists are made of it. A key-bound client brings a proof for that; without one, and while the vault
-// cannot answer, what it said last stays.
-func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) {
+// Refresh asks the vault again what the client may call where it said so before lists changed last, or longer ago than Config.Fresh: a
+// session outlives what humans pin and the rules that they write, and lists are made of it. A key-bound client signs for that: its
+// CODE_PROOF_REQUIRED is the one error, where lists have changed. While the vault cannot answer, what it said last stays.
+func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) error {
 	const role = optionsv1.Role_ROLE_VAULT
 	said := s.state.Load().permits[role]
-	if time.Since(said.got) <= r.conf.Fresh || s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
-		return
+	behind := said.got.Before(r.lists.since())
+	switch signed := !s.KeyBound() || by.proof(callv1.Proof_PURPOSE_RENEW) != nil; {
+	case !behind && (!signed || time.Since(said.got) <= r.conf.Fresh):
+		return nil
+	case !signed:
+		return proofRequired(callv1.Proof_PURPOSE_RENEW)
 	}
 	if _, err := r.permit(ctx, s, by, role, said.signed); err != nil {
 		r.conf.Logger.DebugContext(ctx, "a list is of what the vault said before", "session", s.Ref(), "fault", fault.From(err))
 	}
+	return nil
 }
 
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
@@ -422,7 +402,7 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 		renewed := *before
 		renewed.permits, renewed.tools = permits, r.own(out.GetTools())
 		if s.state.CompareAndSwap(before, &renewed) {
-			s.renewed.raise()
+			s.renewed.Raise()
 		}
 		return nil
 	})
@@ -466,7 +446,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
 		}
 		s.state.Store(st)
-		s.renewed.raise()
+		s.renewed.Raise()
 		r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 		return nil, nil
 	})

@@ -102,7 +102,7 @@ func (r *Relay) follow(ctx context.Context, s *Session, role optionsv1.Role, onc
 	defer context.AfterFunc(s.ctx, cancel)()
 	pause, stale, refused := minPause, "", false
 	for ctx.Err() == nil {
-		renewed := s.renewed.wait() // before the permit is looked at, so that no renewal is missed
+		renewed := s.renewed.Wait() // before the permit is looked at, so that no renewal is missed
 		permit, err := r.standing(ctx, s, role, stale)
 		began := time.Now()
 		if err == nil {

@@ -20,7 +20,9 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/desktop"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/downstream/validator"
 	"durward.internal/services/platform/grant"
@@ -188,7 +190,9 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	options.OnChange, options.Logger = func(c security.Change) { changes.Changed(judged(c, registry)) }, logger
+	// What any client may call is made of the rules, of clients.yaml and of other people's servers.
+	var lists clock.Signal
+	options.OnChange, options.Logger = func(c security.Change) { changes.Changed(judged(c, registry)); lists.Raise() }, logger
 	rules, err := security.Open(options)
 	if err != nil {
 		return fmt.Errorf("security configuration: %w", err)
@@ -196,7 +200,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	defer rules.Close()
 	changes.Complete(rules.Current().Files)
 	others := inforce.Open(ctx, inforce.Config{
-		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Unconfined: true, Compiler: validator.Compile, Log: records, Logger: logger,
+		Folder: filepath.Dir(s.ClientsFile), TrustDir: s.TrustDir, Foreign: options.Foreign, Unconfined: true, Compiler: validator.Compile, OnChange: func([]downstream.Pinned) { lists.Raise() }, Log: records, Logger: logger,
 	})
 	go others.Watch(ctx)
 	humans := server.Humans{Security: rules}
@@ -222,7 +226,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	consents := consent.New(consent.Config{Operators: operators, Now: time.Now, Clients: consent.Of(registry, humans.FourEyes)})
 	approvals, err := standing.New(ctx, standing.Config{
 		Store: state, Journal: log, Halt: halts, Sessions: sessions, Consent: consents, Operators: operators, Client: registry.Lookup,
-		Audiences: audiences, Limits: humans.Limits, Now: time.Now, Logger: logger,
+		Audiences: audiences, Limits: humans.Limits, Lists: lists.Wait, Now: time.Now, Logger: logger,
 	})
 	if err != nil {
 		return err

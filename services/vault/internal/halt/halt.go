@@ -11,6 +11,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/vault/internal/store"
 )
@@ -20,8 +21,8 @@ type Switch struct {
 	store *store.Store
 	mu    sync.RWMutex
 	now   store.Control
-	// moved is closed, and replaced, when the epoch changes.
-	moved chan struct{}
+	// moved is raised when the epoch changes.
+	moved clock.Signal
 }
 
 // New reads the switch's position from the store: a restart does not end a halt.
@@ -30,7 +31,7 @@ func New(ctx context.Context, s *store.Store) (*Switch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("halt: %w", err)
 	}
-	return &Switch{store: s, now: control, moved: make(chan struct{})}, nil
+	return &Switch{store: s, now: control}, nil
 }
 
 // Now returns the epoch and the halt as they are.
@@ -44,16 +45,11 @@ func (s *Switch) Now() store.Control {
 func (s *Switch) Over(epoch uint64) bool { return holds(s.Now().Epoch != epoch) }
 
 // Moved returns a channel that is closed when the epoch changes next.
-func (s *Switch) Moved() <-chan struct{} {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.moved
-}
+func (s *Switch) Moved() <-chan struct{} { return s.moved.Wait() }
 
 func (s *Switch) setLocked(next store.Control) {
 	s.now = next
-	close(s.moved)
-	s.moved = make(chan struct{})
+	s.moved.Raise()
 }
 
 // Check returns CODE_HALTED during a halt.

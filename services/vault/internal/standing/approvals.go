@@ -70,6 +70,8 @@ type Config struct {
 	Audiences []string
 	// Limits bound what may be granted to a client of a user; nil means the longest that a statement may stand.
 	Limits func(client, user string) Limits
+	// Lists returns a channel that is closed when what clients may call may have changed next; nil: that does not change.
+	Lists func() <-chan struct{}
 	// Now is the vault's clock.
 	Now    func() time.Time
 	Logger *slog.Logger
@@ -110,6 +112,9 @@ func New(ctx context.Context, c Config) (*Approvals, error) {
 		c.Limits = func(string, string) Limits {
 			return Limits{ScopeMax: 8 * time.Hour, DangerousMax: 8 * time.Hour, ScopeMaxUses: 1000, DangerousAllowed: true}
 		}
+	}
+	if c.Lists == nil {
+		c.Lists = func() <-chan struct{} { return nil }
 	}
 	b := &Approvals{
 		Config: c, held: map[string]*entry{}, proposals: map[string]*proposal{}, mutes: map[string]*vaultv1.Mute{},
@@ -320,7 +325,7 @@ func (b *Approvals) end(ctx context.Context, by string, why func(*entry) string)
 			delete(b.held, e.ID)
 			endings = append(endings, ending{e, w, e.spent})
 			if e.Kind == statement.KindDangerous {
-				b.tellLocked(e.Session, change{})
+				b.tellLocked(Change{Session: e.Session})
 			}
 		}
 	}
@@ -373,7 +378,7 @@ func (b *Approvals) Sweep(ctx context.Context) {
 			e.spent = true
 			used = append(used, e)
 			if e.Kind == statement.KindDangerous {
-				b.tellLocked(e.Session, change{})
+				b.tellLocked(Change{Session: e.Session})
 			}
 		}
 	}
@@ -399,7 +404,7 @@ func (b *Approvals) SessionEnded(ctx context.Context, sessionRef string) {
 	})
 	b.mu.Lock()
 	delete(b.proposals, sessionRef)
-	b.tellLocked(sessionRef, change{ended: true})
+	b.tellLocked(Change{Session: sessionRef, Ended: true})
 	b.mu.Unlock()
 }
 

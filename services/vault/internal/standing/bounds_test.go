@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -33,9 +32,9 @@ func TestWhatNoScopeCovers(t *testing.T) {
 // So many watch at once, and no more; one that leaves makes room.
 func TestWatchersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &Approvals{Config: Config{Halt: &halt.Switch{}}, watchers: map[*watcher]struct{}{}}
+		b := &Approvals{Config: Config{Halt: &halt.Switch{}, Lists: func() <-chan struct{} { return nil }}, watchers: map[*watcher]struct{}{}}
 		ctx, leave := context.WithCancel(t.Context())
-		begun, quiet := func() error { return nil }, func(string, time.Time, bool) error { return nil }
+		begun, quiet := func() error { return nil }, func(Change) error { return nil }
 		for range maxWatchers {
 			go func() { _ = b.Watch(ctx, begun, quiet) }() // it ends with its ctx
 		}

@@ -8,10 +8,12 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/session"
+	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 )
 
@@ -281,56 +283,59 @@ func TestProposalsLapse(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 }
 
-// Whoever watches is told at once: of a beginning, of an end, of a halt, and of a session that is over.
+// Whoever watches is told at once: of a beginning, of an end, of a halt, of a session that is over, and each time that lists may have changed.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)
 	first := w.open(bound)
 	w.enable(first)
-	type told struct {
-		session string
-		until   time.Time
-		ended   bool
-	}
-	heard := make(chan told, 100)
+	var lists clock.Signal
+	w.book.Lists = lists.Wait
+	heard := make(chan standing.Change, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	over := make(chan error, 1)
 	go func() {
-		over <- w.book.Watch(ctx, func() error { return nil }, func(session string, until time.Time, ended bool) error {
-			heard <- told{session, until, ended}
+		over <- w.book.Watch(ctx, func() error { return nil }, func(c standing.Change) error {
+			heard <- c
 			return nil
 		})
 	}()
-	next := func() told {
+	next := func() standing.Change {
 		t.Helper()
 		select {
 		case got := <-heard:
 			return got
 		case <-time.After(5 * time.Second):
 			t.Fatal("nobody was told")
-			return told{}
+			return standing.Change{}
 		}
 	}
-	if got := next(); got.session != first.Ref || got.until.IsZero() || got.ended {
+	if got := next(); got.Session != first.Ref || got.Until.IsZero() || got.Ended {
 		t.Errorf("at the beginning: %+v", got)
+	}
+	for range 2 {
+		lists.Raise()
+		if got := next(); got != (standing.Change{Lists: true}) {
+			t.Errorf("when rules change: %+v", got)
+		}
 	}
 	second := w.open(bound)
 	id := w.enable(second)
-	if got := next(); got.session != second.Ref || got.until.IsZero() {
+	if got := next(); got.Session != second.Ref || got.Until.IsZero() {
 		t.Errorf("at a grant: %+v", got)
 	}
 	_, err := w.book.Revoke(t.Context(), id, "", "", "alice")
 	w.must(err)
-	if got := next(); got.session != second.Ref || !got.until.IsZero() || got.ended {
+	if got := next(); got.Session != second.Ref || !got.Until.IsZero() || got.Ended {
 		t.Errorf("at its end: %+v", got)
 	}
 	w.book.SessionEnded(t.Context(), second.Ref)
-	if got := next(); got.session != second.Ref || !got.ended {
+	if got := next(); got.Session != second.Ref || !got.Ended {
 		t.Errorf("at the session's end: %+v", got)
 	}
 	_, err = w.halt.Halt(t.Context(), "alice", "", w.Now())
 	w.must(err)
-	if got := next(); got.session != first.Ref || !got.until.IsZero() {
+	if got := next(); got.Session != first.Ref || !got.Until.IsZero() {
 		t.Errorf("at a halt: %+v", got)
 	}
 	cancel()

@@ -292,7 +292,7 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 					replaced = other
 				}
 			}
-			b.tellLocked(v.Session, change{until: e.until})
+			b.tellLocked(Change{Session: v.Session, Until: e.until})
 		}
 		b.held[v.ID] = e
 		return nil

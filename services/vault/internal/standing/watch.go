@@ -12,40 +12,44 @@ import (
 // maxWatchers bounds how many programs watch at once.
 const maxWatchers = 16
 
-// change is how a session stands: until when it is in dangerous mode (zero: it is not), and whether it has ended.
-type change struct {
-	until time.Time
-	ended bool
+// Change is how a session stands: until when it is in dangerous mode (zero: it is not), and whether it has ended. Lists, of no session:
+// what any may call may have changed.
+type Change struct {
+	Session string
+	Until   time.Time
+	Ended   bool
+	Lists   bool
 }
 
 // watcher gathers changes for one program. A slow one gets fewer, newer states, and holds nobody up.
 type watcher struct {
-	changed map[string]change // under Approvals.mu
+	changed map[string]Change // under Approvals.mu
 	order   []string
 	signal  chan struct{}
 }
 
-func (w *watcher) touch(session string, c change) {
-	if _, known := w.changed[session]; !known {
-		w.order = append(w.order, session)
+func (w *watcher) touch(c Change) {
+	if _, known := w.changed[c.Session]; !known {
+		w.order = append(w.order, c.Session)
 	}
-	w.changed[session] = c
+	w.changed[c.Session] = c
 	select {
 	case w.signal <- struct{}{}:
 	default:
 	}
 }
 
-func (b *Approvals) tellLocked(session string, c change) {
+func (b *Approvals) tellLocked(c Change) {
 	for w := range b.watchers {
-		w.touch(session, c)
+		w.touch(c)
 	}
 }
 
-// Watch sends every session in dangerous mode, then each change: until when a session is in it (zero: no more), and that a session
-// has ended. A halt is seen at once. It calls begun, before it sends, when no change is missed any more. It returns when ctx ends or either fails.
-func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(session string, until time.Time, ended bool) error) error {
-	w := &watcher{changed: map[string]change{}, signal: make(chan struct{}, 1)}
+// Watch sends every session in dangerous mode, then each change. A halt is seen at once. It calls begun, before it sends, when no change
+// is missed any more. It returns when ctx ends or either fails.
+func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(Change) error) error {
+	w := &watcher{changed: map[string]Change{}, signal: make(chan struct{}, 1)}
+	lists := b.Lists()
 	b.mu.Lock()
 	if len(b.watchers) >= maxWatchers {
 		b.mu.Unlock()
@@ -64,7 +68,7 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(ses
 	}
 	for _, e := range dangerous {
 		if b.judge(e, true) == "" {
-			if err := send(e.Session, e.until, false); err != nil {
+			if err := send(Change{Session: e.Session, Until: e.until}); err != nil {
 				return err
 			}
 		}
@@ -77,14 +81,20 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(ses
 		case <-moved:
 			b.Sweep(context.WithoutCancel(ctx))
 			continue
+		case <-lists:
+			lists = b.Lists() // before anybody hears, so that no change after this one is missed
+			if err := send(Change{Lists: true}); err != nil {
+				return err
+			}
+			continue
 		case <-w.signal:
 		}
 		b.mu.Lock()
 		order, changed := w.order, w.changed
-		w.order, w.changed = nil, map[string]change{}
+		w.order, w.changed = nil, map[string]Change{}
 		b.mu.Unlock()
 		for _, session := range order {
-			if err := send(session, changed[session].until, changed[session].ended); err != nil {
+			if err := send(changed[session]); err != nil {
 				return err
 			}
 		}

@@ -626,7 +626,9 @@ type WatchSessionsResponse struct {
 	// Until when it is in dangerous mode; unset: it is not.
 	DangerousUntil *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=dangerous_until,json=dangerousUntil,proto3" json:"dangerous_until,omitempty"`
 	// The session has ended.
-	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	Ended bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
+	// It is of no session: rules, clients or servers changed, and with them perhaps what any session may call.
+	ListsChanged  bool `protobuf:"varint,4,opt,name=lists_changed,json=listsChanged,proto3" json:"lists_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -678,6 +680,13 @@ func (x *WatchSessionsResponse) GetDangerousUntil() *timestamppb.Timestamp {
 func (x *WatchSessionsResponse) GetEnded() bool {
 	if x != nil {
 		return x.Ended
+	}
+	return false
+}
+
+func (x *WatchSessionsResponse) GetListsChanged() bool {
+	if x != nil {
+		return x.ListsChanged
 	}
 	return false
 }
@@ -2429,11 +2438,12 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x0eidle_timeout_s\x18\t \x01(\rR\fidleTimeoutS\x12\x14\n" +
 	"\x05tools\x18\n" +
 	" \x03(\tR\x05tools\"\x16\n" +
-	"\x14WatchSessionsRequest\"\x8c\x01\n" +
+	"\x14WatchSessionsRequest\"\xb1\x01\n" +
 	"\x15WatchSessionsResponse\x12\x18\n" +
 	"\asession\x18\x01 \x01(\tR\asession\x12C\n" +
 	"\x0fdangerous_until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0edangerousUntil\x12\x14\n" +
-	"\x05ended\x18\x03 \x01(\bR\x05ended\"\xcd\x01\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\x12#\n" +
+	"\rlists_changed\x18\x04 \x01(\bR\flistsChanged\"\xcd\x01\n" +
 	"\x0fAddressedPermit\x12,\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x18.durward.options.v1.RoleR\x04role\x12\x1a\n" +
 	"\baudience\x18\x02 \x01(\tR\baudience\x125\n" +

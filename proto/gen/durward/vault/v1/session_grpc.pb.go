@@ -39,8 +39,8 @@ type SessionServiceClient interface {
 	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
 	RenewPermits(ctx context.Context, in *RenewPermitsRequest, opts ...grpc.CallOption) (*RenewPermitsResponse, error)
 	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
-	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change. Its headers come
-	// once no change is missed. Egress ends what runs for a session with it.
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change, and that what they
+	// may call may have changed. Its headers come once no change is missed. Egress ends what runs for a session with it.
 	WatchSessions(ctx context.Context, in *WatchSessionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchSessionsResponse], error)
 	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
 	TellHealth(ctx context.Context, in *TellHealthRequest, opts ...grpc.CallOption) (*TellHealthResponse, error)
@@ -123,8 +123,8 @@ type SessionServiceServer interface {
 	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
 	RenewPermits(context.Context, *RenewPermitsRequest) (*RenewPermitsResponse, error)
 	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
-	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change. Its headers come
-	// once no change is missed. Egress ends what runs for a session with it.
+	// WatchSessions tells what changes about sessions while nobody calls: those in dangerous mode first, then each change, and that what they
+	// may call may have changed. Its headers come once no change is missed. Egress ends what runs for a session with it.
 	WatchSessions(*WatchSessionsRequest, grpc.ServerStreamingServer[WatchSessionsResponse]) error
 	// TellHealth takes what a gateway says of itself, for operators to see. It is a hint: nothing is decided by it.
 	TellHealth(context.Context, *TellHealthRequest) (*TellHealthResponse, error)
