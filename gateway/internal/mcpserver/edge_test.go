@@ -671,6 +671,7 @@ type edge struct {
 	refusals *refusal.Recorder
 	front    *httpfront.Front
 	server   *mcpserver.Server
+	peers    *relay.Relay
 	drain    func()
 	// joined gets a value for each caller that joins an operation under way.
 	joined chan struct{}
@@ -748,6 +749,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		Joined:        func() { e.joined <- struct{}{} },
 	})
 	must(t, err)
+	e.peers = peers
 	watching, unwatch := context.WithCancel(context.Background())
 	watched := make(chan struct{})
 	go func() { defer close(watched); peers.WatchSessions(watching) }()
