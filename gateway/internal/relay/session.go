@@ -86,7 +86,8 @@ type state struct {
 
 type permit struct {
 	// signed is the serialised SignedPermit, as it goes into call metadata.
-	signed  string
+	signed string
+	// got is when the vault was asked for it: what changed afterwards may not be in it.
 	got     time.Time
 	expires time.Time
 	// dangerous: it says that the session is in dangerous mode.
@@ -209,6 +210,7 @@ func (r *Relay) Open(ctx context.Context, by Caller) (*Session, error) {
 
 // open opens a session, in the place of the one with the handle replaces where the vault lost that.
 func (r *Relay) open(ctx context.Context, by Caller, replaces string) (*vaultv1.OpenSessionResponse, *state, error) {
+	asked := time.Now()
 	out, err := r.sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{
 		Credential: by.Credential, ClientName: by.ClientName, ClientVersion: by.ClientVersion,
 		Proof: by.proof(callv1.Proof_PURPOSE_OPEN), Agent: by.Agent, Sender: by.Sender.proto(), Remote: by.Remote,
@@ -217,7 +219,7 @@ func (r *Relay) open(ctx context.Context, by Caller, replaces string) (*vaultv1.
 	if err != nil {
 		return nil, nil, fault.From(late(ctx, err))
 	}
-	permits, err := addressed(out.GetPermits())
+	permits, err := addressed(out.GetPermits(), asked)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -229,7 +231,7 @@ func (r *Relay) open(ctx context.Context, by Caller, replaces string) (*vaultv1.
 	}, nil
 }
 
-func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, error) {
+func addressed(list []*vaultv1.AddressedPermit, asked time.Time) (map[optionsv1.Role]permit, error) {
 	out := make(map[optionsv1.Role]permit, len(list))
 	for _, p := range list {
 		raw, err := proto.Marshal(p.GetPermit())
@@ -240,7 +242,7 @@ func addressed(list []*vaultv1.AddressedPermit) (map[optionsv1.Role]permit, erro
 		if proto.Unmarshal(p.GetPermit().GetPayload(), said) != nil {
 			said = nil // whether it is good is the sink's to judge; as far as we can read it, it is for nothing
 		}
-		out[p.GetRole()] = permit{signed: string(raw), got: time.Now(), expires: p.GetExpiresAt().AsTime(), tools: said.GetTools(),
+		out[p.GetRole()] = permit{signed: string(raw), got: asked, expires: p.GetExpiresAt().AsTime(), tools: said.GetTools(),
 			dangerous: said.GetDangerousUntil().AsTime().After(time.Now())}
 	}
 	return out, nil
@@ -389,13 +391,14 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 		if now := s.state.Load(); now != before {
 			return nil // opened again, with fresh permits
 		}
+		asked := time.Now()
 		out, err := r.sessions.RenewPermits(ctx, &vaultv1.RenewPermitsRequest{
 			SessionId: handle, Proof: by.proof(callv1.Proof_PURPOSE_RENEW),
 		})
 		if err != nil {
 			return late(ctx, err)
 		}
-		permits, err := addressed(out.GetPermits())
+		permits, err := addressed(out.GetPermits(), asked)
 		if err != nil {
 			return err
 		}

@@ -42,8 +42,9 @@ type peers struct {
 	opened   int
 	asked    int // to open one
 	renewed  int
-	refused  int // renewals that were refused
-	streams  int // that were opened
+	renewing func() // what happens while an answer to a renewal is under way; nil: nothing
+	refused  int    // renewals that were refused
+	streams  int    // that were opened
 	open     int
 	signs    bool // a session is opened with a proof alone
 	away     bool
@@ -136,6 +137,11 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 		}
 		p.renewed++
 		proto.Merge(reply.(proto.Message), &vaultv1.RenewPermitsResponse{Permits: p.issue()})
+		if p.renewing != nil {
+			time.Sleep(time.Millisecond) // after the vault answered, in synctest's time
+			p.renewing()
+			time.Sleep(time.Millisecond) // before it is heard
+		}
 	case vaultv1.OperationService_GetOperation_FullMethodName:
 		p.looks++
 		req := args.(*vaultv1.GetOperationRequest)
