@@ -1,21 +1,25 @@
 package store
 
 import (
+	"embed"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/sink"
 )
+
+//go:embed testdata/first/*.sql
+var firstState embed.FS
 
 // TestFirstState: a state of the first schema, which testdata/first keeps as it was, opens. What was spent and used then is so still, and
 // a halt stays.
 func TestFirstState(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: os.DirFS("testdata/first"), Service: "executor"})
+	db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "executor"})
 	must(t, err)
 	must(t, db.Close())
 	s := open(t, dir)

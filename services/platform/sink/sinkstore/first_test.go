@@ -1,6 +1,7 @@
 package sinkstore
 
 import (
+	"embed"
 	"encoding/hex"
 	"errors"
 	"os"
@@ -9,8 +10,12 @@ import (
 	"time"
 
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/sink"
 )
+
+//go:embed testdata/first/*.sql
+var firstState embed.FS
 
 // TestFirstState: egress' state of the first schema, which testdata/first keeps as its first program wrote it, opens undamaged with the key of
 // that time. What was spent and used then is so still, and a halt stays.
@@ -19,7 +24,7 @@ func TestFirstState(t *testing.T) {
 	ctx := t.Context()
 	first := func(key string) *Store {
 		dir := t.TempDir()
-		cfg := database.Config{Path: filepath.Join(dir, "egress.db"), StateDir: dir, Migrations: os.DirFS("testdata/first"), Service: "egress"}
+		cfg := database.Config{Path: filepath.Join(dir, "egress.db"), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "egress"}
 		db, err := database.Open(ctx, cfg)
 		must(t, err)
 		must(t, db.Close())

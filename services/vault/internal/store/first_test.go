@@ -1,21 +1,25 @@
 package store
 
 import (
+	"embed"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest"
 )
+
+//go:embed testdata/first/*.sql
+var firstState embed.FS
 
 // TestFirstState: a state of the first schema, which testdata/first keeps as it was, opens. What was spent and used then is so still, a
 // halt stays, and the tables are those of a new state: no migration that landed was changed.
 func TestFirstState(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	cfg := database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: os.DirFS("testdata/first"), Service: "the vault"}
+	cfg := database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "the vault"}
 	db, err := database.Open(ctx, cfg)
 	must(t, err)
 	must(t, db.Close())
