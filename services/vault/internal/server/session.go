@@ -24,7 +24,6 @@ import (
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/session"
-	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 	"durward.internal/services/vault/internal/usage"
 )
@@ -217,13 +216,7 @@ func (s *sessionService) WatchSessions(_ *vaultv1.WatchSessionsRequest, stream g
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: this process watches often enough already", fault.WithRetry(time.Minute))
 	}
 	defer leave()
-	return s.Standing.Watch(stream.Context(), func() error { return stream.SendHeader(nil) }, func(c standing.Change) error {
-		resp := &vaultv1.WatchSessionsResponse{Session: c.Session, Ended: c.Ended, ListsChanged: c.Lists}
-		if !c.Until.IsZero() {
-			resp.DangerousUntil = timestamppb.New(c.Until)
-		}
-		return stream.Send(resp)
-	})
+	return s.Standing.Watch(stream.Context(), func() error { return stream.SendHeader(nil) }, stream.Send)
 }
 
 // TellHealth keeps what a gateway says of itself, for operators.

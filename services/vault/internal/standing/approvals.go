@@ -325,7 +325,7 @@ func (b *Approvals) end(ctx context.Context, by string, why func(*entry) string)
 			delete(b.held, e.ID)
 			endings = append(endings, ending{e, w, e.spent})
 			if e.Kind == statement.KindDangerous {
-				b.tellLocked(Change{Session: e.Session})
+				b.tellLocked(&vaultv1.WatchSessionsResponse{Session: e.Session})
 			}
 		}
 	}
@@ -378,7 +378,7 @@ func (b *Approvals) Sweep(ctx context.Context) {
 			e.spent = true
 			used = append(used, e)
 			if e.Kind == statement.KindDangerous {
-				b.tellLocked(Change{Session: e.Session})
+				b.tellLocked(&vaultv1.WatchSessionsResponse{Session: e.Session})
 			}
 		}
 	}
@@ -404,7 +404,7 @@ func (b *Approvals) SessionEnded(ctx context.Context, sessionRef string) {
 	})
 	b.mu.Lock()
 	delete(b.proposals, sessionRef)
-	b.tellLocked(Change{Session: sessionRef, Ended: true})
+	b.tellLocked(&vaultv1.WatchSessionsResponse{Session: sessionRef, Ended: true})
 	b.mu.Unlock()
 }
 

@@ -7,6 +7,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/vault/internal/halt"
@@ -34,7 +35,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Approvals{Config: Config{Halt: &halt.Switch{}, Lists: func() <-chan struct{} { return nil }}, watchers: map[*watcher]struct{}{}}
 		ctx, leave := context.WithCancel(t.Context())
-		begun, quiet := func() error { return nil }, func(Change) error { return nil }
+		begun, quiet := func() error { return nil }, func(*vaultv1.WatchSessionsResponse) error { return nil }
 		for range maxWatchers {
 			go func() { _ = b.Watch(ctx, begun, quiet) }() // it ends with its ctx
 		}

@@ -5,15 +5,17 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/session"
-	"durward.internal/services/vault/internal/standing"
 	"durward.internal/services/vault/internal/store"
 )
 
@@ -290,52 +292,52 @@ func TestWatch(t *testing.T) {
 	w.enable(first)
 	var lists clock.Signal
 	w.book.Lists = lists.Wait
-	heard := make(chan standing.Change, 100)
+	heard := make(chan *vaultv1.WatchSessionsResponse, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	over := make(chan error, 1)
 	go func() {
-		over <- w.book.Watch(ctx, func() error { return nil }, func(c standing.Change) error {
+		over <- w.book.Watch(ctx, func() error { return nil }, func(c *vaultv1.WatchSessionsResponse) error {
 			heard <- c
 			return nil
 		})
 	}()
-	next := func() standing.Change {
+	next := func() *vaultv1.WatchSessionsResponse {
 		t.Helper()
 		select {
 		case got := <-heard:
 			return got
 		case <-time.After(5 * time.Second):
 			t.Fatal("nobody was told")
-			return standing.Change{}
+			return nil
 		}
 	}
-	if got := next(); got.Session != first.Ref || got.Until.IsZero() || got.Ended {
+	if got := next(); got.GetSession() != first.Ref || got.GetDangerousUntil() == nil || got.GetEnded() {
 		t.Errorf("at the beginning: %+v", got)
 	}
 	for range 2 {
 		lists.Raise()
-		if got := next(); got != (standing.Change{Lists: true}) {
+		if got := next(); !proto.Equal(got, &vaultv1.WatchSessionsResponse{ListsChanged: true}) {
 			t.Errorf("when rules change: %+v", got)
 		}
 	}
 	second := w.open(bound)
 	id := w.enable(second)
-	if got := next(); got.Session != second.Ref || got.Until.IsZero() {
+	if got := next(); got.GetSession() != second.Ref || got.GetDangerousUntil() == nil {
 		t.Errorf("at a grant: %+v", got)
 	}
 	_, err := w.book.Revoke(t.Context(), id, "", "", "alice")
 	w.must(err)
-	if got := next(); got.Session != second.Ref || !got.Until.IsZero() || got.Ended {
+	if got := next(); got.GetSession() != second.Ref || got.GetDangerousUntil() != nil || got.GetEnded() {
 		t.Errorf("at its end: %+v", got)
 	}
 	w.book.SessionEnded(t.Context(), second.Ref)
-	if got := next(); got.Session != second.Ref || !got.Ended {
+	if got := next(); got.GetSession() != second.Ref || !got.GetEnded() {
 		t.Errorf("at the session's end: %+v", got)
 	}
 	_, err = w.halt.Halt(t.Context(), "alice", "", w.Now())
 	w.must(err)
-	if got := next(); got.Session != first.Ref || !got.Until.IsZero() {
+	if got := next(); got.GetSession() != first.Ref || got.GetDangerousUntil() != nil {
 		t.Errorf("at a halt: %+v", got)
 	}
 	cancel()

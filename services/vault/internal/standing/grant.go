@@ -292,7 +292,7 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 					replaced = other
 				}
 			}
-			b.tellLocked(Change{Session: v.Session, Until: e.until})
+			b.tellLocked(dangerous(v.Session, e.until))
 		}
 		b.held[v.ID] = e
 		return nil

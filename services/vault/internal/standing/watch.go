@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
@@ -12,34 +15,30 @@ import (
 // maxWatchers bounds how many programs watch at once.
 const maxWatchers = 16
 
-// Change is how a session stands: until when it is in dangerous mode (zero: it is not), and whether it has ended. Lists, of no session:
-// what any may call may have changed.
-type Change struct {
-	Session string
-	Until   time.Time
-	Ended   bool
-	Lists   bool
-}
-
 // watcher gathers changes for one program. A slow one gets fewer, newer states, and holds nobody up.
 type watcher struct {
-	changed map[string]Change // under Approvals.mu
+	changed map[string]*vaultv1.WatchSessionsResponse // under Approvals.mu
 	order   []string
 	signal  chan struct{}
 }
 
-func (w *watcher) touch(c Change) {
-	if _, known := w.changed[c.Session]; !known {
-		w.order = append(w.order, c.Session)
+func (w *watcher) touch(c *vaultv1.WatchSessionsResponse) {
+	if _, known := w.changed[c.GetSession()]; !known {
+		w.order = append(w.order, c.GetSession())
 	}
-	w.changed[c.Session] = c
+	w.changed[c.GetSession()] = c
 	select {
 	case w.signal <- struct{}{}:
 	default:
 	}
 }
 
-func (b *Approvals) tellLocked(c Change) {
+// dangerous says until when a session is in dangerous mode.
+func dangerous(session string, until time.Time) *vaultv1.WatchSessionsResponse {
+	return &vaultv1.WatchSessionsResponse{Session: session, DangerousUntil: timestamppb.New(until)}
+}
+
+func (b *Approvals) tellLocked(c *vaultv1.WatchSessionsResponse) {
 	for w := range b.watchers {
 		w.touch(c)
 	}
@@ -47,15 +46,15 @@ func (b *Approvals) tellLocked(c Change) {
 
 // Watch sends every session in dangerous mode, then each change. A halt is seen at once. It calls begun, before it sends, when no change
 // is missed any more. It returns when ctx ends or either fails.
-func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(Change) error) error {
-	w := &watcher{changed: map[string]Change{}, signal: make(chan struct{}, 1)}
+func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(*vaultv1.WatchSessionsResponse) error) error {
+	w := &watcher{changed: map[string]*vaultv1.WatchSessionsResponse{}, signal: make(chan struct{}, 1)}
 	lists := b.Lists()
 	b.mu.Lock()
 	if len(b.watchers) >= maxWatchers {
 		b.mu.Unlock()
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many programs watch already", fault.WithRetry(time.Minute))
 	}
-	dangerous := b.sortedLocked(func(e *entry) bool { return e.Kind == statement.KindDangerous })
+	entries := b.sortedLocked(func(e *entry) bool { return e.Kind == statement.KindDangerous })
 	b.watchers[w] = struct{}{}
 	b.mu.Unlock()
 	defer func() {
@@ -66,9 +65,9 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(Cha
 	if err := begun(); err != nil {
 		return err
 	}
-	for _, e := range dangerous {
+	for _, e := range entries {
 		if b.judge(e, true) == "" {
-			if err := send(Change{Session: e.Session, Until: e.until}); err != nil {
+			if err := send(dangerous(e.Session, e.until)); err != nil {
 				return err
 			}
 		}
@@ -83,7 +82,7 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(Cha
 			continue
 		case <-lists:
 			lists = b.Lists() // before anybody hears, so that no change after this one is missed
-			if err := send(Change{Lists: true}); err != nil {
+			if err := send(&vaultv1.WatchSessionsResponse{ListsChanged: true}); err != nil {
 				return err
 			}
 			continue
@@ -91,7 +90,7 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(Cha
 		}
 		b.mu.Lock()
 		order, changed := w.order, w.changed
-		w.order, w.changed = nil, map[string]Change{}
+		w.order, w.changed = nil, map[string]*vaultv1.WatchSessionsResponse{}
 		b.mu.Unlock()
 		for _, session := range order {
 			if err := send(changed[session]); err != nil {
