@@ -13,7 +13,6 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
-	"durward.internal/gateway/internal/listchange"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/resource"
 	"durward.internal/gateway/internal/subscription"
@@ -301,7 +300,7 @@ func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *httpfr
 	r.mu.Lock()
 	l := r.listeners[session]
 	if l == nil {
-		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.tell(httpfront.Stateful, noteUpdated, updated(session, uri, nil)) })
+		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.notify(httpfront.Stateful, session, uri, nil) })
 		r.listeners[session] = l
 		go func() {
 			_ = session.Wait() // why it ended is logged by whoever ended it
@@ -358,15 +357,14 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	meta := mcp.Meta{mcp.MetaKeySubscriptionID: rpcID(call)}
-	tell := func(method string, notification mcp.Request) {
+	defer s.streams.add(&stream{session: session, wants: *params.Notifications, meta: meta, acked: acked, done: ctx.Done()})()
+	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
 		select {
 		case <-acked:
-			r.tell(httpfront.Stateless, method, notification)
+			r.notify(httpfront.Stateless, session, uri, meta)
 		case <-ctx.Done():
 		}
-	}
-	defer s.lists.Add(listchange.Client{Session: session, Wants: *params.Notifications, Meta: meta, Send: tell})()
-	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { tell(noteUpdated, updated(session, uri, meta)) })
+	})
 	defer l.Close()
 	if err := addAll(l, uris, states); err != nil {
 		return nil, err
@@ -385,13 +383,11 @@ func rpcID(call *httpfront.Call) any {
 	return text
 }
 
-func updated(session *mcp.ServerSession, uri string, meta mcp.Meta) mcp.Request {
-	return &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{Session: session, Params: &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri}}
-}
-
-// tell sends one session a notification. A client that has no stream open, or does not read it, misses it.
-func (r *resources) tell(era httpfront.Era, method string, notification mcp.Request) {
+// notify tells one session that a resource changed. A client that has no stream open, or does not read it, misses it.
+func (r *resources) notify(era httpfront.Era, session *mcp.ServerSession, uri string, meta mcp.Meta) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_, _ = r.send[era](ctx, method, notification)
+	_, _ = r.send[era](ctx, noteUpdated, &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{
+		Session: session, Params: &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri},
+	})
 }
