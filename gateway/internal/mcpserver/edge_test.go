@@ -750,10 +750,13 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	})
 	must(t, err)
 	e.peers = peers
-	watching, unwatch := context.WithCancel(context.Background())
-	watched := make(chan struct{})
-	go func() { defer close(watched); peers.WatchSessions(watching) }()
-	t.Cleanup(func() { unwatch(); <-watched })
+	beside := func(run func(context.Context)) {
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		go func() { defer close(ended); run(ctx) }()
+		t.Cleanup(func() { stop(); <-ended })
+	}
+	beside(peers.WatchSessions)
 	draining := make(chan struct{})
 	e.drain = sync.OnceFunc(func() { close(draining) })
 	server, err := mcpserver.New(mcpserver.Config{
@@ -762,10 +765,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	}.TellingEvery(opts.telling))
 	must(t, err)
 	e.server = server
-	telling, hush := context.WithCancel(context.Background())
-	told := make(chan struct{})
-	go func() { defer close(told); server.TellLists(telling) }()
-	t.Cleanup(func() { hush(); <-told })
+	beside(server.TellLists)
 	limits := lifted()
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := httpfront.New(httpfront.Config{

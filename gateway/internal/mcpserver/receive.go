@@ -12,6 +12,7 @@ import (
 
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
+	"durward.internal/gateway/internal/listchange"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/fault"
@@ -242,8 +243,12 @@ func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method 
 		}()
 		return nil, refuse(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy; end one, or try again later"))
 	}
+	deaf := s.lists.Add(listchange.Client{Session: session, Wants: listchange.All(), Send: func(method string, notification mcp.Request) {
+		s.resources.tell(httpfront.Stateful, method, notification)
+	}})
 	go func() {
 		_ = session.Wait() // why it ended is logged by whoever ended it
+		deaf()
 		call.Unbind(context.WithoutCancel(ctx))
 	}()
 	if r, ok := result.(*mcp.InitializeResult); ok {

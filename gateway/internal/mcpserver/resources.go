@@ -13,6 +13,7 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/listchange"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/resource"
 	"durward.internal/gateway/internal/subscription"
@@ -300,7 +301,7 @@ func (r *resources) subscribe(ctx context.Context, req mcp.Request, call *httpfr
 	r.mu.Lock()
 	l := r.listeners[session]
 	if l == nil {
-		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.notify(httpfront.Stateful, session, uri, nil) })
+		l = r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { r.tell(httpfront.Stateful, noteUpdated, updated(session, uri, nil)) })
 		r.listeners[session] = l
 		go func() {
 			_ = session.Wait() // why it ended is logged by whoever ended it
@@ -357,14 +358,15 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	meta := mcp.Meta{mcp.MetaKeySubscriptionID: rpcID(call)}
-	defer s.streams.add(&stream{session: session, wants: *params.Notifications, meta: meta, acked: acked, done: ctx.Done()})()
-	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) {
+	tell := func(method string, notification mcp.Request) {
 		select {
 		case <-acked:
-			r.notify(httpfront.Stateless, session, uri, meta)
+			r.tell(httpfront.Stateless, method, notification)
 		case <-ctx.Done():
 		}
-	})
+	}
+	defer s.lists.Add(listchange.Client{Session: session, Wants: *params.Notifications, Meta: meta, Send: tell})()
+	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { tell(noteUpdated, updated(session, uri, meta)) })
 	defer l.Close()
 	if err := addAll(l, uris, states); err != nil {
 		return nil, err
@@ -383,11 +385,13 @@ func rpcID(call *httpfront.Call) any {
 	return text
 }
 
-// notify tells one session that a resource changed. A client that has no stream open, or does not read it, misses it.
-func (r *resources) notify(era httpfront.Era, session *mcp.ServerSession, uri string, meta mcp.Meta) {
+func updated(session *mcp.ServerSession, uri string, meta mcp.Meta) mcp.Request {
+	return &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{Session: session, Params: &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri}}
+}
+
+// tell sends one session a notification. A client that has no stream open, or does not read it, misses it.
+func (r *resources) tell(era httpfront.Era, method string, notification mcp.Request) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_, _ = r.send[era](ctx, noteUpdated, &mcp.ServerRequest[*mcp.ResourceUpdatedNotificationParams]{
-		Session: session, Params: &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri},
-	})
+	_, _ = r.send[era](ctx, method, notification)
 }

@@ -22,6 +22,7 @@ import (
 	"durward.internal/gateway/internal/envelope"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
+	"durward.internal/gateway/internal/listchange"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
 	"durward.internal/gateway/internal/relay"
@@ -99,8 +100,8 @@ type Server struct {
 	tools map[string]tool
 	// resources are on both servers too.
 	resources *resources
-	// streams are those whose clients are told when lists change.
-	streams streams
+	// lists are the clients that are told when lists change.
+	lists listchange.Clients
 	// screen is for what comes from messaging channels.
 	screen *injection.Screen
 	// written are answers that were written before.
@@ -148,6 +149,9 @@ func New(conf Config) (*Server, error) {
 	}
 	return s, nil
 }
+
+// TellLists tells clients when lists change, until ctx ends.
+func (s *Server) TellLists(ctx context.Context) { s.lists.Run(ctx, s.conf.Relay.ListsMoved) }
 
 // about is what clients learn of the server.
 func (s *Server) about() *mcp.Implementation {
