@@ -129,9 +129,7 @@ func (s *Server) prompt(ctx context.Context, next mcp.MethodHandler, method stri
 		return nil, refuse(call, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "there is no such prompt", fault.WithField("name")))
 	}
 	if method == methodListPrompts {
-		if err := s.refresh(ctx, call); err != nil {
-			return nil, err
-		}
+		s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
 	}
 	result, err := next(ctx, method, req)
 	if list, ok := result.(*mcp.ListPromptsResult); ok && err == nil {

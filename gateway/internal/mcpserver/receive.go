@@ -69,9 +69,7 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 			return nil, err
 		}
 		if method == "tools/list" {
-			if err := s.refresh(ctx, call); err != nil {
-				return nil, err
-			}
+			s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
 		}
 		cursor := ""
 		if r, ok := req.(*mcp.ListToolsRequest); ok && r.Params != nil {
@@ -86,9 +84,7 @@ func (s *Server) dispatch(ctx context.Context, next mcp.MethodHandler, method st
 		}
 		return result, nil
 	case "resources/list", "resources/templates/list":
-		if err := s.refresh(ctx, call); err != nil {
-			return nil, err
-		}
+		s.conf.Relay.Refresh(ctx, call.Session, call.Caller)
 		result, err := next(ctx, method, req)
 		if err == nil {
 			addServers(call, result)
@@ -111,14 +107,6 @@ func (s *Server) renew(ctx context.Context, call *httpfront.Call) error {
 		return nil
 	}
 	if err := s.conf.Relay.Renew(ctx, call.Session, call.Caller, optionsv1.Role_ROLE_VAULT); err != nil {
-		return refuse(call, fault.From(err))
-	}
-	return nil
-}
-
-// refresh makes sure that a list is of what the client may call now.
-func (s *Server) refresh(ctx context.Context, call *httpfront.Call) error {
-	if err := s.conf.Relay.Refresh(ctx, call.Session, call.Caller); err != nil {
 		return refuse(call, fault.From(err))
 	}
 	return nil

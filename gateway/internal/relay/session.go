@@ -367,22 +367,19 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 }
 
 // Refresh asks the vault again what the client may call where it said so before lists changed last, or longer ago than Config.Fresh: a
-// session outlives what humans pin and the rules that they write, and lists are made of it. A key-bound client signs for that: its
-// CODE_PROOF_REQUIRED is the one error, where lists have changed. While the vault cannot answer, what it said last stays.
-func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) error {
+// session outlives what humans pin and the rules that they write, and lists are made of it. A key-bound client brings a proof for that. It is not
+// asked to: the bridge signs one early renewal for a gateway's word, and a list that it would not sign for would be refused. Without one, and
+// while the vault cannot answer, what it said last stays.
+func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) {
 	const role = optionsv1.Role_ROLE_VAULT
 	said := s.state.Load().permits[role]
-	behind := said.got.Before(r.lists.since())
-	switch signed := !s.KeyBound() || by.proof(callv1.Proof_PURPOSE_RENEW) != nil; {
-	case !behind && (!signed || time.Since(said.got) <= r.conf.Fresh):
-		return nil
-	case !signed:
-		return proofRequired(callv1.Proof_PURPOSE_RENEW)
+	known := !said.got.Before(r.lists.since()) && time.Since(said.got) <= r.conf.Fresh
+	if known || s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
+		return
 	}
 	if _, err := r.permit(ctx, s, by, role, said.signed); err != nil {
 		r.conf.Logger.DebugContext(ctx, "a list is of what the vault said before", "session", s.Ref(), "fault", fault.From(err))
 	}
-	return nil
 }
 
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
