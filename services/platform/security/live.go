@@ -26,6 +26,9 @@ type Options struct {
 	// OnChange is told of each file that is not what it was: at Open of all that there are, then of changes and of what was
 	// refused. It is called by one goroutine at a time, after Current has it, and must not call Reload or Close. May be nil.
 	OnChange func(Change)
+	// Adopt is given each of these before Current has it, and returns it, with a Problem that it found: who reads a file of Also reads it
+	// then, so that nobody hears that a file is in force which its reader has not read. May be nil.
+	Adopt func(Change) Change
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -66,7 +69,7 @@ func newLive(opts Options) *Live {
 // Try reads the configuration once, as it would be with some files changed: by their names, to these contents, or nil for a file
 // that is taken away. It returns what would be in force, or everything that would be refused.
 func Try(opts Options, changed map[string][]byte) (*State, error) {
-	opts.OnChange, opts.Logger = nil, nil
+	opts.Adopt, opts.OnChange, opts.Logger = nil, nil, nil
 	l := newLive(opts)
 	if err := l.load(changed, true); err != nil {
 		return nil, err
@@ -77,7 +80,7 @@ func Try(opts Options, changed map[string][]byte) (*State, error) {
 // Look is Try for looking at files as they are: a file that is not good is left out, and told of among the files with its Problem.
 // The state is nil where nothing can be made of the rest.
 func Look(opts Options, changed map[string][]byte) (*State, []File) {
-	opts.OnChange, opts.Logger = nil, nil
+	opts.Adopt, opts.OnChange, opts.Logger = nil, nil, nil
 	l := newLive(opts)
 	p := l.read(l.opts.list(), changed)
 	state, err := l.build(p)
@@ -142,6 +145,11 @@ func (l *Live) load(overlay map[string][]byte, strict bool) error {
 		return failure
 	}
 	changes := l.changes(p)
+	if l.opts.Adopt != nil {
+		for i, c := range changes {
+			changes[i] = l.opts.Adopt(c)
+		}
+	}
 	state.Files = l.files(p)
 	l.adopted = p.data
 	l.current.Store(state)

@@ -365,6 +365,42 @@ func TestWatches(t *testing.T) {
 	})
 }
 
+// TestAFileIsInForceOnceItsReaderHasIt: what the reader finds wrong is told, and until it has read the file nobody hears of it.
+func TestAFileIsInForceOnceItsReaderHasIt(t *testing.T) {
+	dir, clients := tree(t, nil), filepath.Join(t.TempDir(), "clients.yaml")
+	if err := os.WriteFile(clients, []byte("clients: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var l *security.Live
+	var read, told []security.Change
+	l, err := security.Open(security.Options{
+		Dir: dir, Also: map[string]string{"clients.yaml": clients},
+		Adopt: func(c security.Change) security.Change {
+			if l != nil && l.Current().Files[0].Digest != c.Before {
+				t.Errorf("%+v is in force, and its reader is asked now: %+v", l.Current().Files, c)
+			}
+			read = append(read, c)
+			c.Problem = "no good"
+			return c
+		},
+		OnChange: func(c security.Change) {
+			if l != nil && l.Current().Files[0].Digest != c.After {
+				t.Errorf("told of %+v, and in force is %+v", c, l.Current().Files)
+			}
+			told = append(told, c)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	write(t, filepath.Dir(clients), "clients.yaml", "clients: []\n\n")
+	l.Reload()
+	if len(read) != 2 || len(told) != 2 || read[1].Problem != "" || told[1].Problem != "no good" || told[1].After != read[1].After {
+		t.Errorf("read %+v, told %+v", read, told)
+	}
+}
+
 // A file that is being written is not read: it counts once it looked the same twice.
 func TestHalfWrittenIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -94,6 +94,8 @@ type notes struct {
 	overrides []string
 	// confirm is nil in a handler that may change nothing.
 	confirm func(ctx context.Context, begin func()) error
+	// late is confirm for what was confirmed and begins later.
+	late func(ctx context.Context, begin func()) error
 	// proceed is confirm for a later step of the same change.
 	proceed func(begin func()) error
 	// begun: an effect was confirmed.

@@ -92,6 +92,20 @@ func TestAChangeMustBeConfirmed(t *testing.T) {
 				return good, Continue(ctx, func() { t.Error("a step under a grant that a halt has ended") })
 			}
 		}, callv1.Code_CODE_HALTED, StateDone, 2},
+		{"late", func(_ *Authority, effects *int) grpc.UnaryHandler {
+			return func(ctx context.Context, _ any) (any, error) {
+				return good, errors.Join(Confirm(ctx, func() {}), Late(ctx, func() { *effects++ }))
+			}
+		}, 0, StateDone, 1},
+		{"late, and halted meanwhile", func(a *Authority, _ *int) grpc.UnaryHandler {
+			return func(ctx context.Context, _ any) (any, error) {
+				if err := Confirm(ctx, func() {}); err != nil {
+					return nil, err
+				}
+				halted(a)
+				return good, Late(ctx, func() { t.Error("begun during a halt") })
+			}
+		}, callv1.Code_CODE_HALTED, StateNotActed, 0},
 		{"a higher epoch", func(a *Authority, effects *int) grpc.UnaryHandler {
 			return func(ctx context.Context, _ any) (any, error) {
 				a.control.Store(&Control{Epoch: 2})
@@ -143,6 +157,13 @@ func TestNothingIsConfirmedOutsideAChange(t *testing.T) {
 	for name, n := range map[string]*notes{"in a read": {}, "before the first step": {proceed: proceed}} {
 		if err := Continue(context.WithValue(t.Context(), notesKey{}, n), begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 			t.Errorf("a step %s: %v", name, err)
+		}
+	}
+	for name, ctx := range map[string]context.Context{
+		"anywhere": t.Context(), "before it was confirmed": context.WithValue(t.Context(), notesKey{}, &notes{late: func(context.Context, func()) error { t.Error("late"); return nil }}),
+	} {
+		if err := Late(ctx, begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
+			t.Errorf("late %s: %v", name, err)
 		}
 	}
 	if err := Continue(t.Context(), begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {

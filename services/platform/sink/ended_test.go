@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -118,7 +119,7 @@ func TestWhatAnOperatorEndedHereIsVoid(t *testing.T) {
 }
 
 // TestNothingBeginsOnceItEnded: a call that was redeemed and waits, for less than it takes to be put to the vault again, begins no
-// more when what it rests on ended: its statement here, or anything at the vault.
+// more when what it rests on ended: its statement here, or anything at the vault. Nor does what was confirmed before and is late.
 func TestNothingBeginsOnceItEnded(t *testing.T) {
 	over := fault.New(callv1.Code_CODE_EXPIRED, "it has ended")
 	for name, c := range map[string]struct {
@@ -138,21 +139,24 @@ func TestNothingBeginsOnceItEnded(t *testing.T) {
 		"another's scope": {func(s *stand) *paper { return s.scoped("start_service", startAlpha(), 10) },
 			func(s *stand, _ *paper) { s.end(&paper{grant: &callv1.Grant{}}) }, callv1.Code_CODE_UNSPECIFIED},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStand(t)
-			p := c.paper(s)
-			s.handle = func(context.Context) { c.ends(s, p) }
-			err := s.call(p, startAlpha())
-			if c.code == callv1.Code_CODE_UNSPECIFIED {
-				if err != nil || s.effects != 1 || s.clerk.checked != 1 {
-					t.Errorf("%v, %d effects, the vault was asked %d times", err, s.effects, s.clerk.checked)
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", late ", late), func(t *testing.T) {
+				s := newStand(t)
+				s.late = late
+				p := c.paper(s)
+				s.handle = func(context.Context) { c.ends(s, p) }
+				err := s.call(p, startAlpha())
+				if c.code == callv1.Code_CODE_UNSPECIFIED {
+					if err != nil || s.effects != 1 || s.clerk.checked != 1 {
+						t.Errorf("%v, %d effects, the vault was asked %d times", err, s.effects, s.clerk.checked)
+					}
+					return
 				}
-				return
-			}
-			if !fault.Is(err, c.code) || s.effects != 0 {
-				t.Errorf("%v, %d effects", err, s.effects)
-			}
-		})
+				if !fault.Is(err, c.code) || s.effects != 0 {
+					t.Errorf("%v, %d effects", err, s.effects)
+				}
+			})
+		}
 	}
 }
 

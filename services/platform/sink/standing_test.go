@@ -94,6 +94,8 @@ type stand struct {
 	effects int
 	// handle is what the tool's handler does before it confirms.
 	handle func(ctx context.Context)
+	// late: the handler confirms first, and its effect begins when handle has returned.
+	late bool
 }
 
 func newStand(t testing.TB, configure ...func(*Config)) *stand {
@@ -242,6 +244,13 @@ func (s *stand) call(p *paper, request proto.Message) error {
 	ctx := metadata.NewIncomingContext(rpc.WithCaller(s.t.Context(), s.kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), metadata.Pairs(rpc.MetadataGrant, string(raw)))
 	tool := s.tools[method]
 	_, err = s.Unary(s.subject)(ctx, request, &grpc.UnaryServerInfo{FullMethod: method}, func(ctx context.Context, _ any) (any, error) {
+		confirm := Confirm
+		if s.late {
+			if err := Confirm(ctx, func() {}); err != nil {
+				return nil, err
+			}
+			confirm = Late
+		}
 		if s.handle != nil {
 			s.handle(ctx)
 		}
@@ -249,7 +258,7 @@ func (s *stand) call(p *paper, request proto.Message) error {
 			s.effects++
 			return tool.NewResponse(), nil
 		}
-		if err := Confirm(ctx, func() { s.effects++ }); err != nil {
+		if err := confirm(ctx, func() { s.effects++ }); err != nil {
 			return nil, err
 		}
 		return tool.NewResponse(), nil

@@ -105,7 +105,7 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 			h.requirements.Observe(ctx, s)
 			return capacity.Admit(h.requirements.Sizes(), h.gpus.Read(ctx), s, cfg.marginMiB())
 		},
-		Confirm: sink.Confirm,
+		Confirm: sink.Confirm, Late: sink.Late,
 		Rule:    rule,
 		Proceed: h.authority.Proceed,
 		Logger:  logger,

@@ -106,6 +106,11 @@ const (
 	CauseUnknown        = "its manager did not say whether it was started"
 )
 
+// Begin runs act, which has a program begin or asks its manager for that, unless it may not begin any more: then act is not run, and the
+// error says why. A driver calls it once in a Start, when nothing is left to wait for, and holds nothing meanwhile that Status needs: an
+// answer may take as long as the vault's.
+type Begin func(act func() error) error
+
 // Reasons why Start and Stop fail.
 var (
 	ErrPortInUse      = errors.New(CausePortInUse)

@@ -355,6 +355,11 @@ func (b *booting) boot(ctx context.Context, one *catalog.Service) error {
 			return errStopping
 		}
 		return b.cfg.Proceed(begin)
+	}, Late: func(_ context.Context, begin func()) error {
+		if b.stopping() {
+			return errStopping
+		}
+		return b.cfg.Proceed(begin)
 	}})
 	if intended {
 		b.tell(ctx, RuleBoot, one, err)

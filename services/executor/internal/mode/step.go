@@ -71,6 +71,7 @@ func (r *run) do(
 	changed, err := r.attempt(ctx, act, one, service.Act{
 		Definition: definition,
 		Confirm: func(ctx context.Context, begin func()) error {
+			begun = false // also where a driver was too slow to begin, and is asked about again
 			return r.consent(ctx, func() {
 				begun = true
 				begin()

@@ -78,7 +78,11 @@ func (e *effects) Status(s *catalog.Service) driver.Status {
 	return driver.Status{State: driver.Stopped}
 }
 
-func (e *effects) Start(_ context.Context, s *catalog.Service, _ string) error {
+func (e *effects) Start(_ context.Context, s *catalog.Service, _ string, begin driver.Begin) error {
+	return begin(func() error { return e.start(s) })
+}
+
+func (e *effects) start(s *catalog.Service) error {
 	if e.entered != nil {
 		e.entered <- struct{}{}
 		<-e.leave

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/lease"
 	"durward.internal/services/executor/internal/progress"
 	"durward.internal/services/platform/catalog"
@@ -136,7 +137,7 @@ func (m *Manager) tracked(ctx context.Context, s *catalog.Service, of int, act f
 			progress.Tell(ctx, step)
 		}
 	}
-	changed, err := act(Act{Confirm: m.cfg.Confirm, Phase: func(phase string) {
+	changed, err := act(Act{Confirm: m.cfg.Confirm, Late: m.cfg.Late, Phase: func(phase string) {
 		end("")
 		began = time.Now()
 		step = progress.Step{Number: step.Number + 1, Of: max(of, step.Number+1), Phase: phase, Service: s.ID}
@@ -150,9 +151,9 @@ func (m *Manager) tracked(ctx context.Context, s *catalog.Service, of int, act f
 }
 
 // start is the driver's Start with its span: what touches the host.
-func start(ctx context.Context, d Driver, s *catalog.Service, definition string) error {
+func start(ctx context.Context, d Driver, s *catalog.Service, definition string, begin driver.Begin) error {
 	ctx, traced := span.Start(ctx, span.DriverStart, trace.SpanKindInternal)
-	err := d.Start(ctx, s, definition)
+	err := d.Start(ctx, s, definition, begin)
 	span.End(traced, err)
 	return err
 }

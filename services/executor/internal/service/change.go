@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// beginPatience is how long a start may keep a halt waiting. What takes a driver longer has begun by then.
+	// beginPatience is how long a start may keep a halt waiting.
 	beginPatience = 300 * time.Millisecond
 	// drainPatience bounds how long a service may finish what it is busy with before it is stopped or sleeps.
 	drainPatience = 15 * time.Second
@@ -33,10 +33,21 @@ const (
 type Act struct {
 	// Confirm begins the change, or refuses it.
 	Confirm Confirm
+	// Late lets a program begin whose driver was not that far when Confirm could wait no longer, or refuses it: then nothing was
+	// begun. nil: Confirm, once more. sink.Late is one.
+	Late Confirm
 	// Phase, if not nil, is told what is being done: the progress package's words.
 	Phase func(phase string)
 	// Definition is the driver's digest of what may be started; "": what the call's approval names.
 	Definition string
+}
+
+// again is Late, or Confirm where there is none.
+func (a Act) again() Confirm {
+	if a.Late == nil {
+		return a.Confirm
+	}
+	return a.Late
 }
 
 func (a Act) phase(name string) {
@@ -123,6 +134,7 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 		waiting, abandon := context.WithCancelCause(ctx)
 		started := make(chan error, 1)
 		begun, died, done := false, false, false
+		last := &beginning{m: m, ctx: waiting, service: s, late: a.again()}
 		refused := a.Confirm(ctx, func() {
 			begun = true
 			if now := d.Status(s).State == driver.Running; now || running {
@@ -135,12 +147,8 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 				u.verdict, u.asleep, u.held, u.doubt = verdict{}, false, false, false
 			})
 			a.phase(progress.PhaseStart)
-			go func() { started <- m.launch(waiting, d, s, definition) }()
-			select {
-			case err = <-started:
-				done = true
-			case <-time.After(beginPatience):
-			}
+			go func() { started <- m.launch(waiting, d, s, definition, last.begin) }()
+			done = last.wait(started, &err)
 		})
 		switch {
 		case refused == nil && begun && died:
@@ -150,6 +158,10 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 			defer abandon(nil)
 			if !done {
 				err = <-started
+			}
+			if last.refused != nil && context.Cause(waiting) == nil {
+				m.set(s, u, func(u *instance) { u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil })
+				return false, last.refused
 			}
 			return m.settled(waiting, d, s, u, a, definition, err)
 		}
@@ -285,12 +297,12 @@ func changedSince(s *catalog.Service) error {
 }
 
 // launch starts the service unless its manager is at that already. A panic of the driver is a failure of this start.
-func (m *Manager) launch(ctx context.Context, d Driver, s *catalog.Service, definition string) error {
+func (m *Manager) launch(ctx context.Context, d Driver, s *catalog.Service, definition string, begin driver.Begin) error {
 	return m.guarded(ctx, s, func() error {
 		if d.Status(s).State == driver.Starting {
 			return nil
 		}
-		return start(ctx, d, s, definition)
+		return start(ctx, d, s, definition, begin)
 	})
 }
 

@@ -127,7 +127,11 @@ type lost struct {
 	blind bool
 }
 
-func (l lost) Start(context.Context, *catalog.Service, string) error {
+func (l lost) Start(_ context.Context, _ *catalog.Service, _ string, begin driver.Begin) error {
+	return begin(l.ask)
+}
+
+func (l lost) ask() error {
 	go func() {
 		time.Sleep(l.later) // in a bubble of synctest, which takes no time
 		state := driver.Running

@@ -218,19 +218,75 @@ func TestTheCauseIsTheDrivers(t *testing.T) {
 	}
 }
 
-// TestASlowDriverKeepsNoHaltWaiting: what confirms a start goes on when the start has begun, however long the driver takes.
+// TestASlowDriverKeepsNoHaltWaiting: what confirms a start does not wait for a driver that takes long, before the program begins or
+// while it does, and what begins later than that is asked about again.
 func TestASlowDriverKeepsNoHaltWaiting(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, meanwhile time.Duration
+		held, late        time.Duration
+	}{
+		"quick":            {held: 0},
+		"slow to begin":    {before: time.Minute, held: beginPatience},
+		"slow in all":      {before: time.Minute, meanwhile: time.Minute, held: beginPatience, late: beginPatience},
+		"begins meanwhile": {meanwhile: time.Minute, held: 2 * beginPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &program{after: driver.Running, took: c.before, begins: c.meanwhile}
+				m, s := manager(t, p, &answers{}, 0)
+				var held, late time.Duration
+				measured := func(held *time.Duration) Confirm {
+					return func(_ context.Context, begin func()) error {
+						began := time.Now()
+						begin()
+						*held = time.Since(began)
+						return nil
+					}
+				}
+				m.cfg.Confirm, m.cfg.Late = measured(&held), measured(&late)
+				if changed, err := m.Start(t.Context(), s); !changed || err != nil || held != c.held || late != c.late || p.starts != 1 {
+					t.Errorf("%v, %v, held for %s and %s, %d starts", changed, err, held, late, p.starts)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatIsLateBeginsOnlyIfItMay: a driver that was not that far when a human ended what lets the start be begins nothing, and the
+// service is as it was.
+func TestWhatIsLateBeginsOnlyIfItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, s := manager(t, &program{after: driver.Running, took: time.Minute}, &answers{}, 0)
-		var held time.Duration
-		m.cfg.Confirm = func(_ context.Context, begin func()) error {
-			began := time.Now()
-			begin()
-			held = time.Since(began)
-			return nil
+		p := &program{after: driver.Running, took: time.Second}
+		m, s := manager(t, p, &answers{}, 0)
+		ended := fault.New(callv1.Code_CODE_EXPIRED, "it has ended")
+		m.cfg.Late = func(context.Context, func()) error { return ended }
+		if changed, err := m.Start(t.Context(), s); changed || !errors.Is(err, ended) || p.starts != 0 {
+			t.Errorf("%v, %v, %d starts", changed, err, p.starts)
 		}
-		if changed, err := m.Start(t.Context(), s); !changed || err != nil || held != beginPatience {
-			t.Errorf("%v, %v, held for %s", changed, err, held)
+		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STOPPED || v.Cause != "" {
+			t.Errorf("it is %s, %q", v.State, v.Cause)
+		}
+		m.cfg.Late = nil
+		if changed, err := m.Start(t.Context(), s); !changed || err != nil || p.starts != 1 {
+			t.Errorf("then: %v, %v, %d starts", changed, err, p.starts)
+		}
+	})
+}
+
+// TestAStopEndsWhatIsLate: whoever stops a service before its program begins sees it begin no more.
+func TestAStopEndsWhatIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &program{after: driver.Running, took: time.Second}
+		m, s := manager(t, p, &answers{}, 0)
+		started := make(chan error, 1)
+		go func() { _, err := m.Start(t.Context(), s); started <- err }()
+		time.Sleep(p.took / 2) // in a bubble of synctest, which takes no time
+		if _, err := m.Stop(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+		wantFault(t, <-started, callv1.Code_CODE_FAILED, "chat did not start: it was stopped while it was starting")
+		if p.starts != 0 {
+			t.Errorf("%d starts", p.starts)
 		}
 	})
 }

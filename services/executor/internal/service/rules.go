@@ -157,7 +157,7 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		u.rules.restarts++
 		u.mu.Unlock()
 	}}
-	_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Definition: definition}, m.Admissible)
+	_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Late: r.late, Definition: definition}, m.Admissible)
 	r.outcome(ctx, err)
 	u.rest(err != nil)
 }
@@ -211,6 +211,9 @@ func (r *byRule) confirm(ctx context.Context, begin func()) error {
 		begin()
 	})
 }
+
+// late is for what was recorded and confirmed.
+func (r *byRule) late(_ context.Context, begin func()) error { return r.m.cfg.Proceed(begin) }
 
 // outcome records how it went. What was recorded and never begun has an outcome too.
 func (r *byRule) outcome(ctx context.Context, err error) {

@@ -36,8 +36,9 @@ type Driver interface {
 	// Stop of the service.
 	Status(s *catalog.Service) driver.Status
 	// Start starts what has that definition at the last moment where it can be compared, and returns when it runs, healthy or
-	// not. It fails with driver.ErrChanged, having run nothing, where it has another by then. Errors wrap the driver package's.
-	Start(ctx context.Context, s *catalog.Service, definition string) error
+	// not. It fails with driver.ErrChanged, having run nothing, where it has another by then. Errors wrap the driver package's, or
+	// are begin's.
+	Start(ctx context.Context, s *catalog.Service, definition string, begin driver.Begin) error
 	// Stop reports whether anything ran.
 	Stop(ctx context.Context, s *catalog.Service) (bool, error)
 	// Definition is "sha256:…" of what the entry names and does not hold: the program file, the unit with its drop-ins, the
@@ -111,8 +112,8 @@ type Config struct {
 	Leases *lease.Leases
 	// Admit decides whether a service fits on its GPUs now, before it is started or woken; its error is a fault. nil: all fit.
 	Admit func(ctx context.Context, s *catalog.Service) error
-	// Confirm is for what tools do: what was approved still holds.
-	Confirm Confirm
+	// Confirm and Late are for what tools do: what was approved still holds. Act says what they are.
+	Confirm, Late Confirm
 	// Rule and Proceed are for what rules of the catalog do: recorded first, and not while the sink is halted. A nil Rule or
 	// Proceed: the rules are off.
 	Rule    Rule
@@ -202,7 +203,9 @@ type Absent struct{ State driver.State }
 func (a Absent) Status(*catalog.Service) driver.Status {
 	return driver.Status{State: a.State, Cause: driver.CauseNoManager}
 }
-func (Absent) Start(context.Context, *catalog.Service, string) error { return driver.ErrNoManager }
+func (Absent) Start(context.Context, *catalog.Service, string, driver.Begin) error {
+	return driver.ErrNoManager
+}
 func (Absent) Stop(context.Context, *catalog.Service) (bool, error) {
 	return false, driver.ErrNoManager
 }

@@ -33,7 +33,8 @@ type program struct {
 	after driver.State
 	// sightAfter, unless it is empty, is what is seen of it then.
 	sightAfter driver.Status
-	took       time.Duration
+	// took and begins are how long a start takes before it begins and while it does; a stop takes took.
+	took, begins time.Duration
 	// said is how much it has logged.
 	said          int
 	definitionErr error
@@ -58,25 +59,37 @@ func (p *program) enter() {
 	time.Sleep(p.took) // in a bubble of synctest, which takes no time
 }
 
-func (p *program) Start(_ context.Context, _ *catalog.Service, definition string) error {
+func (p *program) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+}
+
+func (p *program) Start(_ context.Context, _ *catalog.Service, definition string, begin driver.Begin) error {
 	if p.panics {
 		panic("a fault in a driver")
 	}
 	p.enter()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.busy--
-	if p.startErr != nil {
-		return p.startErr
-	}
-	p.starts++
-	p.started = append(p.started, definition)
-	p.status = driver.Status{State: p.after, Since: time.Now()}
-	if p.sightAfter != (driver.Status{}) {
-		p.status = p.sightAfter
-	}
-	return nil
+	defer p.leave()
+	return begin(func() error {
+		time.Sleep(p.begins) // in a bubble of synctest, which takes no time
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.startErr != nil {
+			return p.startErr
+		}
+		p.starts++
+		p.started = append(p.started, definition)
+		p.status = driver.Status{State: p.after, Since: time.Now()}
+		if p.sightAfter != (driver.Status{}) {
+			p.status = p.sightAfter
+		}
+		return nil
+	})
 }
+
+// atOnce lets a driver begin.
+func atOnce(act func() error) error { return act() }
 
 func (p *program) Stop(context.Context, *catalog.Service) (bool, error) {
 	if p.stopPanics {
@@ -295,7 +308,7 @@ func TestStartsAndStopsOfOneServiceFollowEachOther(t *testing.T) {
 		var calls sync.WaitGroup
 		for range 4 {
 			calls.Go(func() {
-				if _, err := m.Start(t.Context(), s); err != nil {
+				if _, err := m.Start(t.Context(), s); err != nil && Cause(err) != driver.CauseStopped {
 					t.Error(err)
 				}
 			})
@@ -378,7 +391,7 @@ func TestAStopThatIsHaltedHalfWay(t *testing.T) {
 			m.cfg.Confirm = func(ctx context.Context, begin func()) error {
 				if confirmed++; confirmed == 3 {
 					if again {
-						if err := p.Start(ctx, s, ""); err != nil {
+						if err := p.Start(ctx, s, "", atOnce); err != nil {
 							return err
 						}
 					}

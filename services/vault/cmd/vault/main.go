@@ -192,7 +192,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	}
 	// What any client may call is made of the rules, of clients.yaml and of other people's servers.
 	var lists clock.Signal
-	options.OnChange, options.Logger = func(c security.Change) { changes.Changed(judged(c, registry)); lists.Raise() }, logger
+	options.Adopt = func(c security.Change) security.Change { return judged(c, registry) }
+	options.OnChange, options.Logger = func(c security.Change) { changes.Changed(c); lists.Raise() }, logger
 	rules, err := security.Open(options)
 	if err != nil {
 		return fmt.Errorf("security configuration: %w", err)

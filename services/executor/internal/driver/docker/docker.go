@@ -92,7 +92,7 @@ func (d *Driver) Close() error {
 
 // Start makes the entry's container, or finds the one that it adopts, and starts it, if it has the definition. It returns when the container runs,
 // whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string, begin driver.Begin) error {
 	if s.Container == nil {
 		return fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
 	}
@@ -104,16 +104,16 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		return err
 	}
 	if s.Container.Adopt {
-		err = d.startAdopted(ctx, s, definition, h)
+		err = d.startAdopted(ctx, s, definition, h, begin)
 	} else {
-		err = d.startMade(ctx, s, definition, h)
+		err = d.startMade(ctx, s, definition, h, begin)
 	}
 	d.refresh(ctx, s.ID)
 	return err
 }
 
 // startMade makes a container of the entry and starts it.
-func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition string, h host) error {
+func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition string, h host, begin driver.Begin) error {
 	img, err := d.image(ctx, s)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 	for _, w := range made.Warnings {
 		d.cfg.Logger.Warn("Docker changed what a container was to be", "service_id", s.ID, "warning", w)
 	}
-	if err := d.run(ctx, made.ID, func(c container.InspectResponse, raw []byte) error {
+	if err := d.run(ctx, made.ID, begin, func(c container.InspectResponse, raw []byte) error {
 		return errors.Join(rules.Check(raw), spec.differs(c, img))
 	}); err != nil {
 		if removed := d.remove(ctx, made.ID); removed && errors.Is(err, driver.ErrUnknown) {
@@ -167,7 +167,7 @@ func (d *Driver) startMade(ctx context.Context, s *catalog.Service, definition s
 }
 
 // startAdopted starts a container that a human made.
-func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definition string, h host) error {
+func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definition string, h host, begin driver.Begin) error {
 	if len(s.Credentials) > 0 {
 		return fmt.Errorf("%w: a container that somebody else made is given none", driver.ErrNotTaken)
 	}
@@ -186,7 +186,7 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definitio
 	if err != nil {
 		return err
 	}
-	return d.run(ctx, found.Container.ID, func(c container.InspectResponse, raw []byte) error {
+	return d.run(ctx, found.Container.ID, begin, func(c container.InspectResponse, raw []byte) error {
 		if adoptedDefinition(img, raw) != definition {
 			return driver.ErrChanged
 		}
@@ -195,7 +195,7 @@ func (d *Driver) startAdopted(ctx context.Context, s *catalog.Service, definitio
 }
 
 // run judges a container that is there, starts it, and judges it again: between the two looks others may have changed it.
-func (d *Driver) run(ctx context.Context, id string, judge func(container.InspectResponse, []byte) error) error {
+func (d *Driver) run(ctx context.Context, id string, begin driver.Begin, judge func(container.InspectResponse, []byte) error) error {
 	look := func() (container.InspectResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
@@ -217,9 +217,16 @@ func (d *Driver) run(ctx context.Context, id string, judge func(container.Inspec
 	}
 	starting, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
-	_, err = d.api.ContainerStart(starting, id, client.ContainerStartOptions{})
+	asked := false
+	err = begin(func() error {
+		asked = true
+		_, err := d.api.ContainerStart(starting, id, client.ContainerStartOptions{})
+		return err
+	})
 	lost := err != nil && (unreachable(err) || errors.Is(err, context.Canceled))
 	switch {
+	case !asked:
+		return err
 	case err == nil:
 		_, err = look()
 	case lost:

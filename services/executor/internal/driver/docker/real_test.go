@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -250,7 +251,7 @@ func freePort(t *testing.T) uint32 {
 // begin starts what there is at this moment; a definition that cannot be had is as good as any.
 func begin(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, _ := d.Definition(ctx, s)
-	return d.Start(ctx, s, definition)
+	return d.Start(ctx, s, definition, atOnce)
 }
 
 func (b *bench) start(s *catalog.Service) {
@@ -321,6 +322,10 @@ func TestRealLife(t *testing.T) {
 	definition, err := b.d.Definition(t.Context(), s)
 	if err != nil || !strings.HasPrefix(definition, "sha256:") {
 		t.Fatalf("definition %q, %v", definition, err)
+	}
+	ended := errors.New("it has ended")
+	if err := b.d.Start(t.Context(), s, definition, func(func() error) error { return ended }); !errors.Is(err, ended) || b.ran(s) {
+		t.Errorf("what let it run has ended: %v, it ran: %v", err, b.ran(s))
 	}
 	b.start(s)
 	status := b.d.Status(s)

@@ -71,8 +71,8 @@ type File struct {
 }
 
 // Program returns a begin for a program that is given credentials. A launcher begins in its place, with its user, its group and its limits,
-// and becomes the program.
-func Program(ctx context.Context, release Release, s *catalog.Service, cmd *exec.Cmd, begin func() error) func() error {
+// and becomes the program once it is told everything, if it may by then.
+func Program(ctx context.Context, release Release, s *catalog.Service, cmd *exec.Cmd, begin func() error, may driver.Begin) func() error {
 	return func() error {
 		tell := instructions{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env}
 		control, err := beginAs(cmd, release, begin)
@@ -81,7 +81,7 @@ func Program(ctx context.Context, release Release, s *catalog.Service, cmd *exec
 		}
 		defer control.Close()
 		err = within(ctx, control, func(ctx context.Context) error {
-			if err := tellIt(ctx, control, release, s, tell); err != nil {
+			if err := tellIt(ctx, control, release, s, tell, may); err != nil {
 				return err
 			}
 			// The launcher's end closes when it becomes the program, and not before.
@@ -138,7 +138,7 @@ func hold(ctx context.Context, release Release, s *catalog.Service, tell instruc
 	h := &Held{control: control, ended: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(h.ended) }()
 	err = within(ctx, control, func(ctx context.Context) error {
-		if err := tellIt(ctx, control, release, s, tell); err != nil {
+		if err := tellIt(ctx, control, release, s, tell, atOnce); err != nil {
 			return err
 		}
 		raw, err := readFrame(control)
@@ -186,7 +186,7 @@ func within(ctx context.Context, control net.Conn, talk func(context.Context) er
 }
 
 // tellIt asks the vault for what is sealed to a launcher's key, and tells it all that it needs.
-func tellIt(ctx context.Context, control net.Conn, release Release, s *catalog.Service, tell instructions) error {
+func tellIt(ctx context.Context, control net.Conn, release Release, s *catalog.Service, tell instructions, may driver.Begin) error {
 	public, err := readFrame(control)
 	if err != nil {
 		return failed(err)
@@ -206,10 +206,13 @@ func tellIt(ctx context.Context, control net.Conn, release Release, s *catalog.S
 	tell.Service, tell.Sealed = s.ID, pass(sealed, s.ID)
 	raw, err := json.Marshal(tell)
 	if err == nil {
-		err = writeFrame(control, raw)
+		err = may(func() error { return writeFrame(control, raw) })
 	}
 	return failed(err)
 }
+
+// atOnce is for what holds values and runs nothing.
+func atOnce(act func() error) error { return act() }
 
 func failed(err error) error {
 	if err == nil {

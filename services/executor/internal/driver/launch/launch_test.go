@@ -48,14 +48,14 @@ func variable(name, variable, value string) handover.Value {
 
 func TestProgram(t *testing.T) {
 	t.Parallel()
-	run := func(release Release, script string) (string, error) {
+	run := func(release Release, may driver.Begin, script string) (string, error) {
 		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer out.Close()
 		cmd := &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"TOKEN=before", "KEPT=yes"}, Stdout: out, Stderr: out}
-		if err := Program(t.Context(), release, service(), cmd, cmd.Start)(); err != nil {
+		if err := Program(t.Context(), release, service(), cmd, cmd.Start, may)(); err != nil {
 			return "", err
 		}
 		if err := cmd.Wait(); err != nil {
@@ -64,7 +64,7 @@ func TestProgram(t *testing.T) {
 		raw, err := os.ReadFile(out.Name())
 		return string(raw), err
 	}
-	got, err := run(releases(file("hf", "HF_PATH", "of hf\n"), variable("api", "TOKEN", "of api")),
+	got, err := run(releases(file("hf", "HF_PATH", "of hf\n"), variable("api", "TOKEN", "of api")), atOnce,
 		`cat "$HF_PATH"; echo "$TOKEN $KEPT"; (echo x >"$HF_PATH") 2>/dev/null || echo sealed`)
 	if err != nil || got != "of hf\nof api yes\nsealed\n" {
 		t.Errorf("%q, %v", got, err)
@@ -87,10 +87,24 @@ func TestProgram(t *testing.T) {
 		}, driver.ErrNotStarted, "not sealed to this start"},
 		"a variable with a zero byte": {releases(variable("api", "TOKEN", "a\x00b")), driver.ErrNotStarted, "api: it holds a zero byte"},
 	} {
-		got, err := run(c.release, "echo it ran")
+		got, err := run(c.release, atOnce, "echo it ran")
 		if !errors.Is(err, c.want) || got != "" || !strings.Contains(err.Error(), c.says) || errors.Is(err, driver.ErrNotStarted) != errors.Is(c.want, driver.ErrNotStarted) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
+	}
+	// What it rests on ended while the vault was asked.
+	asked, ended := false, errors.New("it has ended")
+	got, err = run(func(ctx context.Context, service string, names []string, public []byte) ([]byte, error) {
+		asked = true
+		return releases(variable("api", "TOKEN", "of api"))(ctx, service, names, public)
+	}, func(func() error) error {
+		if !asked {
+			t.Error("it was let begin before the vault was asked")
+		}
+		return ended
+	}, "echo it ran")
+	if !errors.Is(err, ended) || got != "" {
+		t.Errorf("ended meanwhile: %q, %v", got, err)
 	}
 }
 

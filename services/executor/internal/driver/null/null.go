@@ -34,17 +34,19 @@ func (d *Driver) Status(s *catalog.Service) driver.Status {
 }
 
 // Start notes the service.
-func (d *Driver) Start(ctx context.Context, s *catalog.Service, _ string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, _ string, begin driver.Begin) error {
 	if d.StartTakes > 0 && !clock.Sleep(ctx, d.StartTakes) {
 		return context.Cause(ctx)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.running == nil {
-		d.running = map[string]time.Time{}
-	}
-	d.running[s.ID] = time.Now()
-	return nil
+	return begin(func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.running == nil {
+			d.running = map[string]time.Time{}
+		}
+		d.running[s.ID] = time.Now()
+		return nil
+	})
 }
 
 // Stop forgets the service.

@@ -211,7 +211,7 @@ func (d *Driver) Pins(_ context.Context, s *catalog.Service) []string {
 
 // Start starts the program of a service that is not running, if it and the files that it is given have the definition. It returns
 // when the program runs, whether or not it is healthy yet. Errors wrap one of the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string, may driver.Begin) error {
 	program, err := openProgram(s, definition)
 	if err != nil {
 		return err
@@ -255,13 +255,16 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	if !d.development {
 		begin = func() error { return confined(func() error { return punctual(start) }) }
 	}
-	if len(s.Credentials) > 0 {
-		begin = launch.Program(ctx, d.release, s, cmd, begin)
-	}
 	if err := d.save(r); err != nil {
 		return err
 	}
-	if err := program.start(cmd, begin); err != nil {
+	if len(s.Credentials) > 0 {
+		// What may not begin is the program: its launcher waits for its values, which the vault is asked for, and becomes it then.
+		err = program.start(cmd, launch.Program(ctx, d.release, s, cmd, begin, may))
+	} else {
+		err = may(func() error { return program.start(cmd, begin) })
+	}
+	if err != nil {
 		d.clear(r)
 		d.forget(s.ID)
 		switch {

@@ -255,7 +255,7 @@ func (d *Driver) ask(ctx context.Context, s *catalog.Service) (facts, error) {
 
 // Start starts a unit that does not run, if it has the definition, and returns when its program runs: ready or not, and even if
 // it ended again at once, which Status then tells with its cause. Errors wrap the driver package's.
-func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string) error {
+func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition string, begin driver.Begin) error {
 	f, err := d.ask(ctx, s)
 	if err != nil {
 		return err
@@ -293,7 +293,12 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		// A unit's program has begun before it has loaded its credentials.
 		defer time.AfterFunc(loading, held.Close)
 	}
-	job, result, err := b.start(ctx, s.Unit)
+	var job uint32
+	var result <-chan string
+	err = begin(func() (err error) {
+		job, result, err = b.start(ctx, s.Unit)
+		return err
+	})
 	if errors.Is(err, errDestructive) {
 		return fmt.Errorf("%w: %w", driver.ErrNotStarted, err)
 	}
