@@ -92,10 +92,8 @@ type notes struct {
 	warnings []string
 	// overrides are the settings that an argument changed for this call.
 	overrides []string
-	// confirm is nil in a handler that may change nothing.
-	confirm func(ctx context.Context, begin func()) error
-	// late is confirm for what was confirmed and begins later.
-	late func(ctx context.Context, begin func()) error
+	// confirm is nil in a handler that may change nothing. late: Late asks.
+	confirm func(ctx context.Context, late bool, begin func()) error
 	// proceed is confirm for a later step of the same change.
 	proceed func(begin func()) error
 	// begun: an effect was confirmed.

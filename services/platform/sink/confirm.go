@@ -49,7 +49,7 @@ func Confirm(ctx context.Context, begin func()) error {
 	if n.confirm == nil {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("a change outside a tool that may change anything")))
 	}
-	return n.confirm(ctx, begin)
+	return n.confirm(ctx, false, begin)
 }
 
 // Late is Confirm for what it let begin and what was not that far when Confirm had to return, as where a container is made before it
@@ -57,34 +57,21 @@ func Confirm(ctx context.Context, begin func()) error {
 // and the handler returns the error as it is.
 func Late(ctx context.Context, begin func()) error {
 	n := noted(ctx)
-	if n.late == nil || !n.begun {
+	if n.confirm == nil || !n.begun {
 		return fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errors.New("the late beginning of a change that was never confirmed")))
 	}
 	n.begun = false
-	return n.late(ctx, begin)
+	return n.confirm(ctx, true, begin)
 }
 
-func (a *Authority) confirm(ctx context.Context, c *call, n *notes, begin func()) error {
-	return a.confirmed(ctx, c, n, begin, func() *refusal {
-		if r := a.stillSigned(c); r != nil {
-			return r
-		}
-		return a.stillTheSame(ctx, c)
-	})
-}
-
-func (a *Authority) late(ctx context.Context, c *call, n *notes, begin func()) error {
-	return a.confirmed(ctx, c, n, begin, func() *refusal { return a.stillSigned(c) })
-}
-
-func (a *Authority) confirmed(ctx context.Context, c *call, n *notes, begin func(), approved func() *refusal) error {
+func (a *Authority) confirm(ctx context.Context, c *call, n *notes, late bool, begin func()) error {
 	for confirmRequired() {
 		fence := a.fence.Load()
 		// What may take a moment comes before the lock, and what may take longest first.
 		if r := a.stillStands(ctx, c, fence); r != nil {
 			return r
 		}
-		if r := approved(); r != nil {
+		if r := a.stillApproved(ctx, c, late); r != nil {
 			return r
 		}
 		again, r := a.begin(c, n, fence, begin)
@@ -144,8 +131,8 @@ func (a *Authority) stillStands(ctx context.Context, c *call, fence uint64) *ref
 	}
 }
 
-// stillSigned checks what lets the call run as it is now.
-func (a *Authority) stillSigned(c *call) *refusal {
+// stillApproved checks the statement and, unless the call is late, the subject as they are now.
+func (a *Authority) stillApproved(ctx context.Context, c *call, late bool) *refusal {
 	if c.statement != nil {
 		switch _, err := verifyStatement(c.statement, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now()); {
 		case errors.Is(err, statement.ErrTime):
@@ -159,11 +146,9 @@ func (a *Authority) stillSigned(c *call) *refusal {
 			return &refusal{callv1.Code_CODE_DENIED, errors.New("what may run unattended changed or ended while the call waited for its turn")}
 		}
 	}
-	return nil
-}
-
-// stillTheSame checks what the call acts on as it is now.
-func (a *Authority) stillTheSame(ctx context.Context, c *call) *refusal {
+	if late {
+		return nil
+	}
 	// Once more, last before the effect, though a switch has planned under the host's lease by now: since then the call may have
 	// waited for the vault, and meanwhile a service can end by itself or its program be replaced.
 	subject, err := c.subjects.Subject(ctx, c.tool, c.request)

@@ -160,7 +160,7 @@ func TestNothingIsConfirmedOutsideAChange(t *testing.T) {
 		}
 	}
 	for name, ctx := range map[string]context.Context{
-		"anywhere": t.Context(), "before it was confirmed": context.WithValue(t.Context(), notesKey{}, &notes{late: func(context.Context, func()) error { t.Error("late"); return nil }}),
+		"anywhere": t.Context(), "before it was confirmed": context.WithValue(t.Context(), notesKey{}, &notes{confirm: func(context.Context, bool, func()) error { t.Error("late"); return nil }}),
 	} {
 		if err := Late(ctx, begin); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 			t.Errorf("late %s: %v", name, err)

@@ -286,8 +286,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	}
 	n := &notes{call: c, operation: c.grant.GetOperationId(), signed: c.signedGrant, subject: c.subject[:]}
 	n.proceed = func(begin func()) error { return a.proceed(c, begin) }
-	n.confirm = func(ctx context.Context, begin func()) error { return a.confirm(ctx, c, n, begin) }
-	n.late = func(ctx context.Context, begin func()) error { return a.late(ctx, c, n, begin) }
+	n.confirm = func(ctx context.Context, late bool, begin func()) error { return a.confirm(ctx, c, n, late, begin) }
 	began := a.cfg.Now()
 	response, err := a.run(context.WithValue(leaving, notesKey{}, n), c, request, handler)
 	took := a.cfg.Now().Sub(began)

@@ -32,7 +32,7 @@ func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 	d.later("unused", slog.New(slog.DiscardHandler), func() (closer, error) { t.Error("opened for nothing"); return one, nil })
 	d.later("broken", slog.New(slog.DiscardHandler), func() (closer, error) { return nil, errors.New("no bus") })
 	used := d.byName["used"]()
-	if err := used.Start(t.Context(), s, "", atOnce); err != nil || used.Status(s).State != driver.Running || opened != 1 {
+	if err := used.Start(t.Context(), s, "", driver.AtOnce); err != nil || used.Status(s).State != driver.Running || opened != 1 {
 		t.Errorf("%v, %v, opened %d times", err, used.Status(s), opened)
 	}
 	if w := used.(service.Warner).Warnings(s); !cmp.Equal(w, []string{"careful"}) {
@@ -42,7 +42,7 @@ func TestADriverIsOpenedWhenItIsNeeded(t *testing.T) {
 	_, stop := broken.Stop(t.Context(), s)
 	_, definition := broken.Definition(t.Context(), s)
 	_, logs := broken.Logs(t.Context(), s, "", 1)
-	for _, err := range []error{broken.Start(t.Context(), s, "", atOnce), stop, definition, logs} {
+	for _, err := range []error{broken.Start(t.Context(), s, "", driver.AtOnce), stop, definition, logs} {
 		if !errors.Is(err, driver.ErrNoManager) {
 			t.Errorf("one that cannot be opened: %v", err)
 		}
@@ -72,7 +72,7 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			s := &catalog.Service{ID: "box", Driver: catalog.DriverDocker, Container: &catalog.Container{Image: "a"}}
-			if err := box().Start(ctx, s, "", atOnce); err == nil {
+			if err := box().Start(ctx, s, "", driver.AtOnce); err == nil {
 				t.Error("a container was started without a daemon")
 			}
 		}
@@ -86,6 +86,3 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 		}
 	}
 }
-
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }

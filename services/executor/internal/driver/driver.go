@@ -111,6 +111,9 @@ const (
 // answer may take as long as the vault's.
 type Begin func(act func() error) error
 
+// AtOnce is the Begin of what holds values and runs nothing, and of tests: it asks nobody.
+func AtOnce(act func() error) error { return act() }
+
 // Reasons why Start and Stop fail.
 var (
 	ErrPortInUse      = errors.New(CausePortInUse)

@@ -57,22 +57,21 @@ func (b *beginning) begin(act func() error) error {
 	if !over {
 		return act()
 	}
-	acted := make(chan error, 1)
+	acted := make(chan struct{})
 	var err error
-	done := false
 	b.refused = b.late(b.ctx, func() {
-		go func() { acted <- b.m.guarded(b.ctx, b.service, act) }()
+		go func() {
+			defer close(acted)
+			err = b.m.guarded(b.ctx, b.service, act)
+		}()
 		select {
-		case err = <-acted:
-			done = true
+		case <-acted:
 		case <-time.After(beginPatience):
 		}
 	})
-	switch {
-	case b.refused != nil:
+	if b.refused != nil {
 		return b.refused
-	case !done:
-		err = <-acted
 	}
+	<-acted
 	return err
 }

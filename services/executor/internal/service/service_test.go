@@ -88,9 +88,6 @@ func (p *program) Start(_ context.Context, _ *catalog.Service, definition string
 	})
 }
 
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }
-
 func (p *program) Stop(context.Context, *catalog.Service) (bool, error) {
 	if p.stopPanics {
 		panic("a fault in a driver")
@@ -391,7 +388,7 @@ func TestAStopThatIsHaltedHalfWay(t *testing.T) {
 			m.cfg.Confirm = func(ctx context.Context, begin func()) error {
 				if confirmed++; confirmed == 3 {
 					if again {
-						if err := p.Start(ctx, s, "", atOnce); err != nil {
+						if err := p.Start(ctx, s, "", driver.AtOnce); err != nil {
 							return err
 						}
 					}

@@ -460,7 +460,7 @@ func TestDaemonsThatRunNothing(t *testing.T) {
 	} {
 		socket := filepath.Join(t.TempDir(), "d.sock")
 		fake(t, socket, tc.version, map[string]string{"/info": tc.info, "/containers/json": "[]"})
-		if err := open(t, socket).Start(t.Context(), entryOf("cdi"), "", atOnce); !errors.Is(err, tc.want) {
+		if err := open(t, socket).Start(t.Context(), entryOf("cdi"), "", driver.AtOnce); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
@@ -492,7 +492,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 		t.Errorf("without a daemon: %+v", got)
 	}
 	for name, call := range map[string]func() error{
-		"start":      func() error { return d.Start(t.Context(), s, "", atOnce) },
+		"start":      func() error { return d.Start(t.Context(), s, "", driver.AtOnce) },
 		"stop":       func() error { _, err := d.Stop(t.Context(), s); return err },
 		"definition": func() error { _, err := d.Definition(t.Context(), s); return err },
 		"logs":       func() error { _, err := d.Logs(t.Context(), s, "", 1); return err },
@@ -565,6 +565,3 @@ func TestEntrypoint(t *testing.T) {
 		}
 	}
 }
-
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }

@@ -263,7 +263,7 @@ func TestRealTagMoves(t *testing.T) {
 	if err != nil || again == approved {
 		t.Errorf("the definition stayed: %v, %v", again, err)
 	}
-	if err := b.d.Start(t.Context(), s, approved, atOnce); !errors.Is(err, driver.ErrChanged) || b.ran(s) {
+	if err := b.d.Start(t.Context(), s, approved, driver.AtOnce); !errors.Is(err, driver.ErrChanged) || b.ran(s) {
 		t.Errorf("a tag that moved: %v", err)
 	}
 	b.start(s)
@@ -328,7 +328,7 @@ func TestRealAdopt(t *testing.T) {
 	if told, err := b.d.Definition(t.Context(), s); err != nil || told == definition { // a look in between approves nothing
 		t.Errorf("the definition of what was changed: %q, %v", told, err)
 	}
-	if err := b.d.Start(t.Context(), s, definition, atOnce); !errors.Is(err, driver.ErrChanged) {
+	if err := b.d.Start(t.Context(), s, definition, driver.AtOnce); !errors.Is(err, driver.ErrChanged) {
 		t.Errorf("a container that was changed after its approval: %v", err)
 	}
 

@@ -251,7 +251,7 @@ func freePort(t *testing.T) uint32 {
 // begin starts what there is at this moment; a definition that cannot be had is as good as any.
 func begin(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, _ := d.Definition(ctx, s)
-	return d.Start(ctx, s, definition, atOnce)
+	return d.Start(ctx, s, definition, driver.AtOnce)
 }
 
 func (b *bench) start(s *catalog.Service) {

@@ -138,7 +138,7 @@ func hold(ctx context.Context, release Release, s *catalog.Service, tell instruc
 	h := &Held{control: control, ended: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(h.ended) }()
 	err = within(ctx, control, func(ctx context.Context) error {
-		if err := tellIt(ctx, control, release, s, tell, atOnce); err != nil {
+		if err := tellIt(ctx, control, release, s, tell, driver.AtOnce); err != nil {
 			return err
 		}
 		raw, err := readFrame(control)
@@ -210,9 +210,6 @@ func tellIt(ctx context.Context, control net.Conn, release Release, s *catalog.S
 	}
 	return failed(err)
 }
-
-// atOnce is for what holds values and runs nothing.
-func atOnce(act func() error) error { return act() }
 
 func failed(err error) error {
 	if err == nil {

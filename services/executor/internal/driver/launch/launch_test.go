@@ -64,7 +64,7 @@ func TestProgram(t *testing.T) {
 		raw, err := os.ReadFile(out.Name())
 		return string(raw), err
 	}
-	got, err := run(releases(file("hf", "HF_PATH", "of hf\n"), variable("api", "TOKEN", "of api")), atOnce,
+	got, err := run(releases(file("hf", "HF_PATH", "of hf\n"), variable("api", "TOKEN", "of api")), driver.AtOnce,
 		`cat "$HF_PATH"; echo "$TOKEN $KEPT"; (echo x >"$HF_PATH") 2>/dev/null || echo sealed`)
 	if err != nil || got != "of hf\nof api yes\nsealed\n" {
 		t.Errorf("%q, %v", got, err)
@@ -87,7 +87,7 @@ func TestProgram(t *testing.T) {
 		}, driver.ErrNotStarted, "not sealed to this start"},
 		"a variable with a zero byte": {releases(variable("api", "TOKEN", "a\x00b")), driver.ErrNotStarted, "api: it holds a zero byte"},
 	} {
-		got, err := run(c.release, atOnce, "echo it ran")
+		got, err := run(c.release, driver.AtOnce, "echo it ran")
 		if !errors.Is(err, c.want) || got != "" || !strings.Contains(err.Error(), c.says) || errors.Is(err, driver.ErrNotStarted) != errors.Is(c.want, driver.ErrNotStarted) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -16,11 +16,11 @@ func TestItRemembersAndTakesItsTime(t *testing.T) {
 		d, s := &Driver{StartTakes: 2 * time.Second, StopTakes: time.Second}, &catalog.Service{ID: "one"}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := d.Start(ctx, s, "", atOnce); !errors.Is(err, context.DeadlineExceeded) || d.Status(s).State != driver.Stopped {
+		if err := d.Start(ctx, s, "", driver.AtOnce); !errors.Is(err, context.DeadlineExceeded) || d.Status(s).State != driver.Stopped {
 			t.Errorf("a start that was cut short: %v, %v", err, d.Status(s))
 		}
 		began := time.Now()
-		if err := d.Start(t.Context(), s, "", atOnce); err != nil || d.Status(s).State != driver.Running || time.Since(began) != 2*time.Second {
+		if err := d.Start(t.Context(), s, "", driver.AtOnce); err != nil || d.Status(s).State != driver.Running || time.Since(began) != 2*time.Second {
 			t.Errorf("start: %v, %v after %s", err, d.Status(s), time.Since(began))
 		}
 		for _, want := range []bool{true, false} {
@@ -35,6 +35,3 @@ func TestItRemembersAndTakesItsTime(t *testing.T) {
 		}
 	})
 }
-
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }

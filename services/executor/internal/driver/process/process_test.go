@@ -182,7 +182,7 @@ func start(ctx context.Context, d *Driver, s *catalog.Service) error {
 	if err != nil {
 		return err
 	}
-	return d.Start(ctx, s, definition, atOnce)
+	return d.Start(ctx, s, definition, driver.AtOnce)
 }
 
 func started(t *testing.T, d *Driver, s *catalog.Service) identity {
@@ -518,12 +518,12 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		}
 		put(append(slices.Clone(content), ' '))
 		for _, told := range []string{definition, ""} {
-			if err := d.Start(t.Context(), s, told, atOnce); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
+			if err := d.Start(t.Context(), s, told, driver.AtOnce); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
 				t.Errorf("a script: %v: another program: %v", script, err)
 			}
 		}
 		put(content)
-		if err := d.Start(t.Context(), s, definition, atOnce); err != nil || d.Status(s).State != driver.Running {
+		if err := d.Start(t.Context(), s, definition, driver.AtOnce); err != nil || d.Status(s).State != driver.Running {
 			t.Errorf("a script: %v: the program: %v", script, err)
 		}
 		if _, err := d.Stop(t.Context(), s); err != nil {
@@ -725,7 +725,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	put(log, "more")
 	for _, path := range []string{script, config, weights} {
 		put(path, "y")
-		if err := d.Start(t.Context(), s, definition, atOnce); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
+		if err := d.Start(t.Context(), s, definition, driver.AtOnce); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
 			t.Errorf("%s was edited: %v", filepath.Base(path), err)
 		}
 		put(path, "x")
@@ -750,13 +750,10 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 		t.Errorf("edited while it was asked about: %v", err)
 	}
 	put(script, "x")
-	if err := d.Start(t.Context(), s, definition, atOnce); err != nil || d.Status(s).State != driver.Running {
+	if err := d.Start(t.Context(), s, definition, driver.AtOnce); err != nil || d.Status(s).State != driver.Running {
 		t.Errorf("as it was approved: %v", err)
 	}
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Error(err)
 	}
 }
-
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }

@@ -151,7 +151,7 @@ func on(t *testing.T, f *fake) *Driver {
 // ask starts what there is at this moment; a definition that cannot be had is as good as any.
 func ask(ctx context.Context, d *Driver, s *catalog.Service) error {
 	definition, _ := d.Definition(ctx, s)
-	return d.Start(ctx, s, definition, atOnce)
+	return d.Start(ctx, s, definition, driver.AtOnce)
 }
 
 func x() *catalog.Service {
@@ -323,17 +323,17 @@ func TestOnlyWhatWasApprovedIsStarted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.Start(t.Context(), x(), "", atOnce); !errors.Is(err, driver.ErrChanged) {
+		if err := d.Start(t.Context(), x(), "", driver.AtOnce); !errors.Is(err, driver.ErrChanged) {
 			t.Errorf("without a definition: %v", err)
 		}
 		f.onReset = func() { write("[Service]\nExecStart=/bin/false\n") } // the last thing before the start
 		f.become(maps.Clone(failedBefore))
-		if err := d.Start(t.Context(), x(), definition, atOnce); !errors.Is(err, driver.ErrChanged) || driver.Cause(err) != driver.CauseChanged {
+		if err := d.Start(t.Context(), x(), definition, driver.AtOnce); !errors.Is(err, driver.ErrChanged) || driver.Cause(err) != driver.CauseChanged {
 			t.Errorf("changed: %v", err)
 		}
 		f.onReset = func() { f.props["NeedDaemonReload"] = true }
 		f.become(maps.Clone(failedBefore))
-		if err := d.Start(t.Context(), x(), definition, atOnce); !errors.Is(err, errReload) || driver.Cause(err) != driver.CauseChanged {
+		if err := d.Start(t.Context(), x(), definition, driver.AtOnce); !errors.Is(err, errReload) || driver.Cause(err) != driver.CauseChanged {
 			t.Errorf("a reload is needed: %v", err)
 		}
 		if calls := f.said(); slices.Contains(calls, "start") {
@@ -394,7 +394,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 		for _, name := range names {
 			f.onReset = func() { write(name, "edited") } // the last thing before the start
 			f.become(maps.Clone(before))
-			if err := d.Start(t.Context(), s, definition, atOnce); !errors.Is(err, driver.ErrChanged) {
+			if err := d.Start(t.Context(), s, definition, driver.AtOnce); !errors.Is(err, driver.ErrChanged) {
 				t.Errorf("%s was edited: %v", name, err)
 			}
 			write(name, "as it was")
@@ -407,7 +407,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 		}
 		f.onReset = func() { write("log", "more") }
 		f.become(maps.Clone(before))
-		if err := d.Start(t.Context(), s, definition, atOnce); err != nil {
+		if err := d.Start(t.Context(), s, definition, driver.AtOnce); err != nil {
 			t.Errorf("as it was approved: %v", err)
 		}
 	})
@@ -596,6 +596,3 @@ func BenchmarkLook(b *testing.B) {
 		d.Status(s)
 	}
 }
-
-// atOnce lets a driver begin.
-func atOnce(act func() error) error { return act() }

@@ -396,7 +396,7 @@ func TestRealDefinition(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // systemd goes by the time of the files
 			w.write(c.file, c.line)
-			if err := w.Start(t.Context(), s, seen[len(seen)-1], atOnce); !errors.Is(err, errReload) {
+			if err := w.Start(t.Context(), s, seen[len(seen)-1], driver.AtOnce); !errors.Is(err, errReload) {
 				t.Errorf("Start before a reload = %v", err)
 			}
 			if got, err := w.Definition(t.Context(), s); !errors.Is(err, errReload) {
@@ -410,7 +410,7 @@ func TestRealDefinition(t *testing.T) {
 			if err != nil || slices.Contains(seen, got) {
 				t.Errorf("Definition after a reload = %q, %v; before: %q", got, err, seen)
 			}
-			if err := w.Start(t.Context(), s, seen[len(seen)-1], atOnce); !errors.Is(err, driver.ErrChanged) || w.Status(s).State != driver.Stopped {
+			if err := w.Start(t.Context(), s, seen[len(seen)-1], driver.AtOnce); !errors.Is(err, driver.ErrChanged) || w.Status(s).State != driver.Stopped {
 				t.Errorf("Start of what was approved before = %v", err)
 			}
 			seen = append(seen, got)

@@ -151,7 +151,7 @@ func checkRequired() bool { return !Guards.Off("check") }
 func ungranted(ctx context.Context) context.Context {
 	return context.WithValue(ctx, notesKey{}, &notes{
 		call: &call{}, // nobody's
-		confirm: func(_ context.Context, begin func()) error {
+		confirm: func(_ context.Context, _ bool, begin func()) error {
 			begin()
 			return nil
 		},
