@@ -94,7 +94,11 @@ func (e ending) returns(w *world) (trials, effects int) {
 	const together = 10
 	services := []string{idle, spare}
 	w.arrange()
-	for round := 0; round < w.tries(4, 2) && !w.caught(effects); round++ {
+	rounds := w.size(4, 2)
+	if w.weak {
+		rounds = 16 // on an idle machine few rounds have a start that is late enough to show the guard that is missing
+	}
+	for round := 0; round < rounds && !w.caught(effects); round++ {
 		sessions := []*keyedSession{w.openKeyed()}
 		for len(sessions) < together {
 			sessions = append(sessions, w.openKeyedAs(w.nextKeyed-1))
