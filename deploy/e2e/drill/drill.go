@@ -60,6 +60,8 @@ type Group struct {
 	Lines []Line
 	// egress adds egress to its worlds, and configures it; nil: there is none.
 	egress func(w *world)
+	// faults are what its programs do wrong in both worlds, by process, as Line.Weaken: its shipped world has the drill's build. nil: nothing.
+	faults map[string]string
 	// alone: nothing else runs beside its shipped world, since its lines compare times.
 	alone bool
 }
@@ -76,6 +78,7 @@ func Groups() []Group {
 		{Name: "standing", Lines: standing[:len(standing)/2]},
 		{Name: "sessions", Lines: standing[len(standing)/2:]},
 		{Name: "ends", Lines: endLines()},
+		{Name: "late", Lines: lateEndLines(), faults: late},
 		{Name: "agent", Lines: slices.Concat(agentLines(), sameUserLines())},
 		{Name: "crowd", Lines: crowdLines()},
 		{Name: "programs", Lines: programLines()},
@@ -144,7 +147,12 @@ func Run(t *testing.T, worlds Worlds, full bool, wanted func(name string) bool, 
 			room = cap(worlds)
 		}
 		worlds.run(t, &running, g.Name+"/shipped", room, func(t *testing.T) {
-			w := newWorld(t, false, full, g.egress)
+			bin := ""
+			if g.faults != nil {
+				bin = harness.Binaries(t, harness.Build{Weak: true})
+			}
+			w := newWorldOf(t, bin, false, full, g.egress)
+			w.weaken(g.faults)
 			for _, l := range lines {
 				began := time.Now()
 				trials, effects := l.attack(w)

@@ -20,9 +20,9 @@ import (
 )
 
 // endLines are clients with many calls in flight while a human ends what they rest on, by each command that does so. Their effects are
-// starts after the command returned.
+// starts after the command returned. In the controls programs begin long after they were asked for, so that some are late for certain.
 func endLines() []Line {
-	executor := func(guards string) map[string]string { return map[string]string{harness.Executor: guards} }
+	executor := func(guards string) map[string]string { return map[string]string{harness.Executor: guards + ",prompt"} }
 	scope := func(w *world, sessions []*keyedSession) { w.letAll(sessions, w.h.Operator, w.signer) }
 	return []Line{
 		{"revoke-returns", executor("ended,check"), ending{scope, command("standing", "revoke", "--all"), nil}.returns},
@@ -40,6 +40,21 @@ func endLines() []Line {
 		}.returns},
 		{"panic-returns", executor("confirm"), ending{scope, command("panic"), (*world).resume}.returns},
 	}
+}
+
+// late are executors that take longer to have a program begin than a confirmation waits for.
+var late = map[string]string{harness.Executor: "prompt"}
+
+// lateEndLines are lines of endLines where every program is late, in the shipped world too.
+func lateEndLines() []Line {
+	var out []Line
+	for _, l := range endLines() {
+		if l.Name == "client-revoke-returns" || l.Name == "panic-returns" {
+			l.Name = "late-" + l.Name
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 const (
@@ -94,11 +109,7 @@ func (e ending) returns(w *world) (trials, effects int) {
 	const together = 10
 	services := []string{idle, spare}
 	w.arrange()
-	rounds := w.size(4, 2)
-	if w.weak {
-		rounds = 16 // on an idle machine few rounds have a start that is late enough to show the guard that is missing
-	}
-	for round := 0; round < rounds && !w.caught(effects); round++ {
+	for round := 0; round < w.tries(4, 2) && !w.caught(effects); round++ {
 		sessions := []*keyedSession{w.openKeyed()}
 		for len(sessions) < together {
 			sessions = append(sessions, w.openKeyedAs(w.nextKeyed-1))

@@ -28,7 +28,7 @@ func standingLines() []Line {
 }
 
 // keyedCount is how many clients sign what they ask for.
-const keyedCount = 64
+const keyedCount = 24
 
 // messenger is a client that speaks for people on a messaging platform.
 const (
