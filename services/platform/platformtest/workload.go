@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"durward.internal/services/platform/clock"
 )
 
 // WorkloadAPI is a SPIFFE Workload API, for one process: it tells every caller the same.
@@ -25,7 +27,7 @@ type WorkloadAPI struct {
 	mu      sync.Mutex
 	server  *grpc.Server
 	sent    *api.X509SVIDResponse
-	changed chan struct{} // is closed when sent changes
+	changed clock.Signal
 }
 
 // NewWorkloadAPI serves one that has no certificate yet.
@@ -35,7 +37,7 @@ func NewWorkloadAPI(t testing.TB) *WorkloadAPI {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &WorkloadAPI{t: t, path: filepath.Join(dir, "api.sock"), changed: make(chan struct{})}
+	w := &WorkloadAPI{t: t, path: filepath.Join(dir, "api.sock")}
 	t.Cleanup(func() {
 		w.Stop()
 		_ = os.RemoveAll(dir)
@@ -90,8 +92,7 @@ func (w *WorkloadAPI) send(response *api.X509SVIDResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sent = response
-	close(w.changed)
-	w.changed = make(chan struct{})
+	w.changed.Raise()
 }
 
 func issued(id string, chain, key []byte, roots ...[]byte) *api.X509SVID {
@@ -116,7 +117,7 @@ func (w *WorkloadAPI) FetchX509SVID(_ *api.X509SVIDRequest, stream grpc.ServerSt
 	}
 	for {
 		w.mu.Lock()
-		sent, changed := w.sent, w.changed
+		sent, changed := w.sent, w.changed.Wait()
 		w.mu.Unlock()
 		if sent == nil {
 			return status.Error(codes.PermissionDenied, "no identity issued")

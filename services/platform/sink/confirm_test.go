@@ -187,7 +187,7 @@ func TestAHaltWaitsForWhatIsBeginning(t *testing.T) {
 		}).err
 	}()
 	<-beginning
-	answered, moved := make(chan error, 1), a.streams.next()
+	answered, moved := make(chan error, 1), a.streams.moved.Wait()
 	go func() {
 		_, err := a.Halt(t.Context(), "", 0)
 		answered <- err

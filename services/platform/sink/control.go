@@ -53,7 +53,7 @@ func (a *Authority) change(ctx context.Context, next func(Control) (Control, err
 		return before, err
 	}
 	a.control.Store(&after)
-	a.streams.move()
+	a.streams.moved.Raise()
 	return after, nil
 }
 
@@ -71,7 +71,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	}
 	// In force at once: a disk that is slow or refuses is no reason to go on.
 	a.control.Store(&after)
-	a.streams.move()
+	a.streams.moved.Raise()
 	a.leaving.end()
 	a.desktop.Kill("")
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)

@@ -194,7 +194,7 @@ func New(ctx context.Context, cfg Config) (*Authority, error) {
 		cfg:        cfg,
 		under:      under,
 		operators:  contract.OperatorStreams(cfg.Self.Role()),
-		streams:    streams{Places: share.Places{Each: MaxPrincipalStreams, All: MaxStreams}, moved: make(chan struct{})},
+		streams:    streams{Places: share.Places{Each: MaxPrincipalStreams, All: MaxStreams}},
 		leaving:    leaving{ends: map[*context.CancelCauseFunc]bool{}},
 		self:       cfg.Self.String(),
 		tools:      map[string]contract.Tool{},

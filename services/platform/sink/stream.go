@@ -3,7 +3,6 @@ package sink
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +11,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/share"
@@ -27,25 +27,11 @@ const (
 // program that was taken away is out within a second.
 const permitInterval = 200 * time.Millisecond
 
-// streams counts what is open by principal, and wakes it when the sink's epoch moves.
+// streams counts what is open by principal.
 type streams struct {
 	share.Places
-	mu sync.Mutex
-	// moved is closed, and replaced, when the epoch or the halt changes.
-	moved chan struct{}
-}
-
-func (s *streams) move() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.moved)
-	s.moved = make(chan struct{})
-}
-
-func (s *streams) next() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.moved
+	// moved wakes what is open when the epoch or the halt changes.
+	moved clock.Signal
 }
 
 // sayPermit is what a caller hears at the end of its permit.
@@ -66,7 +52,7 @@ func (a *Authority) Stream() grpc.StreamServerInterceptor {
 			return a.refuse(ctx, c, callv1.Code_CODE_DENIED, errors.New("a stream under no permit"))
 		}
 		c.tool = permitted.Tool
-		moved := a.streams.next() // before the permit is judged, so that no change of the epoch is missed
+		moved := a.streams.moved.Wait() // before the permit is judged, so that no change of the epoch is missed
 		permit, err := a.admitStream(ctx, c)
 		if err != nil {
 			return err
@@ -142,7 +128,7 @@ func (a *Authority) expire(ctx context.Context, c *call, permit *callv1.Permit, 
 			end(f)
 			return
 		case <-moved:
-			moved = a.streams.next()
+			moved = a.streams.moved.Wait()
 			if epochHolds(permit.GetEpoch(), a.Control().Epoch) {
 				continue
 			}

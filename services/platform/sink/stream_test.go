@@ -303,7 +303,6 @@ func TestAStreamEndsWithItsPermit(t *testing.T) {
 				a.cfg.Now = func() time.Time { return outside.Add(time.Since(start)) }
 				w := &wire{ctx: streamContext(t, kit, permit)}
 				began, ended := make(chan struct{}), make(chan error, 1)
-				a.streams.moved = make(chan struct{}) // of this bubble
 				go func() { ended <- a.Stream()(nil, w, watchInfo, watching(func() { close(began) })) }()
 				<-began
 				c.then(t, a)

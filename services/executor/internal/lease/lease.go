@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 )
 
 // ErrSwitching: a switch of modes has the host.
@@ -26,7 +27,7 @@ type Leases struct {
 	// loading names the service that loads on a GPU; releasing counts those that release there.
 	loading   map[uint32]string
 	releasing map[uint32]int
-	changed   chan struct{}
+	changed   clock.Signal
 }
 
 // Host takes the whole host for a switch, or fails with ErrSwitching or ErrBusy. The returned function gives it back; calling
@@ -97,23 +98,13 @@ func (l *Leases) Releasing(s *catalog.Service, patient bool) (func(), error) {
 }
 
 // Changed returns a channel that is closed when a lease is given back.
-func (l *Leases) Changed() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.changed == nil {
-		l.changed = make(chan struct{})
-	}
-	return l.changed
-}
+func (l *Leases) Changed() <-chan struct{} { return l.changed.Wait() }
 
 func (l *Leases) giveBack(release func()) func() {
 	return sync.OnceFunc(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		release()
-		if l.changed != nil {
-			close(l.changed)
-			l.changed = nil
-		}
+		l.changed.Raise()
 	})
 }

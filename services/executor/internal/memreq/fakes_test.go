@@ -233,12 +233,12 @@ func (b *bench) entry(id string) *catalog.Service {
 	return s
 }
 
-// clock is a sampler's time, which a test sets.
-type clock struct{ at time.Time }
+// settable is a sampler's time, which a test sets.
+type settable struct{ at time.Time }
 
 // sampling is a sampler on the bench, whose time goes on by ten seconds with each measurement.
 func (b *bench) sampling(book *Tracker) (measure func(times int), flush func()) {
-	c := &clock{time.Unix(1000, 0)}
+	c := &settable{time.Unix(1000, 0)}
 	m := &sampler{book: book, services: b, host: b, runs: map[string]*run{}, now: func() time.Time { return c.at }}
 	return func(times int) {
 			for range times {

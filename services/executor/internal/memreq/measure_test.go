@@ -363,7 +363,7 @@ func TestWhatIsSeenEveryDayIsNotTheOldest(t *testing.T) {
 	for hours, want := range map[int]int{1: 0, 25: 1} {
 		b := newBench(t)
 		book := b.book()
-		c := &clock{time.Unix(1000, 0)}
+		c := &settable{time.Unix(1000, 0)}
 		m := &sampler{book: book, services: b, host: b, runs: map[string]*run{}, now: func() time.Time { return c.at }}
 		up := func(since int64) {
 			b.is("declared", running, since, 7000)

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/executor/internal/gpu"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
@@ -110,8 +111,8 @@ type Tracker struct {
 	// wanted are services to be looked at, true for those that somebody waits for; looked is the one that is now.
 	wanted map[string]bool
 	looked string
-	// arrived is closed when something was read of a model's file.
-	arrived chan struct{}
+	// arrived is raised when something was read of a model's file.
+	arrived clock.Signal
 	cache   cache
 	// starts says whether a service is starting now; nil while Run does not run.
 	starts func() bool
@@ -130,7 +131,7 @@ type cache struct {
 func New(ctx context.Context, cfg Config) (*Tracker, error) {
 	b := &Tracker{
 		cfg: cfg, ask: make(chan struct{}, 1), peaks: map[string]map[configuration]*peaks{}, definitions: map[string]definition{},
-		files: map[string]*file{}, wanted: map[string]bool{}, arrived: make(chan struct{}),
+		files: map[string]*file{}, wanted: map[string]bool{},
 	}
 	if cfg.Memory == nil {
 		return b, nil

@@ -242,7 +242,7 @@ func (b *Tracker) unread(services []*catalog.Service) ([]*catalog.Service, <-cha
 			out = append(out, s)
 		}
 	}
-	return out, b.arrived
+	return out, b.arrived.Wait()
 }
 
 // recognise finds out how the service would run now, if anything that was measured depends on it.
@@ -353,8 +353,7 @@ func (b *Tracker) read(ctx context.Context, s *catalog.Service) {
 		b.files = map[string]*file{}
 	}
 	b.files[path] = next
-	close(b.arrived)
-	b.arrived = make(chan struct{})
+	b.arrived.Raise()
 	if before == nil || !reflect.DeepEqual(before.card, next.card) || !reflect.DeepEqual(before.exact, next.exact) {
 		b.changed()
 	}

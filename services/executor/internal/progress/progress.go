@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"durward.internal/services/platform/clock"
 )
 
 // Step is one step of an operation, as it begins, moves on or ends.
@@ -69,7 +71,7 @@ type told struct {
 	// byNumber finds the newest telling of a step.
 	byNumber map[int]int
 	ended    bool
-	moved    chan struct{}
+	moved    clock.Signal
 }
 
 // Open returns a context whose steps are told under the operation's id, and a function that ends the telling.
@@ -88,7 +90,7 @@ func (h *Hub) Watch(ctx context.Context, operation string, send func(Step) error
 	sent := map[int]Step{}
 	for {
 		t.mu.Lock()
-		steps, ended, moved := t.steps[:len(t.steps):len(t.steps)], t.ended, t.moved
+		steps, ended, moved := t.steps[:len(t.steps):len(t.steps)], t.ended, t.moved.Wait()
 		news := make([]Step, 0, len(steps))
 		for _, s := range steps {
 			if sent[s.Number] != s {
@@ -135,7 +137,7 @@ func (h *Hub) get(operation string, begun bool) *told {
 		if h.all == nil {
 			h.all = map[string]*told{}
 		}
-		t = &told{byNumber: map[int]int{}, moved: make(chan struct{})}
+		t = &told{byNumber: map[int]int{}}
 		h.all[operation] = t
 	}
 	if kept(begun) && !t.begun {
@@ -175,8 +177,7 @@ func (t *told) put(s Step) {
 		t.byNumber[s.Number] = len(t.steps)
 		t.steps = append(t.steps, s)
 	}
-	close(t.moved)
-	t.moved = make(chan struct{})
+	t.moved.Raise()
 }
 
 func (t *told) end() {
@@ -186,6 +187,5 @@ func (t *told) end() {
 		return
 	}
 	t.ended = true
-	close(t.moved)
-	t.moved = make(chan struct{})
+	t.moved.Raise()
 }

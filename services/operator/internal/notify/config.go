@@ -143,8 +143,8 @@ func (c *Config) validate() error {
 		problem("at most %d quiet hours and %d destinations", maxQuiet, maxDestinations)
 	}
 	for i, q := range c.Quiet {
-		from, err1 := clock(q.From)
-		to, err2 := clock(q.To)
+		from, err1 := timeOfDay(q.From)
+		to, err2 := timeOfDay(q.To)
 		if err1 != nil || err2 != nil || from == to {
 			problem("quiet[%d]: from and to are two times of the day: \"22:00\" and \"07:00\"", i)
 		}
@@ -262,8 +262,8 @@ func secretFile(path string) (string, error) {
 	return line, nil
 }
 
-// clock is a time of the day in minutes.
-func clock(text string) (int, error) {
+// timeOfDay is a time of the day in minutes.
+func timeOfDay(text string) (int, error) {
 	t, err := time.Parse("15:04", text)
 	return t.Hour()*60 + t.Minute(), err
 }

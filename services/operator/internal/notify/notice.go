@@ -12,6 +12,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/opnumber"
 )
@@ -129,22 +130,19 @@ func (m message) json() []byte {
 type board struct {
 	mu      sync.Mutex
 	waiting []Notice
-	changed chan struct{}
+	changed clock.Signal
 }
-
-func newBoard() *board { return &board{changed: make(chan struct{})} }
 
 func (b *board) set(waiting []Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = waiting
-	close(b.changed)
-	b.changed = make(chan struct{})
+	b.changed.Raise()
 }
 
 // now returns what waits, and what is closed when that changes.
 func (b *board) now() ([]Notice, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.waiting, b.changed
+	return b.waiting, b.changed.Wait()
 }

@@ -18,7 +18,7 @@ const (
 
 // Run tells every destination what waits, until ctx ends. log gets a line for each thing that an operator should know.
 func Run(ctx context.Context, cfg *Config, vault vaultv1.NoticeServiceClient, log func(string)) error {
-	b := newBoard()
+	b := &board{}
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)

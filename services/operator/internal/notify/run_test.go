@@ -49,7 +49,7 @@ func TestWatch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		cfg := &Config{Command: "durward", Gather: 2 * time.Second, Apart: 30 * time.Second, AnHour: 30}
-		vault, b, to := scripted{make(chan any)}, newBoard(), &fake{}
+		vault, b, to := scripted{make(chan any)}, &board{}, &fake{}
 		var mu sync.Mutex
 		var lines []string
 		log := func(line string) {

@@ -161,8 +161,8 @@ func (c *Config) quietUntil(now time.Time, destructive bool) time.Time {
 	minute := now.Hour()*60 + now.Minute()
 	var until time.Time
 	for _, q := range c.Quiet {
-		from, _ := clock(q.From) // validate looked at both
-		to, _ := clock(q.To)
+		from, _ := timeOfDay(q.From) // validate looked at both
+		to, _ := timeOfDay(q.To)
 		day := 0
 		switch {
 		case destructive && q.Destructive:

@@ -73,7 +73,7 @@ func telling(t *testing.T, cfg Config, f func(b *board, to *fake, log func() []s
 		}
 		var mu sync.Mutex
 		var lines []string
-		b, to := newBoard(), &fake{}
+		b, to := &board{}, &fake{}
 		teller := newTeller(&cfg, "phone", to, func(line string) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -34,6 +34,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/statement"
@@ -120,9 +121,8 @@ type busy struct {
 
 // entry is an operation that is pending, approved or running.
 type entry struct {
-	op store.Operation
-	// changed is closed, and replaced, at each change.
-	changed chan struct{}
+	op      store.Operation
+	changed clock.Signal
 	waiters uint32
 	// claimed: one call is changing it; nobody else may.
 	claimed bool
@@ -132,7 +132,7 @@ type entry struct {
 
 // newEntry is an operation that its own session asks for.
 func newEntry(o store.Operation) *entry {
-	return &entry{op: o, changed: make(chan struct{}), askers: map[string]bool{o.Session: true}}
+	return &entry{op: o, askers: map[string]bool{o.Session: true}}
 }
 
 var idPattern = pattern.New(`^[0-9a-f]{32}$`)
@@ -197,8 +197,7 @@ func (q *Queue) publishLocked(e *entry) {
 	default:
 		delete(q.live, e.op.ID)
 	}
-	close(e.changed)
-	e.changed = make(chan struct{})
+	e.changed.Raise()
 	for _, all := range []map[*watcher]struct{}{q.watchers, q.notifiers} {
 		for w := range all {
 			w.touch(e.op, e.waiters)
@@ -274,7 +273,7 @@ func (q *Queue) await(ctx context.Context, id, principal string, hold time.Durat
 	for over := false; ; {
 		q.mu.Lock()
 		e, ok := q.live[id]
-		var changed chan struct{} // nil: what runs for so long that it is not kept in memory tells nobody of a change
+		var changed <-chan struct{} // nil: what runs for so long that it is not kept in memory tells nobody of a change
 		if ok {
 			o := e.op
 			if enough(o.State) || over || q.judged(&o).State != e.op.State {
@@ -282,7 +281,7 @@ func (q *Queue) await(ctx context.Context, id, principal string, hold time.Durat
 				return q.judged(&o), nil
 			}
 			e.waiters += waiters
-			changed = e.changed
+			changed = e.changed.Wait()
 		}
 		q.mu.Unlock()
 		if !ok {

@@ -45,8 +45,8 @@ type unit struct {
 	explained, cause string
 	// asked and answered count questions, so that an older answer never replaces a newer one.
 	asked, answered uint64
-	// news is closed, and replaced, with each answer.
-	news   chan struct{}
+	// news is raised with each answer.
+	news   clock.Signal
 	looked time.Time
 	// warned: that systemd restarts it by itself was logged; complained: that systemd says nothing of it was.
 	warned, complained bool
@@ -59,7 +59,7 @@ func (d *Driver) unit(name string) *unit {
 	u, ok := d.units[name]
 	if !ok {
 		u = &unit{
-			name: name, path: unitPaths + sd.PathBusEscape(name), news: make(chan struct{}), looked: time.Now(),
+			name: name, path: unitPaths + sd.PathBusEscape(name), looked: time.Now(),
 		}
 		d.units[name] = u
 	}
@@ -162,8 +162,7 @@ func (d *Driver) drop(b manager) {
 
 // tell wakes whoever waits for the unit.
 func (u *unit) tell() {
-	close(u.news)
-	u.news = make(chan struct{})
+	u.news.Raise()
 }
 
 // hear notes what a signal says, and has systemd asked for the rest.
@@ -331,7 +330,7 @@ func (d *Driver) await(ctx context.Context, u *unit, result <-chan string, patie
 	defer timer.Stop()
 	for late := false; ; {
 		d.mu.Lock()
-		news, f, known, lost := u.news, u.facts, u.known, d.bus == nil
+		news, f, known, lost := u.news.Wait(), u.facts, u.known, d.bus == nil
 		d.mu.Unlock()
 		if lost {
 			return "", driver.ErrNoManager
