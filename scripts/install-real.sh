@@ -5,15 +5,8 @@
 # held to, `compose` what Compose's suite starts beside PostgreSQL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/package.sh
 missing() { echo "make real needs $1" >&2; exit 1; }
-
-# package PROGRAM NAME installs a Debian package for a program that is not there.
-package() {
-  { [ -e "$1" ] || command -v "$1"; } >/dev/null && return 0
-  { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; } || missing "$1 (Debian: $2)"
-  echo "real: installing $2"
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
-}
 if [ "${1:-}" = postgres ]; then
   if [ ! -e /etc/postgresql-common/createcluster.conf ] && [ -w /etc ]; then
     # The tests make servers of their own.

@@ -59,6 +59,6 @@ step documents
 scripts/check-docs.sh
 
 step shell
-command -v shellcheck >/dev/null ||
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends shellcheck; } >/dev/null
+. scripts/package.sh
+package shellcheck shellcheck
 git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck

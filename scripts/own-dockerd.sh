@@ -5,16 +5,9 @@
 # end with it. DOCKER_HOST names the engine's socket, WORK a folder that goes with it. What would be pulled fails: there is no network
 # but loopback. Needs root.
 set -euo pipefail
-missing() { echo "$0 needs $1" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || missing "root, for namespaces and a daemon of its own"
-
-# package PROGRAM NAME installs a Debian package for a program that is not there.
-package() {
-  ! command -v "$1" >/dev/null || return 0
-  command -v apt-get >/dev/null || missing "$1 (Debian: $2)"
-  echo "real: installing $2"
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
-}
+[ "$(id -u)" = 0 ] || { echo "$0 needs root, for namespaces and a daemon of its own" >&2; exit 1; }
+# shellcheck source=scripts/package.sh
+. "$(dirname "$0")/package.sh"
 package dockerd docker.io
 package iptables iptables
 package curl curl

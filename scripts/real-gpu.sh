@@ -5,9 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/go.sh
-if ! command -v "${CC:-cc}" >/dev/null; then
-  apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null
-fi
+. scripts/package.sh
+package "${CC:-cc}" gcc libc6-dev
 parts=$(mktemp -d)
 trap 'rm -rf "$parts"' EXIT
 deploy/e2e/fakegpu/build.sh "$parts"

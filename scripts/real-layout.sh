@@ -6,9 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/go.sh
-package() { # FILE NAME
-  [ -e "$1" ] || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
-}
+. scripts/package.sh
 package /usr/bin/ssh-agent openssh-client
 package /usr/bin/curl curl
 package /usr/bin/bwrap bubblewrap

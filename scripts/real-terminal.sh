@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/go.sh
-command -v tmux >/dev/null || apt-get install -y --no-install-recommends tmux >/dev/null
+. scripts/package.sh
+package tmux tmux
 cd deploy/e2e
 REQUIRE_TMUX=1 go test -tags real,grpcnotrace -count=1 -timeout 10m -v -run TestScreenInATerminal "$@" ./real/...

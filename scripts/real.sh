@@ -4,8 +4,8 @@
 # official conformance suite, for both of its sides; then the host's own: systemd in a sandbox, dockerd, programs in control groups, other people's servers in their sandbox, NVML over a driver
 # library of ours, the production layout under its units, Debian's package, containers under Compose, the screen in tmux, audit on PostgreSQL, records forwarded to rsyslog, and spans and
 # records to OpenTelemetry's collector.
-# PostgreSQL's part waits most of its time, for locks and fail-overs, so it goes on beside the parts that are named after it; what it says
-# comes last.
+# The parts of clients and of PostgreSQL wait much, for permits, locks and fail-overs: they go on beside the parts that are named after
+# them; what they say comes last.
 # Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector); all unless given, here or in REAL_PARTS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,18 +43,25 @@ run() { # PART
   echo "real: $1 took $((SECONDS - started)) s"
 }
 
-beside=""
+said=$(mktemp -d)
+beside=()
+# shellcheck disable=SC2329
+finish() {
+  [ ${#beside[@]} = 0 ] || kill -- "${beside[@]/#/-}" 2>/dev/null || true
+  cat "$said"/* 2>/dev/null || true
+  rm -r "$said"
+}
+trap finish EXIT
 for part; do
-  if [ "$part" = postgres ] && [ $# -gt 1 ]; then
-    scripts/install-real.sh postgres # it installs nothing while others do
-    said=$(mktemp)
-    trap 'kill -- "-$beside" 2>/dev/null || true; cat "$said"; rm -f "$said"' EXIT
-    set -m
-    run postgres >"$said" 2>&1 &
-    beside=$!
-    set +m
-  else
-    run "$part"
-  fi
+  case $part:$# in
+    *:1) run "$part" ;;
+    clients:* | postgres:*)
+      set -m
+      run "$part" >"$said/$part" 2>&1 &
+      beside+=($!)
+      set +m
+      ;;
+    *) run "$part" ;;
+  esac
 done
-[ -z "$beside" ] || wait "$beside"
+for pid in "${beside[@]}"; do wait "$pid"; done

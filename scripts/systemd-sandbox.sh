@@ -82,13 +82,8 @@ done
 shift $((OPTIND - 1))
 [ $# -gt 0 ] || { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "the systemd sandbox needs root" >&2; exit 1; }
-
-# package FILE NAME installs a Debian package for a file that is not there.
-package() {
-  [ ! -e "$1" ] || return 0
-  command -v apt-get >/dev/null || { echo "the systemd sandbox needs $1 (Debian: $2)" >&2; exit 1; }
-  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$2"; } >/dev/null
-}
+# shellcheck source=scripts/package.sh
+. "$(dirname "$0")/package.sh"
 package /usr/lib/systemd/systemd systemd
 package /usr/bin/nsenter util-linux
 if [ "$bus" = yes ]; then
