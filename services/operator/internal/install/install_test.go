@@ -1096,10 +1096,10 @@ func (m *image) packaged() {
 		m.write("usr/lib/durward/"+name, "packaged "+name)
 	}
 	const from = "files/systemd/"
-	entries, err := os.ReadDir(from)
+	entries, err := install.Files.ReadDir(strings.TrimSuffix(from, "/"))
 	m.must(err)
 	for _, entry := range entries {
-		text, err := os.ReadFile(from + entry.Name())
+		text, err := install.Files.ReadFile(from + entry.Name())
 		m.must(err)
 		to := "usr/lib/systemd/system/" + entry.Name()
 		for _, kind := range []string{"sysusers", "tmpfiles"} {

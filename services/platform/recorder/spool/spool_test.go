@@ -3,6 +3,7 @@ package spool_test
 import (
 	"context"
 	"database/sql"
+	_ "embed"
 	"errors"
 	"os"
 	"path/filepath"
@@ -68,15 +69,14 @@ func TestStore(t *testing.T) {
 	}
 }
 
+//go:embed migrations/00001_spool.sql
+var firstSchema []byte
+
 // TestEarlierFile: a spool that an earlier version wrote keeps its rows and its checkpoint.
 func TestEarlierFile(t *testing.T) {
 	dir := t.TempDir()
-	schema, err := os.ReadFile(filepath.Join("migrations", "00001_spool.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	db, err := database.Open(t.Context(), database.Config{
-		Path: filepath.Join(dir, spool.File), StateDir: dir, Service: "audit spool", Migrations: fstest.MapFS{"00001_spool.sql": {Data: schema}},
+		Path: filepath.Join(dir, spool.File), StateDir: dir, Service: "audit spool", Migrations: fstest.MapFS{"00001_spool.sql": {Data: firstSchema}},
 	})
 	if err != nil {
 		t.Fatal(err)

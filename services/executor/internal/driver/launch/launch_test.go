@@ -176,7 +176,7 @@ func TestPut(t *testing.T) {
 	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	disk, err := os.MkdirTemp(".", "disk") // the sources' own folder
+	disk, err := os.MkdirTemp("/var/tmp", "disk") // which is no memory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestALauncherRefuses(t *testing.T) {
 	if err := errors.Join(os.Mkdir(everybodys, 0o700), os.Chmod(everybodys, 0o750)); err != nil {
 		t.Fatal(err)
 	}
-	disk, err := os.MkdirTemp(".", "disk")
+	disk, err := os.MkdirTemp("/var/tmp", "disk")
 	if err != nil {
 		t.Fatal(err)
 	}

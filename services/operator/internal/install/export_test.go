@@ -1,0 +1,4 @@
+package install
+
+// Files are what is installed.
+var Files = files
