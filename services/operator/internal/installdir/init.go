@@ -64,6 +64,17 @@ type Options struct {
 	BasePort int
 }
 
+// Check reports a name or a port that no home is made with.
+func (o Options) Check() error {
+	if !operatorPattern().MatchString(o.Operator) {
+		return fmt.Errorf("operator name %q: use a-z, 0-9, _ and -, at most 32, beginning with a letter or digit", o.Operator)
+	}
+	if o.BasePort != 0 && (o.BasePort < 1024 || o.BasePort > maxBasePort) {
+		return fmt.Errorf("base port %d: use 1024 to %d", o.BasePort, maxBasePort)
+	}
+	return nil
+}
+
 // OperatorName turns a user's name into an operator's.
 func OperatorName(user string) string {
 	var b strings.Builder
@@ -145,13 +156,10 @@ var ErrLost = errors.New("is gone, and what it signed is verified with")
 // Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
 // call makes nothing. ErrLost: it makes no key anew whose public half is trusted already.
 func (h Home) Init(opts Options) (made []string, err error) {
-	if !operatorPattern().MatchString(opts.Operator) {
-		return nil, fmt.Errorf("operator name %q: use a-z, 0-9, _ and -, at most 32, beginning with a letter or digit", opts.Operator)
+	if err := opts.Check(); err != nil {
+		return nil, err
 	}
 	opts.BasePort = cmp.Or(opts.BasePort, DefaultBasePort)
-	if opts.BasePort < 1024 || opts.BasePort > maxBasePort {
-		return nil, fmt.Errorf("base port %d: use 1024 to %d", opts.BasePort, maxBasePort)
-	}
 	if err := h.makeFolders(); err != nil {
 		return nil, err
 	}

@@ -180,15 +180,21 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		}
 		name = cfg.Operator
 	}
+	options := installdir.Options{
+		Development: opts.development, Operator: name, BasePort: opts.basePort,
+		Passphrase: func() ([]byte, error) { return a.newPassphrase(ctx) },
+	}
+	if err := options.Check(); fresh && err != nil {
+		return installdir.Config{}, cli.Usage("See: durward up --help", "%v", err)
+	}
 	if fresh && !opts.prepare {
 		if at := installdir.Busy(opts.basePort); at != "" {
 			return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up --base-port 8430", "another program listens at %s", at)
 		}
 	}
-	passphrase := func() ([]byte, error) { return a.newPassphrase(ctx) }
 	if fresh && !opts.development {
 		// Before anything is made: a folder without the key would be half an installation.
-		asked, err := passphrase()
+		asked, err := options.Passphrase()
 		if errors.Is(err, signingkey.ErrNeedsHuman) {
 			return installdir.Config{}, cli.Denied("Run the command at a terminal; to try things out: durward up --development",
 				"your signing key is made with a passphrase, and there is no terminal to ask for one")
@@ -197,9 +203,9 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 			return installdir.Config{}, err
 		}
 		defer clear(asked)
-		passphrase = func() ([]byte, error) { return asked, nil }
+		options.Passphrase = func() ([]byte, error) { return asked, nil }
 	}
-	_, err := a.Home.Init(installdir.Options{Development: opts.development, Operator: name, BasePort: opts.basePort, Passphrase: passphrase})
+	_, err := a.Home.Init(options)
 	if errors.Is(err, installdir.ErrLost) {
 		return installdir.Config{}, cli.Failed("Put it back from a backup; a new one would be trusted by nobody. To begin anew beside it: durward up --home DIR --base-port 8430", "%v", err)
 	}
