@@ -49,7 +49,7 @@ type Config struct {
 	Unconfined bool
 	// Compiler compiles the tools' schemas: validator.Compile wherever anything is decided or done.
 	Compiler downstream.Compiler
-	// OnChange is called with what is in force, at first and whenever the files were read; nil: nobody is told.
+	// OnChange is called with what is in force, at first and whenever that is something else; nil: nobody is told.
 	OnChange func([]downstream.Pinned)
 	// Log records what changes; nil: it is not recorded.
 	Log interface {
@@ -162,7 +162,7 @@ func (s *Servers) read(ctx context.Context, first bool) error {
 	}
 	now.digest = digest(definitions)
 	s.state.Store(now)
-	if s.cfg.OnChange != nil {
+	if s.cfg.OnChange != nil && (first || before.digest != now.digest || !slices.EqualFunc(before.servers, now.servers, same)) {
 		s.cfg.OnChange(now.servers)
 	}
 	s.tell(ctx, before, now, first)
@@ -243,6 +243,11 @@ func digest(definitions []contract.Definition) string {
 		all = append(all, d.Program[:]...)
 	}
 	return canonical.DigestText(all)
+}
+
+// same reports whether two servers are the same but for their tools.
+func same(a, b downstream.Pinned) bool {
+	return a.Entry.ID == b.Entry.ID && a.EntryDigest == b.EntryDigest && a.ProgramDigest == b.ProgramDigest
 }
 
 // tell says what changed, in the log and to whoever reads the process's own.
