@@ -23,6 +23,8 @@ type gosdk struct {
 	session *mcp.ClientSession
 	tools   []*mcp.Tool
 	updates chan string
+	// relists holds a word for each time that the client heard that its tools changed.
+	relists chan struct{}
 
 	mu       sync.Mutex
 	progress []string
@@ -39,13 +41,14 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func startGo(t *testing.T, transport mcp.Transport, revision string) *gosdk {
 	t.Helper()
-	c := &gosdk{t: t, updates: make(chan string, 100)}
+	c := &gosdk{t: t, updates: make(chan string, 100), relists: make(chan struct{}, 100)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "go-sdk", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.progress = append(c.progress, r.Params.Message)
 		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { c.relists <- struct{}{} },
 		ResourceUpdatedHandler: func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { c.updates <- r.Params.URI },
 	})
 	var err error
@@ -189,7 +192,7 @@ func TestGoSDK(t *testing.T) {
 }
 
 // TestNewsAfterPermitsEnded: a client that signs, waits for news and asks for nothing else hears them when the permits of its
-// session, which live for a minute, would have ended.
+// session, which live for a minute, would have ended; and that its lists changed once more, when they are others.
 func TestNewsAfterPermitsEnded(t *testing.T) {
 	t.Parallel()
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
@@ -201,7 +204,14 @@ func TestNewsAfterPermitsEnded(t *testing.T) {
 			c := startGo(t, &mcp.CommandTransport{Command: exec.Command(line[0], line[1:]...)}, revision)
 			service := "durward://services/" + harness.DemoService
 			c.Subscribe(service)
-			time.Sleep(65 * time.Second) // a permit lives for a minute of another process's clock
+			h.WriteFile("config/clients.yaml", h.ReadFile("config/clients.yaml")+"# read anew\n")
+			time.Sleep(10 * time.Second) // until word of that is over
+			told := len(c.relists)
+			time.Sleep(55 * time.Second) // a permit lives for a minute of another process's clock
+			// What it listed when it heard of the change may be of before.
+			if now := len(c.relists); told == 0 || now == told {
+				t.Errorf("the client heard %d times that lists changed, and %d times once its permits were others", told, now-told)
+			}
 			other := h.Connect(h.AddClient("other"))
 			asked := other.Call("start_service", demo)
 			h.Approve(asked.OperationID)

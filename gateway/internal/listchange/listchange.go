@@ -23,6 +23,8 @@ type Client struct {
 	Meta  mcp.Meta
 	// Send sends it a notification, as soon as it may be told anything. A client that does not read holds up nobody but itself.
 	Send func(method string, notification mcp.Request)
+	// Again returns a channel that is closed when this client alone is to be told once more.
+	Again func() <-chan struct{}
 }
 
 // All are all the lists.
@@ -36,7 +38,7 @@ type Clients struct {
 	listen map[*Client]struct{}
 }
 
-// Add has a client told until remove is called.
+// Add has a client told until remove is called, which is called once.
 func (c *Clients) Add(one Client) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +46,20 @@ func (c *Clients) Add(one Client) (remove func()) {
 		c.listen = map[*Client]struct{}{}
 	}
 	c.listen[&one] = struct{}{}
+	removed := make(chan struct{})
+	go func() {
+		for next := one.Again(); ; {
+			select {
+			case <-removed:
+				return
+			case <-next:
+				next = one.Again()
+				one.tell()
+			}
+		}
+	}()
 	return func() {
+		close(removed)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.listen, &one)

@@ -231,7 +231,7 @@ func (s *Server) initialize(ctx context.Context, next mcp.MethodHandler, method 
 		}()
 		return nil, refuse(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "too many sessions are busy; end one, or try again later"))
 	}
-	deaf := s.lists.Add(listchange.Client{Session: session, Wants: listchange.All(), Send: func(method string, notification mcp.Request) {
+	deaf := s.lists.Add(listchange.Client{Session: session, Wants: listchange.All(), Again: call.Session.Relisted, Send: func(method string, notification mcp.Request) {
 		s.resources.tell(httpfront.Stateful, method, notification)
 	}})
 	go func() {

@@ -365,7 +365,7 @@ func (s *Server) listenTo(ctx context.Context, next mcp.MethodHandler, method st
 		case <-ctx.Done():
 		}
 	}
-	defer s.lists.Add(listchange.Client{Session: session, Wants: *params.Notifications, Meta: meta, Send: tell})()
+	defer s.lists.Add(listchange.Client{Session: session, Wants: *params.Notifications, Meta: meta, Again: call.Session.Relisted, Send: tell})()
 	l := r.table.Listen(call.Session, call.Session.Principal(), func(uri string) { tell(noteUpdated, updated(session, uri, meta)) })
 	defer l.Close()
 	if err := addAll(l, uris, states); err != nil {

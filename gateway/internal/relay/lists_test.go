@@ -9,7 +9,7 @@ import (
 )
 
 // Once lists changed the vault is asked again, however young its word is, and once more where it answered before the change and was heard
-// after it. A client that signs brings a proof.
+// after it. A client that signs brings a proof, and its lists count as others from then on.
 func TestRefreshAfterAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeers()
@@ -21,6 +21,20 @@ func TestRefreshAfterAChange(t *testing.T) {
 				t.Errorf("%s: %d renewals, want %d", when, p.renewed, n)
 			}
 		}
+		relisted := s.Relisted()
+		wantRelisted := func(when string, want bool) {
+			t.Helper()
+			select {
+			case <-relisted:
+				if relisted = s.Relisted(); !want {
+					t.Errorf("%s: its lists count as others", when)
+				}
+			default:
+				if want {
+					t.Errorf("%s: its lists do not count as others", when)
+				}
+			}
+		}
 		time.Sleep(time.Second)
 		wantRenewed("before any change", 0)
 		r.ListsChanged()
@@ -30,14 +44,21 @@ func TestRefreshAfterAChange(t *testing.T) {
 		p.renewing = nil
 		wantRenewed("after one during the answer", 2)
 		wantRenewed("once it is known", 2)
+		wantRelisted("a client that lists what is known", false)
 
 		p.keyBound = true
 		r, s = opened(t, p)
+		relisted = s.Relisted()
 		time.Sleep(time.Second)
 		r.ListsChanged()
 		time.Sleep(time.Millisecond)
 		wantRenewed("a client that signs, without its proof", 2)
+		wantRelisted("a client that signs, without its proof", false)
 		by.Proof = &callv1.Proof{Purpose: callv1.Proof_PURPOSE_RENEW}
 		wantRenewed("with its proof", 3)
+		wantRelisted("with its proof", true)
+		time.Sleep(time.Minute)
+		wantRenewed("after a minute without a change", 4)
+		wantRelisted("after a minute without a change", false)
 	})
 }

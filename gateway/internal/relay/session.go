@@ -66,7 +66,8 @@ type Session struct {
 	end                       context.CancelFunc
 	state                     atomic.Pointer[state]
 	flight                    singleflight.Group
-	renewed                   clock.Signal
+	// renewed is raised with each renewal, relisted with one after which the client's lists are others.
+	renewed, relisted clock.Signal
 }
 
 // state is one consistent view of a session; it is replaced, never changed. What the vault says of the client is part of it:
@@ -368,12 +369,12 @@ func (r *Relay) Renew(ctx context.Context, s *Session, by Caller, role optionsv1
 
 // Refresh asks the vault again what the client may call where it said so before lists changed last, or longer ago than Config.Fresh: a
 // session outlives what humans pin and the rules that they write, and lists are made of it. A key-bound client brings a proof for that. It is not
-// asked to: the bridge signs one early renewal for a gateway's word, and a list that it would not sign for would be refused. Without one, and
-// while the vault cannot answer, what it said last stays.
+// asked to: the bridge signs one early renewal for a gateway's word, and a list that it would not sign for would be refused. Without one, what
+// the vault said last stays until the next renewal (Relisted); so it does while the vault cannot answer.
 func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) {
 	const role = optionsv1.Role_ROLE_VAULT
 	said := s.state.Load().permits[role]
-	known := !said.got.Before(r.lists.since()) && time.Since(said.got) <= r.conf.Fresh
+	known := r.lists.knows(said) && time.Since(said.got) <= r.conf.Fresh
 	if known || s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil {
 		return
 	}
@@ -402,7 +403,7 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 		renewed := *before
 		renewed.permits, renewed.tools = permits, r.own(out.GetTools())
 		if s.state.CompareAndSwap(before, &renewed) {
-			s.renewed.Raise()
+			r.raise(s, before)
 		}
 		return nil
 	})
@@ -446,7 +447,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
 		}
 		s.state.Store(st)
-		s.renewed.Raise()
+		r.raise(s, lost)
 		r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 		return nil, nil
 	})
