@@ -69,7 +69,8 @@ for folder; do (
     flock 9
     if [ "$(cat "$kept/$stamp" 2>/dev/null)" != "$want" ]; then
       echo "real: installing npm packages for $folder"
-      new=$(mktemp -d "$kept.XXXXXX")
+      new=$kept.new
+      rm -rf "$new" && mkdir "$new" # what an earlier run did not end
       cp package.json package-lock.json "$new"
       # npm's own Node.js may be older than the packages ask for; they run on the locked one.
       (cd "$new" && npm ci --loglevel=error)

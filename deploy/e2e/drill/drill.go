@@ -78,7 +78,7 @@ func Groups() []Group {
 		{Name: "standing", Lines: standing[:len(standing)/2]},
 		{Name: "sessions", Lines: standing[len(standing)/2:]},
 		{Name: "ends", Lines: endLines()},
-		{Name: "late", Lines: lateEndLines(), faults: late},
+		{Name: "late", Lines: lateEndLines(), faults: lateStarts},
 		{Name: "agent", Lines: slices.Concat(agentLines(), sameUserLines())},
 		{Name: "crowd", Lines: crowdLines()},
 		{Name: "programs", Lines: programLines()},

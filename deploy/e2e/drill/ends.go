@@ -42,8 +42,8 @@ func endLines() []Line {
 	}
 }
 
-// late are executors that take longer to have a program begin than a confirmation waits for.
-var late = map[string]string{harness.Executor: "prompt"}
+// lateStarts are executors that take longer to have a program begin than a confirmation waits for.
+var lateStarts = map[string]string{harness.Executor: "prompt"}
 
 // lateEndLines are lines of endLines where every program is late, in the shipped world too.
 func lateEndLines() []Line {

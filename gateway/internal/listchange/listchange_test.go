@@ -1,6 +1,7 @@
 package listchange
 
 import (
+	"maps"
 	"testing"
 	"testing/synctest"
 
@@ -33,13 +34,8 @@ func TestTold(t *testing.T) {
 			for len(said) > 0 {
 				got[<-said]++
 			}
-			if len(got) != len(want) {
+			if !maps.Equal(got, want) {
 				t.Errorf("%s: %v were told, want %v", when, got, want)
-			}
-			for name, n := range want {
-				if got[name] != n {
-					t.Errorf("%s: %v were told, want %v", when, got, want)
-				}
 			}
 		}
 		const change = " notifications/tools/list_changed"

@@ -34,6 +34,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
@@ -56,32 +57,14 @@ const patience = 30 * time.Second
 const longestHold = mcpserver.LongestHold
 
 // news wakes those who wait for something to become true.
-type news struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
-
-// tell wakes all who wait. It may be called with the mutex of what changed.
-func (n *news) tell() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next != nil {
-		close(n.next)
-		n.next = nil
-	}
-}
+type news struct{ clock.Signal }
 
 // await waits until done reports true, which it asks again whenever something was told.
 func (n *news) await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	late := time.After(patience)
 	for {
-		n.mu.Lock()
-		if n.next == nil {
-			n.next = make(chan struct{})
-		}
-		next := n.next
-		n.mu.Unlock()
+		next := n.Wait()
 		if done() {
 			return
 		}
@@ -147,7 +130,7 @@ type fakeOperation struct {
 	arguments []byte
 	reason    string
 	principal string
-	changed   chan struct{}
+	changed   clock.Signal
 }
 
 func newFakeVault(kit *platformtest.Kit) *fakeVault {
@@ -284,7 +267,7 @@ func (v *fakeVault) CloseSession(_ context.Context, req *vaultv1.CloseSessionReq
 	defer v.mu.Unlock()
 	delete(v.sessions, req.GetSessionId())
 	v.closed++
-	v.news.tell()
+	v.news.Raise()
 	return &vaultv1.CloseSessionResponse{}, nil
 }
 
@@ -308,9 +291,9 @@ func (v *fakeVault) Authorise(ctx context.Context, req *vaultv1.AuthoriseRequest
 	id := hexID()
 	v.operations[id] = &fakeOperation{
 		state: vaultv1.OperationState_OPERATION_STATE_PENDING, tool: req.GetTool(), arguments: req.GetArguments(),
-		principal: principal, changed: make(chan struct{}),
+		principal: principal,
 	}
-	v.news.tell()
+	v.news.Raise()
 	return &vaultv1.AuthoriseResponse{
 		Decision: vaultv1.AuthoriseResponse_DECISION_PENDING, OperationId: id,
 		ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
@@ -323,8 +306,7 @@ func (v *fakeVault) set(id string, state vaultv1.OperationState, reason string) 
 	defer v.mu.Unlock()
 	o := v.operations[id]
 	o.state, o.reason = state, reason
-	close(o.changed)
-	o.changed = make(chan struct{})
+	o.changed.Raise()
 }
 
 // pending returns the id of the one operation that waits, once there is one.
@@ -348,7 +330,7 @@ func (v *fakeVault) wait(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.waiting += n
-	v.news.tell()
+	v.news.Raise()
 }
 
 func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperationRequest) (*vaultv1.WaitOperationResponse, error) {
@@ -379,7 +361,7 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 			State: o.state, Tool: o.tool, Arguments: o.arguments, Reason: o.reason,
 			ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
 		}
-		changed := o.changed
+		changed := o.changed.Wait()
 		v.mu.Unlock()
 		switch out.State {
 		case vaultv1.OperationState_OPERATION_STATE_PENDING:
@@ -508,7 +490,7 @@ func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusReq
 	e.reads++
 	e.requestIDs = append(e.requestIDs, rpc.RequestID(ctx))
 	name, slow := e.name, e.slow
-	e.news.tell()
+	e.news.Raise()
 	e.mu.Unlock()
 	if slow != nil {
 		select {
@@ -517,7 +499,7 @@ func (e *fakeExecutor) GpuStatus(ctx context.Context, _ *executorv1.GpuStatusReq
 			if until, bounded := ctx.Deadline(); !bounded || time.Until(until) > time.Second { // else it ran out of time
 				e.mu.Lock()
 				e.cancelled++
-				e.news.tell()
+				e.news.Raise()
 				e.mu.Unlock()
 			}
 			return nil, ctx.Err()
@@ -556,7 +538,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 			e.spent = map[string]bool{}
 		}
 		e.spent[key] = true
-		e.news.tell()
+		e.news.Raise()
 	}
 	e.mu.Unlock()
 	if slow != nil {

@@ -22,6 +22,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 )
 
@@ -29,7 +30,7 @@ import (
 type fakeEvents struct {
 	moving   sync.Mutex
 	state    executorv1.ServiceState
-	moved    chan struct{}
+	moved    clock.Signal
 	watching int
 	opened   int
 	news     news
@@ -39,20 +40,18 @@ type fakeEvents struct {
 func (f *fakeEvents) look() (executorv1.ServiceState, <-chan struct{}) {
 	f.moving.Lock()
 	defer f.moving.Unlock()
-	if f.moved == nil {
-		f.moved, f.state = make(chan struct{}), executorv1.ServiceState_SERVICE_STATE_STOPPED
+	if f.state == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
+		f.state = executorv1.ServiceState_SERVICE_STATE_STOPPED
 	}
-	return f.state, f.moved
+	return f.state, f.moved.Wait()
 }
 
 // move gives demo-chat another state.
 func (f *fakeEvents) move(state executorv1.ServiceState) {
-	f.look()
 	f.moving.Lock()
 	defer f.moving.Unlock()
 	f.state = state
-	close(f.moved)
-	f.moved = make(chan struct{})
+	f.moved.Raise()
 }
 
 func (f *fakeEvents) enter(n int) (watching, opened int) {
@@ -63,7 +62,7 @@ func (f *fakeEvents) enter(n int) (watching, opened int) {
 		f.opened++
 	}
 	if n != 0 {
-		f.news.tell()
+		f.news.Raise()
 	}
 	return f.watching, f.opened
 }
@@ -454,7 +453,7 @@ func TestSubscriptionsAreRefused(t *testing.T) {
 			e.vault.mu.Lock()
 			for len(uris) < subscription.MaxURIs+1 {
 				id := hexID()
-				e.vault.operations[id] = &fakeOperation{principal: "agent", state: vaultv1.OperationState_OPERATION_STATE_PENDING, changed: make(chan struct{})}
+				e.vault.operations[id] = &fakeOperation{principal: "agent", state: vaultv1.OperationState_OPERATION_STATE_PENDING}
 				uris = append(uris, "durward://operations/"+id)
 			}
 			e.vault.mu.Unlock()

@@ -40,7 +40,7 @@ func (v *fakeVault) GetOperation(ctx context.Context, req *vaultv1.GetOperationR
 			State: o.state, Tool: o.tool, Arguments: o.arguments, Reason: o.reason,
 			AskedAt: timestamppb.New(askedAt), ExpiresAt: timestamppb.New(askedAt.Add(30 * time.Minute)),
 		}
-		changed := o.changed
+		changed := o.changed.Wait()
 		v.mu.Unlock()
 		if req.KnownState == nil || out.State != req.GetKnownState() {
 			return out, nil

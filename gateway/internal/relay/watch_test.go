@@ -25,6 +25,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
@@ -54,19 +55,18 @@ type peers struct {
 	looks    int
 	held     int // looks that are held now
 	mostHeld int
-	moved    chan struct{}
+	moved    clock.Signal
 }
 
 func newPeers() *peers {
-	return &peers{known: true, state: executorv1.ServiceState_SERVICE_STATE_STOPPED, stands: vaultv1.OperationState_OPERATION_STATE_PENDING, moved: make(chan struct{})}
+	return &peers{known: true, state: executorv1.ServiceState_SERVICE_STATE_STOPPED, stands: vaultv1.OperationState_OPERATION_STATE_PENDING}
 }
 
 func (p *peers) set(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
-	close(p.moved)
-	p.moved = make(chan struct{})
+	p.moved.Raise()
 }
 
 // issue makes permits whose payload is their end.
@@ -149,7 +149,7 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 			if _, err := permitEnd(ctx); err != nil {
 				return err
 			}
-			moved := p.moved
+			moved := p.moved.Wait()
 			if req.GetWaitS() > 0 {
 				p.held++
 				p.mostHeld = max(p.mostHeld, p.held)
@@ -219,7 +219,7 @@ func (s *memoryStream) RecvMsg(m any) error {
 			p.open--
 			return io.ErrUnexpectedEOF
 		}
-		moved := p.moved
+		moved := p.moved.Wait()
 		p.mu.Unlock()
 		var err error
 		select {

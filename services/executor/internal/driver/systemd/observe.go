@@ -58,9 +58,7 @@ type unit struct {
 func (d *Driver) unit(name string) *unit {
 	u, ok := d.units[name]
 	if !ok {
-		u = &unit{
-			name: name, path: unitPaths + sd.PathBusEscape(name), looked: time.Now(),
-		}
+		u = &unit{name: name, path: unitPaths + sd.PathBusEscape(name), looked: time.Now()}
 		d.units[name] = u
 	}
 	return u
@@ -153,16 +151,11 @@ func (d *Driver) drop(b manager) {
 	d.bus = nil
 	for _, u := range d.units {
 		u.known, u.signalled = false, false
-		u.tell()
+		u.news.Raise()
 	}
 	if d.ctx.Err() == nil {
 		d.cfg.Logger.Warn("the connection to systemd is lost; the state of its units is unknown")
 	}
-}
-
-// tell wakes whoever waits for the unit.
-func (u *unit) tell() {
-	u.news.Raise()
 }
 
 // hear notes what a signal says, and has systemd asked for the rest.
@@ -272,7 +265,7 @@ func (d *Driver) refresh(ctx context.Context, u *unit) (facts, error) {
 		u.warned = true
 		d.cfg.Logger.Warn(WarnRestart, "unit", u.name)
 	}
-	u.tell()
+	u.news.Raise()
 	return f, nil
 }
 
