@@ -943,6 +943,11 @@ type answer struct {
 	tool toolResult
 }
 
+// repeats tells whether the answer holds the text, elsewhere than in the request's id, which is drawn at random.
+func (a answer) repeats(text string) bool {
+	return strings.Contains(strings.ReplaceAll(string(a.tool.Structured), a.RequestID, ""), text)
+}
+
 // call calls a tool and checks what holds for every answer.
 func (e *edge) call(t testing.TB, session, name, arguments string) answer {
 	t.Helper()

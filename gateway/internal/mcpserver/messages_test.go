@@ -53,7 +53,7 @@ func TestMessagingChannelIsScreened(t *testing.T) {
 				t.Errorf("answer %s", a.tool.Structured)
 			}
 			for _, text := range []string{"gnore", "obey", "DAN", "aaaa"} {
-				if strings.Contains(string(a.tool.Structured), text) {
+				if a.repeats(text) {
 					t.Errorf("the answer repeats the text: %s", a.tool.Structured)
 				}
 			}
