@@ -122,14 +122,26 @@ var readerEras = map[string]string{"stateful": "2025-11-25", "stateless": "2026-
 type reader struct {
 	*mcp.ClientSession
 	t       testing.TB
-	updated chan string
+	updated chan string // the addresses of resources
+	changed chan string // tools, prompts or resources: a list
+}
+
+// listed tells whether the client is offered a tool now.
+func (r *reader) listed(name string) bool {
+	r.t.Helper()
+	list, err := r.ListTools(r.t.Context(), nil)
+	must(r.t, err)
+	return slices.ContainsFunc(list.Tools, func(tool *mcp.Tool) bool { return tool.Name == name })
 }
 
 func (e *edge) reader(t testing.TB, token, era string) *reader {
 	t.Helper()
-	r := &reader{t: t, updated: make(chan string, 100)}
+	r := &reader{t: t, updated: make(chan string, 100), changed: make(chan string, 100)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "go-client", Version: "1"}, &mcp.ClientOptions{
-		ResourceUpdatedHandler: func(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) { r.updated <- req.Params.URI },
+		ResourceUpdatedHandler:     func(_ context.Context, req *mcp.ResourceUpdatedNotificationRequest) { r.updated <- req.Params.URI },
+		ToolListChangedHandler:     func(context.Context, *mcp.ToolListChangedRequest) { r.changed <- "tools" },
+		PromptListChangedHandler:   func(context.Context, *mcp.PromptListChangedRequest) { r.changed <- "prompts" },
+		ResourceListChangedHandler: func(context.Context, *mcp.ResourceListChangedRequest) { r.changed <- "resources" },
 	})
 	session, err := client.Connect(context.Background(), &mcp.StreamableClientTransport{
 		Endpoint: e.url, HTTPClient: &http.Client{Transport: bearer{token}},

@@ -195,6 +195,20 @@ func TestToolsAboveTheCeilingAreNotListed(t *testing.T) {
 	}
 }
 
+// A client with a set of tools of its own is listed that set, though nobody else's server is pinned.
+func TestToolsThatAClientMayNotCallAreNotListed(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	e.vault.denied = map[string]bool{"switch_mode": true}
+	for era := range readerEras {
+		r := e.reader(t, tokenAgent, era)
+		for name, want := range map[string]bool{"switch_mode": false, "start_service": true, "wait_operation": true} {
+			if got := r.listed(name); got != want {
+				t.Errorf("%s: %s is listed: %t", era, name, got)
+			}
+		}
+	}
+}
+
 // An override comes back with a warning and a block that says so; what it lowered shows where the client looks.
 func TestOverridesComeBack(t *testing.T) {
 	e := newEdge(t, edgeOptions{})
