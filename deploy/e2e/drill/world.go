@@ -222,10 +222,11 @@ func (w *world) reconnect(conn *grpc.ClientConn) {
 	w.t.Helper()
 	ctx, cancel := w.ctx(10 * time.Second)
 	defer cancel()
-	for conn.GetState() != connectivity.Ready {
+	// One look at the state for both: one that became ready between two would be waited for in vain.
+	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
 		conn.ResetConnectBackoff()
 		conn.Connect()
-		if !conn.WaitForStateChange(ctx, conn.GetState()) {
+		if !conn.WaitForStateChange(ctx, state) {
 			w.t.Fatal("a process cannot be reached after its restart")
 		}
 	}
