@@ -78,10 +78,10 @@ func (c *Clients) Run(ctx context.Context, moved func() <-chan struct{}) {
 			return
 		case <-next:
 		}
-		next = moved() // before anybody is told, so that no change after this one is missed
 		if !clock.Sleep(ctx, gather) {
 			return
 		}
+		next = moved() // after the wait, which one word does for, and before anybody is told, so that no later change is missed
 		c.mu.Lock()
 		for one := range c.listen {
 			go one.tell()

@@ -40,6 +40,7 @@ func TestTold(t *testing.T) {
 		}
 		const change = " notifications/tools/list_changed"
 		moved.Raise()
+		synctest.Wait() // the first is known, and nobody has been told of it
 		moved.Raise()
 		told("a change, and one right after it", map[string]int{"one" + change: 1, "other" + change: 1})
 		again.Raise()
