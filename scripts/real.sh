@@ -34,7 +34,8 @@ run() { # PART
       ;;
     sandbox)
       scripts/install-real.sh sandbox
-      DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/sandbox
+      DURWARD_REAL=1 go test -count=1 -v ./services/egress/internal/{sandbox,listing}
+      DURWARD_REAL=1 PROGRAMS=plain PKG=deploy/e2e RUN='^TestServerOfASession$|^TestTranscripts$/^server$' scripts/test.sh -count=1
       ;;
     collector) PATH=$(scripts/tools.sh collector):$PATH go test -tags real,grpcnotrace -count=1 -run '^TestCollector$' -v ./deploy/e2e/real ;;
     systemd | docker | process | gpu | layout | packages | compose | terminal | postgres | syslog) "scripts/real-$1.sh" ;;
