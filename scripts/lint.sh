@@ -40,7 +40,7 @@ for build in weak conformance; do
   step "$build builds"
   go run ./deploy/e2e/cmd/programs -overlay ".cache/$build.overlay" "$build"
   # go vet enters the folder of each package, so a package that is in the overlay alone needs an empty one.
-  mapfile -t folders < <(git ls-files "deploy/e2e/$build/*.go" | sed -nE "s,^deploy/e2e/$build/(overlay/)?((gateway|services)/.*)/[^/]+$,./\2,p" | sort -u)
+  mapfile -t folders < <(git ls-files "deploy/e2e/$build/testdata/*.go" | sed -E "s,^deploy/e2e/$build/testdata/(.*)/[^/]+$,./\1," | sort -u)
   made=()
   for folder in "${folders[@]}"; do
     [ -d "$folder" ] || { mkdir "$folder" && made+=("$folder"); }

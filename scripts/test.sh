@@ -66,7 +66,7 @@ fi
     read -ra builds <<<"${PROGRAMS:-plain weak conformance}"
     if programs=$(go run ./deploy/e2e/cmd/programs "${builds[@]}"); then
       mapfile -t digests <<<"$programs"
-      env "${digests[@]}" go test -v -timeout 15m -parallel 6 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
+      env -u PWD "${digests[@]}" go test -v -timeout 15m -parallel 6 ${RUN:+-run "$RUN"} "$@" "${ends[@]}" 2>&1 || status=1
     else
       status=1
     fi

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,10 +20,17 @@ import (
 	"durward.internal/services/platform/platformtest/input"
 )
 
+//go:embed testdata/script
+var scripts embed.FS
+
 // TestTranscripts runs the transcripts of commands over running processes, each over an installation of its own.
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/script/*.txtar")
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, scripts); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "testdata/script/*.txtar"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
 	}
@@ -131,20 +140,20 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var scripts []string
-	for _, pattern := range []string{"testdata/script/*.txtar", "../../services/operator/cmd/durward/testdata/script/*.txtar"} {
-		files, err := filepath.Glob(pattern)
+	var said []string
+	for i, module := range []fs.FS{scripts, os.DirFS("../../services/operator/cmd/durward")} {
+		files, err := fs.Glob(module, "testdata/script/*.txtar")
 		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: no transcripts: %v", pattern, err)
+			t.Fatalf("module %d: no transcripts: %v", i, err)
 		}
 		for _, file := range files {
-			raw, err := os.ReadFile(file)
+			raw, err := fs.ReadFile(module, file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for line := range strings.Lines(string(raw)) {
 				if !strings.HasPrefix(line, "#") {
-					scripts = append(scripts, line)
+					said = append(said, line)
 				}
 			}
 		}
@@ -166,7 +175,7 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 			}
 			leaves++
 			ran := regexp.MustCompile(`\bdurward (--home \S+ )?` + regexp.QuoteMeta(strings.TrimPrefix(name, "durward ")) + `(\s|$|')`)
-			has := slices.ContainsFunc(scripts, ran.MatchString)
+			has := slices.ContainsFunc(said, ran.MatchString)
 			if why, excepted := withoutTranscript[name]; excepted == has {
 				t.Errorf("%s: in a transcript: %t; excepted: %t (%s)", name, has, excepted, why)
 			}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -12,6 +11,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/deploy/e2e/programs"
+	"durward.internal/deploy/e2e/weak"
 )
 
 // TestUnitsWithoutTheirGuards runs the tests of deploy/e2e/weak: what a package's own tests show of a guard is not so without it.
@@ -25,16 +25,15 @@ func TestUnitsWithoutTheirGuards(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests, declared := map[string][]string{}, regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	weak := filepath.Join(root, "deploy", "e2e", "weak")
-	err := filepath.WalkDir(weak, func(path string, _ fs.DirEntry, err error) error {
+	err := fs.WalkDir(weak.Files, "testdata", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		source, err := os.ReadFile(path)
+		source, err := weak.Files.ReadFile(path)
 		if strings.HasPrefix(string(source), "//go:build real") {
 			return err // a suite against real parts runs it
 		}
-		folder := "." + strings.TrimPrefix(filepath.Dir(path), weak)
+		folder := "." + strings.TrimPrefix(filepath.Dir(path), "testdata")
 		for _, name := range declared.FindAllSubmatch(source, -1) {
 			tests[folder] = append(tests[folder], string(name[1]))
 		}

@@ -20,6 +20,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"durward.internal/deploy/e2e/conformance"
+	"durward.internal/deploy/e2e/weak"
 )
 
 // Build says how the programs are compiled. The zero value is how they are shipped, but for symbols, which tests look for.
@@ -27,7 +30,7 @@ type Build struct {
 	// Weak puts the files of deploy/e2e/weak in the place of those that they are called after: negative controls, in which a guard
 	// can be switched off.
 	Weak bool
-	// Conformance does so with deploy/e2e/conformance/overlay: a gateway that has what the official conformance suite looks for.
+	// Conformance does so with deploy/e2e/conformance/testdata: a gateway that has what the official conformance suite looks for.
 	Conformance bool
 	// Race adds the race detector, which needs a C compiler.
 	Race bool
@@ -135,16 +138,16 @@ func (b Build) WriteOverlay(root, path string) error {
 		maps.Copy(replace, more.Replace)
 	}
 	for _, tree := range []struct {
-		set bool
-		dir string
-	}{{b.Weak, "deploy/e2e/weak"}, {b.Conformance, "deploy/e2e/conformance/overlay"}} {
+		set   bool
+		dir   string
+		files fs.FS
+	}{{b.Weak, "weak", weak.Files}, {b.Conformance, "conformance", conformance.Files}} {
 		if !tree.set {
 			continue
 		}
-		dir := filepath.Join(root, tree.dir)
-		err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, ".go") {
-				replace[filepath.Join(root, strings.TrimPrefix(path, dir))] = path
+		err := fs.WalkDir(tree.files, "testdata", func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				replace[filepath.Join(root, strings.TrimPrefix(path, "testdata"))] = filepath.Join(root, "deploy", "e2e", tree.dir, path)
 			}
 			return err
 		})
