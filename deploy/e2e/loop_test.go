@@ -13,6 +13,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/deploy/e2e/programs"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // TestEveryProgramStarts: all processes become healthy, and the operator's command line sees them. It is what
@@ -43,6 +44,7 @@ func TestABrokenProgramFailsTheSuite(t *testing.T) {
 		t.Skip("this is the suite that is run")
 	}
 	t.Parallel()
+	input.Outside(t)
 	root, dir := harness.Root(t), t.TempDir()
 	// What is compiled already need not be linked again.
 	if out, err := exec.Command("cp", "-a", harness.Binaries(t, harness.Build{}), filepath.Join(dir, harness.Build{}.Name())).CombinedOutput(); err != nil {

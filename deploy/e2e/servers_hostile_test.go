@@ -10,12 +10,14 @@ import (
 	"durward.internal/deploy/e2e/harness"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // TestHostileServers: each server that says what none may ends in one clear error of its own name, through everything that stands between it
 // and an agent, and a neighbour goes on. The servers are what egress' own tests have: one program, which is as bad as HOSTILE says.
 func TestHostileServers(t *testing.T) {
 	t.Parallel()
+	input.Compiled(t)
 	h := harness.New(t, harness.Options{Egress: true})
 	program := h.Path("hostile")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, "durward.internal/services/egress/internal/child")

@@ -13,6 +13,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/deploy/e2e/programs"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // weakened are the programs that have guards to remove in a drill build.
@@ -94,6 +95,7 @@ func TestNoDiagnostics(t *testing.T) {
 		check(t, filepath.Join(harness.Binaries(t, harness.Build{Conformance: true}), harness.Gateway), true)
 	})
 	t.Run("scripts/build.sh, told to by GOFLAGS", func(t *testing.T) {
+		input.Outside(t)
 		// A folder that stays: what is up to date there is not linked again, only its time is set.
 		dir, began := filepath.Join(harness.Root(t), ".cache", "e2e", "shipped"), time.Now().Add(-time.Second)
 		build := exec.CommandContext(t.Context(), filepath.Join(harness.Root(t), "scripts", "build.sh"), dir)

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // collector is an OTLP collector that keeps everything that it is sent, as JSON.
@@ -753,6 +754,7 @@ var (
 // label, and each value that a label is compared with is one that it can have.
 func TestAlertsFitMetrics(t *testing.T) {
 	t.Parallel()
+	input.Outside(t)
 	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "deploy", "prometheus", "alerts.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -12,12 +12,14 @@ import (
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/deploy/e2e/programs"
 	"durward.internal/deploy/e2e/weak"
+	"durward.internal/services/platform/platformtest/input"
 )
 
 // TestUnitsWithoutTheirGuards runs the tests of deploy/e2e/weak: what a package's own tests show of a guard is not so without it.
 // A guard that was removed stays so, therefore they run apart from the package's others.
 func TestUnitsWithoutTheirGuards(t *testing.T) {
 	t.Parallel()
+	input.Compiled(t)
 	build := harness.Build{Weak: true}
 	harness.Binaries(t, build) // an input of this test: what it compiles, it compiles with the packages of these programs
 	root, overlay := harness.Root(t), filepath.Join(t.TempDir(), "overlay.json")

@@ -16,6 +16,9 @@ func Outside(t testing.TB) { digest(t, "DURWARD_OUTSIDE") }
 // Transcripts is Outside for the operator's transcripts, which change far more often than the other files do.
 func Transcripts(t testing.TB) { digest(t, "DURWARD_TRANSCRIPTS") }
 
+// Compiled is Outside for the tests of other modules that a test compiles.
+func Compiled(t testing.TB) { digest(t, "DURWARD_COMPILED") }
+
 // Corpora returns the folder of hostile and sample inputs that the environment names in CORPORA; "" without one. The scripts put
 // a digest of its files beside it, for Go's test cache.
 func Corpora(t testing.TB) string {
