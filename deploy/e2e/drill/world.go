@@ -220,7 +220,7 @@ func (w *world) dial(as *identity.Source, role string, server identity.ID) *grpc
 // reconnect waits until a connection is up again after its server was restarted.
 func (w *world) reconnect(conn *grpc.ClientConn) {
 	w.t.Helper()
-	ctx, cancel := w.ctx(10 * time.Second)
+	ctx, cancel := w.ctx(harness.Patience)
 	defer cancel()
 	// One look at the state for both: one that became ready between two would be waited for in vain.
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
