@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/audit/internal/store/words"
 )
 
@@ -44,8 +46,35 @@ const (
 	rareTier   = " AND e.tier > 1"
 )
 
-// Search returns matching entries, newest first, at most limit of them and about maxBytes.
+// Search returns matching entries, newest first, at most limit of them and about maxBytes. What waits in the tail and cannot be moved, on a
+// full disk for one, is looked through where it is.
 func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
+	if err := s.settle(ctx); err == nil && !s.fixed() {
+		return s.filed(ctx, q, limit, maxBytes)
+	}
+	newest, err := s.inTail(ctx, whole, q.finds)
+	if err != nil {
+		return nil, err
+	}
+	older, err := s.tables().filed(ctx, q, limit, maxBytes)
+	return first(append(newest, older...), limit, maxBytes, byNewest), err
+}
+
+// finds reports whether an entry is among what is asked for.
+func (q Query) finds(e *auditv1.Entry) (bool, error) {
+	asked := words.In(q.Text)
+	if q.Text != "" && len(asked) == 0 || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.GetRecord().GetKind()) {
+		return false, nil // signs alone are in no index
+	}
+	c, err := packed.New(e)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errStored, err)
+	}
+	return q.fits(&c, asked)
+}
+
+// filed is Search among what is in the tables.
+func (s *Store) filed(ctx context.Context, q Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
 	parts, err := s.parts(ctx, q)
 	if err != nil {
 		return nil, err
@@ -196,11 +225,11 @@ func (s *Store) parts(ctx context.Context, q Query) (parts []Query, err error) {
 	return parts, err
 }
 
-// merged searches for each part.
+// merged is filed for each part.
 func (s *Store) merged(ctx context.Context, parts []Query, limit, maxBytes int) ([]*auditv1.Entry, error) {
 	var all []*auditv1.Entry
 	for _, q := range parts {
-		found, err := s.Search(ctx, q, limit, maxBytes)
+		found, err := s.filed(ctx, q, limit, maxBytes)
 		if err != nil {
 			return nil, err
 		}

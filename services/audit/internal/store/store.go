@@ -193,7 +193,7 @@ const selectEntries = `SELECT e.idx, w.identity, e.sequence, e.kind, e.tier, e.s
 
 // Entry returns the entry at index, or ErrNotFound.
 func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error) {
-	e, err := s.inTail(ctx, func(e *auditv1.Entry) bool { return e.GetIndex() == index })
+	e, err := s.oneInTail(ctx, func(e *auditv1.Entry) bool { return e.GetIndex() == index })
 	if !errors.Is(err, ErrNotFound) {
 		return e, err
 	}
@@ -207,7 +207,7 @@ func (s *Store) Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 
 // BySequence returns what a writer wrote under a sequence, or ErrNotFound.
 func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error) {
-	e, err := s.inTail(ctx, func(e *auditv1.Entry) bool { return e.GetWriter() == writer && e.GetRecord().GetSequence() == sequence })
+	e, err := s.oneInTail(ctx, func(e *auditv1.Entry) bool { return e.GetWriter() == writer && e.GetRecord().GetSequence() == sequence })
 	if !errors.Is(err, ErrNotFound) {
 		return e, err
 	}
@@ -256,7 +256,7 @@ func (s *Store) between(ctx context.Context, finish func(*auditv1.Entry) error, 
 		return nil, nil
 	}
 	end = min(end, math.MaxInt64)
-	newest, err := s.tailBetween(ctx, finish, from, end)
+	newest, err := s.inTail(ctx, finish, func(e *auditv1.Entry) (bool, error) { return e.GetIndex() >= from && e.GetIndex() < end, nil })
 	if err != nil {
 		return nil, err
 	}

@@ -245,8 +245,11 @@ func (s *Store) tables() *Store {
 	return &Store{engine: s.engine}
 }
 
-// inTail returns the entry of the tail that is wanted, or ErrNotFound. It is the caller's.
-func (s *Store) inTail(ctx context.Context, wanted func(*auditv1.Entry) bool) (*auditv1.Entry, error) {
+// fixed reports whether there is a tail that stays where it is.
+func (s *Store) fixed() bool { return s.tail != nil && s.tail.fixed }
+
+// oneInTail returns the entry of the tail that is wanted, or ErrNotFound. It is the caller's.
+func (s *Store) oneInTail(ctx context.Context, wanted func(*auditv1.Entry) bool) (*auditv1.Entry, error) {
 	waiting, err := s.unsettled(ctx)
 	for _, b := range waiting {
 		if i := slices.IndexFunc(b.Entries, wanted); i >= 0 {
@@ -260,15 +263,18 @@ func (s *Store) inTail(ctx context.Context, wanted func(*auditv1.Entry) bool) (*
 	return nil, err
 }
 
-// tailBetween is Range among the entries of the tail, which are few.
-func (s *Store) tailBetween(ctx context.Context, finish func(*auditv1.Entry) error, from, end uint64) (found []*auditv1.Entry, err error) {
+// inTail returns the entries of the tail that are wanted, which are few. They are the caller's.
+func (s *Store) inTail(ctx context.Context, finish func(*auditv1.Entry) error, wanted func(*auditv1.Entry) (bool, error)) (found []*auditv1.Entry, err error) {
 	waiting, err := s.unsettled(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, b := range waiting {
 		for _, e := range b.Entries {
-			if e.GetIndex() < from || e.GetIndex() >= end {
+			if is, err := wanted(e); err != nil || !is {
+				if err != nil {
+					return nil, err
+				}
 				continue
 			}
 			e = proto.CloneOf(e)

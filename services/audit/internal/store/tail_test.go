@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/audit/internal/store"
 )
 
@@ -240,7 +243,7 @@ func TestFullTail(t *testing.T) {
 	var failed error
 	for i := 0; i < 1000 && failed == nil; i++ {
 		if failed = db.Commit(ctx, tr.batch(writer, intent(i))); failed == nil {
-			_, failed = db.Search(ctx, store.Query{}, 10, 1<<20)
+			_, failed = db.Count(ctx, time.Time{}, 1<<20)
 		}
 	}
 	if failed == nil {
@@ -264,6 +267,73 @@ func TestFullTail(t *testing.T) {
 		t.Errorf("with room again: %d, %v", len(found), err)
 	}
 	holds(t, db, tr)
+}
+
+// TestSearchInATailThatStays: what a full disk has no room for in the tables is found where it is, by whatever it is found there; and so it
+// is in a database that is damaged.
+func TestSearchInATailThatStays(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	db, err := store.Open(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	tr := &tree{t: t, db: lead(t, db)}
+	commit := func(i int, kind auditv1.Kind) {
+		tr.commit([]string{writer, vault}[i%2], &auditv1.Record{
+			Kind: kind, Status: auditv1.Status(i % 4), Tier: optionsv1.Tier(i % 3), RequestId: "r-" + strconv.Itoa(i/2), OperationId: "op-" + strconv.Itoa(i/4), Tool: "tool_" + strconv.Itoa(i%3),
+			Body: &auditv1.Body{Session: "s-" + strconv.Itoa(i%2), Principal: "p-" + strconv.Itoa(i%5), Channel: callv1.Channel(i % 3), Summary: "word" + strconv.Itoa(i%4) + strings.Repeat(" ünïcode", 300)},
+		})
+	}
+	for i := range 20 {
+		commit(i, []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_READ}[i/10]) // reads go to their block at once, with all before
+	}
+	waits(t, db, 0)
+	for i := range 12 {
+		commit(i, []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME}[i%2])
+	}
+	waits(t, db, 12)
+	if err := db.LimitPages(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	damaged, err := store.OpenDamaged(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer damaged.Close()
+	queries := []store.Query{
+		{}, {RequestID: "r-3"}, {OperationID: "op-1"}, {Tool: "tool_2"}, {Session: "s-1"}, {Principal: "p-4"}, {Tier: optionsv1.Tier_TIER_READ}, {Channel: callv1.Channel(2)},
+		{Kinds: []auditv1.Kind{auditv1.Kind_KIND_OUTCOME}}, {Kinds: []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_INTENT}}, {Statuses: []auditv1.Status{1, 2}}, {Statuses: []auditv1.Status{3}},
+		{Since: tr.entries[25].GetLoggedAt().AsTime()}, {Until: tr.entries[25].GetLoggedAt().AsTime()}, {Writer: writer}, {Writer: "vault"}, {Text: "WORD3"}, {Text: "word2 ünïcode", Tool: "tool_1"}, {Text: "&"},
+		{Before: 27}, {From: 15}, {RequestID: "r-99"},
+	}
+	var stuck [][]*auditv1.Entry
+	for _, q := range queries {
+		for _, limit := range []int{5, 100} {
+			found, err := db.Search(ctx, q, limit, 1<<20)
+			if err != nil {
+				t.Fatalf("%+v: %v", q, err)
+			}
+			stuck = append(stuck, found)
+			if other, err := damaged.Search(ctx, q, limit, 1<<20); err != nil || !cmp.Equal(found, other, protocmp.Transform(), cmpopts.EquateEmpty()) {
+				t.Errorf("%+v: %d entries, and %d where it is damaged, %v", q, len(found), len(other), err)
+			}
+		}
+	}
+	waits(t, db, 12)
+	if err := db.LimitPages(ctx, -1); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queries {
+		for _, limit := range []int{5, 100} {
+			found, err := db.Search(ctx, q, limit, 1<<20)
+			if diff := cmp.Diff(found, stuck[0], protocmp.Transform(), cmpopts.EquateEmpty()); err != nil || diff != "" {
+				t.Errorf("%+v: in the tables %v, %s", q, err, diff)
+			}
+			stuck = stuck[1:]
+		}
+	}
+	waits(t, db, 0)
 }
 
 // TestSearchWhileForgotten: searches go on while what is kept in memory is forgotten, as a pruning and a failed transaction have it. Each has
