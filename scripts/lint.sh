@@ -36,11 +36,12 @@ step golangci-lint
 golangci-lint run --allow-parallel-runners --build-tags "$tags" "${packages[@]}"
 
 # Files that take the place of shipped ones are in no module.
-for build in weak conformance; do
+for files in weak conformance/overlay; do
+  build=${files%/*}
   step "$build builds"
   go run ./deploy/e2e/cmd/programs -overlay ".cache/$build.overlay" "$build"
   # go vet enters the folder of each package, so a package that is in the overlay alone needs an empty one.
-  mapfile -t folders < <(git ls-files "deploy/e2e/$build/testdata/*.go" | sed -E "s,^deploy/e2e/$build/testdata/(.*)/[^/]+$,./\1," | sort -u)
+  mapfile -t folders < <(git ls-files "deploy/e2e/$files/testdata/*.go" | sed -E "s,^deploy/e2e/$files/testdata/(.*)/[^/]+$,./\1," | sort -u)
   made=()
   for folder in "${folders[@]}"; do
     [ -d "$folder" ] || { mkdir "$folder" && made+=("$folder"); }

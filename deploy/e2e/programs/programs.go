@@ -21,7 +21,7 @@ import (
 	"strings"
 	"syscall"
 
-	"durward.internal/deploy/e2e/conformance"
+	"durward.internal/deploy/e2e/conformance/overlay"
 	"durward.internal/deploy/e2e/weak"
 )
 
@@ -30,7 +30,7 @@ type Build struct {
 	// Weak puts the files of deploy/e2e/weak in the place of those that they are called after: negative controls, in which a guard
 	// can be switched off.
 	Weak bool
-	// Conformance does so with deploy/e2e/conformance/testdata: a gateway that has what the official conformance suite looks for.
+	// Conformance does so with deploy/e2e/conformance/overlay: a gateway that has what the official conformance suite looks for.
 	Conformance bool
 	// Race adds the race detector, which needs a C compiler.
 	Race bool
@@ -141,13 +141,13 @@ func (b Build) WriteOverlay(root, path string) error {
 		set   bool
 		dir   string
 		files fs.FS
-	}{{b.Weak, "weak", weak.Files}, {b.Conformance, "conformance", conformance.Files}} {
+	}{{b.Weak, "deploy/e2e/weak", weak.Files}, {b.Conformance, "deploy/e2e/conformance/overlay", overlay.Files}} {
 		if !tree.set {
 			continue
 		}
 		err := fs.WalkDir(tree.files, "testdata", func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {
-				replace[filepath.Join(root, strings.TrimPrefix(path, "testdata"))] = filepath.Join(root, "deploy", "e2e", tree.dir, path)
+				replace[filepath.Join(root, strings.TrimPrefix(path, "testdata"))] = filepath.Join(root, tree.dir, path)
 			}
 			return err
 		})
