@@ -466,6 +466,7 @@ func (q Query) fits(c *packed.Cell, asked []string) (bool, error) {
 	case q.Before > 0 && c.Index >= q.Before, c.Index < q.From,
 		!is(q.RequestID, c.Request), !is(q.OperationID, c.Operation), !is(q.Tool, c.Tool), !is(q.Session, c.Session), !is(q.Principal, c.Principal),
 		q.Tier != 0 && uint64(q.Tier) != c.Tier, q.Channel != 0 && uint64(q.Channel) != c.Channel,
+		len(q.Kinds) > 0 && !slices.Contains(q.Kinds, auditv1.Kind(int32(uint32(c.Kind)))),
 		len(q.Statuses) > 0 && !slices.Contains(q.Statuses, auditv1.Status(int32(uint32(c.Status)))),
 		!q.Since.IsZero() && c.Logged < q.Since.UnixNano(), !q.Until.IsZero() && c.Logged >= q.Until.UnixNano():
 		return false, nil
@@ -479,7 +480,7 @@ func (q Query) fits(c *packed.Cell, asked []string) (bool, error) {
 		}
 	}
 	if len(asked) == 0 {
-		return true, nil
+		return q.Text == "", nil // signs alone are in no index
 	}
 	body, err := c.Body()
 	if err != nil {

@@ -52,25 +52,19 @@ func (s *Store) Search(ctx context.Context, q Query, limit, maxBytes int) ([]*au
 	if err := s.settle(ctx); err == nil && !s.fixed() {
 		return s.filed(ctx, q, limit, maxBytes)
 	}
-	newest, err := s.inTail(ctx, whole, q.finds)
+	asked := words.In(q.Text)
+	newest, err := s.inTail(ctx, whole, func(e *auditv1.Entry) (bool, error) {
+		c, err := packed.New(e)
+		if err != nil {
+			return false, fmt.Errorf("%w: %w", errStored, err)
+		}
+		return q.fits(&c, asked)
+	})
 	if err != nil {
 		return nil, err
 	}
 	older, err := s.tables().filed(ctx, q, limit, maxBytes)
 	return first(append(newest, older...), limit, maxBytes, byNewest), err
-}
-
-// finds reports whether an entry is among what is asked for.
-func (q Query) finds(e *auditv1.Entry) (bool, error) {
-	asked := words.In(q.Text)
-	if q.Text != "" && len(asked) == 0 || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.GetRecord().GetKind()) {
-		return false, nil // signs alone are in no index
-	}
-	c, err := packed.New(e)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", errStored, err)
-	}
-	return q.fits(&c, asked)
 }
 
 // filed is Search among what is in the tables.

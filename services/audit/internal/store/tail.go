@@ -250,17 +250,14 @@ func (s *Store) fixed() bool { return s.tail != nil && s.tail.fixed }
 
 // oneInTail returns the entry of the tail that is wanted, or ErrNotFound. It is the caller's.
 func (s *Store) oneInTail(ctx context.Context, wanted func(*auditv1.Entry) bool) (*auditv1.Entry, error) {
-	waiting, err := s.unsettled(ctx)
-	for _, b := range waiting {
-		if i := slices.IndexFunc(b.Entries, wanted); i >= 0 {
-			e := proto.CloneOf(b.Entries[i])
-			return e, whole(e)
-		}
+	found, err := s.inTail(ctx, whole, func(e *auditv1.Entry) (bool, error) { return wanted(e), nil })
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		err = ErrNotFound
+	if len(found) == 0 {
+		return nil, ErrNotFound
 	}
-	return nil, err
+	return found[0], nil
 }
 
 // inTail returns the entries of the tail that are wanted, which are few. They are the caller's.
