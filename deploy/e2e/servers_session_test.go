@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,15 +13,14 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/installed"
 )
 
 // TestServerOfASession: each session of a client has a process of its own, with nothing of another's. When the client ends its session, that
-// process is gone at once, and the other session's goes on. Where the host has no bubblewrap the test is skipped, but for `make real`.
+// process is gone at once, and the other session's goes on.
 func TestServerOfASession(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("bwrap"); err != nil && os.Getenv("DURWARD_REAL") == "" {
-		t.Skip("bubblewrap is not on this host: apt install bubblewrap")
-	}
+	installed.Program(t, "bwrap")
 	h := harness.New(t, harness.Options{Egress: true})
 	program, err := os.Executable()
 	if err != nil {

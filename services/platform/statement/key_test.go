@@ -21,6 +21,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/platformtest/full"
+	"durward.internal/services/platform/platformtest/installed"
 	"durward.internal/services/platform/trust"
 )
 
@@ -120,12 +121,7 @@ func TestASpellingThatSSHKeygenRefusesIsNoEvidence(t *testing.T) {
 // TestWhatCountsHereCountsForSSHKeygen changes signatures and lines of allowed_signers at random: whatever is accepted here,
 // ssh-keygen accepts too.
 func TestWhatCountsHereCountsForSSHKeygen(t *testing.T) {
-	if _, err := exec.LookPath("ssh-keygen"); err != nil {
-		if os.Getenv("DURWARD_REAL") != "" { // scripts/real.sh has installed it
-			t.Fatal(err)
-		}
-		t.Skip("there is no ssh-keygen; make real installs it and runs this")
-	}
+	installed.Program(t, "ssh-keygen")
 	seed, n := full.Sample(t, 3000, 60)
 	r := mathrand.New(mathrand.NewPCG(seed, 1))
 	dir := t.TempDir()

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/installed"
 )
 
 // serve is a server in a shell: it answers each request by the words of its method.
@@ -29,9 +28,7 @@ done`
 
 func asked(t *testing.T, script string) downstream.ListRequest {
 	t.Helper()
-	if _, err := exec.LookPath("bwrap"); err != nil && os.Getenv("DURWARD_REAL") == "" {
-		t.Skip("bubblewrap is not on this host: apt install bubblewrap")
-	}
+	installed.Program(t, "bwrap")
 	digest, err := downstream.FileDigest("/bin/sh")
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/installed"
 )
 
 func TestMain(m *testing.M) {
@@ -30,12 +31,10 @@ func TestMain(m *testing.M) {
 // nobody is the children's user where tests run as root.
 const nobody = 65534
 
-// local is a launcher as production has it. Where the host has no bubblewrap the test is skipped, but for `make real`.
+// local is a launcher as production has it.
 func local(t testing.TB, change func(*Config)) *Local {
 	t.Helper()
-	if _, err := exec.LookPath("bwrap"); err != nil && os.Getenv("DURWARD_REAL") == "" {
-		t.Skip("bubblewrap is not on this host: apt install bubblewrap")
-	}
+	installed.Program(t, "bwrap")
 	cfg := Config{State: filepath.Join(tempDir(t), "state"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	if os.Geteuid() == 0 {
 		cfg.UID, cfg.GID = nobody, nobody
@@ -326,9 +325,7 @@ func TestPinnedProgram(t *testing.T) {
 
 // A package runs by the tree that was accepted, and not after a byte of it changed.
 func TestPinnedPackage(t *testing.T) {
-	if _, err := exec.LookPath("node"); err != nil && os.Getenv("DURWARD_REAL") == "" {
-		t.Skip("Node.js is not on this host")
-	}
+	installed.Program(t, "node")
 	packages := tempDir(t)
 	l := local(t, func(c *Config) { c.Packages = packages })
 	name := downstream.Package{Name: "@scope/name", Version: "1.0.0", Args: []string{"arg"}}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/platformtest/installed"
 )
 
 // notifications is org.freedesktop.Notifications as a desktop has it.
@@ -27,13 +27,7 @@ func (n notifications) Notify(app string, replaces uint32, icon, summary, body s
 
 // TestDesktop: a desktop's notification service gets one call, over a real session bus.
 func TestDesktop(t *testing.T) {
-	daemon, err := exec.LookPath("dbus-daemon")
-	if err != nil {
-		if os.Getenv("DURWARD_REAL") != "" { // scripts/real.sh has installed it
-			t.Fatal(err)
-		}
-		t.Skip("there is no dbus-daemon; make real installs it and runs this")
-	}
+	daemon := installed.Program(t, "dbus-daemon")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	config := write(t, "bus.conf", `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
