@@ -47,11 +47,13 @@ fi
       mapfile -t plain < <(git grep -lE "^func ($unwatched|$sampled)\(" -- gateway services | xargs -n1 dirname | sort -u | sed 's,^,./,')
       go test -v -run "^($unwatched|$sampled)$" "$@" "${plain[@]}" 2>&1 || status=1
     else
-      "${test[@]}" -v -run "${RUN:-^(Test|Example)}" "$@" "${units[@]}" 2>&1 || status=1
+      run=${RUN:-}
+      if [ "${RACE:-0}" = 1 ]; then run=${run:-^(Test|Example)}; fi
+      "${test[@]}" -v ${run:+-run "$run"} "$@" "${units[@]}" 2>&1 || status=1
     fi
-    # Go's cache answers for fuzz targets only in the same folder, since it takes that of their seeds as an input; so they run
-    # by themselves, with their seeds alone, and unwatched: one goroutine's work, linked anew each time.
-    if [ -z "${RUN:-}" ]; then
+    # Watched, fuzz targets show no more: they are one goroutine's work. Apart, they also leave the rest to Go's cache, which answers for
+    # them only in the same folder, since it takes that of their seeds as an input.
+    if [ "${RACE:-0}" = 1 ] && [ -z "${RUN:-}" ]; then
       mapfile -t fuzzed < <(git grep -lE '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u | while read -r folder; do
         for unit in "${units[@]}"; do
           case ./$folder/ in "${unit%...}"*) echo "./$folder" && break ;; esac
