@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
@@ -141,7 +142,12 @@ type Definition struct {
 }
 
 // arrived are the pinned tools of this process, alone and with the contract's own, each sorted by name.
-type arrived struct{ pinned, all []Tool }
+type arrived struct {
+	pinned []Tool
+	// all is put together once it is asked for: most commands of the operator's ask for no tool, and to derive the contract's takes
+	// a sixth of what such a command takes.
+	all func() []Tool
+}
 
 var current atomic.Pointer[arrived]
 
@@ -167,9 +173,11 @@ func Pin(definitions []Definition) error {
 			return fmt.Errorf("two tools are called %s", tools[i].Name)
 		}
 	}
-	all := append(Tools(), tools...)
-	slices.SortFunc(all, byName)
-	current.Store(&arrived{tools, all})
+	current.Store(&arrived{tools, sync.OnceValue(func() []Tool {
+		all := append(Tools(), tools...)
+		slices.SortFunc(all, byName)
+		return all
+	})})
 	return nil
 }
 
@@ -178,7 +186,7 @@ func byName(a, b Tool) int { return strings.Compare(a.Name, b.Name) }
 // All returns the tools of the compiled contract and those that are pinned, sorted by name. The slice is the caller's.
 func All() []Tool {
 	if c := current.Load(); c != nil {
-		return slices.Clone(c.all)
+		return slices.Clone(c.all())
 	}
 	return Tools()
 }
