@@ -35,6 +35,8 @@ type answer struct {
 	dangerous time.Time
 	// pictures are a server's, which no envelope holds.
 	pictures []mcp.Content
+	// over: the operation has ended with this answer, whatever it says of asking again.
+	over bool
 	// fault is for the log.
 	fault *fault.Error
 	// form is how the envelope is written but for its request id; nil where nobody remembers.

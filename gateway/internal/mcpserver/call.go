@@ -306,7 +306,7 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *htt
 		}
 		out := envelope.Fault(call.RequestID, why)
 		out.OperationID = id
-		return answer{Envelope: out}, nil
+		return answer{Envelope: out, over: true}, nil
 	case vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
 	default:
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(fmt.Errorf("operation state %v", state.GetState())))
@@ -386,7 +386,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 		return answer{Envelope: envelope.StillRunning(call.RequestID, id)}, nil
 	case err != nil:
 		f := fault.From(err)
-		out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f, receipt: reply.Outcome.GetReceipt()}
+		out := answer{Envelope: envelope.Fault(call.RequestID, f), fault: f, receipt: reply.Outcome.GetReceipt(), over: reply.Outcome != nil}
 		out.OperationID, out.Next = id, nextAfter(f, request)
 		return out, nil
 	}

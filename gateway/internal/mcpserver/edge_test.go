@@ -129,6 +129,7 @@ type fakeOperation struct {
 	tool      *callv1.ToolRef
 	arguments []byte
 	reason    string
+	halted    bool
 	principal string
 	changed   clock.Signal
 }
@@ -358,7 +359,7 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation")
 		}
 		out := &vaultv1.WaitOperationResponse{
-			State: o.state, Tool: o.tool, Arguments: o.arguments, Reason: o.reason,
+			State: o.state, Tool: o.tool, Arguments: o.arguments, Reason: o.reason, Halted: o.halted,
 			ExpiresAt: timestamppb.New(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)),
 		}
 		changed := o.changed.Wait()
@@ -460,7 +461,9 @@ type fakeExecutor struct {
 	// cancelled counts reads whose caller went away.
 	cancelled int
 	news      news
-	fail      *fault.Error
+	// fail is what changes end with; failed: their grant is spent by it.
+	fail   *fault.Error
+	failed bool
 	// refuse is what the next reads answer.
 	refuse []*fault.Error
 	name   string
@@ -529,7 +532,7 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 		return nil, err
 	}
 	e.mu.Lock()
-	slow, fail, name := e.slow, e.fail, e.name
+	slow, fail, failed, name := e.slow, e.fail, e.failed, e.name
 	key := string(signed.GetPayload())
 	replayed := e.spent[key]
 	if fail == nil && !replayed {
@@ -545,6 +548,9 @@ func (e *fakeExecutor) StartService(ctx context.Context, req *executorv1.StartSe
 		<-slow
 	}
 	if fail != nil {
+		if failed {
+			rpc.SetOutcome(ctx, &callv1.Outcome{OperationId: key, Summary: fail.Message})
+		}
 		return nil, fail
 	}
 	outcome, err := proto.Marshal(&callv1.Outcome{

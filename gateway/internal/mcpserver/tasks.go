@@ -200,7 +200,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 		out.OperationID = id
 	}
 	polled := newTask(call, operation, s.banner(call, out))
-	if out.Status == envelope.PendingApproval || out.Status == envelope.Running || out.Error != nil && out.Error.Retryable {
+	if out.Status == envelope.PendingApproval || out.Status == envelope.Running || out.Error != nil && out.Error.Retryable && !out.over {
 		return polled, nil // the operation is still there: the next poll goes on with it
 	}
 	s.conf.Logger.InfoContext(ctx, "task ended", "tool", operation.GetTool().GetName(), "principal", call.Session.Principal(), "session", call.Session.Ref(),

@@ -150,6 +150,29 @@ func TestTaskIsTheOperation(t *testing.T) {
 	}
 }
 
+// An operation that is over ends its task, also where the same call could succeed another time: no poll brings that.
+func TestTaskEndsThoughItsCallMayBeRepeated(t *testing.T) {
+	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
+	id := e.ask(t).TaskID
+	e.vault.mu.Lock()
+	e.vault.operations[id].halted = true
+	e.vault.mu.Unlock()
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_EXPIRED, "")
+	if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Error.Code != "HALTED" || !got.envelope.Error.Retryable {
+		t.Errorf("ended by a halt: %+v", got)
+	}
+	id = e.ask(t).TaskID
+	e.executor.mu.Lock()
+	e.executor.fail, e.executor.failed = fault.New(callv1.Code_CODE_CONFLICT, "a switch of modes is going on", fault.WithRetry(time.Second)), true
+	e.executor.mu.Unlock()
+	for _, state := range []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_APPROVED, vaultv1.OperationState_OPERATION_STATE_DONE} {
+		e.vault.set(id, state, "")
+		if got := e.task(t, "tasks/get", id); got.Status != "completed" || got.envelope.Error.Code != "CONFLICT" || !got.envelope.Error.Retryable {
+			t.Errorf("failed, polled while %v: %+v", state, got)
+		}
+	}
+}
+
 // The results of operations that came to nothing are results.
 func TestTaskThatCameToNothing(t *testing.T) {
 	e := newEdge(t, edgeOptions{hold: 100 * time.Millisecond})
