@@ -323,6 +323,9 @@ func (b *Approvals) underCaps(v *statement.Verified) error {
 	defer b.mu.Unlock()
 	own, all := 0, 0
 	for _, e := range b.held {
+		if e.spent {
+			continue // it lets nothing more run
+		}
 		if e.Session == v.Session {
 			own++
 		}

@@ -485,6 +485,14 @@ func TestCaps(t *testing.T) {
 	}
 	_, err := w.book.GrantScope(t.Context(), w.sign(w.scope(live, 1)), nil, "operator")
 	wantCode(t, err, callv1.Code_CODE_RATE_LIMITED)
+	used, err := w.call(live, "start_service", "a")
+	w.must(err)
+	w.must(w.redeem(used))
+	w.advance(time.Minute)
+	w.book.Sweep(t.Context())
+	w.granted(live, 1) // in the place of the one that is used up, which nobody is shown any more
+	_, err = w.book.GrantScope(t.Context(), w.sign(w.scope(live, 1)), nil, "operator")
+	wantCode(t, err, callv1.Code_CODE_RATE_LIMITED)
 	for n := standing.PerSession; n < standing.InAll; {
 		s := w.open(bound)
 		for range standing.PerSession {
