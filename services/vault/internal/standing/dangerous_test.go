@@ -2,6 +2,8 @@ package standing_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -234,6 +236,16 @@ func TestDangerousModeIsUsedUp(t *testing.T) {
 	w.book.Sweep(t.Context())
 	if n := w.ends("it was used up"); n != 1 {
 		t.Errorf("its end is recorded %d times", n)
+	}
+	// A gateway that begins to watch now is told of no mode, and another mode takes the place of none.
+	ctx, cancel := context.WithCancel(t.Context())
+	err = w.book.Watch(ctx, func() error { cancel(); return nil }, func(c *vaultv1.WatchSessionsResponse) error { return fmt.Errorf("told of %v", c) })
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	w.enable(live)
+	if n := len(w.audit.of(auditv1.Kind_KIND_STANDING_ENDED)); n != 1 {
+		t.Errorf("%d ends are recorded of one", n)
 	}
 }
 

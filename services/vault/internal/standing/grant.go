@@ -289,7 +289,9 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 			for _, other := range b.held {
 				if other.Kind == v.Kind && other.Session == v.Session {
 					delete(b.held, other.ID)
-					replaced = other
+					if !other.spent { // or its end is recorded
+						replaced = other
+					}
 				}
 			}
 			b.tellLocked(dangerous(v.Session, e.until))

@@ -54,7 +54,7 @@ func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(*va
 		b.mu.Unlock()
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many programs watch already", fault.WithRetry(time.Minute))
 	}
-	entries := b.sortedLocked(func(e *entry) bool { return e.Kind == statement.KindDangerous })
+	entries := b.sortedLocked(func(e *entry) bool { return e.Kind == statement.KindDangerous && !e.spent })
 	b.watchers[w] = struct{}{}
 	b.mu.Unlock()
 	defer func() {
