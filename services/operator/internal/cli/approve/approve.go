@@ -264,6 +264,11 @@ func (a *app) decide(ctx context.Context, s *cli.Session, decision []request, wi
 	var approved []request
 	for i, p := range proposals {
 		op, err := p.submit(ctx, signed[i])
+		if err != nil && len(decision) > 1 && ctx.Err() == nil { // it may have been decided on, or taken back, while this was read
+			a.Out.Remark("%s", a.Out.Red(asked[i].number+": "+cli.PublicText(err)))
+			failed = cli.Denied("See: durward approvals", "not all of them were approved")
+			continue
+		}
 		if err != nil {
 			return approved, err
 		}

@@ -55,6 +55,8 @@ type world struct {
 	steps    []*executorv1.WatchProgressResponse
 	// running are the vault's operations; signed are the statements that it was given.
 	running []*vaultv1.Operation
+	// decided is the id of one that somebody else decides on while it is looked at.
+	decided string
 	signed  []*statement.Statement
 	calls   []string
 	// What the vault says of standing authority, and whether it hangs when it is told to halt.

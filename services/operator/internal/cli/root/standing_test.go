@@ -123,6 +123,9 @@ func (f fakeApprovals) ApproveOperation(_ context.Context, r *vaultv1.ApproveOpe
 	f.w.called("approve")
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
+	if r.GetOperationId() == f.w.decided {
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "this operation was denied already")
+	}
 	var ended *vaultv1.Operation
 	for _, op := range f.w.running {
 		if op.GetOperationId() == r.GetOperationId() {

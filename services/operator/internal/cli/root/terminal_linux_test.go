@@ -307,6 +307,26 @@ func TestSeveralAreApprovedTogether(t *testing.T) {
 	}
 }
 
+// What somebody else decides on while several are read keeps none of those back that are signed with it.
+func TestOneThatIsDecidedMeanwhileKeepsNoneBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withSessions()
+	for i, tool := range []string{"start_service", "stop_service", "sleep_service"} {
+		w.asks(tool, `{"service_id":"chat"}`).OperationId = strings.Repeat(strconv.Itoa(i+1), 32)
+	}
+	w.decided = strings.Repeat("2", 32)
+	got := w.run("approve", "1111", "2222", "3333", "--yes")
+	states := ""
+	for _, op := range w.running {
+		states += op.GetState().String()[len("OPERATION_STATE_"):] + " "
+	}
+	if got.code != cli.ExitDenied || states != "APPROVED PENDING APPROVED " || strings.Count(got.out, "approved.") != 2 ||
+		!strings.Contains(got.err, ": this operation was denied already") {
+		t.Errorf("%s\n%+v", states, got)
+	}
+}
+
 // runLocked is run for a test that holds the world.
 func (w *world) runLocked(args ...string) ran {
 	w.mu.Unlock()
