@@ -296,7 +296,8 @@ func (a *app) muteCommand() *cobra.Command {
 		Use:   "mute CLIENT",
 		Short: "Do not be asked by a client for a while",
 		Long: `Refuses what a client asks you for, for a while, and what of it waits already. The client is told to come back
-later. What it may do without asking goes on.`,
+later. What your rules let it do without asking goes on. The scopes and dangerous modes of its sessions end, and
+are not back when the mute is over.`,
 		Example:           "  durward mute cursor --for 2h\n  durward mute cursor --off",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.CompleteClients,
