@@ -237,6 +237,37 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestPlaceThatIsGivenUp: a server that ended for another one has its place until it is gone, and the other one waits for that.
+func TestPlaceThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	var running, most atomic.Int64
+	m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, user string, env map[string]string) (*Process, error) {
+		p, err := execute(ctx, server, user, env)
+		if err != nil {
+			return nil, err
+		}
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		wait := p.Wait
+		p.Wait = func() error {
+			defer running.Add(-1)
+			return wait()
+		}
+		return p, nil
+	}})
+	m.Set([]downstream.Pinned{pinned("good")})
+	t.Cleanup(m.Close)
+	for n := range downstream.MaxServers + 2 {
+		if err := as(m, fmt.Sprint("agent", n), "good"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if most.Load() > downstream.MaxServers {
+		t.Errorf("%d processes ran at once, and the launcher starts no more than %d", most.Load(), downstream.MaxServers)
+	}
+}
+
 // TestSessions: what runs for a session ends with it and is forgotten, once it has no call; what runs for others goes on.
 func TestSessions(t *testing.T) {
 	t.Parallel()

@@ -28,8 +28,9 @@ type Manager struct {
 	over   []string
 	frozen bool
 	closed bool
-	// ending are the processes that are not gone yet.
+	// ending are the processes that are not gone yet, and places those that there may be at once.
 	ending sync.WaitGroup
+	places chan struct{}
 }
 
 // key is what an instance is for. A shared one has no principal; that of one session is CLIENT/SESSION.
@@ -79,7 +80,9 @@ var (
 
 // New returns a Manager with no server in force.
 func New(config Config) *Manager {
-	return &Manager{Config: config, servers: map[string]*downstream.Pinned{}, instances: map[key]*instance{}}
+	return &Manager{
+		Config: config, servers: map[string]*downstream.Pinned{}, instances: map[key]*instance{}, places: make(chan struct{}, downstream.MaxServers),
+	}
 }
 
 // Set says which servers are in force. What runs of another, or of another definition, ends.

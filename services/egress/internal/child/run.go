@@ -104,8 +104,13 @@ func (m *Manager) start(i *instance, server *downstream.Pinned) {
 // live is the run, from its start until nothing is left of it.
 func (r *run) live() {
 	late := time.AfterFunc(r.timeouts.Ready, func() { r.end(fmt.Errorf("it was not ready within %s", r.timeouts.Ready)) })
-	if err := r.open(); err != nil {
-		r.end(err) // unless there is a reason already
+	select {
+	case r.manager.places <- struct{}{}: // what gave it up has ended by now, and not only been told to
+		defer func() { <-r.manager.places }()
+		if err := r.open(); err != nil {
+			r.end(err) // unless there is a reason already
+		}
+	case <-r.ctx.Done():
 	}
 	if late.Stop() && r.ctx.Err() == nil {
 		r.manager.mu.Lock()
