@@ -216,8 +216,7 @@ func response(result child.Result) (*egressv1.CallServerToolResponse, error) {
 		}
 		out.Content = append(out.Content, part)
 	}
-	said := slices.ContainsFunc(result.Content, func(c child.Content) bool { return c.Kind == child.Text && c.Text != "" })
-	if len(result.Structured) == 0 || said {
+	if len(result.Structured) == 0 || told(result) {
 		return out, nil // what is given as text too is not read twice
 	}
 	dec := json.NewDecoder(bytes.NewReader(result.Structured))
@@ -229,6 +228,39 @@ func response(result child.Result) (*egressv1.CallServerToolResponse, error) {
 	shape, err := canonical.Marshal(shapeOf(tree, &out.Leaves))
 	out.Shape = string(shape)
 	return out, err
+}
+
+// told reports whether a result's texts hold its data: one is the same JSON, or, as libraries make an object of what is none, they are what
+// stands under "result", a text for each element of a list.
+func told(result child.Result) bool {
+	var texts []string
+	for _, c := range result.Content {
+		if c.Kind == child.Text {
+			texts = append(texts, c.Text)
+		}
+	}
+	var object map[string]json.RawMessage
+	var list []json.RawMessage
+	forms := []json.RawMessage{result.Structured}
+	if json.Unmarshal(result.Structured, &object) == nil && len(object) == 1 && object["result"] != nil {
+		forms = append(forms, object["result"])
+		if json.Unmarshal(object["result"], &list) == nil && len(list) > 0 && slices.EqualFunc(texts, list, says) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(texts, func(text string) bool {
+		return slices.ContainsFunc(forms, func(form json.RawMessage) bool { return says(text, form) })
+	})
+}
+
+// says reports whether a text is a value, which is in RFC 8785 form, as JSON or as it stands.
+func says(text string, value json.RawMessage) bool {
+	asJSON, err := canonical.Transform([]byte(text))
+	if err == nil && bytes.Equal(asJSON, value) {
+		return true
+	}
+	quoted, err := canonical.Marshal(text)
+	return err == nil && bytes.Equal(quoted, value)
 }
 
 // shapeOf replaces each text by its place among the leaves, a number, and each number and key by its place as a text.

@@ -205,3 +205,34 @@ func TestServerData(t *testing.T) {
 		t.Errorf("with texts: %v, %v", out, err)
 	}
 }
+
+// TestServerDataBesideTexts: data that a text repeats is given once, and data that no text holds is given, whatever the texts are.
+func TestServerDataBesideTexts(t *testing.T) {
+	for _, tt := range []struct {
+		data  string
+		texts []string
+		given bool
+	}{
+		{`{"found":[1,2]}`, []string{"two were found"}, true},
+		{`{"found":1}`, []string{"[image that is not passed on: image/png, 7 bytes]"}, true},
+		{`{"result":["a","b"]}`, []string{"a"}, true},
+		{`{"result":"a"}`, []string{"b"}, true},
+		{`{"a":1,"result":"a"}`, []string{"a"}, true},
+		{`{"found":1}`, []string{""}, true},
+		{`{"found":1}`, nil, true},
+		{`{"result":[]}`, nil, true},
+		{`{"a":[1,2],"b":"ü"}`, []string{"as JSON:", "{\n \"b\": \"\\u00fc\",\n \"a\": [1, 2.0]\n}"}, false},
+		{`{"result":"two\nlines"}`, []string{"two\nlines"}, false},
+		{`{"result":7}`, []string{"7"}, false},
+		{`{"result":{"a":1}}`, []string{`{"a": 1}`}, false},
+		{`{"result":["a",{"b":1}]}`, []string{"a", `{"b": 1}`}, false},
+	} {
+		result := child.Result{Structured: []byte(tt.data)}
+		for _, text := range tt.texts {
+			result.Content = append(result.Content, child.Content{Kind: child.Text, Text: text})
+		}
+		if out, err := response(result); err != nil || (out.GetShape() != "") != tt.given || len(out.GetContent()) != len(tt.texts) {
+			t.Errorf("%s beside %q: %v, %v; given: %v", tt.data, tt.texts, out, err, tt.given)
+		}
+	}
+}
