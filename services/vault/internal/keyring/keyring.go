@@ -213,15 +213,15 @@ type Rotation struct {
 }
 
 // Rotate makes a new data key and encrypts every value anew. Nothing is under the old one when it returns. What is decrypted meanwhile
-// is decrypted before or after.
+// is decrypted before or after. Where there are no keys yet, it makes them.
 func (r *Ring) Rotate(ctx context.Context, values []store.CredentialVersion, how Rotation) error {
 	defer clear(how.Passphrase)
 	defer clear(how.Next)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.current(ctx); err != nil {
+	if err := r.begin(ctx); err != nil {
 		return err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.aead == nil {
 		return ErrSealed
 	}
