@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 )
 
@@ -91,23 +92,23 @@ func MessageJSON(m proto.Message) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// idNames are the members that name what a result is about, the one that commands take first.
+// idNames are the members that name what a result is about, the one that commands take first. A record of the log and a hold have an
+// index alone.
 var idNames = []string{
-	"plan_digest", "operation_id", "standing_id", "service_id", "mode_id", "model_id", "session", "request_id", "leaf_hash", "uuid", "id", "name", "process",
+	"plan_digest", "operation_id", "standing_id", "service_id", "mode_id", "model_id", "session", "request_id", "uuid", "id", "name", "process",
+	"operator", "rule", "domain", "index",
 }
 
 // ids writes the id of the result, or of each thing that it lists.
 func (p *Printer) ids(raw json.RawMessage) error {
 	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
 		return fmt.Errorf("encode result: %w", err)
 	}
 	for _, id := range idsOf(value) {
-		line, err := json.Marshal(id)
-		if err != nil {
-			return fmt.Errorf("encode result: %w", err)
-		}
-		p.Printf("%s\n", strings.Trim(string(seen(line)), `"`))
+		p.Printf("%s\n", clean.Visible(id))
 	}
 	return nil
 }
@@ -120,8 +121,13 @@ func idsOf(value any) (out []string) {
 		}
 	case map[string]any:
 		for _, name := range idNames {
-			if id, ok := v[name].(string); ok && id != "" {
-				return []string{id}
+			switch id := v[name].(type) {
+			case string:
+				if id != "" {
+					return []string{id}
+				}
+			case json.Number:
+				return []string{id.String()}
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(v)) {

@@ -76,7 +76,11 @@ func TestQuietWritesIDsAlone(t *testing.T) {
 		{map[string]any{"operation_id": "aa", "result": map[string]any{"service_id": "chat"}}, "aa\n"},
 		{map[string]any{"plan_digest": "", "mode_id": "coding"}, "coding\n"},
 		{map[string]any{"operations": []any{}}, ""},
-		{map[string]any{"session": "s\x1b[2J"}, "s\\u001b[2J\n"},
+		{map[string]any{"session": "s\x1b[2J"}, "s\\u{1B}[2J\n"},
+		{map[string]any{"entries": []any{map[string]any{"index": 4711, "leaf_hash": "ab", "record": map[string]any{"request_id": "r-a"}}}}, "4711\n"},
+		{map[string]any{"operators": []any{map[string]any{"operator": "alice", "type": "ssh-ed25519"}}}, "alice\n"},
+		{map[string]any{"domains": []any{map[string]any{"domain": "example.com", "user": "bob"}}}, "example.com\n"},
+		{map[string]any{"rules": []any{map[string]any{"rule": "R&D's \"own\"", "layer": "user"}}}, "R&D's \"own\"\n"},
 	} {
 		if got := written(t, Quiet, c.value, false); got != c.want {
 			t.Errorf("%v: %q, want %q", c.value, got, c.want)
