@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,7 +106,7 @@ func (m *Model) listKey(name string) tea.Cmd {
 // decide begins what a key does to the request under the cursor.
 func (m *Model) decide(name string) tea.Cmd {
 	op := m.pending(m.selected)
-	if op == nil {
+	if op == nil || m.mode == modeList && !slices.Contains(m.filtered(), op) {
 		m.say("Nothing that waits is chosen.")
 		return nil
 	}

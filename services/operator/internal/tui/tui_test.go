@@ -364,6 +364,26 @@ func TestCursorStaysOnItsRequest(t *testing.T) {
 	}
 }
 
+// TestNoKeyGoesToWhatTheFilterHides: what a newer look at a request says may not match the filter any more. The cursor stays on it then, and
+// no key reaches it, nor another one in its place.
+func TestNoKeyGoesToWhatTheFilterHides(t *testing.T) {
+	s := newStage(t, 80, 24)
+	s.d.cardReason = "unheard of"
+	s.send(Vault{Operations: []*vaultv1.Operation{operation(1, "start_service"), operation(2, "stop_service")}})
+	s.keys("/")
+	s.keys(strings.Split("unheard", "")...)
+	s.keys("enter")
+	s.d.cardReason = ""
+	s.keys("enter", "esc")
+	if text := s.text(); strings.Contains(text, "start_service") || strings.Contains(text, "›") {
+		t.Errorf("the cursor is on what is not chosen:\n%s", text)
+	}
+	s.keys("d", "n", "o", "enter")
+	s.asked()
+	s.keys("down", "d", "n", "o", "enter")
+	s.asked("deny " + operation(2, "stop_service").GetOperationId()[:4] + " no")
+}
+
 // hold passes a key whose answer is on its way still, and returns what delivers it.
 func (s *stage) hold(key string) (deliver func()) {
 	s.t.Helper()

@@ -281,7 +281,7 @@ func (m *Model) cardLines(op *vaultv1.Operation, room int) []string {
 	var lines []string
 	for i, text := range c.Lines(m.now()) {
 		mark := "  "
-		if i == 0 && !m.onServices {
+		if i == 0 && !m.onServices && op.GetOperationId() == m.selected { // which the filter may hide by now
 			mark = "› "
 		}
 		for j, part := range wrap(text, m.width-2) {
