@@ -572,6 +572,31 @@ func TestMuteAndRevoke(t *testing.T) {
 	s.asked()
 }
 
+// TestWhatIsEndedIsOnTheScreen: the list of what stands may be longer than the screen, and no key ends what it does not show.
+func TestWhatIsEndedIsOnTheScreen(t *testing.T) {
+	for _, height := range []int{24, 7} {
+		s := newStage(t, 80, height)
+		var all []*vaultv1.Standing
+		for i := range 40 {
+			one := standing("scope")
+			one.StandingId = fmt.Sprintf("%04x", i) + strings.Repeat("0", 28)
+			one.Principal = fmt.Sprintf("client-%d", i)
+			all = append(all, one)
+		}
+		s.send(Vault{Standing: all})
+		s.keys("r")
+		for i := range all {
+			if text := s.text(); !strings.Contains(text, fmt.Sprintf("› scope  client-%d,", i)) || i < 30 && !strings.Contains(text, "durward standing") {
+				t.Fatalf("at %d lines number %d is under the cursor, and the screen is\n%s", height, i, text)
+			}
+			s.keys("down")
+		}
+		s.sees("more: ↑")
+		s.keys("enter")
+		s.asked("revoke 0027")
+	}
+}
+
 // A panic takes one key on every page, held or pressed three times within three seconds; another key in between takes it back.
 func TestPanicIsOneKeyHeld(t *testing.T) {
 	for name, keys := range map[string][]string{"list": nil, "detail": {"enter"}, "sheet": {"a"}, "revoke": {"r"}, "help": {"?"}} {

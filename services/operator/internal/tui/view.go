@@ -371,10 +371,11 @@ func (m *Model) revoking(room int) []string {
 	if len(m.vault.Standing) == 0 {
 		lines = append(lines, dim("  nothing"))
 	}
+	at := 0
 	for _, s := range m.vault.Standing {
 		mark := "  "
 		if s.GetStandingId() == m.standing {
-			mark = "› "
+			mark, at = "› ", len(lines)
 		}
 		text := fmt.Sprintf("%s  %s, session %s, %d of %d uses left, ends in %s", clean.Line(s.GetKind(), 16), clean.Line(s.GetPrincipal(), 64),
 			clean.Line(s.GetSession(), 32), s.GetUsesLeft(), s.GetUses(), approval.Duration(s.GetExpiresAt().AsTime().Sub(m.now())))
@@ -389,6 +390,10 @@ func (m *Model) revoking(room int) []string {
 	for _, mute := range m.vault.Muted {
 		lines = append(lines, dim("  "+oneLine(fmt.Sprintf("%s is muted until %s: durward mute %s --off", clean.Line(mute.GetPrincipal(), 64),
 			mute.GetUntil().AsTime().Local().Format("15:04"), clean.Line(mute.GetPrincipal(), 64)), m.width-2)))
+	}
+	// The line under the cursor is shown, with one above and one below for what is not.
+	if above := min(at-room+3, at-1); above > 0 {
+		lines = slices.Replace(lines, 1, 1+above, dim(fmt.Sprintf("  … %d more: ↑", above)))
 	}
 	return clip(lines, room, "durward standing")
 }
