@@ -47,8 +47,9 @@ func (c *Clients) Add(one Client) (remove func()) {
 	}
 	c.listen[&one] = struct{}{}
 	removed := make(chan struct{})
+	next := one.Again() // from now on, not from when the goroutine runs
 	go func() {
-		for next := one.Again(); ; {
+		for {
 			select {
 			case <-removed:
 				return

@@ -49,5 +49,9 @@ func TestTold(t *testing.T) {
 		again.Raise()
 		moved.Raise()
 		told("one is gone", map[string]int{"other" + change: 1})
+		late := listen("late", &again)
+		again.Raise()
+		told("again, right after it began to listen", map[string]int{"late" + change: 1})
+		late()
 	})
 }
