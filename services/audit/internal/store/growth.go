@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/store/packed"
 )
 
@@ -21,12 +22,17 @@ const (
 // with what one takes on average.
 func (s *Store) Growth(ctx context.Context, now time.Time) (Growth, error) {
 	from := now.Add(-growthSpan).UnixNano()
+	newest, err := s.inTail(ctx, bare, func(*auditv1.Entry) (bool, error) { return true, nil })
+	if err != nil {
+		return Growth{}, err
+	}
+	s = s.tables()
 	var first, since, size int64
-	err := s.row(ctx, `SELECT MAX(size), COALESCE((SELECT idx FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), MAX(size)),
+	err = s.row(ctx, `SELECT MAX(size), COALESCE((SELECT idx FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), MAX(size)),
 		COALESCE((SELECT logged_at FROM entries WHERE logged_at >= ? ORDER BY logged_at, idx LIMIT 1), 0) FROM checkpoints HAVING COUNT(*) > 0`,
 		[]any{from, from}, &size, &first, &since)
 	if errors.Is(err, ErrNotFound) {
-		return Growth{}, nil
+		err = nil // all that there is waits in the tail
 	}
 	if err == nil {
 		err = s.blocksOf(ctx, `WHERE b.first >= COALESCE((SELECT first FROM blocks WHERE logged < ? ORDER BY logged DESC, first DESC LIMIT 1), 0) ORDER BY b.first LIMIT 2`,
@@ -37,6 +43,16 @@ func (s *Store) Growth(ctx context.Context, now time.Time) (Growth, error) {
 				}
 				return i < 0, nil
 			})
+	}
+	for _, e := range newest {
+		n, at := int64(e.GetIndex()), e.GetLoggedAt().AsTime().UnixNano()
+		switch {
+		case at < from:
+			first = max(first, n+1)
+		case since == 0:
+			first, since = n, at
+		}
+		size = max(size, n+1)
 	}
 	if err == nil && first == size {
 		return Growth{}, nil

@@ -90,7 +90,7 @@ func (s *Store) Prune(ctx context.Context, by uint64, entries []uint64) error {
 
 // Pruned reports whether a pruning was carried out to the end, and SetPruned remembers it.
 func (s *Store) Pruned(ctx context.Context, by uint64) (done bool, err error) {
-	err = s.row(ctx, `SELECT EXISTS (SELECT 1 FROM pruned WHERE idx = ?)`, []any{int64(by)}, &done)
+	err = s.tables().row(ctx, `SELECT EXISTS (SELECT 1 FROM pruned WHERE idx = ?)`, []any{int64(by)}, &done)
 	return done, err
 }
 

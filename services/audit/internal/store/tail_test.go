@@ -243,7 +243,7 @@ func TestFullTail(t *testing.T) {
 	var failed error
 	for i := 0; i < 1000 && failed == nil; i++ {
 		if failed = db.Commit(ctx, tr.batch(writer, intent(i))); failed == nil {
-			_, failed = db.Count(ctx, time.Time{}, 1<<20)
+			_, failed = db.Newest(ctx, 1<<20)
 		}
 	}
 	if failed == nil {
@@ -292,7 +292,10 @@ func TestSearchInATailThatStays(t *testing.T) {
 	for i := range 12 {
 		commit(i, []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME}[i%2])
 	}
-	waits(t, db, 12)
+	for i, kind := range []auditv1.Kind{auditv1.Kind_KIND_ASKED, auditv1.Kind_KIND_APPROVED} {
+		commit(12+i, kind)
+	}
+	waits(t, db, 14)
 	if err := db.LimitPages(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -308,6 +311,31 @@ func TestSearchInATailThatStays(t *testing.T) {
 		{Before: 27}, {From: 15}, {RequestID: "r-99"},
 	}
 	var stuck [][]*auditv1.Entry
+	spans := []time.Time{tr.entries[0].GetLoggedAt().AsTime(), tr.entries[5].GetLoggedAt().AsTime(), tr.entries[25].GetLoggedAt().AsTime()}
+	counts := func(db *store.Store) (all []any) {
+		for _, since := range spans {
+			for _, end := range []uint64{8, 27, 100} {
+				n, err := db.Count(ctx, since, end)
+				if err != nil {
+					t.Fatalf("count since %s below %d: %v", since, end, err)
+				}
+				all = append(all, n)
+			}
+			g, err := db.Growth(ctx, since.Add(7*24*time.Hour)) // the week before begins there
+			if err != nil {
+				t.Fatalf("growth since %s: %v", since, err)
+			}
+			all = append(all, g.Records)
+		}
+		return all
+	}
+	counted := counts(db)
+	if diff := cmp.Diff(counted, counts(damaged)); diff != "" {
+		t.Errorf("counts where it is damaged: %s", diff)
+	}
+	if done, err := db.Pruned(ctx, 7); done || err != nil {
+		t.Errorf("a pruning that never was: %v, %v", done, err)
+	}
 	for _, q := range queries {
 		for _, limit := range []int{5, 100} {
 			found, err := db.Search(ctx, q, limit, 1<<20)
@@ -320,7 +348,7 @@ func TestSearchInATailThatStays(t *testing.T) {
 			}
 		}
 	}
-	waits(t, db, 12)
+	waits(t, db, 14)
 	if err := db.LimitPages(ctx, -1); err != nil {
 		t.Fatal(err)
 	}
@@ -334,6 +362,9 @@ func TestSearchInATailThatStays(t *testing.T) {
 		}
 	}
 	waits(t, db, 0)
+	if diff := cmp.Diff(counts(db), counted); diff != "" {
+		t.Errorf("counts in the tables: %s", diff)
+	}
 }
 
 // TestSearchWhileForgotten: searches go on while what is kept in memory is forgotten, as a pruning and a failed transaction have it. Each has
