@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -44,12 +45,9 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 	if err != nil {
 		return nil, s.unreadable(ctx, err, s.cfg.Log.Size())
 	}
-	out := &auditv1.SearchRecordsResponse{Entries: entries}
-	if len(entries) > limit {
-		out.Entries = entries[:limit]
-	}
-	// Fewer than asked for may be all there are or all that fit into a message: ask again, and get none.
-	if n := len(out.Entries); n > 0 && out.Entries[n-1].GetIndex() > 0 && (len(entries) > limit || n < limit) {
+	out := &auditv1.SearchRecordsResponse{Entries: entries[:min(len(entries), limit)]}
+	// There may be older ones where a page is as long as was asked for, and where it is as large as a message may be.
+	if n := len(out.Entries); n > 0 && out.Entries[n-1].GetIndex() > 0 && (len(entries) > limit || proto.Size(out) >= pageBytes) {
 		out.NextBefore = out.Entries[n-1].GetIndex()
 	}
 	return out, nil

@@ -433,6 +433,9 @@ func TestSearch(t *testing.T) {
 		if diff := cmp.Diff(tc.want, indexes); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
 		}
+		if more := got.GetNextBefore() > 0; more != (tc.name == "limit") {
+			t.Errorf("%s: there are older ones: %v", tc.name, more)
+		}
 	}
 	// Pages, to the end.
 	var seen []uint64
@@ -534,19 +537,21 @@ func TestLargeRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found := 0
-	for before := uint64(0); ; {
-		got, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: 1000, Before: before})
-		if err != nil {
-			t.Fatal(err)
+	for _, limit := range []uint32{1000, 33, 32, 31} { // 32 of them fill a message
+		found := 0
+		for before := uint64(0); ; {
+			got, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: limit, Before: before})
+			if err != nil {
+				t.Fatal(err)
+			}
+			found += len(got.GetEntries())
+			if before = got.GetNextBefore(); before == 0 {
+				break
+			}
 		}
-		found += len(got.GetEntries())
-		if before = got.GetNextBefore(); before == 0 {
-			break
+		if found != n {
+			t.Errorf("limit %d: %d of %d found", limit, found, n)
 		}
-	}
-	if found != n {
-		t.Errorf("%d of %d found", found, n)
 	}
 	h.export(t, 0)
 }

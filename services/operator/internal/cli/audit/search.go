@@ -49,7 +49,7 @@ With --follow it shows what matches as it is written, and nothing that was there
 				if err != nil {
 					return err
 				}
-				return a.showSearch(found, int(q.GetLimit()))
+				return a.showSearch(found)
 			})
 		},
 	}
@@ -129,7 +129,7 @@ func enum(values map[string]int32, names map[int32]string, prefix, word, what st
 	return value, nil
 }
 
-func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit int) error {
+func (a *app) showSearch(found *auditv1.SearchRecordsResponse) error {
 	return a.Show(found, func() {
 		if len(found.GetEntries()) == 0 {
 			a.Out.Printf("No record matches.\n")
@@ -140,7 +140,7 @@ func (a *app) showSearch(found *auditv1.SearchRecordsResponse, limit int) error 
 				approval.Place(e.GetWriter()), kindWord(e), a.statusColour(e), clean.Line(e.GetRecord().GetTool(), 64),
 				clean.Line(e.GetRecord().GetBody().GetPrincipal(), 64), clean.Line(summary(e), 80)}
 		}))
-		if next := found.GetNextBefore(); next > 0 && len(found.GetEntries()) >= limit {
+		if next := found.GetNextBefore(); next > 0 {
 			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("Older ones: the same search with --before %d", next)))
 		}
 	})

@@ -46,21 +46,22 @@ func TestSearchFlags(t *testing.T) {
 	}
 }
 
-// TestSearchShowsPages: a full page says how to get the next one, and an emptier one does not.
+// TestSearchShowsPages: a page that is not the last says how to get the next one, however short it is.
 func TestSearchShowsPages(t *testing.T) {
 	core, out, _ := clitest.Printing(false)
 	a := &app{core}
-	found := &auditv1.SearchRecordsResponse{NextBefore: 41, Entries: []*auditv1.Entry{{Index: 41, Writer: "spiffe://durward.local/vault/main", Record: &auditv1.Record{}}}}
-	for limit, want := range map[int]bool{1: true, 50: false} {
+	found := &auditv1.SearchRecordsResponse{Entries: []*auditv1.Entry{{Index: 41, Writer: "spiffe://durward.local/vault/main", Record: &auditv1.Record{}}}}
+	for next, want := range map[uint64]bool{41: true, 0: false} {
 		out.Reset()
-		if err := a.showSearch(found, limit); err != nil || strings.Contains(out.String(), "--before 41") != want {
-			t.Errorf("limit %d: %v\n%s", limit, err, out)
+		found.NextBefore = next
+		if err := a.showSearch(found); err != nil || strings.Contains(out.String(), "--before 41") != want {
+			t.Errorf("next %d: %v\n%s", next, err, out)
 		}
 	}
 	// A refusal has no summary: its reason stands in the column.
 	out.Reset()
 	found.Entries[0].Record.Body = &auditv1.Body{Reason: "the token is unknown"}
-	if err := a.showSearch(found, 50); err != nil || !strings.Contains(out.String(), "the token is unknown") {
+	if err := a.showSearch(found); err != nil || !strings.Contains(out.String(), "the token is unknown") {
 		t.Errorf("a refusal: %v\n%s", err, out)
 	}
 	if len(a.auditCommand().Commands()) < 5 {
