@@ -23,11 +23,19 @@ func Story(ctx context.Context, log auditv1.HistoryServiceClient, id string) ([]
 	entries := map[uint64]*auditv1.Entry{}
 	search := func(q *auditv1.SearchRecordsRequest) error {
 		q.Limit = 1000
-		found, err := log.SearchRecords(ctx, q)
-		for _, e := range found.GetEntries() {
-			entries[e.GetIndex()] = e
+		for more := true; more; {
+			found, err := log.SearchRecords(ctx, q)
+			if err != nil {
+				return err
+			}
+			for _, e := range found.GetEntries() {
+				entries[e.GetIndex()] = e
+			}
+			below := found.GetNextBefore()
+			more = below > 0 && (q.GetBefore() == 0 || below < q.GetBefore())
+			q.Before = below
 		}
-		return err
+		return nil
 	}
 	if approval.IsOperationID(id) {
 		if err := search(&auditv1.SearchRecordsRequest{OperationId: id}); err != nil {

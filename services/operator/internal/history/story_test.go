@@ -1,12 +1,62 @@
 package history
 
 import (
+	"context"
 	"slices"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 )
+
+// polled is a log of one request that led to an operation, at whose state its client then looked, over and over. It answers in pages.
+type polled struct {
+	auditv1.HistoryServiceClient
+	entries []*auditv1.Entry
+	page    int
+}
+
+func (p *polled) SearchRecords(_ context.Context, q *auditv1.SearchRecordsRequest, _ ...grpc.CallOption) (*auditv1.SearchRecordsResponse, error) {
+	out := &auditv1.SearchRecordsResponse{}
+	for _, e := range slices.Backward(p.entries) {
+		r := e.GetRecord()
+		if q.GetBefore() > 0 && e.GetIndex() >= q.GetBefore() || q.GetRequestId() != "" && q.GetRequestId() != r.GetRequestId() || q.GetOperationId() != "" && q.GetOperationId() != r.GetOperationId() {
+			continue
+		}
+		if len(out.Entries) == p.page {
+			out.NextBefore = out.Entries[p.page-1].GetIndex()
+			break
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out, nil
+}
+
+// TestLongStory: a client that looks at its operation often does not hide who approved it, and what was done.
+func TestLongStory(t *testing.T) {
+	const operation = "0123456789abcdef0123456789abcdef"
+	log := &polled{page: 7}
+	for i := range uint64(50) {
+		r := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-2", OperationId: operation}
+		switch i {
+		case 0:
+			r.Kind, r.RequestId = auditv1.Kind_KIND_ASKED, "r-1"
+		case 1:
+			r.Kind, r.Body = auditv1.Kind_KIND_APPROVED, &auditv1.Body{Statement: &callv1.HumanStatement{Statement: []byte("{}")}}
+		case 10:
+			r.OperationId = "another"
+		}
+		log.entries = append(log.entries, &auditv1.Entry{Index: i, Writer: "spiffe://durward.local/vault/main", Record: r})
+	}
+	for _, id := range []string{operation, "r-1"} {
+		got, err := Story(t.Context(), log, id)
+		if err != nil || len(got) != 49 || got[0].GetRecord().GetKind() != auditv1.Kind_KIND_ASKED || len(Signed(got)) != 1 {
+			t.Errorf("%s: %d records, %v", id, len(got), err)
+		}
+	}
+}
 
 func TestSignedEntries(t *testing.T) {
 	entry := func(index uint64, writer string, kind auditv1.Kind) *auditv1.Entry {
