@@ -29,6 +29,7 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/platform/trust"
 )
 
 const (
@@ -618,6 +619,24 @@ func TestBadStatements(t *testing.T) {
 		t.Errorf("%d bad ones, %d listed, %v", report.BadStatements, len(report.Bad), err)
 	}
 	l.must(own.Close())
+}
+
+// TestUnknownSigners: a statement is counted once, in however many records it stands, and so it is once its signer is no operator any more.
+func TestUnknownSigners(t *testing.T) {
+	l := newLog(t)
+	approved := l.signed(strings.Repeat("b", 32))
+	l.addBy("spiffe://durward.local/vault/main", approved)
+	intent := proto.CloneOf(approved)
+	intent.Kind = auditv1.Kind_KIND_INTENT
+	l.addBy("spiffe://durward.local/executor/local", intent)
+	for unjudged, roots := range []*trust.Snapshot{l.kit.Trust.Current(), {LogKeys: l.kit.Trust.Current().LogKeys}} {
+		own := l.open(t.TempDir())
+		report, err := own.Verify(context.Background(), l.export(0), NewVerifier(roots))
+		if err != nil || report.Statements != 1 || report.Unjudged != unjudged || report.BadStatements != 0 {
+			t.Errorf("%d are of unknown signers: %+v, %v", unjudged, report, err)
+		}
+		l.must(own.Close())
+	}
 }
 
 func TestVerify(t *testing.T) {

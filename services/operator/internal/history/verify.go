@@ -33,7 +33,7 @@ type Report struct {
 	SignedBy string `json:"signed_by"`
 	// Statements are counted once each, however many records carry them; bad ones are not among them.
 	Statements int `json:"statements"`
-	// Unjudged are statements whose signer is no longer, or not yet, in allowed_signers.
+	// Unjudged are those of them whose signer is no longer, or not yet, in allowed_signers.
 	Unjudged int `json:"statements_of_unknown_signers"`
 	// BadStatements counts the records whose statement does not stand: no human signed what they say. The log is whole all
 	// the same. Bad lists the first of them.
@@ -95,7 +95,7 @@ type Verifier struct {
 	ledger  retention.Ledger
 	head    logproof.Checkpoint
 	report  Report
-	// seen are the statements that were counted, by digest.
+	// seen are the statements that were counted, by digest; true: among the unjudged too.
 	seen map[[sha256.Size]byte]bool
 	// complete follows the log's stories; nil: nobody asked for that.
 	complete *Completeness
@@ -194,19 +194,22 @@ func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement) 
 	if id := entry.GetRecord().GetOperationId(); err == nil && id != "" && st.Operation != "" && st.Operation != id {
 		err = errors.New("the statement is about another operation")
 	}
-	switch {
-	case errors.Is(err, trust.ErrUnknownSigner):
-		v.report.Unjudged++
-	case err != nil:
+	unknown := errors.Is(err, trust.ErrUnknownSigner)
+	if err != nil && !unknown {
 		v.report.BadStatements++
 		v.report.Bad = found(v.report.Bad, entry, err.Error())
 		return
 	}
-	if digest := sha256.Sum256(evidence.GetStatement()); !v.seen[digest] {
-		// An approval stands in the vault's record and again in the sink's.
-		v.seen[digest] = true
+	// An approval stands in the vault's record and again in the sink's.
+	digest := sha256.Sum256(evidence.GetStatement())
+	unjudged, counted := v.seen[digest]
+	if !counted {
 		v.report.Statements++
 	}
+	if unknown && !unjudged {
+		v.report.Unjudged++
+	}
+	v.seen[digest] = unjudged || unknown
 }
 
 // Finish compares the whole with the checkpoint.
