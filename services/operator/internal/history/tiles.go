@@ -79,6 +79,11 @@ func (t *Tiles) resume() error {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(t.dir, tilePath(strconv.Itoa(level), n/tileWidth, width)))
+		if errors.Is(err, fs.ErrNotExist) {
+			// An export that was cut off may have written the full tile in its place.
+			b, err = os.ReadFile(filepath.Join(t.dir, tilePath(strconv.Itoa(level), n/tileWidth, tileWidth)))
+			b = b[:min(len(b), width*tlog.HashSize)]
+		}
 		if err != nil {
 			return fmt.Errorf("the folder of tiles is not whole: %w", err)
 		}

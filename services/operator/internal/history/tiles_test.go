@@ -340,7 +340,8 @@ func TestTilesAreCosigned(t *testing.T) {
 	}
 }
 
-// TestTilesOfManyLevels holds the tree in the folder against tlog's, over sizes at which levels begin, from resumption to resumption.
+// TestTilesOfManyLevels holds the tree in the folder against tlog's, over sizes at which levels begin, from resumption to resumption, and
+// after exports that were cut off.
 func TestTilesOfManyLevels(t *testing.T) {
 	kit, dir := platformtest.New(t), t.TempDir()
 	var hashes []tlog.Hash
@@ -369,18 +370,20 @@ func TestTilesOfManyLevels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tiles, err := OpenTiles(dir, []note.Verifier{kit.Trust.Current().LogKeys[0]})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for tiles.size < size {
-			n := tiles.size
-			tiles.size++
-			if err := tiles.push(0, leaf(n)); err != nil {
-				t.Fatal(err)
+		var tiles *Tiles
+		for range 2 { // the first is cut off when all full tiles are written
+			if tiles, err = OpenTiles(dir, []note.Verifier{kit.Trust.Current().LogKeys[0]}); err != nil {
+				t.Fatalf("to %d leaves: %v", size, err)
 			}
-			if err := tiles.compare(); err != nil {
-				t.Fatal(err)
+			for tiles.size < size {
+				n := tiles.size
+				tiles.size++
+				if err := tiles.push(0, leaf(n)); err != nil {
+					t.Fatal(err)
+				}
+				if err := tiles.compare(); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 		if _, err := tiles.Finish(signed); err != nil {
