@@ -38,8 +38,8 @@ type statistics struct {
 	Bytes      uint64            `json:"log_bytes"`
 	DiskFree   uint64            `json:"disk_free_bytes"`
 	PerDay     uint64            `json:"records_per_day"`
-	DaysLeft   uint64            `json:"days_left,omitempty"`
-	DaysKnown  bool              `json:"-"`
+	// DaysLeft is nil where it cannot be told.
+	DaysLeft *uint64 `json:"days_left,omitempty"`
 	// Notable are the newest records that stand out, at most maxNotable, oldest first.
 	Notable   []*auditv1.Entry `json:"-"`
 	approvals uint64
@@ -139,7 +139,9 @@ func counts(status *auditv1.GetStatusResponse, counted *auditv1.CountRecordsResp
 		Size: status.GetSize(), Bytes: status.GetDatabaseBytes(), DiskFree: status.GetDiskFreeBytes(), PerDay: status.GetRecordsPerDay(),
 		WaitP50: counted.GetApprovalP50().AsDuration().Round(time.Second).String(), WaitP95: counted.GetApprovalP95().AsDuration().Round(time.Second).String(),
 	}
-	out.DaysLeft, out.DaysKnown = history.DaysLeft(status)
+	if days, known := history.DaysLeft(status); known {
+		out.DaysLeft = &days
+	}
 	for name, n := range counted.GetKinds() {
 		switch kind := auditv1.Kind(auditv1.Kind_value[name]); kind {
 		case auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_DENIED, auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
@@ -203,8 +205,8 @@ func standOut(ctx context.Context, audit auditv1.HistoryServiceClient, since *ti
 
 func (s *statistics) disk() string {
 	text := fmt.Sprintf("%d records, %d MiB, %d MiB free", s.Size, s.Bytes>>20, s.DiskFree>>20)
-	if s.DaysKnown {
-		text += fmt.Sprintf(": %d days at %d records a day", s.DaysLeft, s.PerDay)
+	if s.DaysLeft != nil {
+		text += fmt.Sprintf(": %d days at %d records a day", *s.DaysLeft, s.PerDay)
 	}
 	return text
 }

@@ -44,6 +44,15 @@ func TestReportIsTextAlone(t *testing.T) {
 			t.Errorf("a row has another number of cells: %s", line)
 		}
 	}
+	// A disk that is full today has no day left, to programs too.
+	status.DiskFreeBytes = 4096
+	for asJSON, want := range map[bool]string{false: "0 days at", true: `"days_left": 0`} {
+		core, out, _ := clitest.Printing(asJSON)
+		a, full := &app{core}, counts(status, counted)
+		if err := a.Show(full, func() { a.showStatistics(full) }); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("--json %v: %v\n%s", asJSON, err, out)
+		}
+	}
 	core, out, _ := clitest.Printing(false)
 	(&app{core}).showStatistics(s)
 	if !strings.Contains(out.String(), "stop_service") || !strings.Contains(out.String(), "7 refused before that") {
