@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -21,6 +22,15 @@ func TestAnUnknownCallerIsRefused(t *testing.T) {
 func TestHalfAServerIsNone(t *testing.T) {
 	if s, err := New(Config{}); err == nil {
 		t.Errorf("%v", s)
+	}
+}
+
+// TestFreeBytes: a full disk is told from one that is a database server's.
+func TestFreeBytes(t *testing.T) {
+	for blocks, want := range map[uint64]uint64{0: 1, 3: 3 * 4096} {
+		if got := freeBytes(&syscall.Statfs_t{Bavail: blocks, Bsize: 4096}); got != want {
+			t.Errorf("%d blocks: %d bytes, want %d", blocks, got, want)
+		}
 	}
 }
 

@@ -232,11 +232,13 @@ func (s historyService) unreadable(ctx context.Context, err error, from uint64) 
 }
 
 func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusRequest) (*auditv1.GetStatusResponse, error) {
-	var disk syscall.Statfs_t
+	var free uint64
 	if folder := s.cfg.Store.Folder(); folder != "" {
+		var disk syscall.Statfs_t
 		if err := syscall.Statfs(folder, &disk); err != nil {
 			return nil, unreadable(err)
 		}
+		free = freeBytes(&disk)
 	}
 	size, checkpoint := s.cfg.Log.Newest()
 	witnessed, _, err := s.witnessed(ctx, size)
@@ -250,7 +252,10 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 	return &auditv1.GetStatusResponse{
 		RecordsPerDay: uint64(growth.Records), BytesPerDay: uint64(growth.Bytes),
 		Witnessed: witnessed, Size: size, Checkpoint: checkpoint, Version: s.cfg.Version, StartedAt: timestamppb.New(s.started),
-		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: disk.Bavail * uint64(max(disk.Bsize, 0)),
+		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: free,
 		Problems: s.cfg.Deep.Problems(ctx), Forward: s.cfg.Forwarding.What(), Forwarding: s.cfg.Forwarding.Status(),
 	}, nil
 }
+
+// freeBytes is how much an ordinary process may still write to a disk. 0 says that the disk is a database server's, and so a full one has 1.
+func freeBytes(disk *syscall.Statfs_t) uint64 { return max(1, disk.Bavail*uint64(max(disk.Bsize, 0))) }

@@ -204,7 +204,10 @@ func standOut(ctx context.Context, audit auditv1.HistoryServiceClient, since *ti
 }
 
 func (s *statistics) disk() string {
-	text := fmt.Sprintf("%d records, %d MiB, %d MiB free", s.Size, s.Bytes>>20, s.DiskFree>>20)
+	text := fmt.Sprintf("%d records, %d MiB", s.Size, s.Bytes>>20)
+	if s.DiskFree > 0 { // else the disk is a database server's
+		text += fmt.Sprintf(", %d MiB free", s.DiskFree>>20)
+	}
 	if s.DaysLeft != nil {
 		text += fmt.Sprintf(": %d days at %d records a day", *s.DaysLeft, s.PerDay)
 	}

@@ -53,6 +53,10 @@ func TestReportIsTextAlone(t *testing.T) {
 			t.Errorf("--json %v: %v\n%s", asJSON, err, out)
 		}
 	}
+	status.DiskFreeBytes = 0
+	if remote := counts(status, counted); strings.Contains(remote.disk(), "free") || remote.DaysLeft != nil {
+		t.Errorf("a database server's disk: %s", remote.disk())
+	}
 	core, out, _ := clitest.Printing(false)
 	(&app{core}).showStatistics(s)
 	if !strings.Contains(out.String(), "stop_service") || !strings.Contains(out.String(), "7 refused before that") {
