@@ -88,9 +88,14 @@ func (k *Keeper) Newest() (signed []byte, size uint64) {
 // Add takes the cosignature lines of one checkpoint, all or none, and keeps them unless what is kept is better: a quorum is better than
 // none, and a newer one than an older. Errors: ErrInvalid, ErrOlder, or the disk's and the log's.
 func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
-	c, err := logproof.OpenCheckpoint(signed, k.cfg.Keys())
+	keys := k.cfg.Keys()
+	c, err := logproof.OpenCheckpoint(signed, keys)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	own, err := logsOwn(c, signed, keys)
+	if err != nil {
+		return err
 	}
 	holds, err := k.cfg.Log.Holds(ctx, c)
 	if err != nil {
@@ -107,7 +112,7 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 		// The newer word of a witness replaces its older one.
 		all = slices.Concat(lines, signatures(k.raw))
 	}
-	merged, count, err := merge(c, signed, all, len(lines), witnesses)
+	merged, count, err := merge(c, own, all, len(lines), witnesses)
 	if err != nil {
 		return err
 	}
@@ -122,14 +127,20 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	return nil
 }
 
+// logsOwn returns the line of a signature on a checkpoint that a key of its log made. Whoever brings the checkpoint may have put others' there.
+func logsOwn(c logproof.Checkpoint, signed []byte, keys []note.Verifier) (string, error) {
+	for _, line := range signatures(signed) {
+		if _, err := logproof.OpenCheckpoint([]byte(c.Text()+"\n"+line+"\n"), keys); err == nil {
+			return line, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %w", ErrInvalid, logproof.ErrSignature)
+}
+
 // merge writes the log's own signature and one line of each witness, the first that there is, below the checkpoint. The first strict
 // lines must each be a trusted witness's.
-func merge(c logproof.Checkpoint, signed []byte, lines []string, strict int, witnesses logproof.Witnesses) ([]byte, int, error) {
-	_, own, found := strings.Cut(string(signed), "\n\n")
-	if !found {
-		return nil, 0, ErrInvalid
-	}
-	out := c.Text() + "\n" + own[:strings.Index(own, "\n")+1]
+func merge(c logproof.Checkpoint, own string, lines []string, strict int, witnesses logproof.Witnesses) ([]byte, int, error) {
+	out := c.Text() + "\n" + own + "\n"
 	seen := map[string]bool{}
 	for i, line := range lines {
 		switch by := witnesses.By(c, line); {

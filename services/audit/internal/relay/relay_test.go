@@ -326,6 +326,8 @@ func TestHostileRelay(t *testing.T) {
 	must(t, err)
 	impostor, err := logproof.NewCosigner(w.witnesses[0].signer.Name(), key, time.Now)
 	must(t, err)
+	stranger, err := logproof.NewCosigner("stranger.example", key, time.Now)
+	must(t, err)
 	fork := w.audit(t.TempDir())
 	w.write(fork, 5, "another")
 	_, forked := fork.log.Newest()
@@ -344,6 +346,9 @@ func TestHostileRelay(t *testing.T) {
 		{"no checkpoint", []byte("x"), []string{line(seven.GetCheckpoint(), zero)}, callv1.Code_CODE_INVALID_ARGUMENT},
 		{"an older checkpoint, with a quorum", five.GetCheckpoint(), []string{line(five.GetCheckpoint(), zero), line(five.GetCheckpoint(), one)}, callv1.Code_CODE_CONFLICT},
 		{"the newest again", seven.GetCheckpoint(), []string{line(seven.GetCheckpoint(), zero)}, 0},
+		// A checkpoint may bear signatures of anybody's beside its log's, which alone makes it one.
+		{"a stranger's signature before the log's", bytes.Replace(seven.GetCheckpoint(), []byte("\n\n"), []byte("\n\n"+line(seven.GetCheckpoint(), stranger)+"\n"), 1),
+			[]string{line(seven.GetCheckpoint(), zero)}, 0},
 	} {
 		_, err := client.AddCosignatures(t.Context(), &auditv1.AddCosignaturesRequest{Checkpoint: tc.checkpoint, Cosignatures: tc.lines})
 		if tc.want == 0 && err != nil || tc.want != 0 && !fault.Is(err, tc.want) {
