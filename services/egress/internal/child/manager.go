@@ -76,6 +76,7 @@ var (
 	errIdle     = errors.New("nobody called it for a while")
 	errEvicted  = errors.New("another server needed its place")
 	errSession  = errors.New("its session ended")
+	errLost     = errors.New("the connection to it broke")
 )
 
 // New returns a Manager with no server in force.
@@ -294,6 +295,21 @@ func (m *Manager) unused(r *run) {
 		r.idle.Reset(r.timeouts.Idle)
 	default:
 		r.instance.stop(errIdle)
+	}
+}
+
+// lost ends a run whose connection the SDK gives up, of which it tells those alone that wait for it: a stream ended, and the server did not
+// let it begin again. The next call makes another connection; that this one broke is held against the server where a call was under way.
+func (m *Manager) lost(r *run) {
+	_ = r.session.Wait() // its words are the SDK's own
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case r.ctx.Err() != nil: // why it ended is known
+	case r.calls > 0:
+		r.end(errLost)
+	default:
+		r.instance.stop(errLost)
 	}
 }
 

@@ -124,6 +124,56 @@ func TestFreezeRemote(t *testing.T) {
 	}
 }
 
+// TestRemoteStreamBreaks: a server whose stream ends, and does not begin again, is spoken to anew by the next call. One that is under way hears
+// what became of it.
+func TestRemoteStreamBreaks(t *testing.T) {
+	t.Parallel()
+	server, streams, slow := served(), atomic.Int32{}, make(chan struct{})
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		request.Body = io.NopCloser(strings.NewReader(string(body)))
+		switch {
+		case strings.Contains(string(body), "server/discover"):
+			http.Error(w, "no session", http.StatusBadRequest)
+		case strings.Contains(string(body), "slow"):
+			close(slow)
+			<-request.Context().Done()
+		case request.Method != http.MethodGet:
+			handler.ServeHTTP(w, request)
+		case streams.Add(1)%2 == 1: // each session has a stream that ends, and another one that does not begin
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.(http.Flusher).Flush()
+			if streams.Load() > 1 {
+				<-slow
+			}
+		default:
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}))
+	t.Cleanup(front.Close)
+	m := remoteManager(t, front.URL)
+	if _, err := call(m, "far"); err != nil {
+		t.Fatal(err)
+	}
+	for range 10_000 {
+		if status(m, "far", "agent").State != Running {
+			break
+		}
+		time.Sleep(time.Millisecond) // the SDK gives up in a moment, and says so to nobody else
+	}
+	if _, err := call(m, "far"); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+	_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"slow":true}`), 0, nil)
+	if err == nil || err.Error() != "server far: the connection to it broke" {
+		t.Errorf("a call that was under way: %v", err)
+	}
+	if _, err := call(m, "far"); err != nil || status(m, "far", "agent").Reason != errLost.Error() {
+		t.Errorf("afterwards: %v, %v", err, status(m, "far", "agent"))
+	}
+}
+
 // TestRemote calls a server over Streamable HTTP in both revisions, with answers as JSON and as events.
 func TestRemote(t *testing.T) {
 	for _, legacy := range []bool{false, true} {

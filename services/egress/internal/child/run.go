@@ -155,7 +155,13 @@ func (r *run) open() error {
 	if r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
 		return r.reason(err)
 	}
-	return r.compare()
+	if err := r.compare(); err != nil {
+		return err
+	}
+	if r.server.Entry.URL != "" {
+		go r.manager.lost(r)
+	}
+	return nil
 }
 
 // closing closes a transport's connection when ctx ends, whatever the SDK makes of it.
@@ -320,6 +326,10 @@ func (r *run) reason(err error) error {
 	var away *unreachableError
 	if errors.As(err, &away) { // before what the SDK makes of it
 		return away
+	}
+	if errors.Is(err, mcp.ErrConnectionClosed) {
+		r.end(errLost) // what comes next is not to join it
+		return errLost
 	}
 	if answered, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, maxMessage))
