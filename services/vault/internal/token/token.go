@@ -313,7 +313,9 @@ func isNumber(text string, from, to int) bool {
 	after := strings.TrimLeft(text[to:min(to+most, len(text))], " \t\r\n")
 	before := strings.TrimRight(text[max(from-most, 0):from], number+list)
 	ends := after != "" && strings.IndexByte(",]}", after[0]) >= 0
-	return ends && strings.HasSuffix(before, `":`) && !strings.HasSuffix(before, `\":`)
+	name, is := strings.CutSuffix(before, ":")
+	name = strings.TrimRight(name, " \t\r\n")
+	return ends && is && strings.HasSuffix(name, `"`) && !strings.HasSuffix(name, `\"`)
 }
 
 // replacement is what stands for a value.
