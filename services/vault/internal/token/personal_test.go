@@ -151,6 +151,27 @@ func TestNestedEncodings(t *testing.T) {
 	}
 }
 
+// What an escape stands for before a value is no part of the value: its reference is that of the value alone.
+func TestEscapesBeforeAValue(t *testing.T) {
+	v := personal(t)
+	bare := tokenise(t, v, "s", mail)[0]
+	for _, before := range []string{`a\n`, `a\r\n`, `\t`, `\u000a`, `\u00e9`, `\x0a`, `\\\n`, `?to=%20`, `?to=%0A%20`, `?to=%3C`, `\\`} {
+		text := `{"m":"` + before + mail + `\nb"}`
+		got := tokenise(t, v, "s", text)[0]
+		if want := `{"m":"` + before + bare + `\nb"}`; got != want {
+			t.Errorf("%s became %s", text, got)
+		}
+	}
+	got := tokenise(t, v, "s", `{"m":"CORP\\nadine@example.org"}`)[0]
+	r, err := reference.Parse(references.FindString(got))
+	if err != nil {
+		t.Fatalf("%s, %v", got, err)
+	}
+	if held, _ := v.Value(t.Context(), "s", r.ID); held.Text != "nadine@example.org" {
+		t.Errorf("behind a backslash stands %q", held.Text)
+	}
+}
+
 // Keys and numbers of JSON are values as texts are, one level deep, and JSON stays what it is.
 func TestKeysAndNumbers(t *testing.T) {
 	v := personal(t)

@@ -240,7 +240,7 @@ func (v *Values) find(ctx context.Context, text string) ([]span, error) {
 			return nil, err
 		}
 		for _, s := range personal {
-			out = append(out, span{s.From, s.To, kind{reference.PII, string(s.Type)}})
+			out = append(out, unescape(text, span{s.From, s.To, kind{reference.PII, string(s.Type)}}))
 		}
 	}
 	return merge(out), nil

@@ -154,6 +154,26 @@ func escape(s string) (rune, int) {
 	return 0, 0
 }
 
+// unescape moves the beginning of personal data behind the escapes that it seems to begin in: the n of `\nada@example.org` is none of the
+// address', nor the 20 of %20ada@example.org.
+func unescape(text string, s span) span {
+	for {
+		at := s.From
+		for at > 0 && text[at-1] == '\\' {
+			at--
+		}
+		at = s.From - (s.From-at)%2 // of two backslashes the second is the first's
+		if at > 0 && at == s.From && text[at-1] == '%' {
+			at--
+		}
+		r, n := escape(text[at:])
+		if n == 0 || at+n >= s.To || text[at] == '%' && (r >= utf8.RuneSelf || wordByte(byte(r))) { // #nosec G115 -- below 0x80
+			return s
+		}
+		s.From = at + n
+	}
+}
+
 func hexValue(s string, from, n int) (v rune, ok bool) {
 	if len(s) < from+n {
 		return 0, false
