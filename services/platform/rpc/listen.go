@@ -98,13 +98,13 @@ func holder(addr string) string {
 	if err != nil {
 		return unknown
 	}
-	sockets, err := procfs.Sockets("/proc")
+	sockets, err := procfs.Listeners("/proc")
 	if err != nil {
 		return unknown
 	}
 	for _, s := range sockets {
 		at := s.Local.Addr()
-		if s.State != procfs.Listening || s.Local.Port() != target.Port() || at != target.Addr() && !at.IsUnspecified() && !target.Addr().IsUnspecified() {
+		if s.Local.Port() != target.Port() || at != target.Addr() && !at.IsUnspecified() && !target.Addr().IsUnspecified() {
 			continue
 		}
 		if pid, name := socketOwner(s.Inode); pid != "" {

@@ -82,9 +82,9 @@ func (h host) owns(status driver.Status, port uint32) error {
 // listeners are the sockets that take connections to the port on 127.0.0.1.
 func (h host) listeners(port uint32) ([]procfs.Socket, error) {
 	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	all, err := procfs.Sockets(h.proc)
+	all, err := procfs.Listeners(h.proc)
 	return slices.DeleteFunc(all, func(s procfs.Socket) bool {
-		return s.State != procfs.Listening || uint32(s.Local.Port()) != port || s.Local.Addr() != localhost && !s.Local.Addr().IsUnspecified()
+		return uint32(s.Local.Port()) != port || s.Local.Addr() != localhost && !s.Local.Addr().IsUnspecified()
 	}), err
 }
 
