@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,6 +347,35 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 		if time.Sleep(time.Second); !w.idle(t.Context(), w.s, u) {
 			t.Error("nobody is connected")
 		}
+	})
+}
+
+// TestIdleCountsFromTheFirstLook: of the time before the entry had the rule nobody knows whether the service was used.
+func TestIdleCountsFromTheFirstLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.s.Idle = nil
+		without := w.cfg.Catalog()
+		with, one := *without, *w.s
+		one.Idle = &catalog.Idle{Action: "stop", AfterS: 60}
+		with.Services = []*catalog.Service{&one}
+		var now atomic.Pointer[catalog.Catalog]
+		now.Store(without)
+		w.cfg.Catalog = now.Load
+		w.model.usage = engine.Usage{Told: true}
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Hour)
+			now.Store(&with)
+			time.Sleep(59 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("%v within 59 s of the rule", w.state())
+			}
+			time.Sleep(10 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("%v after 69 s", w.state())
+			}
+		})
 	})
 }
 
