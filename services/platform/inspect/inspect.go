@@ -35,8 +35,8 @@ const (
 	maxSentence = 400
 	// maxNames is how many files of a folder are looked at; the program reads folders of no more.
 	maxNames = 10_000
-	// kept is how many answers are remembered.
-	kept = 256
+	// kept is how many answers are remembered: more than a catalogue has models, since a catalogue's are asked for in turn.
+	kept = 2048
 )
 
 // Exit codes of durward-inspect.

@@ -272,6 +272,50 @@ func TestAFileThatCannotBeReadIsLeftAlone(t *testing.T) {
 	})
 }
 
+// TestEveryFileOfACatalogueIsRemembered: of as many models as it may name, each is read once.
+func TestEveryFileOfACatalogueIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		reader := &inspector{hang: make(chan struct{}), card: *b.entry("guessed").Model.Card}
+		close(reader.hang)
+		folder := t.TempDir()
+		models, services := "models:\n", "services:\n"
+		const many = 1024
+		for n := range many {
+			file := fmt.Sprintf("%s/%d.gguf", folder, n)
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			models += fmt.Sprintf("  - {id: m%d, served_name: m, file: %s}\n", n, file)
+			services += fmt.Sprintf("  - {id: s%d, driver: systemd, unit: s%d.service, gpus: [0], model: m%d, extra_config: {engine: llama.cpp}}\n", n, n, n)
+		}
+		c, err := catalog.Parse("catalogue.yaml", []byte("version: 1\ngpus: [{index: 0, uuid: GPU-11111111-0000-0000-0000-000000000000}]\n"+models+services), catalog.Options{Development: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.catalog = c
+		book := b.book(func(c *Config) { c.Inspector = reader })
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			book.Run(ctx, b, b)
+		}()
+		synctest.Wait()
+		unknown := 0
+		for _, s := range c.Services {
+			if _, ok := book.Card(s); !ok {
+				unknown++
+			}
+		}
+		if n := reader.asked.Load(); unknown > 0 || n != many {
+			t.Errorf("of %d services nothing is known; %d files were read", unknown, n)
+		}
+		stop()
+		<-done
+	})
+}
+
 func TestAnotherContextLength(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

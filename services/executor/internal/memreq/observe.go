@@ -24,8 +24,9 @@ const (
 	lookPatience = 5 * time.Second
 	// again is how long it takes until a file that could not be read, and did not change, is read again.
 	again = 10 * time.Minute
-	// maxFiles and maxWanted bound what is remembered of files, and how many services wait to be looked at.
-	maxFiles  = 256
+	// maxFiles and maxWanted bound what is remembered of files, and how many services wait to be looked at. A catalogue names at most
+	// 1024 models, and all of them are remembered; where they are not, each that is read displaces others that are wanted.
+	maxFiles  = 2048
 	maxWanted = 1024
 )
 
