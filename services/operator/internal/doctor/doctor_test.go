@@ -139,6 +139,15 @@ func TestExamine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "permissions", Bad},
+		{"an internal program let in", func(t *testing.T, c *Config) {
+			tool, err := c.Home.Tool("reporter")
+			if err == nil {
+				err = tool.Create(c.Operator, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, "permissions", Good},
 		{"expired", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(25 * time.Hour) } }, "certificates", Bad},
 		{"due", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(20 * time.Hour) } }, "certificates", Warning},
 		{"a clock of last year", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().AddDate(-1, 0, 0) } }, "certificates", Bad},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -28,6 +29,8 @@ type Tool struct {
 	ID       identity.ID
 	// Owner is whose the files are; nil: ours.
 	Owner *pki.Owner
+	// private: it is in a home, where nothing is anybody else's business.
+	private bool
 }
 
 // ToolAt is the internal program of that name in an installation whose certificates lie below tls.
@@ -37,7 +40,11 @@ func ToolAt(pkiDir, tls, name string) (Tool, error) {
 }
 
 // Tool is an internal program of this home.
-func (h Home) Tool(name string) (Tool, error) { return ToolAt(h.PKI(), h.path("tls"), name) }
+func (h Home) Tool(name string) (Tool, error) {
+	t, err := ToolAt(h.PKI(), h.path("tls"), name)
+	t.private = true
+	return t, err
+}
 
 // Create issues the program's certificate, and writes how to connect and which tools it may call.
 func (t Tool) Create(cfg Config, may []string) (err error) {
@@ -66,10 +73,14 @@ func (t Tool) Create(cfg Config, may []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(t.Dir), 0o755); err != nil { //nolint:gosec // the folders below are their owners' alone
+	folder, file := fs.FileMode(0o755), fs.FileMode(0o644) // the key below is its owner's alone
+	if t.private {
+		folder, file = 0o700, 0o600
+	}
+	if err := os.MkdirAll(filepath.Dir(t.Dir), folder); err != nil {
 		return fmt.Errorf("internal program: %w", err)
 	}
-	if err := os.Mkdir(t.Dir, 0o755); err != nil { //nolint:gosec // its key is its owner's alone
+	if err := os.Mkdir(t.Dir, folder); err != nil {
 		return fmt.Errorf("internal program: %w", err)
 	}
 	defer func() {
@@ -85,7 +96,7 @@ func (t Tool) Create(cfg Config, may []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return CreateFile(filepath.Join(t.Dir, FileConnect), append(connection, '\n'), 0o644)
+	return CreateFile(filepath.Join(t.Dir, FileConnect), append(connection, '\n'), file)
 }
 
 func peer(p config.Peer) client.Process {
