@@ -5,10 +5,12 @@ package egress
 import (
 	"cmp"
 	"context"
+	"net"
 	"net/netip"
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -139,6 +141,13 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 			return cli.Usage("", "%s: egress dials no address of this host or of a private network, listed or not, unless local in egress.yaml names it with its port", domain)
 		}
 	}
+	if state, _ := security.Look(cfg.Security(), nil); key == "allow" && state != nil {
+		for _, domain := range domains {
+			if by, blocked := staysBlocked(state.Domains, domain, clients, user); blocked {
+				return cli.Usage("Take it off that list first.", "%s: %s blocks %s, whatever allows it", domain, cmp.Or(by.File, "Durward itself"), by.Domain)
+			}
+		}
+	}
 	file, name, err := cli.RuleFile(cfg, destination.File, user)
 	if err != nil {
 		return err
@@ -149,7 +158,15 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 				raw = []byte("# Where agents' tools may reach (durward egress).\nallow: []\nblock: []\n")
 			}
 			for _, domain := range domains {
-				after, err := edit.Append(raw, key, entry(domain, clients, agents))
+				item := entry(domain, clients, agents)
+				var value any
+				if err := yaml.Unmarshal([]byte(item), &value); err != nil {
+					return nil, err
+				}
+				if edit.Has(raw, key, value) {
+					continue
+				}
+				after, err := edit.Append(raw, key, item)
 				if err != nil {
 					return nil, err
 				}
@@ -160,6 +177,21 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	}})
 	word := map[string]string{"allow": "agents may reach ", "block": "no agent reaches "}[key]
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
+}
+
+// staysBlocked finds the entry that blocks a domain for whom it is to be allowed: for all, or one of the clients.
+func staysBlocked(list *destination.List, domain string, clients []string, user string) (destination.Entry, bool) {
+	to := destination.Destination{Host: domain} // without a port, what blocks every port is found
+	if host, port, err := net.SplitHostPort(domain); err == nil {
+		n, _ := strconv.ParseUint(port, 10, 16) // CheckDomain has seen it
+		to = destination.Destination{Host: host, Port: uint16(n)}
+	}
+	for _, client := range append([]string{""}, clients...) {
+		if verdict, by := list.Judge(destination.Party{Client: client, User: user}, to); verdict == destination.Blocked {
+			return by, true
+		}
+	}
+	return destination.Entry{}, false
 }
 
 // neverDialled reports whether a domain is an address that egress refuses whatever the list says, as far as that can be told by

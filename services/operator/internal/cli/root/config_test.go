@@ -537,3 +537,36 @@ func TestPolicyLimit(t *testing.T) {
 		t.Errorf("%+v, %q", r, read(t, path))
 	}
 }
+
+// TestDomains: what is listed already is not listed again, and what stays blocked is not said to be reached.
+func TestDomains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withClients(t)
+	for _, c := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{cli.ExitOK, "agents may reach docs.example", []string{"allow", "docs.example", "*.docs.example"}},
+		{cli.ExitOK, "so already", []string{"allow", "*.docs.example", "docs.example", "docs.example"}},
+		{cli.ExitOK, "agents may reach docs.example", []string{"allow", "docs.example", "--client", "cursor"}},
+		{cli.ExitOK, "so already", []string{"allow", "docs.example", "--client", "cursor"}},
+		{cli.ExitOK, "no agent reaches *.zip", []string{"block", "*.zip", "[2001:db8::1]:80"}},
+		{cli.ExitOK, "so already", []string{"block", "*.zip"}},
+		{cli.ExitOK, "no agent reaches", []string{"block", "wiki.example", "--client", "cursor"}},
+		{cli.ExitUsage, "domains.yaml blocks *.zip", []string{"allow", "a.zip"}},
+		{cli.ExitUsage, "domains.yaml blocks *.zip", []string{"allow", "fine.example", "*.b.zip:8080", "--client", "cursor"}},
+		{cli.ExitUsage, "domains.yaml blocks [2001:db8::1]:80", []string{"allow", "[2001:db8::1]:80"}},
+		{cli.ExitUsage, "Durward itself blocks metadata.goog", []string{"allow", "metadata.goog"}},
+		{cli.ExitUsage, "domains.yaml blocks wiki.example", []string{"allow", "wiki.example", "--client", "dashboard,cursor"}},
+		{cli.ExitOK, "agents may reach", []string{"allow", "wiki.example", "--client", "dashboard"}},
+		{cli.ExitOK, "agents may reach", []string{"allow", "[2001:db8::1]:81"}},
+	} {
+		signed := len(w.signed)
+		r := w.run(append(append([]string{"egress"}, c.args...), "--yes")...)
+		if r.code != c.code || !strings.Contains(r.out+r.err, c.want) || (len(w.signed) == signed) == strings.Contains(c.want, "agent") {
+			t.Errorf("%v: %+v, signed %d, want %q", c.args, r, len(w.signed)-signed, c.want)
+		}
+	}
+}
