@@ -84,7 +84,11 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	}
 	a.tick("keys", !opts.built)
 	if opts.prepare {
-		a.Out.Printf("\nReady in %s. Edit %s, then: durward up\n", a.Home.Dir, filepath.Dir(a.Home.Config("x")))
+		command := a.Elsewhere() + " up"
+		if opts.development {
+			command += " --development"
+		}
+		a.Out.Printf("\nReady in %s. Edit %s, then: %s\n", a.Home.Dir, filepath.Dir(a.Home.Config("x")), command)
 		return nil
 	}
 	children, err := a.children(cfg.Roles(), opts.development, bin)

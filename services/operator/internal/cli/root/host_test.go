@@ -882,3 +882,13 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 }
+
+// TestPrepareSaysHowToGoOn: with the installation and the mode that were prepared; plain "durward up" would start another.
+func TestPrepareSaysHowToGoOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	got := w.run("up", "--prepare", "--development")
+	if want := "then: durward --home " + cli.ShellWord(w.home.Dir) + " up --development\n"; got.code != cli.ExitOK || !strings.HasSuffix(got.out, want) {
+		t.Errorf("%+v, want %q", got, want)
+	}
+}
