@@ -155,8 +155,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		names = append(names, sink.Name)
 	}
 	if !something {
-		a.Out.Printf("Nothing is halted.\n")
-		return nil
+		return a.Show(map[string]any{"processes": []haltResult{}}, func() { a.Out.Printf("Nothing is halted.\n") })
 	}
 	// A panic may have reached one of them alone. All are halted, so that all begin the same new epoch.
 	const why = "resume: halted so that vault and executor begin the same epoch"

@@ -71,7 +71,7 @@ func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.C
 		path += " beside " + beside
 	}
 	value := map[string]any{
-		"path": path, "good": true, "digest": c.Digest, "remarks": remarks, "in_force": nil,
+		"path": path, "good": true, "digest": c.Digest, "remarks": cli.NonNil(remarks), "in_force": nil,
 		"gpus": len(c.GPUs), "models": len(c.Models), "services": len(c.Services), "modes": len(c.Modes),
 	}
 	if known {

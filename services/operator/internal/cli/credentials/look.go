@@ -236,8 +236,7 @@ first passphrase is the one from then on.`,
 				return err
 			}
 			if !list.GetSealed() {
-				a.Out.Printf("Nothing is sealed.\n")
-				return nil
+				return a.Show(&vaultv1.UnsealResponse{}, func() { a.Out.Printf("Nothing is sealed.\n") })
 			}
 			passphrase, err := a.passphrase(ctx, stdin, !list.GetPassphraseSet())
 			if err != nil {
@@ -247,11 +246,11 @@ first passphrase is the one from then on.`,
 			// A slow machine takes seconds to make a key of it.
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 			defer cancel()
-			if _, err := s.Vault.Credentials.Unseal(ctx, &vaultv1.UnsealRequest{Passphrase: passphrase}); err != nil {
+			answer, err := s.Vault.Credentials.Unseal(ctx, &vaultv1.UnsealRequest{Passphrase: passphrase})
+			if err != nil {
 				return err
 			}
-			a.Out.Printf("%s The stored credentials can be used.\n", a.Out.Green("✓"))
-			return nil
+			return a.Show(answer, func() { a.Out.Printf("%s The stored credentials can be used.\n", a.Out.Green("✓")) })
 		}),
 	}
 	cmd.Flags().BoolVar(&stdin, "stdin", false, "read the passphrase from standard input")

@@ -97,6 +97,10 @@ func TestCatalogCheck(t *testing.T) {
 	if got := c.run("", "catalog", "check"); got.code != cli.ExitOK || !strings.Contains(got.out, "mode chatting declares 30000 MiB on GPU 0, which has 24576") {
 		t.Errorf("a mode that cannot fit: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
+	c.write(strings.ReplaceAll(testCatalog, "network: none", "network: host"))
+	if got := c.run("", "catalog", "check", "--json"); got.code != cli.ExitOK || !strings.Contains(got.out, `"remarks": []`) {
+		t.Errorf("nothing to remark: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
 	// Everything that is wrong is said, with its line.
 	c.write(strings.NewReplacer("port: 7450", "port: 99999", "version: 1", "version: 7").Replace(testCatalog))
 	got = c.run("", "catalogue", "check")

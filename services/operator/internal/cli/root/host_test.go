@@ -678,6 +678,9 @@ func TestOneResultInEveryFormat(t *testing.T) {
 			t.Errorf("%v: exit code %d, %q is not\n%s%s", c.args, got.code, c.want, got.out, got.err)
 		}
 	}
+	if got := w.run("resume", "--json"); got.code != cli.ExitOK || got.out != "{\n  \"processes\": []\n}\n" {
+		t.Errorf("resume where nothing is halted: %+v", got)
+	}
 	for _, args := range [][]string{{"services", "-o", "xml"}, {"services", "--json", "-q"}, {"services", "--json", "-o", "yaml"}, {"services", "-q", "-o", "wide"}} {
 		if got := w.run(args...); got.code != cli.ExitUsage {
 			t.Errorf("%v: %+v", args, got)
