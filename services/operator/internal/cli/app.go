@@ -212,6 +212,14 @@ func (a *App) Elsewhere() string {
 	return "durward --home " + ShellWord(a.Home.Dir)
 }
 
+// Typed is how this installation's durward is called again in this terminal: typed without --home, a command would act on another one.
+func (a *App) Typed() string {
+	if a.HomeDir == "" {
+		return "durward"
+	}
+	return "durward --home " + ShellWord(a.HomeDir)
+}
+
 // OwnFolder is where this program lies, and with it the programs of the processes.
 func OwnFolder() (string, error) {
 	self, err := os.Executable()

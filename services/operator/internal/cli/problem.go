@@ -73,7 +73,7 @@ func (a *App) meantHere(hint string) string {
 	if a.HomeDir == "" || strings.HasSuffix(hint, " -h") || strings.Contains(hint, "--home") {
 		return hint
 	}
-	return command.ReplaceAllStringFunc(hint, func(found string) string { return found + "--home " + ShellWord(a.HomeDir) + " " })
+	return command.ReplaceAllStringFunc(hint, func(found string) string { return strings.TrimSuffix(found, "durward ") + a.Typed() + " " })
 }
 
 // translate turns an error from elsewhere into a sentence for a person.

@@ -263,14 +263,14 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 		}
 	}
 	if d.vault.GetHalted() || d.executor.GetHalted() || d.egress.GetHalted() {
-		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: durward resume"))
+		a.Out.Printf("%s\n", a.Out.Red("HALTED: nothing that changes anything runs. End it with: "+a.Typed()+" resume"))
 	}
 	for _, p := range []struct {
 		role  string
 		epoch uint64
 	}{{"executor", d.executor.GetEpoch()}, {"egress", d.egress.GetEpoch()}} {
 		if behind := doctor.FarBehind(d.vault.GetEpoch(), p.epoch); behind != "" {
-			a.Out.Printf("%s\n", a.Out.Red(p.role+" REFUSES EVERY CALL: it is "+behind+". Where it was added after a restore: durward resume"))
+			a.Out.Printf("%s\n", a.Out.Red(p.role+" REFUSES EVERY CALL: it is "+behind+". Where it was added after a restore: "+a.Typed()+" resume"))
 		}
 	}
 	a.Out.Table([]string{"PROCESS", "HEALTH", "DETAIL"}, output.Each(processes, func(p processStatus) []string {
@@ -295,7 +295,7 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	if current := d.modes.GetCurrent(); current != "" {
 		drifted := ""
 		if !cli.ModeRuns(d.modes) {
-			drifted = a.Out.Yellow("  drifted; bring it back: durward switch " + clean.Line(current, 64))
+			drifted = a.Out.Yellow("  drifted; bring it back: " + a.Typed() + " switch " + clean.Line(current, 64))
 		}
 		a.Out.Printf("mode     %s%s\n", clean.Line(current, 64), drifted)
 	}

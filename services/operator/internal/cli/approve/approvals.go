@@ -232,7 +232,7 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 	}
 	return a.Show(shown, func() {
 		for _, server := range changed {
-			a.Out.Printf("! the server %s is not as you accepted it, and no such call passes: durward server diff %s\n", server, server)
+			a.Out.Printf("! the server %s is not as you accepted it, and no such call passes: %s server diff %s\n", server, a.Typed(), server)
 		}
 		if len(waiting) == 0 {
 			a.Out.Printf("Nothing waits.\n")
@@ -243,12 +243,12 @@ func (a *app) listApprovals(ctx context.Context, s *cli.Session) error {
 			a.PrintLines(c.Sheet(a.Now()))
 		}
 		for _, c := range approved {
-			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: durward approve %s --run\n", c.Number,
-				clean.Visible(c.Operation.GetDecidedBy()), c.Number)
+			a.Out.Printf("%s  approved by %s, and nobody has come for it yet: %s approve %s --run\n", c.Number,
+				clean.Visible(c.Operation.GetDecidedBy()), a.Typed(), c.Number)
 		}
 		if len(waiting) > 0 {
-			n := waiting[0].Number
-			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("durward approve %s [--scope]   durward deny %s --reason \"…\"   durward tui", n, n)))
+			n, durward := waiting[0].Number, a.Typed()
+			a.Out.Printf("%s\n", a.Out.Dim(fmt.Sprintf("%s approve %s [--scope]   %s deny %s --reason \"…\"   %s tui", durward, n, durward, n, durward)))
 		}
 	})
 }

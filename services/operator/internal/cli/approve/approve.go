@@ -295,12 +295,12 @@ func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request
 			}
 			a.Out.Printf("%s %s approved.\n", a.Out.Green("✓"), r.number)
 			if scope {
-				a.Out.Printf("  It may be repeated within the scope. See it, end it: durward standing\n")
+				a.Out.Printf("  It may be repeated within the scope. See it, end it: %s standing\n", a.Typed())
 			}
 			if r.op.GetWaiters() > 0 {
-				a.Out.Printf("  The agent waits; its call carries it out now. See it: durward watch\n")
+				a.Out.Printf("  The agent waits; its call carries it out now. See it: %s watch\n", a.Typed())
 			} else {
-				a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: durward approve %s --run\n", r.number)
+				a.Out.Printf("  No agent waits at this moment. Its next wait_operation carries it out, or: %s approve %s --run\n", a.Typed(), r.number)
 			}
 		}
 	}

@@ -149,7 +149,7 @@ func (a *app) askForDanger(ctx context.Context, s *cli.Session, name string, len
 		return err
 	}
 	a.Out.Printf("%s in force: %s\n", a.Out.Red("✓"), standingTitle(confirmed, a.Now()))
-	a.Out.Printf("  End it: durward dangerous disable\n")
+	a.Out.Printf("  End it: %s dangerous disable\n", a.Typed())
 	return nil
 }
 

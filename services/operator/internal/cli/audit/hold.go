@@ -138,7 +138,7 @@ func (a *app) addHold(ctx context.Context, s *cli.Session, hold *statement.Hold,
 		return err
 	}
 	return a.Show(map[string]any{"record": index}, func() {
-		a.Out.Printf("%s held; release it with: durward audit hold release %d\n", a.Out.Green("✓"), index)
+		a.Out.Printf("%s held; release it with: %s audit hold release %d\n", a.Out.Green("✓"), a.Typed(), index)
 	})
 }
 

@@ -190,7 +190,7 @@ func (a *app) showEvidence(s *cli.Session, e *auditv1.Entry, evidence *callv1.Hu
 		a.Out.Printf("%s\n", a.Out.Wrapped("  "+line))
 	}
 	if op := e.GetRecord().GetOperationId(); op != "" {
-		a.Out.Printf("%s\n", a.Out.Dim("Verify it without Durward: durward audit show --statement "+op))
+		a.Out.Printf("%s\n", a.Out.Dim("Verify it without Durward: "+a.Typed()+" audit show --statement "+op))
 	}
 }
 

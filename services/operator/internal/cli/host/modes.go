@@ -256,7 +256,7 @@ func (a *app) printSwitch(sw *executorv1.Switch) {
 	}
 	a.PrintLog(clean.Line(sw.GetFailedService(), 64), sw.GetLog())
 	if sw.GetOperationId() != "" {
-		a.Out.Printf("  %s\n", a.Out.Dim("durward audit search --operation "+clean.Line(sw.GetOperationId(), 64)))
+		a.Out.Printf("  %s\n", a.Out.Dim(a.Typed()+" audit search --operation "+clean.Line(sw.GetOperationId(), 64)))
 	}
 }
 

@@ -70,7 +70,7 @@ Exit code 1 when it does not fit or cannot be done.`,
 				infeasible := feasible(plan)
 				return errors.Join(a.Show(plan, func() {
 					a.printSimulation(a.Out, plan, shown{alternatives: true, needs: q.verbose, host: q.verbose})
-					if apply := applied(plan, request); infeasible == nil && apply != "" {
+					if apply := a.applied(plan, request); infeasible == nil && apply != "" {
 						a.Out.Printf("%s\n", a.Out.Dim(apply))
 					}
 				}), infeasible)
@@ -383,16 +383,16 @@ var verbOf = map[executorv1.PlanAction]string{
 }
 
 // applied is the command that does what was simulated; "" where there is none.
-func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateModeRequest) string {
+func (a *app) applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateModeRequest) string {
 	switch {
 	case len(asked.GetContextOverrides()) > 0:
-		return "Another context takes a change of the catalogue: durward catalog show " + clean.Line(slices.Min(slices.Collect(maps.Keys(asked.GetContextOverrides()))), 64)
+		return "Another context takes a change of the catalogue: " + a.Typed() + " catalog show " + clean.Line(slices.Min(slices.Collect(maps.Keys(asked.GetContextOverrides()))), 64)
 	case asked.MarginMibOverride != nil:
 		return "" // the command would keep the margin of the executor's file
 	case plan.GetPlanDigest() != "":
-		return "Apply: durward switch " + clean.Line(plan.GetModeId(), 64) + " --plan " + approval.ShortPlan(plan.GetPlanDigest())
+		return "Apply: " + a.Typed() + " switch " + clean.Line(plan.GetModeId(), 64) + " --plan " + approval.ShortPlan(plan.GetPlanDigest())
 	case asked.ModeId != nil && len(plan.GetSteps()) > 0:
-		return "This is no mode of the catalogue. To make it one: durward catalog add mode -h"
+		return "This is no mode of the catalogue. To make it one: " + a.Typed() + " catalog add mode -h"
 	}
 	var commands []string
 	for _, step := range plan.GetSteps() {
@@ -400,7 +400,7 @@ func applied(plan *executorv1.SimulateModeResponse, asked *executorv1.SimulateMo
 		if !known || !idPattern().MatchString(step.GetServiceId()) {
 			return ""
 		}
-		commands = append(commands, "durward "+verb+" "+step.GetServiceId())
+		commands = append(commands, a.Typed()+" "+verb+" "+step.GetServiceId())
 	}
 	if len(commands) == 0 {
 		return ""

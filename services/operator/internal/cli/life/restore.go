@@ -137,7 +137,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		}
 	}
 	return a.Show(map[string]any{"restored": f.List, "lost": st.Restore.Lost}, func() {
-		a.Out.Printf("%s The state is that of %s. Start Durward, look, and then: durward resume\n", a.Out.Green("✓"), st.Restore.Made)
+		a.Out.Printf("%s The state is that of %s. Start Durward, look, and then: %s resume\n", a.Out.Green("✓"), st.Restore.Made, a.Typed())
 	})
 }
 

@@ -895,3 +895,23 @@ func TestPrepareSaysHowToGoOn(t *testing.T) {
 		t.Errorf("%+v, want %q", got, want)
 	}
 }
+
+// TestWhatIsToBeTypedNamesTheHome: a command that --home sent to one installation names none that means another.
+func TestWhatIsToBeTypedNamesTheHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	durward := "durward --home " + cli.ShellWord(w.home.Dir)
+	for _, home := range []string{"", w.home.Dir} {
+		args, typed := []string{"simulate", "coding"}, "durward"
+		if home != "" {
+			args, typed = append(args, "--home", home), durward
+		}
+		if got := w.run(args...); got.code != cli.ExitOK || !strings.Contains(got.out, "Apply: "+typed+" switch coding --plan ") {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	w.asks("start_service", `{"service_id":"chat"}`)
+	if got := w.run("approvals", "--home", w.home.Dir); got.code != cli.ExitOK || !strings.Contains(got.out, durward+" approve ") || strings.Contains(got.out, "durward approve") {
+		t.Errorf("%+v", got)
+	}
+}

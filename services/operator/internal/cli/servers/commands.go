@@ -130,7 +130,8 @@ func (a *app) accepted(ctx context.Context, s servers.State, files servers.Files
 	if err != nil && e.Bearer != "" && !summary(s, e).InForce {
 		a.about(e)
 		a.Out.Remark("%s", a.Out.Yellow(cli.PublicText(err)))
-		a.Out.Remark("Sign where the credential goes, and accept its tools afterwards: durward credential grant %s --server %s; durward server accept %s", clean.Visible(e.Bearer), e.ID, e.ID)
+		a.Out.Remark("Sign where the credential goes, and accept its tools afterwards: %s credential grant %s --server %s; %s server accept %s",
+			a.Typed(), clean.Visible(e.Bearer), e.ID, a.Typed(), e.ID)
 		p = downstream.Pinned{Entry: e}
 		p.EntryDigest, err = e.Digest()
 		return p, err

@@ -201,7 +201,7 @@ func (a *app) toolsCommand() *cobra.Command {
 			tools := output.Each(p.Tools, func(t downstream.Tool) tool { return toolOf(args[0], t) })
 			return a.Show(map[string]any{"server": args[0], "instructions": p.Instructions, "tools": tools}, func() {
 				if len(tools) == 0 {
-					a.Out.Printf("None was accepted: durward server accept %s\n", args[0])
+					a.Out.Printf("None was accepted: %s server accept %s\n", a.Typed(), args[0])
 				}
 				a.tools(p)
 			})
