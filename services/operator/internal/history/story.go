@@ -119,5 +119,8 @@ func (l *Log) Export(stream exporter, out io.Writer, format string) (report Repo
 	if err == nil {
 		report, err = v.Finish()
 	}
-	return report, errors.Join(err, file.end(), w.Flush())
+	if err == nil {
+		err = file.end() // what is not proved is left without its end
+	}
+	return report, errors.Join(err, w.Flush())
 }

@@ -90,5 +90,8 @@ func TestExportFormats(t *testing.T) {
 	if text, err := write("csv"); err == nil {
 		t.Errorf("a changed record is exported:\n%s", text)
 	}
+	if text, err := write("json"); err == nil || json.Valid([]byte(text)) {
+		t.Errorf("what is left of an export looks whole, %v:\n%s", err, text)
+	}
 	l.must(own.Close())
 }
