@@ -44,9 +44,7 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 	if err != nil {
 		return Counts{}, err
 	}
-	if s = s.tables(); len(newest) > 0 {
-		end = newest[0].GetIndex()
-	}
+	end, s = boundary(newest, end), s.tables()
 	earliest := int64(math.MaxInt64)
 	count := func(a Alike, n, first int64) {
 		out.Alike[a] += uint64(n)

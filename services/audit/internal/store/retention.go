@@ -22,10 +22,16 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 	if from >= next {
 		return end, nil
 	}
-	var found []*auditv1.Entry
+	found, err := s.inTail(ctx, bare, func(e *auditv1.Entry) (bool, error) {
+		return e.GetIndex() >= from && e.GetIndex() < next && !logproof.BodyMissing(e), nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	end, s = boundary(found, next), s.tables()
 	if err := s.each(ctx, `SELECT e.idx, w.identity, e.kind, e.tier, e.time, e.logged_at, e.request_id, e.operation_id
 		FROM entries e JOIN bodies b ON b.idx = e.idx JOIN writers w ON w.id = e.writer WHERE e.idx >= ? AND e.idx < ? ORDER BY e.idx`,
-		[]any{int64(from), int64(next)}, func(scan func(...any) error) (bool, error) {
+		[]any{int64(from), int64(end)}, func(scan func(...any) error) (bool, error) {
 			var index, written, logged int64
 			var kind, tier int32
 			r := &auditv1.Record{}
@@ -40,7 +46,7 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 		}); err != nil {
 		return 0, err
 	}
-	if err := s.cells(ctx, from, next, func(c *packed.Cell) (bool, error) {
+	if err := s.cells(ctx, from, end, func(c *packed.Cell) (bool, error) {
 		if c.Salt != nil {
 			found = append(found, c.Header())
 		}
@@ -57,15 +63,37 @@ func (s *Store) Headers(ctx context.Context, from, end uint64, limit int, row fu
 
 // Newest returns, of the entries below end, each writer's newest of the kinds that a process asks for when its own state is lost.
 func (s *Store) Newest(ctx context.Context, end uint64) (map[uint64]bool, error) {
-	out := map[uint64]bool{}
-	err := s.each(ctx, `SELECT MAX(idx) FROM entries WHERE kind IN (3, 24, 28, 30, 31, 40, 41) AND idx < ? GROUP BY writer, kind`,
-		[]any{int64(min(end, math.MaxInt64))}, func(scan func(...any) error) (bool, error) {
+	end = min(end, math.MaxInt64)
+	newest, err := s.inTail(ctx, bare, func(e *auditv1.Entry) (bool, error) {
+		return e.GetIndex() < end && slices.Contains(lastKinds, e.GetRecord().GetKind()), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	type one struct {
+		writer string
+		kind   int32
+	}
+	last := map[one]uint64{}
+	if err := s.tables().each(ctx, `SELECT (SELECT identity FROM writers WHERE id = writer), kind, MAX(idx) FROM entries WHERE kind `+inLast+` AND idx < ? GROUP BY writer, kind`,
+		[]any{int64(end)}, func(scan func(...any) error) (bool, error) {
+			var of one
 			var index int64
-			err := scan(&index)
-			out[uint64(index)] = true
+			err := scan(&of.writer, &of.kind, &index)
+			last[of] = uint64(index)
 			return true, err
-		})
-	return out, err
+		}); err != nil {
+		return nil, err
+	}
+	for _, e := range newest {
+		of := one{e.GetWriter(), int32(e.GetRecord().GetKind())}
+		last[of] = max(last[of], e.GetIndex())
+	}
+	out := map[uint64]bool{}
+	for _, index := range last {
+		out[index] = true
+	}
+	return out, nil
 }
 
 // Prune removes the bodies of these entries with their salts and words, durably, all or none, and names the entry that let them go.

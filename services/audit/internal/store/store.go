@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -220,13 +221,32 @@ func (s *Store) BySequence(ctx context.Context, writer string, sequence uint64) 
 	return e, err
 }
 
-// Last returns a writer's newest entry of a kind, of one operation unless that is "", or ErrNotFound. It is quick for the kinds of
-// the index entries_last.
+// lastKinds are the kinds of the index entries_last, by their numbers: what a process asks for when its own state is lost.
+var lastKinds = []auditv1.Kind{
+	auditv1.Kind_KIND_STATE, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_REDEEMED, auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED,
+	auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME,
+}
+
+const inLast = `IN (3, 24, 28, 30, 31, 40, 41)`
+
+// Last returns a writer's newest entry of a kind, of one operation unless that is "", or ErrNotFound. Without an operation it finds
+// lastKinds alone.
 func (s *Store) Last(ctx context.Context, writer string, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
+	newest, err := s.inTail(ctx, whole, func(e *auditv1.Entry) (bool, error) {
+		of := operation == "" && slices.Contains(lastKinds, kind) || operation != "" && operation == e.GetRecord().GetOperationId()
+		return of && e.GetWriter() == writer && e.GetRecord().GetKind() == kind, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n := len(newest); n > 0 {
+		return newest[n-1], nil
+	}
+	s = s.tables()
 	if operation != "" {
 		return s.one(ctx, selectEntries+`WHERE w.identity = ? AND e.kind = ? AND e.operation_id != '' AND e.operation_id = ? ORDER BY e.idx DESC LIMIT 1`, writer, int64(kind), operation)
 	}
-	return s.one(ctx, selectEntries+`WHERE e.writer = (SELECT id FROM writers WHERE identity = ?) AND e.kind = ? AND e.kind IN (3, 24, 28, 30, 31, 40, 41)
+	return s.one(ctx, selectEntries+`WHERE e.writer = (SELECT id FROM writers WHERE identity = ?) AND e.kind = ? AND e.kind `+inLast+`
 		ORDER BY e.idx DESC LIMIT 1`, writer, int64(kind))
 }
 

@@ -284,6 +284,14 @@ func (s *Store) inTail(ctx context.Context, finish func(*auditv1.Entry) error, w
 	return found, nil
 }
 
+// boundary is where the tables end for whoever has these entries of the tail, and looks below end: what is moved meanwhile is in both.
+func boundary(inTail []*auditv1.Entry, end uint64) uint64 {
+	if len(inTail) > 0 {
+		return min(end, inTail[0].GetIndex())
+	}
+	return end
+}
+
 func (s *sqlite) extend(ctx context.Context, b Batch) error {
 	var entries bytes.Buffer
 	for _, e := range b.Entries {

@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -243,7 +245,7 @@ func TestFullTail(t *testing.T) {
 	var failed error
 	for i := 0; i < 1000 && failed == nil; i++ {
 		if failed = db.Commit(ctx, tr.batch(writer, intent(i))); failed == nil {
-			_, failed = db.Newest(ctx, 1<<20)
+			failed = db.Alter(ctx, `SELECT 1`) // which has the tail moved
 		}
 	}
 	if failed == nil {
@@ -329,6 +331,41 @@ func TestSearchInATailThatStays(t *testing.T) {
 		}
 		return all
 	}
+	// What processes ask for whose own state is lost, and what a pruning would remove.
+	kept := func(db *store.Store) (all []any) {
+		for _, operation := range []string{"", "op-0", "op-3"} {
+			for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_APPROVED, auditv1.Kind_KIND_ASKED} {
+				e, err := db.Last(ctx, vault, kind, operation)
+				if err != nil && !errors.Is(err, store.ErrNotFound) {
+					t.Fatalf("the last %s of %q: %v", kind, operation, err)
+				}
+				all = append(all, e.GetIndex(), err)
+			}
+		}
+		for _, end := range []uint64{8, 27, 100} {
+			newest, err := db.Newest(ctx, end)
+			if err != nil {
+				t.Fatalf("the newest below %d: %v", end, err)
+			}
+			all = append(all, newest)
+			var headers []string
+			if next, err := db.Headers(ctx, 5, end, 20, func(e *auditv1.Entry) {
+				r := e.GetRecord()
+				headers = append(headers, fmt.Sprint(e.GetIndex(), e.GetWriter(), r.GetKind(), r.GetTier(), r.GetTime().AsTime(), e.GetLoggedAt().AsTime(), r.GetRequestId(), r.GetOperationId()))
+			}); err != nil || next != min(end, 25) {
+				t.Fatalf("headers below %d: to %d, %v", end, next, err)
+			}
+			all = append(all, headers)
+		}
+		if _, _, found, err := db.Misfiled(ctx, 0, 100); found || err != nil {
+			t.Errorf("blocks with wrong filters: %v, %v", found, err)
+		}
+		return all
+	}
+	keeps := kept(db)
+	if diff := cmp.Diff(keeps, kept(damaged), cmpopts.EquateErrors()); diff != "" {
+		t.Errorf("what is kept where it is damaged: %s", diff)
+	}
 	counted := counts(db)
 	if diff := cmp.Diff(counted, counts(damaged)); diff != "" {
 		t.Errorf("counts where it is damaged: %s", diff)
@@ -362,6 +399,9 @@ func TestSearchInATailThatStays(t *testing.T) {
 		}
 	}
 	waits(t, db, 0)
+	if diff := cmp.Diff(kept(db), keeps, cmpopts.EquateErrors()); diff != "" {
+		t.Errorf("what is kept in the tables: %s", diff)
+	}
 	if diff := cmp.Diff(counts(db), counted); diff != "" {
 		t.Errorf("counts in the tables: %s", diff)
 	}
