@@ -119,7 +119,7 @@ func (d *Detector) Personal(ctx context.Context, text string) ([]Span, error) {
 }
 
 func (d *Detector) personal(ctx context.Context, text string) ([]Span, error) {
-	s := scan{text: text, words: lexicon.Words()}
+	s := scan{text: apart(text), words: lexicon.Words()}
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}

@@ -131,6 +131,21 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Quotes, dashes and blanks beyond ASCII are no letters, and in some scripts words stand without blanks.
+func TestFindBesideOtherScripts(t *testing.T) {
+	for _, value := range []string{
+		"maria.gonzalez@example.org", "+4930901820123", "4111 1111 1111 1111", "4111111111111111", "DE89370400440532013000", "123-45-6789", "203.0.113.77",
+		"2001:db8::8a2e:370:7334", "52:54:00:12:34:5e", "bc1qw508d6qejxtdg4y5r3zarvary0c5xw7kv8f3t4", "555-234-5678",
+	} {
+		for _, around := range []string{"“%s”", "«%s»", "\u00a0%s\u00a0", "•%s", "—%s—", "→%s←", "‘%s’", "…%s…", "\u3000%s\u3000", "（%s）", "邮箱：%s。谢谢您", "请联系%s谢谢", "주소는 %s으로"} {
+			text := fmt.Sprintf(around, value)
+			if found := find(t, text); len(found) != 1 || text[found[0].From:found[0].To] != value {
+				t.Errorf("%q: found is %+v", text, found)
+			}
+		}
+	}
+}
+
 // What stands around a value may be a part of it, or keep it from being one.
 func TestFindAlone(t *testing.T) {
 	for _, c := range []struct {
