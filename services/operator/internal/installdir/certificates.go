@@ -174,6 +174,12 @@ func (h Home) RenewCertificates(operator string, now time.Time, all bool) (renew
 	if need, err := missing(h.PKI(pki.FileCAKey)); err == nil && need {
 		return nil, errors.New("this folder has no certificate authority: where Durward was installed (durward install), the command is sudo durward renew")
 	}
+	// Of two at once, one would put its certificate beside the other's key.
+	release, err := h.await("certificates")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	ca, err := pki.Load(h.PKI())
 	if err != nil {
 		return nil, err

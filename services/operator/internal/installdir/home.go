@@ -244,6 +244,13 @@ var ErrLocked = errors.New("locked by another process")
 
 // Lock takes an exclusive lock named name in run/ without waiting. It ends with release, or with the process.
 func (h Home) Lock(name string) (release func() error, err error) {
+	return h.lock(name, syscall.LOCK_NB)
+}
+
+// await is Lock, and waits while another process holds it: for what takes a moment.
+func (h Home) await(name string) (release func() error, err error) { return h.lock(name, 0) }
+
+func (h Home) lock(name string, how int) (release func() error, err error) {
 	if err := h.check(); err != nil {
 		return nil, err
 	}
@@ -254,7 +261,11 @@ func (h Home) Lock(name string) (release func() error, err error) {
 	if err != nil {
 		return nil, h.unusable(err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.EINTR
+	for errors.Is(err, syscall.EINTR) {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|how)
+	}
+	if err != nil {
 		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, ErrLocked

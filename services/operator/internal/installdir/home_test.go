@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,6 +159,30 @@ func TestRenewAtHalfLife(t *testing.T) {
 }
 
 // The example that up writes is the one that is documented, and every server's own tests load that one.
+// TestRenewalsAtOnce: `durward up` renews by itself beside `durward cert renew`, and every certificate has the key beside it afterwards.
+func TestRenewalsAtOnce(t *testing.T) {
+	h := newHome(t)
+	if _, err := h.Init(Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				if _, err := h.RenewCertificates("alice", time.Now(), true); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for _, c := range h.Certificates() {
+			if c.Problem != "" {
+				t.Errorf("%s: %s", c.Role, c.Problem)
+			}
+		}
+	}
+}
+
 func TestCatalogIsTheDocumentedExample(t *testing.T) {
 	input.Outside(t)
 	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
