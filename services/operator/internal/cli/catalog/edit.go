@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
@@ -43,7 +44,7 @@ func (a *app) add(ctx context.Context, path string, opts catalog.Options, add ad
 	if err := a.Confirm(ctx, "Write it?", add.yes); err != nil {
 		return err
 	}
-	if err := replace(name, p.before, p.file().Data); err != nil {
+	if err := a.replace(name, p.before, p.file().Data); err != nil {
 		return err
 	}
 	return a.written(ctx, path, p.catalog, map[string]any{"file": name, "line": p.line, "section": add.section})
@@ -181,7 +182,18 @@ func (a *app) insert(path string, files []catalog.File, opts catalog.Options, ad
 }
 
 // replace writes a file of the catalog's, and says what to do where that went wrong.
-func replace(path string, before, after []byte) error {
+func (a *app) replace(path string, before, after []byte) error {
+	if a.Home.Exists() {
+		// Of two commands at once both would find what they read, and the change of the first would be lost. A home that cannot be locked is
+		// another user's, where none of our commands is at work.
+		release, err := a.Home.Lock("catalogue")
+		if errors.Is(err, installdir.ErrLocked) {
+			return cli.Failed("Run the command again.", "another durward command is changing the catalogue; nothing was written")
+		}
+		if err == nil {
+			defer func() { _ = release() }() // ends with this process at the latest
+		}
+	}
 	err := catalogfile.Replace(path, before, after)
 	switch {
 	case errors.Is(err, catalogfile.ErrChanged):

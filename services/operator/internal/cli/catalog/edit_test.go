@@ -4,11 +4,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // TestReplaceSeesChanges: what somebody wrote meanwhile is not overwritten, and a link stays one.
 func TestReplaceSeesChanges(t *testing.T) {
 	dir := t.TempDir()
+	a := &app{App: &cli.App{Home: installdir.Home{Dir: filepath.Join(dir, "none")}}}
 	file, link := filepath.Join(dir, "c.yaml"), filepath.Join(dir, "l.yaml")
 	if err := os.WriteFile(file, []byte("theirs"), 0o640); err != nil {
 		t.Fatal(err)
@@ -16,13 +20,13 @@ func TestReplaceSeesChanges(t *testing.T) {
 	if err := os.Symlink(file, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := replace(file, []byte("ours"), []byte("new")); err == nil {
+	if err := a.replace(file, []byte("ours"), []byte("new")); err == nil {
 		t.Error("a change was overwritten")
 	}
-	if err := replace(file, nil, []byte("new")); err == nil {
+	if err := a.replace(file, nil, []byte("new")); err == nil {
 		t.Error("a file that was not there was overwritten")
 	}
-	if err := replace(link, []byte("theirs"), []byte("new")); err != nil {
+	if err := a.replace(link, []byte("theirs"), []byte("new")); err != nil {
 		t.Error(err)
 	}
 	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {

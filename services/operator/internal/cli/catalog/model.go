@@ -319,11 +319,11 @@ func (a *app) addEntries(ctx context.Context, path string, opts catalog.Options,
 		return files[slices.IndexFunc(files, func(f catalog.File) bool { return f.Name == name })].Data
 	}
 	for i, name := range written {
-		if err := replace(name, before[name], data(name)); err != nil {
+		if err := a.replace(name, before[name], data(name)); err != nil {
 			for _, done := range written[:i] {
 				// As far as it can be undone. The executor keeps the last good catalog in any case.
 				if before[done] != nil {
-					err = errors.Join(err, replace(done, data(done), before[done]))
+					err = errors.Join(err, a.replace(done, data(done), before[done]))
 				}
 			}
 			return err

@@ -92,7 +92,7 @@ func (a *app) remove(ctx context.Context, path string, opts catalog.Options, kin
 		if err := a.Confirm(ctx, "Write it?", yes); err != nil {
 			return err
 		}
-		if err := replace(f.Name, f.Data, after); err != nil {
+		if err := a.replace(f.Name, f.Data, after); err != nil {
 			return err
 		}
 		return a.written(ctx, path, now, map[string]any{"file": f.Name, "removed": map[string]string{kind: id}})

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
@@ -123,6 +125,28 @@ func TestCatalogCheck(t *testing.T) {
 	}
 	if got := c.run("", "catalog", "check", filepath.Join(c.home.Dir, "none.yaml")); got.code != cli.ExitFailed || !strings.Contains(got.err, "no such file") {
 		t.Errorf("no file: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
+}
+
+// TestCatalogChangesAtOnce: what a command says that it wrote is in the catalogue, whichever others write at the same time.
+func TestCatalogChangesAtOnce(t *testing.T) {
+	c := newCatalog(t)
+	c.write(testCatalog)
+	for round := range 10 {
+		codes := make([]int, 6)
+		var all sync.WaitGroup
+		for i := range codes {
+			all.Go(func() {
+				codes[i] = c.run("", "catalog", "add", "mode", fmt.Sprintf("m%d-%d", round, i), "chat", "--yes").code
+			})
+		}
+		all.Wait()
+		after := c.run("", "catalog", "show", "--json").out
+		for i, code := range codes {
+			if id := fmt.Sprintf(`"m%d-%d"`, round, i); (code == cli.ExitOK) != strings.Contains(after, id) {
+				t.Errorf("%s: exit code %d, in the catalogue: %t", id, code, strings.Contains(after, id))
+			}
+		}
 	}
 }
 
