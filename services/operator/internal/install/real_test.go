@@ -360,6 +360,16 @@ func (h *installed) approvedStart() {
 	if out := h.root("pgrep", "-u", svc.Uid, "-a", "-f", "durward-demo"); !strings.Contains(out, "18935") {
 		h.Errorf("the service does not run as its user: %s", out)
 	}
+	// It has what a model server needs: temporary files, and netlink for the list of network interfaces.
+	pid := strings.TrimSpace(h.root("pgrep", "-o", "-u", svc.Uid, "-f", "durward-demo"))
+	for _, folder := range []string{"/tmp", "/var/tmp"} {
+		if out, code := h.as("root", nil, "nsenter", "--mount", "--target", pid, "test", "-w", folder); code != 0 {
+			h.Errorf("the service cannot write to %s: %s", folder, out)
+		}
+	}
+	if out := h.root("systemctl", "show", "-P", "RestrictAddressFamilies", "durward-executor"); !strings.Contains(out, "AF_NETLINK") {
+		h.Errorf("the service may use no netlink, but %s", out)
+	}
 }
 
 // connected is an agent of a client that root added.

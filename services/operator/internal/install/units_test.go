@@ -30,6 +30,23 @@ func TestShippedUnits(t *testing.T) {
 	}
 }
 
+// TestServicesOfTheProcessDriver inherit what the executor's unit forbids, and so its drop-in lets through what a model server needs.
+func TestServicesOfTheProcessDriver(t *testing.T) {
+	dropIn, err := files.ReadFile("files/systemd/executor-process.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for need, line := range map[string]string{
+		"temporary files":         "ProtectSystem=full",
+		"its network interfaces":  "RestrictAddressFamilies=AF_NETLINK",
+		"memory for its own code": "MemoryDenyWriteExecute=no",
+	} {
+		if !strings.Contains(string(dropIn), "\n"+line+"\n") {
+			t.Errorf("a service has not %s: executor-process.conf lacks %s", need, line)
+		}
+	}
+}
+
 // hardening is what every process's unit has, whatever else it needs.
 var hardening = []string{
 	"NoNewPrivileges=yes", "CapabilityBoundingSet=", "AmbientCapabilities=", "ProtectSystem=strict", "ProtectHome=yes", "PrivateTmp=yes", "ProtectClock=yes",
