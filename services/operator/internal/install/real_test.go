@@ -360,7 +360,7 @@ func (h *installed) approvedStart() {
 	if out := h.root("pgrep", "-u", svc.Uid, "-a", "-f", "durward-demo"); !strings.Contains(out, "18935") {
 		h.Errorf("the service does not run as its user: %s", out)
 	}
-	// It has what a model server needs: temporary files, and netlink for the list of network interfaces.
+	// It has what a model server needs: temporary files, netlink for the list of network interfaces, and every device.
 	pid := strings.TrimSpace(h.root("pgrep", "-o", "-u", svc.Uid, "-f", "durward-demo"))
 	for _, folder := range []string{"/tmp", "/var/tmp"} {
 		if out, code := h.as("root", nil, "nsenter", "--mount", "--target", pid, "test", "-w", folder); code != 0 {
@@ -369,6 +369,9 @@ func (h *installed) approvedStart() {
 	}
 	if out := h.root("systemctl", "show", "-P", "RestrictAddressFamilies", "durward-executor"); !strings.Contains(out, "AF_NETLINK") {
 		h.Errorf("the service may use no netlink, but %s", out)
+	}
+	if out := h.root("systemctl", "show", "-P", "DeviceAllow", "durward-executor"); strings.TrimSpace(out) != "" {
+		h.Errorf("the service has the devices of a list alone: %s", out)
 	}
 }
 

@@ -40,6 +40,7 @@ func TestServicesOfTheProcessDriver(t *testing.T) {
 		"temporary files":         "ProtectSystem=full",
 		"its network interfaces":  "RestrictAddressFamilies=AF_NETLINK",
 		"memory for its own code": "MemoryDenyWriteExecute=no",
+		"devices":                 "DevicePolicy=auto\nDeviceAllow=\nProtectClock=no",
 	} {
 		if !strings.Contains(string(dropIn), "\n"+line+"\n") {
 			t.Errorf("a service has not %s: executor-process.conf lacks %s", need, line)
