@@ -388,6 +388,9 @@ func (d *Driver) Stop(_ context.Context, s *catalog.Service) (bool, error) {
 		return false, nil
 	}
 	who := r.identity()
+	if r.PID == 0 && r.Boot == d.boot {
+		who, _ = findByOutput(r.Output, r.NotBefore) // its start broke off in a panic, before its pid was noted
+	}
 	if r.Boot != d.boot || !alive(who) {
 		if r.Boot == d.boot {
 			sweep(who)
@@ -429,6 +432,9 @@ func goneWithin(who identity, patience time.Duration) bool {
 // sweep kills what is left of a group whose leader has ended. While a group has members, the kernel gives its number to no
 // new process; so either the members are ours, or a stranger with that very pid is alive, and then it is left alone.
 func sweep(who identity) {
+	if who.pid == 0 {
+		return // kill(2) takes 0 for the group of this process
+	}
 	if start, err := ticks(who.pid); err == nil && start != who.start {
 		return
 	}

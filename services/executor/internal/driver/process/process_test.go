@@ -102,6 +102,23 @@ func TestMain(m *testing.M) {
 		wait()
 	case "brief":
 		os.Exit(7)
+	case "broken": // an executor in which the start of a service breaks off, before or after its program began
+		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler), Development: true})
+		s := entry("polite", "")
+		for _, begins := range []bool{false, true} {
+			definition, derr := d.Definition(context.Background(), s)
+			func() {
+				defer func() { _ = recover() }()
+				_ = d.Start(context.Background(), s, definition, func(act func() error) error {
+					if begins {
+						_ = act()
+					}
+					panic("a fault")
+				})
+			}()
+			changed, serr := d.Stop(context.Background(), s)
+			fmt.Println(begins, changed, errors.Join(err, derr, serr), d.Status(s).State == driver.Stopped)
+		}
 	case "executor": // starts a service and is killed
 		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler), Development: true})
 		if err == nil {
@@ -755,5 +772,16 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	}
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAStartThatBreaksOff in a panic has no pid: what began is found and ended, and nobody else.
+func TestAStartThatBreaksOff(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), role+"=broken", roleArg+"="+t.TempDir())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what ends its own group ends nothing of this test
+	said, err := cmd.Output()
+	if want := "false false <nil> true\ntrue true <nil> true\n"; err != nil || string(said) != want {
+		t.Errorf("%v, it said %q, want %q", err, said, want)
 	}
 }
