@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"durward.internal/services/platform/detect/lexicon"
+	"durward.internal/services/platform/detect/script"
 	"durward.internal/services/platform/secret"
 )
 
@@ -119,7 +120,7 @@ func (d *Detector) Personal(ctx context.Context, text string) ([]Span, error) {
 }
 
 func (d *Detector) personal(ctx context.Context, text string) ([]Span, error) {
-	s := scan{text: apart(text), words: lexicon.Words()}
+	s := scan{text: script.Apart(text), words: lexicon.Words()}
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,5 @@
-package detect
+// Package script tells what of a text beyond ASCII is written with letters and blanks between words, and what stands by itself.
+package script
 
 import (
 	"strings"
@@ -12,9 +13,10 @@ const joined, apostrophe = "’º°ª", '’'
 // unspaced are scripts whose words stand without blanks between them, and beside what is of another script.
 var unspaced = []*unicode.RangeTable{unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar}
 
-// apart is a text with a byte that belongs to nothing in the place of each byte of what stands between words beyond ASCII: “ ” « » – • …, blanks
-// that do not break, and whatever is of a script that has no blanks. The rest of the scan takes all that is left beyond ASCII for letters.
-func apart(text string) string {
+// Apart is a text with a byte that belongs to nothing in the place of each byte of what stands between words beyond ASCII: “ ” « » – • …, blanks
+// that do not break, and whatever is of a script that has no blanks. All that
+// is left beyond ASCII may be taken for letters. It is as long as the text, so that places in one are places in the other.
+func Apart(text string) string {
 	const nothing = 0x1f
 	var out []byte
 	for i := 0; i < len(text); {
