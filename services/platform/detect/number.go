@@ -94,9 +94,6 @@ func (s *scan) ends(q *sequence, n int) bool {
 	return true
 }
 
-// inList reports whether a comma follows the first n groups, as in a list or a table: a number that has no decimals ends there.
-func (s *scan) inList(q *sequence, n int) bool { return s.at(q.groups[n-1].to) == ',' }
-
 // inNumbers are the signs that stand within numbers.
 var inNumbers = anyOf("-./:+")
 
@@ -194,7 +191,7 @@ func (s *scan) card(from int, q *sequence) int {
 			count += copy(digits[count:], s.text[g.from:g.to])
 		}
 		network, usual := account.Issuer(string(digits[:count]))
-		if network == "" || !account.Luhn(digits[:count]) || !s.ends(q, n) && !s.inList(q, n) {
+		if network == "" || !account.Luhn(digits[:count]) || !s.ends(q, n) && s.at(q.groups[n-1].to) != ',' { // it has no decimals
 			continue
 		}
 		to := q.groups[n-1].to
@@ -230,7 +227,7 @@ func (s *scan) ssn(from int, q *sequence) int {
 	}
 	to := q.groups[n-1].to
 	d := strings.NewReplacer("-", "", " ", "", ".", "").Replace(s.text[from:to])
-	if d[:3] == "000" || d[:3] == "666" || d[0] == '9' || d[3:5] == "00" || d[5:] == "0000" || !s.ends(q, n) && !s.inList(q, n) {
+	if d[:3] == "000" || d[:3] == "666" || d[0] == '9' || d[3:5] == "00" || d[5:] == "0000" || !s.ends(q, n) && s.at(to) != ',' { // it has no decimals
 		return 0
 	}
 	s.add(from, to, USSSN, 88, "an area, a group and a serial that are issued")
