@@ -109,9 +109,9 @@ func TestMain(m *testing.M) {
 			definition, derr := d.Definition(context.Background(), s)
 			func() {
 				defer func() { _ = recover() }()
-				_ = d.Start(context.Background(), s, definition, func(act func() error) error {
+				_ = d.Start(context.Background(), s, definition, func(act func() error) error { // it returns no error: it panics
 					if begins {
-						_ = act()
+						_ = act() // what it did shows below
 					}
 					panic("a fault")
 				})
