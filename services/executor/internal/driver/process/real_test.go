@@ -67,6 +67,37 @@ func TestProduction(t *testing.T) {
 	}
 }
 
+// TestAStartWhoseProgramIsNotSeen: an executor was killed before it noted the pid, and the next one may not look at the program's output.
+func TestAStartWhoseProgramIsNotSeen(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	d, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &catalog.Service{
+		ID: "demo", Driver: catalog.DriverProcess, RunAs: "nobody", StopTimeoutS: 1, LogMaxBytes: 64 << 10, WorkingDir: "/",
+		Argv: []string{"/bin/sleep", "600"},
+	}
+	who := started(t, d, s)
+	r, err := readRecord(d.recordFile("demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.PID, r.Start, r.Output = 0, 0, "pipe:[0]"
+	if err := d.save(r); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	next, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if alive(who) || next.groups.Group("demo").There() || next.Status(s).State != driver.Stopped {
+		t.Errorf("it runs: %t, %+v", alive(who), next.Status(s))
+	}
+}
+
 // The shipped drop-in lets the executor change users. Its services get nothing of that: one could make itself root with it.
 func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 	dropIn, err := os.ReadFile("../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")

@@ -68,6 +68,7 @@ func (d *Driver) load() error {
 		if r.PID == 0 && r.Boot == d.boot {
 			who, found := findByOutput(r.Output, r.NotBefore)
 			if !found {
+				d.clear(r) // a program of another user does not show its output to an executor that is not root
 				d.forget(id)
 				continue
 			}
