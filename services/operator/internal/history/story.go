@@ -17,25 +17,37 @@ import (
 	"durward.internal/services/platform/logproof"
 )
 
+// Pages searches, page by page and newest first, until each returns false or an error, or there are no older ones. each is told below which
+// index older ones may be, 0 where there are none; it may change q's limit for the next page. Pages that lead back end the search.
+func Pages(ctx context.Context, log auditv1.HistoryServiceClient, q *auditv1.SearchRecordsRequest, each func(page []*auditv1.Entry, below uint64) (bool, error)) error {
+	for {
+		found, err := log.SearchRecords(ctx, q)
+		if err != nil {
+			return err
+		}
+		below := found.GetNextBefore()
+		if q.GetBefore() > 0 && below >= q.GetBefore() {
+			below = 0
+		}
+		if more, err := each(found.GetEntries(), below); !more || err != nil || below == 0 {
+			return err
+		}
+		q.Before = below
+	}
+}
+
 // Story returns every record of a request or operation, oldest first. A request leads to its operations, and an operation
 // to everything under its id.
 func Story(ctx context.Context, log auditv1.HistoryServiceClient, id string) ([]*auditv1.Entry, error) {
 	entries := map[uint64]*auditv1.Entry{}
 	search := func(q *auditv1.SearchRecordsRequest) error {
 		q.Limit = 1000
-		for more := true; more; {
-			found, err := log.SearchRecords(ctx, q)
-			if err != nil {
-				return err
-			}
-			for _, e := range found.GetEntries() {
+		return Pages(ctx, log, q, func(page []*auditv1.Entry, _ uint64) (bool, error) {
+			for _, e := range page {
 				entries[e.GetIndex()] = e
 			}
-			below := found.GetNextBefore()
-			more = below > 0 && (q.GetBefore() == 0 || below < q.GetBefore())
-			q.Before = below
-		}
-		return nil
+			return true, nil
+		})
 	}
 	if approval.IsOperationID(id) {
 		if err := search(&auditv1.SearchRecordsRequest{OperationId: id}); err != nil {

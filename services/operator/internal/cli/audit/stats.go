@@ -183,21 +183,17 @@ func standOut(ctx context.Context, audit auditv1.HistoryServiceClient, since *ti
 		{Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME, auditv1.Kind_KIND_RECOVERED}, Limit: 1000},
 	} {
 		q.Since, q.Limit = since, max(q.GetLimit(), maxNotable)
-		for more := true; more; {
-			page, err := audit.SearchRecords(ctx, q)
-			if err != nil {
-				return nil, err
-			}
-			for _, e := range page.GetEntries() {
+		if err := history.Pages(ctx, audit, q, func(page []*auditv1.Entry, below uint64) (bool, error) {
+			for _, e := range page {
 				if err := logproof.VerifyEntry(e); err != nil {
-					return nil, proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
+					return false, proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))
 				}
 			}
-			found = history.Notable(append(found, page.GetEntries()...), maxNotable)
+			found = history.Notable(append(found, page...), maxNotable)
 			// What lies below the oldest of a full list is not among the newest.
-			below := page.GetNextBefore()
-			more = below > 0 && (q.GetBefore() == 0 || below < q.GetBefore()) && (len(found) < maxNotable || below > found[0].GetIndex())
-			q.Before = below
+			return len(found) < maxNotable || below > found[0].GetIndex(), nil
+		}); err != nil {
+			return nil, err
 		}
 	}
 	return found, nil

@@ -14,6 +14,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/connections"
@@ -91,19 +92,19 @@ func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]con
 		if q.Tool == connections.ServersTool {
 			q.Statuses = all
 		}
-		for more, left := true, limit; more; {
-			q.Limit = uint32(max(1, min(left, 1000))) // #nosec G115 -- bounded
-			found, err := s.Audit.SearchRecords(ctx, q)
-			if err != nil {
-				return nil, err
-			}
-			for _, e := range found.GetEntries() {
+		left := limit
+		next := func() { q.Limit = uint32(max(1, min(left, 1000))) } // #nosec G115 -- bounded
+		next()
+		if err := history.Pages(ctx, s.Audit, q, func(page []*auditv1.Entry, below uint64) (bool, error) {
+			for _, e := range page {
 				rows = append(rows, connectionOf(e))
 			}
-			left -= len(found.GetEntries())
-			below := found.GetNextBefore()
-			older := below > 0 && (q.Before == 0 || below < q.Before)
-			q.Before, more, cut = below, older && left > 0, cut || older && left <= 0
+			left -= len(page)
+			next()
+			cut = cut || below > 0 && left <= 0
+			return left > 0, nil
+		}); err != nil {
+			return nil, err
 		}
 	}
 	slices.SortFunc(rows, func(x, y connections.Connection) int { return cmp.Compare(y.Index, x.Index) })
