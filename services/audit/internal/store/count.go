@@ -50,11 +50,11 @@ func (s *Store) Count(ctx context.Context, since time.Time, end uint64) (Counts,
 		out.Alike[a] += uint64(n)
 		earliest = min(earliest, first)
 	}
-	ended := `IN (` + marks(len(ends)) + `)`
+	ended := in(ends)
 	err = s.each(ctx, `SELECT kind, status, tool, principal, COUNT(*), MIN(logged_at) FROM (
 		SELECT e.kind, e.status, CASE WHEN e.kind `+ended+` THEN e.tool ELSE '' END AS tool, COALESCE(b.principal, '') AS principal, e.logged_at
 		FROM entries e LEFT JOIN bodies b ON b.idx = e.idx AND e.kind `+ended+` WHERE e.logged_at >= ? AND e.idx < ?) AS counted
-		GROUP BY kind, status, tool, principal`, slices.Concat(numbers(ends), numbers(ends), []any{from, int64(end)}), func(scan func(...any) error) (bool, error) {
+		GROUP BY kind, status, tool, principal`, []any{from, int64(end)}, func(scan func(...any) error) (bool, error) {
 		var kind, status int32
 		var n, first int64
 		var a Alike

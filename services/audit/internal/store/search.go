@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -268,6 +269,15 @@ func rare[T comparable](condition string, asked []T, common ...T) string {
 		}
 	}
 	return condition
+}
+
+// in is the condition that a kind is one of these, written out: an index is used for the very words that it was made with.
+func in(kinds []auditv1.Kind) string {
+	var words []string
+	for _, k := range kinds {
+		words = append(words, strconv.Itoa(int(k)))
+	}
+	return `IN (` + strings.Join(words, ", ") + `)`
 }
 
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }

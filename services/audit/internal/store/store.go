@@ -227,7 +227,7 @@ var lastKinds = []auditv1.Kind{
 	auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_OUTCOME,
 }
 
-const inLast = `IN (3, 24, 28, 30, 31, 40, 41)`
+var inLast = in(lastKinds)
 
 // Last returns a writer's newest entry of a kind, of one operation unless that is "", or ErrNotFound. Without an operation it finds
 // lastKinds alone.
