@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"cmp"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -46,8 +47,11 @@ func TestListeners(t *testing.T) {
 	}
 	want := sorted(Sockets("/proc"))
 	got, err := diagnosed()
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Skip("this kernel, or what confines the test, has no sock_diag:", err)
+	}
 	if err != nil {
-		t.Skip("netlink is refused here:", err)
+		t.Fatal(err)
 	}
 	if slices.ContainsFunc(got, func(s Socket) bool { return s.State != Listening }) {
 		t.Error("a connection is among them")

@@ -158,7 +158,6 @@ func TestRenewAtHalfLife(t *testing.T) {
 	}
 }
 
-// The example that up writes is the one that is documented, and every server's own tests load that one.
 // TestRenewalsAtOnce: `durward up` renews by itself beside `durward cert renew`, and every certificate has the key beside it afterwards.
 func TestRenewalsAtOnce(t *testing.T) {
 	h := newHome(t)
@@ -183,6 +182,7 @@ func TestRenewalsAtOnce(t *testing.T) {
 	}
 }
 
+// The example that up writes is the one that is documented, and every server's own tests load that one.
 func TestCatalogIsTheDocumentedExample(t *testing.T) {
 	input.Outside(t)
 	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")

@@ -14,8 +14,8 @@ const joined, apostrophe = "’º°ª", '’'
 var unspaced = []*unicode.RangeTable{unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Thai, unicode.Lao, unicode.Khmer, unicode.Myanmar}
 
 // Apart is a text with a byte that belongs to nothing in the place of each byte of what stands between words beyond ASCII: “ ” « » – • …, blanks
-// that do not break, and whatever is of a script that has no blanks. All that
-// is left beyond ASCII may be taken for letters. It is as long as the text, so that places in one are places in the other.
+// that do not break, and whatever is of a script that has no blanks. What is left beyond ASCII may be taken for letters. It is as long as the
+// text, so that places in one are places in the other.
 func Apart(text string) string {
 	const nothing = 0x1f
 	var out []byte
