@@ -22,8 +22,8 @@ var (
 	// pem is a key or certificate, whole or cut.
 	pem = pattern.New(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)`)
 	// credentials are secrets that are known by their look: tokens with a vendor's prefix, JSON web tokens, and what follows the
-	// words bearer and basic.
-	credentials = pattern.New(`\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
+	// words bearer and basic. The id of a session or request (first, and kept) is none, though a vendor's prefix may begin it.
+	credentials = pattern.New(`(\b[rs]-[a-z2-7]{26}\b)|\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
 		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+|(?i:\bbasic\s+)[A-Za-z0-9+/]{4,}={1,2}`)
 	// lines are settings whose value may have blanks: it ends with its line.
 	lines = pattern.New(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)
@@ -76,7 +76,13 @@ func hide(s string) string {
 	s = lines().ReplaceAllString(s, "${1}${2}"+hiddenValue)
 	s = named().ReplaceAllString(s, "${1}"+hiddenValue)
 	s = environment().ReplaceAllString(s, "${1}"+hiddenValue)
-	s = credentials().ReplaceAllString(s, hiddenValue) // after what has a name, which bearer would take for the value
+	// After what has a name, which bearer would take for the value.
+	s = credentials().ReplaceAllStringFunc(s, func(found string) string {
+		if found[1] == '-' { // an id: what else is found begins with letters
+			return found
+		}
+		return hiddenValue
+	})
 	s = userinfo().ReplaceAllString(s, "${1}"+hiddenValue+"@")
 	return words().ReplaceAllStringFunc(s, func(word string) string {
 		if clean.ShowsPath(word) {

@@ -72,6 +72,7 @@ func TestHide(t *testing.T) {
 		}
 	}
 	for _, plain := range []string{
+		"s-skaaaaaaaaaaaaaaaaaaaaaaaa", "request r-hf22222222222222222222aaaa, session s-ghpbbbbbbbbbbbbbbbbbbbbbbb.",
 		"", "demo-chat", "Llama 3.1 8B, instruct", "meta-llama/Llama-3.1-8B", "http://127.0.0.1:17450/v1", "GPU 0/1", "and/or", "24 GiB / 48 GiB",
 		"the program ended by itself", "1/2 of it", "tokens per second", "https://example.com/a/b?c=d", "10:30", "a = b", "http://127.0.0.1:8000/v1",
 		"20 tokens/s", "2026-11-21 17:40", "21/11/2026", "2026-11-21T17:40:00Z", "и/или", "東京/大阪", "input/output, read/write", "Basic information", "a key is needed", "e.g. 3.5 GiB",
