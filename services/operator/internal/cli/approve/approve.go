@@ -318,16 +318,26 @@ func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request
 	if one := approved[0]; !run && !several && one.op.GetWaiters() == 0 && !how.Yes && a.Interactive() && a.Confirm(ctx, "Carry it out from here now?", false) == nil {
 		left = approved
 	}
+	var failed error
 	for _, r := range left {
-		claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: r.op.GetOperationId()})
-		if err != nil {
+		err := a.claimAndCarryOut(ctx, s, r)
+		if err != nil && (len(left) == 1 || ctx.Err() != nil) {
 			return err
 		}
-		if err := a.CarryOut(ctx, s, r.call, claimed.GetGrant(), r.op.GetOperationId()); err != nil {
-			return err
+		if err != nil { // as with decisions, it keeps none of the others back
+			a.Out.Remark("%s", a.Out.Red(r.number+": "+cli.PublicText(err)))
+			failed = cli.Failed("See: durward approvals", "not all of them were carried out")
 		}
 	}
-	return nil
+	return failed
+}
+
+func (a *app) claimAndCarryOut(ctx context.Context, s *cli.Session, r request) error {
+	claimed, err := s.Vault.ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: r.op.GetOperationId()})
+	if err != nil {
+		return err
+	}
+	return a.CarryOut(ctx, s, r.call, claimed.GetGrant(), r.op.GetOperationId())
 }
 
 func (a *app) denyCommand() *cobra.Command {

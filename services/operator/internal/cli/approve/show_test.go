@@ -197,3 +197,24 @@ func TestWhatStandsWithoutALimitOfUsesHasNone(t *testing.T) {
 		}
 	}
 }
+
+// neverClaims is a vault whose approvals are used up.
+type neverClaims struct{ vaultv1.ApprovalServiceClient }
+
+func (neverClaims) ClaimOperation(context.Context, *vaultv1.ClaimOperationRequest, ...grpc.CallOption) (*vaultv1.ClaimOperationResponse, error) {
+	return nil, errors.New("used already")
+}
+
+func TestOneThatFailsKeepsNoneOfTheOthersBack(t *testing.T) {
+	s := &cli.Session{Peers: &peers.Peers{Vault: peers.Vault{ApprovalServiceClient: neverClaims{}}}}
+	approved := []request{{op: &vaultv1.Operation{}, number: "K7F3"}, {op: &vaultv1.Operation{}, number: "2222"}}
+	core, _, errs := clitest.Printing(false)
+	err := (&app{core}).afterwards(t.Context(), s, approved, true, false, true, cli.Asking{})
+	var p *cli.Problem
+	if said := errs.String(); !errors.As(err, &p) || p.Code != cli.ExitFailed || !strings.Contains(said, "K7F3: used already") || !strings.Contains(said, "2222: used already") {
+		t.Errorf("%v\n%s", err, said)
+	}
+	if err := (&app{core}).afterwards(t.Context(), s, approved[:1], false, false, true, cli.Asking{}); err == nil || err.Error() != "used already" {
+		t.Errorf("of the only one: %v", err)
+	}
+}
