@@ -326,7 +326,7 @@ func (a *app) tail(ctx context.Context, s *cli.Session, before uint64, q *auditv
 	if err != nil {
 		return err
 	}
-	ended := cli.Unreachable("Start it again: durward audit tail", "audit ended the stream")
+	ended := cli.Unreachable("Start it again.", "audit ended the stream")
 	return cli.EachOf(ctx, stream, ended, func(response *auditv1.TailRecordsResponse) error {
 		if err := logproof.VerifyEntry(response.GetEntry()); err != nil {
 			return proofProblem(fmt.Errorf("%w: %w", logproof.ErrEntry, err))

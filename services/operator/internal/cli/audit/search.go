@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/identity"
 )
 
 func (a *app) auditSearchCommand() *cobra.Command {
@@ -42,9 +43,17 @@ With --follow it shows what matches as it is written, and nothing that was there
 				return err
 			}
 			if follow {
-				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error { return a.tail(ctx, s, 0, q) })
+				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
+					if q.Writer, err = writer(f.Writer, s.Config.Audit.Identity); err != nil {
+						return err
+					}
+					return a.tail(ctx, s, 0, q)
+				})
 			}
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, _ *history.Log) error {
+				if q.Writer, err = writer(f.Writer, s.Config.Audit.Identity); err != nil {
+					return err
+				}
 				found, err := s.Audit.SearchRecords(ctx, q)
 				if err != nil {
 					return err
@@ -64,7 +73,7 @@ With --follow it shows what matches as it is written, and nothing that was there
 	flags.StringSliceVar(&f.statuses, "status", nil, "ok, pending, denied, error, timeout, unknown")
 	flags.StringVar(&f.since, "since", "", "a time (2026-01-31T12:00:00Z) or how long ago (24h, 7d)")
 	flags.StringVar(&f.until, "until", "", "the same")
-	flags.StringVar(&f.Writer, "writer", "", "role or SPIFFE ID of who wrote it")
+	flags.StringVar(&f.Writer, "writer", "", "who wrote it: a role, as ROLE/INSTANCE, or a SPIFFE ID")
 	flags.StringVar(&f.channel, "channel", "", "how the client came: cli, desktop-ui, api, messaging")
 	flags.StringVar(&f.Text, "text", "", "words of the arguments, the summary or the reason")
 	flags.Uint64Var(&f.Before, "before", 0, "records below this index: the next page")
@@ -127,6 +136,25 @@ func enum(values map[string]int32, names map[int32]string, prefix, word, what st
 		return 0, cli.Usage("Use "+strings.Join(cli.EnumWords(names, prefix), ", ")+".", "%q is not %s", clean.Visible(word), what)
 	}
 	return value, nil
+}
+
+// writer is what audit takes for one: a role, or an identity in the log's own trust domain where a table's cell, executor/local, was typed.
+func writer(name, audit string) (string, error) {
+	role, instance, one := strings.Cut(name, "/")
+	known, err := identity.ParseRole(role)
+	if name == "" || err == nil && !one {
+		return name, nil
+	}
+	id, log := identity.ID{}, identity.ID{}
+	if err != nil {
+		id, err = identity.Parse(name)
+	} else if log, err = identity.Parse(audit); err == nil {
+		id, err = identity.New(log.TrustDomain(), known, instance)
+	}
+	if err != nil {
+		return "", cli.Usage("Use "+strings.Join(cli.Roles(), ", ")+", or one of them as ROLE/INSTANCE.", "%q writes no records", clean.Visible(name))
+	}
+	return id.String(), nil
 }
 
 func (a *app) showSearch(found *auditv1.SearchRecordsResponse) error {

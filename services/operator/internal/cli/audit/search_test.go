@@ -46,6 +46,25 @@ func TestSearchFlags(t *testing.T) {
 	}
 }
 
+// TestSearchNamesWriters: what the table shows of a writer can be searched for.
+func TestSearchNamesWriters(t *testing.T) {
+	const audit = "spiffe://example.org/audit/main"
+	for name, want := range map[string]string{
+		"": "", "executor": "executor", "executor/local": "spiffe://example.org/executor/local",
+		"spiffe://durward.local/vault/main": "spiffe://durward.local/vault/main",
+	} {
+		if got, err := writer(name, audit); got != want || err != nil {
+			t.Errorf("%q becomes %q, %v", name, got, err)
+		}
+	}
+	for _, bad := range []string{"nonsense", "nonsense/main", "executor/", "spiffe://durward.local/nonsense/main", "/"} {
+		var p *cli.Problem
+		if got, err := writer(bad, audit); !errors.As(err, &p) || p.Code != cli.ExitUsage || !strings.Contains(p.Error(), bad) {
+			t.Errorf("%q becomes %q, %v", bad, got, err)
+		}
+	}
+}
+
 // TestSearchShowsPages: a page that is not the last says how to get the next one, however short it is.
 func TestSearchShowsPages(t *testing.T) {
 	core, out, _ := clitest.Printing(false)
