@@ -78,7 +78,10 @@ func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, 
 	}
 	report, err := l.Export(stream, f, format)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return proofProblem(err)
+		if evidence := proofProblem(err); evidence != err {
+			return evidence // the file has it
+		}
+		return errors.Join(err, os.Remove(path)) // a part of a log would bar the way of the next try
 	}
 	return a.showReport(report, checkpointPath(s.Config))
 }
