@@ -50,7 +50,7 @@ func Held(h *statement.Hold, e *auditv1.Entry) bool {
 
 func within(h *statement.Hold, at time.Time) bool {
 	since, until := h.Period()
-	return !since.IsZero() && !at.Before(since) && at.Before(until)
+	return !at.Before(since) && at.Before(until)
 }
 
 // Problem is what is wrong with a record.
@@ -152,7 +152,7 @@ func (l *Ledger) claim(e *auditv1.Entry) []Problem {
 	r := e.GetRecord()
 	l.claims[by] = append(l.claims[by], claim{
 		index: e.GetIndex(), request: l.digest(r.GetRequestId()), operation: l.digest(r.GetOperationId()),
-		written: r.GetTime().AsTime().UnixNano(), logged: e.GetLoggedAt().AsTime().UnixNano(), kind: r.GetKind(), writer: int32(writer),
+		written: r.GetTime().AsTime().Unix(), logged: e.GetLoggedAt().AsTime().Unix(), kind: r.GetKind(), writer: int32(writer),
 	})
 	return nil
 }
@@ -168,7 +168,7 @@ func (l *Ledger) refused(index uint64, text string) (out []Problem) {
 
 // settle holds the records that name a pruning to its statement and to the holds that were in force.
 func (l *Ledger) settle(d *Decision) (out []Problem) {
-	before := d.Prune.Cutoff().UnixNano()
+	before := d.Prune.Cutoff().Unix()
 	type period struct{ since, until int64 }
 	var periods []period
 	held := map[uint64]bool{}
@@ -176,8 +176,8 @@ func (l *Ledger) settle(d *Decision) (out []Problem) {
 		for _, id := range h.Hold.IDs {
 			held[l.digest(id)] = true
 		}
-		if since, until := h.Hold.Period(); !since.IsZero() {
-			periods = append(periods, period{since.UnixNano(), until.UnixNano()})
+		if since, until := h.Hold.Period(); !until.IsZero() {
+			periods = append(periods, period{since.Unix(), until.Unix()})
 		}
 	}
 	delete(held, 0)

@@ -246,6 +246,16 @@ func TestLedger(t *testing.T) {
 			b.decided(b.sign(b.hold(statement.Hold{Since: statement.FormatTime(at), Until: statement.FormatTime(at.Add(time.Hour))}), ada), held)
 			b.decided(b.sign(b.prune(1, 1), ada), pruned)
 		}, []uint64{0}, "legal hold"},
+		"held from the beginning to the end of time": {func(b *book) {
+			without(b.old("r-0"), 2)
+			b.decided(b.sign(b.hold(statement.Hold{Since: "0001-01-01T00:00:00Z", Until: "9999-12-31T23:59:59Z"}), ada), held)
+			b.decided(b.sign(b.prune(1, 1), ada), pruned)
+		}, []uint64{0}, "legal hold"},
+		"held with no end in sight": {func(b *book) {
+			without(b.old("r-0"), 2)
+			b.decided(b.sign(b.hold(statement.Hold{Since: "2026-01-01T00:00:00Z", Until: "9999-01-01T00:00:00Z"}), ada), held)
+			b.decided(b.sign(b.prune(1, 1), ada), pruned)
+		}, []uint64{0}, "legal hold"},
 		"beside a hold": {func(b *book) {
 			without(b.old(""), 2)
 			at := now.AddDate(0, 0, -99)
