@@ -29,11 +29,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/mod/sumdb/note"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pattern"
@@ -140,7 +140,7 @@ func readWitnesses(dir string) (logproof.Witnesses, error) {
 		// RequiredWithin refuses changes unless a quorum cosigned within that time, "10m". Empty: changes do not wait for witnesses.
 		RequiredWithin string `yaml:"required_within"`
 	}
-	if err := strictYAML(raw, &doc); err != nil {
+	if err := parse(FileWitnesses, raw, &doc); err != nil {
 		return logproof.Witnesses{}, err
 	}
 	w := logproof.Witnesses{Quorum: doc.Quorum}
@@ -247,7 +247,7 @@ func Read(dir string) (*Snapshot, error) {
 		var doc struct {
 			Revoked []string `yaml:"revoked"`
 		}
-		if err := strictYAML(revoked, &doc); err != nil {
+		if err := parse(FileRevoked, revoked, &doc); err != nil {
 			return nil, fmt.Errorf("trust file %s: %w", FileRevoked, err)
 		}
 		for i, id := range doc.Revoked {
@@ -299,11 +299,12 @@ func readFile(dir, name string) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-func strictYAML(b []byte, into any) error {
-	if len(bytes.TrimSpace(b)) == 0 {
+// parse reads a YAML file of the folder; one of comments alone says nothing.
+func parse(name string, b []byte, into any) error {
+	if config.Blank(b) {
 		return nil
 	}
-	return yaml.NewDecoder(bytes.NewReader(b), yaml.Strict()).Decode(into)
+	return config.Parse(name, b, into)
 }
 
 func parseBundle(b []byte) ([]*x509.Certificate, error) {
@@ -343,7 +344,7 @@ type grantSignersFile struct {
 
 func parseGrantSigners(b []byte) ([]GrantSigner, error) {
 	var doc grantSignersFile
-	if err := strictYAML(b, &doc); err != nil {
+	if err := parse(FileGrantSigners, b, &doc); err != nil {
 		return nil, err
 	}
 	var out []GrantSigner

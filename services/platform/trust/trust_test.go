@@ -156,6 +156,8 @@ func TestReadRefuses(t *testing.T) {
 		"revoked, a space":          {FileRevoked, "revoked:\n  - 'spiffe://durward.local/gateway/old '\n"},
 		"revoked, one bad of two":   {FileRevoked, "revoked:\n  - spiffe://durward.local/gateway/old\n  - old\n"},
 		"revoked, an empty one":     {FileRevoked, "revoked: ['']\n"},
+		"revoked, twice":            {FileRevoked, "revoked: []\n---\nrevoked: [spiffe://durward.local/gateway/old]\n"},
+		"revoked, after an end":     {FileRevoked, "revoked: []\n...\nrevoked: [spiffe://durward.local/gateway/old]\n"},
 		"witnesses, none":           {FileWitnesses, "quorum: 0\nwitnesses: []\n"},
 		"witnesses, misspelt":       {FileWitnesses, "quorom: 1\nwitnesses: [" + witnessKey(t, "one") + "]\n"},
 		"witnesses, no quorum":      {FileWitnesses, "witnesses: [" + witnessKey(t, "one") + "]\n"},
@@ -186,6 +188,15 @@ func TestReadRefuses(t *testing.T) {
 	}
 	if _, err := Read(dir); err == nil {
 		t.Error("a folder without allowed_signers is read")
+	}
+}
+
+// A list of which comments alone are left revokes nobody.
+func TestRevokedOfCommentsAlone(t *testing.T) {
+	dir, write := folder(t)
+	write(FileRevoked, "# nobody\n")
+	if s, err := Read(dir); err != nil || s.Revoked("spiffe://durward.local/gateway/old") {
+		t.Errorf("Read = %v", err)
 	}
 }
 
