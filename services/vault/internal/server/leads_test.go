@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"testing"
+	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
 
@@ -25,9 +27,20 @@ func TestWhileItLeads(t *testing.T) {
 	}
 }
 
-// A halt that could not be written down is in the log, from which the next process has it.
+// A halt that could not be written down is in the log, from which the next process has it, and ends what any other ends.
 func TestAHaltThatIsNotDurableIsRecorded(t *testing.T) {
 	v := newVault(t)
+	opened := v.openBound(1)
+	v.dangerous(opened.GetSession())
+	session, ok := v.server.Sessions.Live(opened.GetSession())
+	if !ok {
+		t.Fatal("no session")
+	}
+	click, _ := contract.Lookup("start_service")
+	click.Tags = []string{"desktop:click"}
+	if _, err := v.server.Desktop.Judge(session.Ref, click, callv1.Channel_CHANNEL_CLI, true); err != nil {
+		t.Fatal(err)
+	}
 	v.must(v.store.Close())
 	if _, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "fire"}); err == nil {
 		t.Error("it is said to be durable")
@@ -39,4 +52,10 @@ func TestAHaltThatIsNotDurableIsRecorded(t *testing.T) {
 	if now := v.server.Halt.Now(); !now.Halted || now.Epoch != 2 {
 		t.Errorf("it is %+v", now)
 	}
+	if n := len(v.audit.of(auditv1.Kind_KIND_STANDING_ENDED)); n != 1 {
+		t.Errorf("%d ends recorded when the halt returned", n)
+	}
+	v.clock.advance(time.Second)
+	_, err := v.server.Desktop.Judge(session.Ref, click, callv1.Channel_CHANNEL_CLI, true)
+	wantCode(t, err, callv1.Code_CODE_DENIED)
 }
