@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"sync"
+	"time"
 
 	"durward.internal/services/platform/filewatch"
 	"durward.internal/services/platform/keyfile"
@@ -28,12 +29,13 @@ type Pair[T any] struct {
 
 	mu      sync.Mutex
 	mark    filewatch.Stamps
+	tried   time.Time
 	current T
 	failure error
 }
 
 // OpenPair reads the files, each a regular one of at most 1 MB. parse makes of them what Get returns, or refuses them; it is
-// called once now, and once at a time whenever the files have changed.
+// called once now, and once at a time whenever the files have changed, and again and again while it refuses them.
 func OpenPair[T any](files Files, parse func(certificate, key []byte) (T, error)) (*Pair[T], error) {
 	p := &Pair[T]{files: files, parse: parse}
 	if err := p.Reload(); err != nil {
@@ -51,7 +53,7 @@ func (p *Pair[T]) Get() T {
 }
 
 // Reload takes up the files now if they changed. A pair that is refused, such as a renewal half written, is left, and the last
-// good one stays in use; Reload returns why for as long as the files are so.
+// good one stays in use; Reload returns why for as long as it is refused.
 func (p *Pair[T]) Reload() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,10 +63,11 @@ func (p *Pair[T]) Reload() error {
 
 func (p *Pair[T]) reload() {
 	mark := filewatch.Paths(p.files.Certificate, p.files.Key)()
-	if maps.Equal(mark, p.mark) {
+	// What was refused may be good later though the files stay as they are: a root came to the trust folder, or its time begins.
+	if maps.Equal(mark, p.mark) && (p.failure == nil || time.Since(p.tried) < filewatch.Interval) {
 		return
 	}
-	p.mark = mark
+	p.mark, p.tried = mark, time.Now()
 	pair, err := p.read()
 	if p.failure = err; err == nil {
 		p.current = pair

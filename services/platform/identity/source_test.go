@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -238,6 +239,40 @@ func TestFilesOfACompany(t *testing.T) {
 	if err := source.Err(); err != nil || !ends(source).Equal(until.Add(time.Hour)) {
 		t.Errorf("another of the company's: %v, %v", err, ends(source))
 	}
+}
+
+// A certificate that is refused for what is not in its files is taken up once that has come: its root, or its time.
+func TestRefusedForNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kit, company := platformtest.New(t), platformtest.NewCompany(t)
+		files := kit.Files(vault, "main")
+		source, err := identity.Open(files, kit.Trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := func(says string, from time.Time) (until time.Time) {
+			until = from.Add(48 * time.Hour).Truncate(time.Second)
+			chain, key := company.Issue("spiffe://durward.local/vault/main", from, until)
+			if err := errors.Join(os.WriteFile(files.Key, key, 0o600), os.WriteFile(files.Certificate, chain, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := source.Err(); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%v; want %q", err, says)
+			}
+			return until
+		}
+		until := refused("no root in ca.pem leads to it", time.Now().Add(-time.Hour))
+		kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), company.Root()...))
+		time.Sleep(2 * time.Second)
+		if err := source.Err(); err != nil || !ends(source).Equal(until) {
+			t.Errorf("with its root: %v", err)
+		}
+		until = refused("of the future", time.Now().Add(time.Minute))
+		time.Sleep(2 * time.Minute)
+		if err := source.Err(); err != nil || !ends(source).Equal(until) {
+			t.Errorf("in its time: %v", err)
+		}
+	})
 }
 
 func TestHandshake(t *testing.T) {
