@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/protobuf/proto"
 
@@ -266,7 +268,17 @@ func (p *server) Wipe(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	defer alone.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on its end
-	for _, step := range []string{`VACUUM bodies`, `VACUUM packs`, `REINDEX INDEX CONCURRENTLY bodies_words`} {
+	// One that was broken off left an index beside, which may hold the words, and takes room for good.
+	rows, err := alone.Query(ctx, `SELECT 'DROP INDEX CONCURRENTLY IF EXISTS ' || indexrelid::regclass FROM pg_index
+		WHERE indrelid = 'bodies'::regclass AND NOT indisvalid AND indexrelid::regclass::text LIKE 'bodies\_words\_cc%'`)
+	if err != nil {
+		return false, err
+	}
+	left, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return false, err
+	}
+	for _, step := range slices.Concat([]string{`VACUUM bodies`, `VACUUM packs`}, left, []string{`REINDEX INDEX CONCURRENTLY bodies_words`}) {
 		if _, err := alone.Exec(ctx, step); err != nil {
 			return false, fmt.Errorf("%s: %w", step, err)
 		}

@@ -4,6 +4,7 @@ package store_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,52 @@ func TestFirstPostgresState(t *testing.T) {
 		t.Fatal(err)
 	}
 	still(t, lead(t, openPostgres(t, settings(s))))
+}
+
+// TestPostgresWipeBrokenOff: of a REINDEX that was broken off, as when audit ends or the disk is full, no index stays beside the one of words.
+func TestPostgresWipeBrokenOff(t *testing.T) {
+	s := server.Start(t)
+	db := openPostgres(t, settings(s))
+	other, err := postgres.Open(t.Context(), settings(s), "audit", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Pool.Close()
+	const beside = `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'bodies'::regclass AND NOT indisvalid`
+	until := func(database, query, want string) {
+		t.Helper()
+		for began := time.Now(); s.SQL(t, database, query) != want; time.Sleep(20 * time.Millisecond) { // psql is the only one to ask
+			if time.Since(began) > time.Minute {
+				t.Fatalf("%s is not %s", query, want)
+			}
+		}
+	}
+	writing, err := other.Pool.Begin(t.Context())
+	if err == nil {
+		_, err = writing.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE bodies IN ROW EXCLUSIVE MODE`) // as one that adds records
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, breakOff := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := db.Wipe(ctx); ended <- err }()
+	until("durward_audit", beside, "bodies_words_ccnew")
+	breakOff()
+	if err := <-ended; err == nil {
+		t.Error("it did not wait for one that writes")
+	}
+	until("postgres", "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'REINDEX%' AND state = 'active'", "0")
+	if err := writing.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.SQL(t, "durward_audit", beside); got != "bodies_words_ccnew" {
+		t.Errorf("control: %q is left", got)
+	}
+	wipe(t, db)
+	if got := s.SQL(t, "durward_audit", beside); got != "" {
+		t.Errorf("what is left: %s", got)
+	}
 }
 
 // takeOver leads when the server finds that the one before has ended, or is silent: within 5 s.
