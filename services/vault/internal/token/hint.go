@@ -40,7 +40,7 @@ func Redact(text string) string {
 	for _, f := range found {
 		if f.Class == reference.PII {
 			b.WriteString(text[at:f.From])
-			b.WriteString(redactedPII)
+			b.WriteString(inJSON(redactedPII, f.JSON))
 			at = f.To
 		}
 	}

@@ -183,6 +183,10 @@ func TestKeysAndNumbers(t *testing.T) {
 		`{"card":4111111111111111}`:                          "4111111111111111",
 		`{"card" : 4111111111111111}`:                        "4111111111111111",
 		`{"cards" :[ 4111111111111111 ]}`:                    "4111111111111111",
+		`{"card":-4111111111111111}`:                         "4111111111111111",
+		`{"cards":[1,-4111111111111111]}`:                    "4111111111111111",
+		`{"password":48213907}`:                              "48213907",
+		`{"passwords":{"password" : -48213907 , "n":1}}`:     "48213907",
 		`{"` + mail + `":{"n":1}}`:                           mail,
 		`{"body":"{\"phone\":12025550123}"}`:                 "12025550123",
 		`{"body":"{\"maria.gonzalez\u0040example.org\":1}"}`: "gonzalez",
@@ -193,6 +197,9 @@ func TestKeysAndNumbers(t *testing.T) {
 		}
 		if again := tokenise(t, v, "s", got)[0]; again != got {
 			t.Errorf("%s became %s", got, again)
+		}
+		if there := Redact(got); !json.Valid([]byte(there)) {
+			t.Errorf("%s became %s where others read along", text, there)
 		}
 	}
 }
@@ -205,6 +212,9 @@ func TestCap(t *testing.T) {
 		if strings.Contains(got, "@") || (got == "mail "+redactedPII) != (i >= MaxValues) {
 			t.Fatalf("%d: %q", i, got)
 		}
+	}
+	if got := tokenise(t, v, "s", `{"card":4111111111111111}`)[0]; !json.Valid([]byte(got)) || strings.Contains(got, "4111") {
+		t.Errorf("a number became %s", got)
 	}
 	if n := len(v.sessions["s"].byID); n != MaxValues {
 		t.Errorf("%d values are held", n)

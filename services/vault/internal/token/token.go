@@ -294,8 +294,12 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	}
 	at := 0
 	for _, s := range merge(spans) {
+		number := isNumber(p.text, s.From, s.To)
+		for number && s.From > at && strings.IndexByte(numberBytes, p.text[s.From-1]) >= 0 {
+			s.From-- // its sign
+		}
 		b.WriteString(p.text[at:s.From])
-		b.WriteString(w.replacement(s.kind, p.text[s.From:s.To], isNumber(p.text, s.From, s.To)))
+		b.WriteString(w.replacement(s.kind, p.text[s.From:s.To], number))
 		at = s.To
 		w.Replaced++
 	}
@@ -303,15 +307,18 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	return nil
 }
 
+// numberBytes are those of JSON's numbers.
+const numberBytes = "0123456789+-.eE"
+
 // isNumber reports whether a part of a text is a whole number in JSON, a member's value or in a short list: with words in its place that would
 // be JSON no more.
 func isNumber(text string, from, to int) bool {
-	const number, list, most = "0123456789+-.eE", "[, \t\r\n", 256
-	if strings.Trim(text[from:to], number) != "" {
+	const list, most = "[, \t\r\n", 256
+	if strings.Trim(text[from:to], numberBytes) != "" {
 		return false
 	}
 	after := strings.TrimLeft(text[to:min(to+most, len(text))], " \t\r\n")
-	before := strings.TrimRight(text[max(from-most, 0):from], number+list)
+	before := strings.TrimRight(text[max(from-most, 0):from], numberBytes+list)
 	ends := after != "" && strings.IndexByte(",]}", after[0]) >= 0
 	name, is := strings.CutSuffix(before, ":")
 	name = strings.TrimRight(name, " \t\r\n")
@@ -324,7 +331,7 @@ func (w *writing) replacement(k kind, text string, number bool) string {
 	if held := w.h.byID[r.ID]; held != nil {
 		w.count(held)
 		r.Type, r.JSON = held.Type, number && k.class == reference.PII
-		return r.Marshal()
+		return inJSON(r.Marshal(), number && !r.JSON)
 	}
 	held := &Value{Reference: r, Origin: w.origin}
 	r.JSON = number && k.class == reference.PII
@@ -336,14 +343,22 @@ func (w *writing) replacement(k kind, text string, number bool) string {
 		w.count(held)
 		w.Redacted++
 		if k.class == reference.PII {
-			return redactedPII
+			return inJSON(redactedPII, number)
 		}
-		return redactedSecret
+		return inJSON(redactedSecret, number)
 	}
 	w.count(held)
 	w.New[k.name]++
 	w.fresh = append(w.fresh, held)
-	return r.Marshal()
+	return inJSON(r.Marshal(), number && !r.JSON)
+}
+
+// inJSON is what stands for a number of JSON that has no form there but a text's.
+func inJSON(text string, number bool) string {
+	if number {
+		return `"` + text + `"`
+	}
+	return text
 }
 
 // count counts a place whose value is not held.
