@@ -113,6 +113,13 @@ func unescaped(text string) (view, bool) {
 			continue
 		}
 		changed = true
+		if r == '\\' && strings.HasPrefix(text[at+n:], `"`) {
+			// It escapes nothing: the quote is that of the text which it is the end of. Decoded, it would take the quote for its own.
+			b.WriteString(`\\`)
+			from = append(from, int32(at), int32(at+n)) // #nosec G115 -- as above
+			at += n
+			continue
+		}
 		before := b.Len()
 		if r < utf8.RuneSelf || text[at] == '\\' {
 			b.WriteRune(r)
