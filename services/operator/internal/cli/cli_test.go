@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -81,6 +83,21 @@ func TestHintsNameTheInstallation(t *testing.T) {
 		a := &App{Streams: Streams{Err: &errs}, HomeDir: c.home}
 		if a.Explain(Failed(c.hint, "it failed")); !strings.HasSuffix(errs.String(), "\n  "+c.want+"\n") {
 			t.Errorf("home %q: got %q, want %q in it", c.home, errs.String(), c.want)
+		}
+	}
+}
+
+// Where an internal error's cause is told depends on what runs the processes: durward up for a home, or systemd.
+func TestAnInternalErrorNamesTheLogs(t *testing.T) {
+	home := installdir.Home{Dir: t.TempDir()}
+	for _, want := range []string{"journalctl -u 'durward-*'", filepath.Join(home.Dir, "logs")} {
+		var errs bytes.Buffer
+		a := &App{Streams: Streams{Err: &errs}, Home: home}
+		if a.Explain(fault.New(callv1.Code_CODE_INTERNAL, "internal error")); !strings.HasSuffix(errs.String(), ": "+want+"\n") {
+			t.Errorf("got %q, want %q in it", errs.String(), want)
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(home.Config("audit")), 0o700), os.WriteFile(home.Config("audit"), nil, 0o600)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

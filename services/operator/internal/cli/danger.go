@@ -41,14 +41,14 @@ func (a *App) warnOfDanger(s *Session) {
 	if err != nil {
 		return
 	}
-	if line := DangerLine(Dangers(list)); line != "" {
+	if line := DangerLine(Dangers(list), a.Typed()); line != "" {
 		errs := output.New(a.Streams.Err, a.Streams.Err, a.Streams.Getenv)
 		errs.Printf("%s\n", errs.Red(line))
 	}
 }
 
-// DangerLine is the banner; "" while nothing is dangerous.
-func DangerLine(found []*vaultv1.Standing) string {
+// DangerLine is the banner, to a person who types durward so; "" while nothing is dangerous.
+func DangerLine(found []*vaultv1.Standing, durward string) string {
 	if len(found) == 0 {
 		return ""
 	}
@@ -57,7 +57,7 @@ func DangerLine(found []*vaultv1.Standing) string {
 		parts = append(parts, fmt.Sprintf("%s (%s) until %s", clean.Line(one.GetPrincipal(), 64), clean.Line(one.GetSession(), 32),
 			one.GetExpiresAt().AsTime().Local().Format("15:04")))
 	}
-	return "DANGEROUS MODE: " + strings.Join(parts, ", ") + ": changes run without asking. End it: durward dangerous disable"
+	return "DANGEROUS MODE: " + strings.Join(parts, ", ") + ": changes run without asking. End it: " + durward + " dangerous disable"
 }
 
 // Seen returns what is kept of the log, by the processes that answered with their status (nil: not) and by the operator's commands.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -87,7 +88,7 @@ func (a *App) translate(err error) *Problem {
 	case errors.As(err, &f) && !fault.FromPeer(err) && f.Cause != nil && strings.Contains(f.Cause.Error(), "invalid UTF-8"):
 		return &Problem{ExitUsage, "an argument is not valid UTF-8", "Type it in a terminal whose locale is UTF-8."}
 	case errors.As(err, &f):
-		return translateFault(f)
+		return a.translateFault(f)
 	case errors.Is(err, installdir.ErrUnusable):
 		return &Problem{ExitFailed, clean.Block(err.Error(), 2000), "Use a folder of your own: --home DIR, or DURWARD_HOME."}
 	case errors.Is(err, context.Canceled):
@@ -98,7 +99,7 @@ func (a *App) translate(err error) *Problem {
 	}
 }
 
-func translateFault(f *fault.Error) *Problem {
+func (a *App) translateFault(f *fault.Error) *Problem {
 	text := f.Message
 	if f.Field != "" && !strings.Contains(text, f.Field) {
 		text = f.Field + ": " + text
@@ -124,8 +125,16 @@ func translateFault(f *fault.Error) *Problem {
 	case callv1.Code_CODE_DOES_NOT_FIT:
 		return &Problem{ExitFailed, text, cmp.Or(next, "See what holds memory: durward gpu")}
 	case callv1.Code_CODE_INTERNAL:
-		return &Problem{ExitFailed, text, cmp.Or(next, "The cause is in the log of the process under the request id: ~/.durward/logs")}
+		return &Problem{ExitFailed, text, cmp.Or(next, "The cause is in the log of the process under the request id: "+a.logs())}
 	default:
 		return &Problem{ExitFailed, text, next}
 	}
+}
+
+// logs is where the processes tell more.
+func (a *App) logs() string {
+	if a.Home.Runs() {
+		return filepath.Dir(a.Home.Log("x"))
+	}
+	return "journalctl -u 'durward-*'"
 }

@@ -237,7 +237,7 @@ func (a *App) makeChanges(
 	}
 	if waiting != "" {
 		warn("The vault has not taken up " + clean.Visible(waiting) +
-			": is its security_dir (vault.yaml) the folder that was changed? See: durward config show")
+			": is its security_dir (vault.yaml) the folder that was changed? See: " + a.Typed() + " config show")
 	}
 	return out, err
 }
@@ -259,7 +259,7 @@ func (a *App) ReportRules(out *signedchange.Result, err error, done string) erro
 				a.Out.Printf("  At the vault it is in force.\n")
 			}
 			for _, name := range out.Unseen {
-				a.Out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: durward audit search\n", clean.Visible(name), reader(name))
+				a.Out.Printf("  %s is written; %s within a second, and it is recorded if it is refused: %s audit search\n", clean.Visible(name), reader(name), a.Typed())
 			}
 		default:
 			a.Out.Printf("%s %s.\n", a.Out.Green("✓"), done)

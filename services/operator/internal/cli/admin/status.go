@@ -286,7 +286,7 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 		a.Out.Printf("services %d of %d running   GPUs %s\n", e.GetServicesRunning(), e.GetServicesTotal(),
 			cli.GPUWords(e.GetGpuSource(), e.GetGpus(), a.Home.IsExampleCatalog(), cli.DriverFound()))
 	}
-	for _, line := range d.catalog() {
+	for _, line := range d.catalog(a.Typed()) {
 		a.Out.Printf("catalog  %s\n", a.Out.Yellow(line))
 	}
 	if d.undoing != "" {
@@ -322,8 +322,8 @@ func (a *app) statusText(processes []processStatus, d deep, running installdir.P
 	}
 }
 
-// catalog says what of the catalog is not in force.
-func (d deep) catalog() []string {
+// catalog says what of the catalog is not in force, to a person who types durward so.
+func (d deep) catalog(durward string) []string {
 	var out []string
 	if refused := d.executor.GetCatalogueRefused(); refused != "" {
 		out = append(out, "an older one is in force: "+clean.Line(refused, 300))
@@ -332,7 +332,7 @@ func (d deep) catalog() []string {
 		names := output.Each(d.executor.GetDisabled()[:min(n, 8)], func(e *executorv1.DisabledEntry) string {
 			return strings.TrimSpace(e.GetKind() + " " + clean.Line(e.GetId(), 128))
 		})
-		out = append(out, fmt.Sprintf("disabled, since entries are wrong: %s%s; why: durward catalog check", strings.Join(names, ", "), cli.When(n > 8, ", …")))
+		out = append(out, fmt.Sprintf("disabled, since entries are wrong: %s%s; why: %s catalog check", strings.Join(names, ", "), cli.When(n > 8, ", …"), durward))
 	}
 	return out
 }

@@ -197,7 +197,7 @@ func (d *desk) proposal(p *proposal, number, said string, err error) (*tui.Propo
 		op, err := p.submit(ctx, signed)
 		said := said
 		if err == nil && op.GetWaiters() == 0 {
-			said += " No agent waits; its next wait_operation carries it out, or: durward approve " + number + " --run"
+			said += " No agent waits; its next wait_operation carries it out, or: " + d.a.Typed() + " approve " + number + " --run"
 		}
 		return said, plain(err)
 	}}, nil

@@ -358,11 +358,11 @@ func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal)
 		there, thereErr := os.Stat(filepath.Dir(imp.out))
 		switch {
 		case imp.path == "" || err != nil || !info.IsDir():
-			a.Out.Printf("Check it: durward catalog check %s. Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n", movable(imp.out))
+			a.Out.Printf("Check it: %s catalog check %s. Its entries go into the catalogue's file; a catalogue may also be a folder of files.\n", a.Typed(), movable(imp.out))
 		case thereErr == nil && os.SameFile(info, there):
-			a.Out.Printf("It is in the catalogue's folder, and in force as it is: durward catalog check\n")
+			a.Out.Printf("It is in the catalogue's folder, and in force as it is: %s catalog check\n", a.Typed())
 		default:
-			a.Out.Printf("When it is right: mv %s %s && durward catalog check\n", movable(imp.out), cli.ShellWord(filepath.Clean(imp.path)+"/"))
+			a.Out.Printf("When it is right: mv %s %s && %s catalog check\n", movable(imp.out), cli.ShellWord(filepath.Clean(imp.path)+"/"), a.Typed())
 		}
 	})
 }

@@ -294,7 +294,7 @@ func (a *app) clientListCommand() *cobra.Command {
 			rows := output.Each(list, func(c client.Client) row { return row{c, c.Key != "" || c.Identity != ""} })
 			return a.Show(map[string]any{"clients": rows}, func() {
 				if len(rows) == 0 {
-					a.Out.Printf("No client yet: durward client connect claude-code, or durward client add NAME\n")
+					a.Out.Printf("No client yet: %[1]s client connect claude-code, or %[1]s client add NAME\n", a.Typed())
 					return
 				}
 				a.Out.Table([]string{"CLIENT", "KIND", "CHANNEL", "UP TO", "USER", "STATE"}, output.Each(rows, func(c row) []string {

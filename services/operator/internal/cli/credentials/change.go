@@ -350,8 +350,8 @@ such a value is in shells, unit files and histories, and nobody can say who has 
 			if err := a.store(ctx, s, p, value); err != nil {
 				return err
 			}
-			a.Out.Remark("Warning: credentials in environment variables are deprecated. Take %s out of your shell's and units' files, and give it a new value: durward credential rotate %s",
-				p.variable, p.name)
+			a.Out.Remark("Warning: credentials in environment variables are deprecated. Take %s out of your shell's and units' files, and give it a new value: %s credential rotate %s",
+				p.variable, a.Typed(), p.name)
 			return nil
 		}),
 	}

@@ -210,9 +210,9 @@ func (a *app) held(ctx context.Context, s *cli.Session, uses []*vaultv1.Use) {
 			continue
 		}
 		at := slices.IndexFunc(list.GetServices(), func(one *executorv1.ServiceSummary) bool { return one.GetServiceId() == u.GetService() })
-		stop := "durward stop "
+		stop := a.Typed() + " stop "
 		if err == nil && at < 0 {
-			stop = "durward server restart " // it is another's MCP server, of which egress alone knows whether it runs
+			stop = a.Typed() + " server restart " // it is another's MCP server, of which egress alone knows whether it runs
 		} else if err == nil && list.GetServices()[at].GetState() == executorv1.ServiceState_SERVICE_STATE_STOPPED {
 			continue
 		}

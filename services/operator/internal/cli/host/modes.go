@@ -189,7 +189,7 @@ failed. A switch that the executor's own restart interrupted says "recovered".`,
 		}, func(list *executorv1.ListSwitchesResponse) {
 			switch {
 			case len(list.GetSwitches()) == 0:
-				a.Out.Printf("This host was never switched to a mode. See: durward mode ls\n")
+				a.Out.Printf("This host was never switched to a mode. See: %s mode ls\n", a.Typed())
 			case steps:
 				for _, sw := range list.GetSwitches() {
 					a.printSwitch(sw)

@@ -48,7 +48,7 @@ func (a *app) serviceListCommand(use string, aliases ...string) *cobra.Command {
 		}, func(list *executorv1.ListServicesResponse) {
 			defer func() {
 				if len(list.GetDisabled()) > 0 {
-					a.Out.Printf("%s\n", a.Out.Yellow("disabled, since their entries are wrong: "+clean.Line(strings.Join(list.GetDisabled(), ", "), 1000)+"; why: durward catalog check"))
+					a.Out.Printf("%s\n", a.Out.Yellow("disabled, since their entries are wrong: "+clean.Line(strings.Join(list.GetDisabled(), ", "), 1000)+"; why: "+a.Typed()+" catalog check"))
 				}
 			}()
 			if len(list.GetServices()) == 0 {

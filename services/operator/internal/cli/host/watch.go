@@ -87,7 +87,9 @@ func (a *app) watch(ctx context.Context, s *cli.Session, kinds watched) error {
 		"operation": func(ctx context.Context, tell func(picture.Change) bool) {
 			picture.WatchOperations(ctx, a.App, s, stir, tell)
 		},
-		"dangerous": func(ctx context.Context, tell func(picture.Change) bool) { picture.WatchDanger(ctx, s, tell) },
+		"dangerous": func(ctx context.Context, tell func(picture.Change) bool) {
+			picture.WatchDanger(ctx, s, a.Typed(), tell)
+		},
 	}
 	for _, kind := range kinds {
 		if source, ok := more[kind]; ok {

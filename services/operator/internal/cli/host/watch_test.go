@@ -80,10 +80,13 @@ func TestScreenShowsDanger(t *testing.T) {
 		{on, true, 0, ""},
 		{&vaultv1.ListStandingResponse{}, false, 1, "[]"},
 	} {
-		said := picture.DangerChange(c.list)(p)
+		said := picture.DangerChange(c.list, "durward --home h")(p)
 		got := strings.Join(a.screenLines(p, 80, everything), "\n")
 		if shown := strings.Contains(got, "DANGEROUS MODE: claude"); shown != c.shown || strings.Contains(got, "\x1b[2J") || strings.Contains(got, "cursor") {
 			t.Errorf("shown %v, want %v:\n%s", shown, c.shown, got)
+		}
+		if c.shown && !strings.Contains(p.Danger, "End it: durward --home h dangerous disable") {
+			t.Errorf("it ends what another installation has: %s", p.Danger)
 		}
 		if len(said) != c.told {
 			t.Errorf("told %v", said)

@@ -199,21 +199,21 @@ func Ask(
 
 // WatchDanger follows which sessions are in dangerous mode. While the vault does not answer, which is told elsewhere, the picture
 // stays as it was.
-func WatchDanger(ctx context.Context, s *cli.Session, tell func(Change) bool) {
+func WatchDanger(ctx context.Context, s *cli.Session, durward string, tell func(Change) bool) {
 	for {
 		asking, cancel := context.WithTimeout(ctx, watchPatience)
 		list, err := s.Vault.Standing.ListStanding(asking, &vaultv1.ListStandingRequest{})
 		cancel()
-		if err == nil && !tell(DangerChange(list)) || !clock.Sleep(ctx, watchHost) {
+		if err == nil && !tell(DangerChange(list, durward)) || !clock.Sleep(ctx, watchHost) {
 			return
 		}
 	}
 }
 
-func DangerChange(list *vaultv1.ListStandingResponse) Change {
+func DangerChange(list *vaultv1.ListStandingResponse, durward string) Change {
 	return func(p *Picture) []News {
 		found := cli.Dangers(list)
-		line := cli.DangerLine(found)
+		line := cli.DangerLine(found, durward)
 		if line == p.Danger {
 			return nil
 		}
