@@ -133,21 +133,13 @@ func addresses(base, offset int) Addresses {
 	return Addresses{GRPC: at(base + offset), Health: at(base + offset + healthOffset)}
 }
 
-// Busy returns the first address that an installation with that base port would listen at and somebody else does; "" where all are
-// free. 0 means DefaultBasePort.
-func Busy(base int) string {
-	base = cmp.Or(base, DefaultBasePort)
-	for offset := range 4 {
-		of := addresses(base, offset)
-		for _, at := range []string{of.GRPC, of.Health} {
-			l, err := net.Listen("tcp", at) //nolint:noctx // of loopback: it does not wait
-			if err != nil {
-				return at
-			}
-			_ = l.Close() // it was only tried
-		}
+// ListenersAt are where the processes of an installation with that base port would listen. 0 means DefaultBasePort.
+func ListenersAt(base int) (out []Listeners) {
+	for offset := range roles {
+		of := addresses(cmp.Or(base, DefaultBasePort), offset)
+		out = append(out, Listeners{Listen: of.GRPC, HealthListen: of.Health})
 	}
-	return ""
+	return out
 }
 
 // ErrLost means that a key of a home that was made is gone. Another one in its place would be trusted by nobody.

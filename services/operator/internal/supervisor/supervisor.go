@@ -94,8 +94,20 @@ func New(cfg Config) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, client: &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}}}, nil
 }
 
+// DiedError means that a child ended before it was healthy. It wraps how, where that was not exit status 0.
+type DiedError struct {
+	Role   string
+	text   string
+	ending error
+}
+
+func (e *DiedError) Error() string { return e.text }
+
+func (e *DiedError) Unwrap() error { return e.ending }
+
 // Run starts every child, calls healthy once all are, and keeps them running until ctx ends; then it stops them in reverse
-// order and returns nil. When a child cannot be started the others are stopped and the error says what it last logged.
+// order and returns nil. When a child cannot be started the others are stopped and the error says what it last logged;
+// *DiedError: it was started, and ended.
 func (s *Supervisor) Run(ctx context.Context, healthy func()) error {
 	starter := newStarter()
 	defer starter.close()
@@ -219,7 +231,7 @@ func (s *Supervisor) awaitHealth(ctx context.Context, p *process) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-p.exited():
-			return errors.New(diedText(p, "Durward did not start"))
+			return &DiedError{Role: p.child.Role, text: diedText(p, "Durward did not start"), ending: p.ended()}
 		case <-deadline:
 			return errors.New(p.withLog(fmt.Sprintf("%s was not ready within %s", p.child.Role, s.cfg.StartTimeout)))
 		case <-tick.C:
@@ -285,14 +297,19 @@ func (p *process) exited() <-chan struct{} {
 	return p.done
 }
 
-// result says how the last life ended.
-func (p *process) result() string {
+// ended is how the last life ended.
+func (p *process) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ending == nil {
-		return "exit status 0"
+	return p.ending
+}
+
+// result says how the last life ended.
+func (p *process) result() string {
+	if err := p.ended(); err != nil {
+		return err.Error()
 	}
-	return p.ending.Error()
+	return "exit status 0"
 }
 
 // stop asks the process to drain and kills it when it takes longer than patience.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,6 +28,9 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/rpc"
 )
+
+// correctFile is what to do about a configuration that cannot be used.
+const correctFile = "Correct the file and try again."
 
 // renewCheck is how often up looks whether a certificate has reached half its life.
 const renewCheck = 10 * time.Minute
@@ -130,10 +134,22 @@ func (a *app) up(ctx context.Context, opts upOptions) error {
 	cancel()
 	<-renewing
 	if err != nil {
-		return a.endLine(true, cli.Failed("The whole log is in "+filepath.Dir(a.Home.Log("x"))+".", "%s", clean.Block(err.Error(), 8000)))
+		return a.endLine(true, a.notStarted(err, bin))
 	}
 	a.Out.Printf("\nDurward has stopped; services that it started keep running.\n")
 	return nil
+}
+
+// notStarted is what kept a process from starting: its configuration, where its program says so, whose fault has one exit code whether a
+// key of it is wrong or all of it.
+func (a *app) notStarted(err error, bin string) error {
+	died, ended := errors.AsType[*supervisor.DiedError](err)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ended && ok && exit.ExitCode() == cli.ExitUsage {
+		if wrong, err := programCheck(context.Background(), filepath.Join(bin, died.Role), a.Home.Config(died.Role)); err == nil && wrong != "" {
+			return cli.Usage(correctFile, "%s", wrong)
+		}
+	}
+	return cli.Failed("The whole log is in "+filepath.Dir(a.Home.Log("x"))+".", "%s", clean.Block(err.Error(), 8000))
 }
 
 // endLine ends the line of ticks before an error is written.
@@ -192,8 +208,11 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		return installdir.Config{}, cli.Usage("See: durward up --help", "%v", err)
 	}
 	if fresh && !opts.prepare {
-		if at := installdir.Busy(opts.basePort); at != "" {
-			return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up --base-port 8430", "another program listens at %s", at)
+		for _, listeners := range installdir.ListenersAt(opts.basePort) {
+			if err := free(listeners); err != nil {
+				return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up "+cli.When(opts.development, "--development ")+"--base-port 8430",
+					"Durward cannot listen: %s", clean.Line(err.Error(), 500))
+			}
 		}
 	}
 	if fresh && !opts.development {
@@ -211,7 +230,8 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 	}
 	_, err := a.Home.Init(options)
 	if errors.Is(err, installdir.ErrLost) {
-		return installdir.Config{}, cli.Failed("Put it back from a backup; a new one would be trusted by nobody. To begin anew beside it: durward up --home DIR --base-port 8430", "%v", err)
+		return installdir.Config{}, cli.Failed("Put it back from a backup; a new one would be trusted by nobody. To begin anew beside it: durward up "+
+			cli.When(opts.development, "--development ")+"--home DIR --base-port 8430", "%v", err)
 	}
 	if err != nil {
 		return installdir.Config{}, err
@@ -322,11 +342,11 @@ func readListeners(path string) (installdir.Listeners, error) {
 	}
 	var all map[string]any // which the process reads more strictly
 	if err := config.Parse(path, raw, &all); err != nil {
-		return installdir.Listeners{}, cli.Usage("Correct the file and try again.", "%v", err)
+		return installdir.Listeners{}, cli.Usage(correctFile, "%v", err)
 	}
 	var l installdir.Listeners
 	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
-		return installdir.Listeners{}, cli.Usage("Correct the file and try again.", "%s does not say listen and health_listen", path)
+		return installdir.Listeners{}, cli.Usage(correctFile, "%s does not say listen and health_listen", path)
 	}
 	return l, nil
 }

@@ -1,8 +1,20 @@
 package admin
 
 import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/supervisor"
+	"durward.internal/services/platform/procfs"
 )
 
 func TestChildEnvironment(t *testing.T) {
@@ -11,5 +23,70 @@ func TestChildEnvironment(t *testing.T) {
 	})
 	if got := strings.Join(env, " "); got != "PATH=/bin HOME=/home/me" {
 		t.Errorf("children inherit %s", got)
+	}
+}
+
+// A configuration that its program refuses is wrong usage, as one that is no YAML is; a program that breaks off has failed, whatever its code.
+func TestWhyNothingStarted(t *testing.T) {
+	for _, c := range []struct {
+		name, program string
+		code          int
+		want          string
+	}{
+		{"a wrong key", "echo 'audit: audit.yaml:10:1: unknown key' >&2; exit 2", cli.ExitUsage, "audit: audit.yaml:10:1: unknown key"},
+		{"a crash", `case "$*" in *-check) exit 0; esac; echo 'panic: x' >&2; exit 2`, cli.ExitFailed, "audit stopped by itself (exit status 2)"},
+		{"a failure", "echo no >&2; exit 1", cli.ExitFailed, "audit stopped by itself (exit status 1)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bin := t.TempDir()
+			program := filepath.Join(bin, "audit")
+			if err := os.WriteFile(program, []byte("#!/bin/sh\n"+c.program+"\n"), 0o700); err != nil { // #nosec G306 -- a program
+				t.Fatal(err)
+			}
+			s, err := supervisor.New(supervisor.Config{Children: []supervisor.Child{{Role: "audit", Path: program, Log: filepath.Join(bin, "log"), Health: "127.0.0.1:9"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			core, _, _ := clitest.Printing(false)
+			core.Home = installdir.Home{Dir: bin}
+			var p *cli.Problem
+			if err := (&app{core}).notStarted(s.Run(t.Context(), func() { t.Error("healthy") }), bin); !errors.As(err, &p) || p.Code != c.code || !strings.HasPrefix(p.Error(), c.want) {
+				t.Errorf("code %d: %v", p.Code, err)
+			}
+		})
+	}
+}
+
+// TestDownForPrograms: what a program reads of down is a result.
+func TestDownForPrograms(t *testing.T) {
+	core, out, _ := clitest.Printing(true)
+	core.Home = installdir.Home{Dir: t.TempDir()}
+	up := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := errors.Join(os.Mkdir(filepath.Join(core.Home.Dir, "run"), 0o700), up.Start()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- up.Wait() }()
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(up.Process.Pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := strconv.ParseUint(procfs.Stat(raw)[19], 10, 64)
+	if err == nil {
+		err = core.Home.WriteProcess(installdir.Process{PID: up.Process.Pid, StartTime: start})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&app{core}).down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	var result struct {
+		Stopped bool
+		Process int
+	}
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid {
+		t.Errorf("%v: %s", err, out)
 	}
 }
