@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -44,6 +45,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 	file := flags.String("config", "", "configuration `file`, notify.yaml")
 	check := flags.Bool("check", false, "check the configuration and exit")
 	test := flags.Bool("test", false, "send a made-up notification to each destination and exit")
+	asJSON := flags.Bool("json", false, "with -test: print the result as JSON")
 	show := flags.Bool("version", false, "print the version and exit")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -54,7 +56,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 		fmt.Fprintln(out, "durward-notify", version)
 		return 0
 	case *file == "" || flags.NArg() > 0:
-		fmt.Fprintln(problems, "usage: durward-notify -config FILE [-check | -test]")
+		fmt.Fprintln(problems, "usage: durward-notify -config FILE [-check | -test [-json]]")
 		return 2
 	}
 	cfg, err := notify.Load(*file)
@@ -66,7 +68,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 	case *check:
 		return 0
 	case *test:
-		return tested(notify.Test(ctx, cfg, time.Now()), out)
+		return tested(notify.Test(ctx, cfg, time.Now()), *asJSON, out)
 	}
 	if err := serve(ctx, cfg, out); err != nil {
 		fmt.Fprintln(problems, clean.Block(err.Error(), 4000))
@@ -75,15 +77,33 @@ func run(ctx context.Context, args []string, out, problems io.Writer) int {
 	return 0
 }
 
-func tested(all []notify.Tried, out io.Writer) int {
-	code := 0
+func tested(all []notify.Tried, asJSON bool, out io.Writer) int {
+	type destination struct {
+		Name    string `json:"name"`
+		Kind    string `json:"kind"`
+		Reached bool   `json:"reached"`
+		Problem string `json:"problem,omitempty"`
+	}
+	code, told := 0, []destination{}
 	for _, t := range all {
+		d := destination{Name: t.Name, Kind: t.Kind, Reached: t.Err == nil}
 		if t.Err != nil {
-			code = 1
-			fmt.Fprintf(out, "✗ %s (%s): %s\n", t.Name, t.Kind, clean.Line(t.Err.Error(), 300))
-			continue
+			code, d.Problem = 1, clean.Line(t.Err.Error(), 300)
 		}
-		fmt.Fprintf(out, "✓ %s (%s)\n", t.Name, t.Kind)
+		told = append(told, d)
+	}
+	if asJSON {
+		if json.NewEncoder(out).Encode(map[string]any{"destinations": told}) != nil {
+			return 1
+		}
+		return code
+	}
+	for _, d := range told {
+		if d.Reached {
+			fmt.Fprintf(out, "✓ %s (%s)\n", d.Name, d.Kind)
+		} else {
+			fmt.Fprintf(out, "✗ %s (%s): %s\n", d.Name, d.Kind, d.Problem)
+		}
 	}
 	return code
 }

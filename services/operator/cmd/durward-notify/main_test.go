@@ -89,6 +89,10 @@ destinations: [{name: phone, kind: ntfy, url_file: %s, local: %q}]
 	if body := <-got; !strings.HasPrefix(body, "TEST: start_service (WRITE) by nobody.") {
 		t.Errorf("the test's: %s", body)
 	}
+	if code, out := start("-config", file, "-test", "-json"); code != 0 || out != `{"destinations":[{"name":"phone","kind":"ntfy","reached":true}]}`+"\n" {
+		t.Errorf("-test -json ends with %d: %s", code, out)
+	}
+	<-got
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan int, 1)
@@ -127,5 +131,8 @@ destinations: [{name: phone, kind: ntfy, url_file: %s, local: %q}]
 	receiver.Close()
 	if code, out := start("-config", file, "-test"); code != 1 || !strings.HasPrefix(out, "✗ phone (ntfy): "+local) || strings.Contains(out, "hidden") {
 		t.Errorf("-test of a receiver that is away ends with %d: %s", code, out)
+	}
+	if code, out := start("-config", file, "-test", "-json"); code != 1 || !strings.Contains(out, `"reached":false,"problem":"`) || strings.Contains(out, "hidden") {
+		t.Errorf("-test -json of a receiver that is away ends with %d: %s", code, out)
 	}
 }

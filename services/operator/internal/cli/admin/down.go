@@ -58,8 +58,7 @@ func (a *app) down(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	a.Out.Printf("Durward has stopped.\n")
-	return nil
+	return a.Show(map[string]any{"stopped": true, "process": process.PID}, func() { a.Out.Printf("Durward has stopped.\n") })
 }
 
 func (a *app) stopServices(ctx context.Context, yes bool) error {

@@ -1,9 +1,13 @@
 package admin
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,7 +36,7 @@ nothing that an agent wrote. Its certificate lets it see that and do nothing els
 
 First: durward notify install`,
 		Example: "  durward notify install\n  durward notify test\n  durward notify",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.notify(cmd.Context()) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.notify(cmd.Context(), a.Streams.Out) },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "install",
@@ -46,13 +50,27 @@ On a host where Durward was installed (durward install) the certificate is root'
 	}, &cobra.Command{
 		Use:   "test",
 		Short: "Send a made-up notification to each destination",
-		RunE:  func(cmd *cobra.Command, _ []string) error { return a.notify(cmd.Context(), "-test") },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.notifyTest(cmd.Context()) },
 	})
 	return cmd
 }
 
-// notify runs the program.
-func (a *app) notify(ctx context.Context, args ...string) error {
+// notifyTest has the program try each destination.
+func (a *app) notifyTest(ctx context.Context) error {
+	if !a.Machine() {
+		return a.notify(ctx, a.Streams.Out, "-test")
+	}
+	var said bytes.Buffer
+	failed := a.notify(ctx, &said, "-test", "-json")
+	var tried any
+	if err := json.Unmarshal(said.Bytes(), &tried); err != nil {
+		return cmp.Or(failed, err)
+	}
+	return cmp.Or(a.Show(tried, nil), failed)
+}
+
+// notify runs the program, which writes to out.
+func (a *app) notify(ctx context.Context, out io.Writer, args ...string) error {
 	file := a.Home.Config("notify")
 	if _, err := os.Stat(file); err != nil {
 		return cli.Failed("Make one: durward notify install", "there is no list of destinations: %s", file)
@@ -62,7 +80,7 @@ func (a *app) notify(ctx context.Context, args ...string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, program, append([]string{"-config", file}, args...)...) // #nosec G204 -- our own program beside this one
-	cmd.Stdout, cmd.Stderr = a.Streams.Out, a.Streams.Err
+	cmd.Stdout, cmd.Stderr = out, a.Streams.Err
 	cmd.Env = childEnvironment(a.Streams.Getenv)
 	for _, name := range []string{"DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"} {
 		if value := a.Streams.Getenv(name); value != "" {

@@ -124,8 +124,12 @@ func (a *app) printConnection(cfg installdir.Config, o connectOptions) error {
 	if err != nil {
 		return a.notEdited(o, "", err)
 	}
-	a.Out.Printf("%s", document)
-	return nil
+	return a.Show(map[string]any{"client": o.name, "configuration": string(document)}, func() { a.Out.Printf("%s", document) })
+}
+
+// showConnection is the result: whether a program's configuration was changed.
+func (a *app) showConnection(o connectOptions, path string, changed bool, text func()) error {
+	return a.Show(map[string]any{"client": o.name, "file": path, "changed": changed}, text)
 }
 
 func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connectOptions) error {
@@ -146,20 +150,19 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 		if o.dryRun {
 			lets = "Would let"
 		}
-		a.Out.Printf("%s in the client %s (up to %s), with its token and key in %s.\n", lets, o.name, o.tier, a.Home.Client(o.name))
+		a.Display().Printf("%s in the client %s (up to %s), with its token and key in %s.\n", lets, o.name, o.tier, a.Home.Client(o.name))
 	}
 	if o.program.Manual() {
 		return a.connectByHand(ctx, cfg, o, path, after, known)
 	}
 	diff := client.Diff(path, before, after)
 	diff = cmp.Or(diff, path+" is as it should be already.\n")
-	a.Out.Printf("%s", clean.Block(diff, 1<<20))
+	a.Display().Printf("%s", clean.Block(diff, 1<<20))
 	if o.dryRun {
-		a.Out.Printf("Nothing was changed.\n")
-		return nil
+		return a.showConnection(o, path, false, func() { a.Out.Printf("Nothing was changed.\n") })
 	}
 	if known && bytes.Equal(before, after) {
-		return nil
+		return a.showConnection(o, path, false, func() {})
 	}
 	// Whoever lets the client in is shown that, and asked, there.
 	if known {
@@ -173,11 +176,12 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 	if err := replaceProgramFile(path, before, after, o); err != nil {
 		return err
 	}
-	a.Out.Printf("%s %s will find Durward at its next start.\n", a.Out.Green("✓"), o.program.Title)
-	if o.overHTTP {
-		a.Out.Printf("  Start it with the token: export %s=\"$(cat %s)\"\n", client.TokenVariable, cli.ShellWord(a.Home.Client(o.name, client.FileToken)))
-	}
-	return nil
+	return a.showConnection(o, path, !bytes.Equal(before, after), func() {
+		a.Out.Printf("%s %s will find Durward at its next start.\n", a.Out.Green("✓"), o.program.Title)
+		if o.overHTTP {
+			a.Out.Printf("  Start it with the token: export %s=\"$(cat %s)\"\n", client.TokenVariable, cli.ShellWord(a.Home.Client(o.name, client.FileToken)))
+		}
+	})
 }
 
 // connectByHand lets the client in, and prints what a human enters in the program's configuration.
@@ -187,8 +191,9 @@ func (a *app) connectByHand(ctx context.Context, cfg installdir.Config, o connec
 			return err
 		}
 	}
-	a.Out.Printf("Enter in %s:\n\n%s\n", clean.Visible(path), clean.Block(string(lines), 1<<16))
-	return nil
+	return a.Show(map[string]any{"client": o.name, "file": path, "changed": false, "configuration": string(lines)}, func() {
+		a.Out.Printf("Enter in %s:\n\n%s\n", clean.Visible(path), clean.Block(string(lines), 1<<16))
+	})
 }
 
 func (a *app) disconnectClient(ctx context.Context, o connectOptions) error {
@@ -204,13 +209,11 @@ func (a *app) disconnectClient(ctx context.Context, o connectOptions) error {
 		return a.notEdited(o, path, err)
 	}
 	if len(before) == 0 || bytes.Equal(before, after) {
-		a.Out.Printf("Durward is not in %s.\n", clean.Visible(path))
-		return nil
+		return a.showConnection(o, path, false, func() { a.Out.Printf("Durward is not in %s.\n", clean.Visible(path)) })
 	}
-	a.Out.Printf("%s", clean.Block(client.Diff(path, before, after), 1<<20))
+	a.Display().Printf("%s", clean.Block(client.Diff(path, before, after), 1<<20))
 	if o.dryRun {
-		a.Out.Printf("Nothing was changed.\n")
-		return nil
+		return a.showConnection(o, path, false, func() { a.Out.Printf("Nothing was changed.\n") })
 	}
 	if err := a.Confirm(ctx, "Make this change?", o.yes); err != nil {
 		return err
@@ -218,8 +221,9 @@ func (a *app) disconnectClient(ctx context.Context, o connectOptions) error {
 	if err := replaceProgramFile(path, before, after, o); err != nil {
 		return err
 	}
-	a.Out.Printf("%s %s does not know Durward any more. To lock the client out too: durward client revoke %s\n", a.Out.Green("✓"), o.program.Title, o.name)
-	return nil
+	return a.showConnection(o, path, true, func() {
+		a.Out.Printf("%s %s does not know Durward any more. To lock the client out too: %s client revoke %s\n", a.Out.Green("✓"), o.program.Title, a.Typed(), o.name)
+	})
 }
 
 func (a *app) notEdited(o connectOptions, path string, err error) error {
