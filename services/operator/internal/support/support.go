@@ -48,7 +48,8 @@ func NewCleaner(names []Name) (*Cleaner, error) {
 		all = append(all, regexp.QuoteMeta(n.Text))
 	}
 	if len(all) > 0 {
-		c.pattern, err = regexp.Compile(`(^|[^0-9A-Za-z_])(` + strings.Join(all, "|") + `)($|[^0-9A-Za-z_])`)
+		// A name is meant however it is written, and begins behind what stands for a control character in JSON, too.
+		c.pattern, err = regexp.Compile(`(?i)(^|\\[bfnrt]|[^0-9A-Za-z_])(` + strings.Join(all, "|") + `)($|[^0-9A-Za-z_])`)
 	}
 	return c, err
 }
@@ -65,19 +66,23 @@ func (c *Cleaner) Clean(ctx context.Context, text string) (string, int, error) {
 	if err != nil {
 		return "", 0, err
 	}
-	text, n := replace(text, found, func(s secret.Span) (int, int, string) { return s.From, s.To, "[credential]" })
 	personal, err := c.detector.Find(ctx, text)
 	if err != nil {
 		return "", 0, err
 	}
-	text, m := replace(text, personal, func(s detect.Span) (int, int, string) { return s.From, s.To, "[" + string(s.Type) + "]" })
-	n += m
+	for i := range found {
+		found[i].Kind = "credential"
+	}
+	for _, p := range personal {
+		found = append(found, secret.Span{From: p.From, To: p.To, Kind: string(p.Type)})
+	}
+	text, n := replace(text, secret.Merge(found)) // both find some credentials, which are one value taken out
 	if c.pattern != nil {
 		for range 2 { // two names may share the character between them
 			text = c.pattern.ReplaceAllStringFunc(text, func(match string) string {
 				parts := c.pattern.FindStringSubmatch(match)
 				n++
-				at := slices.IndexFunc(c.names, func(name Name) bool { return name.Text == parts[2] })
+				at := slices.IndexFunc(c.names, func(name Name) bool { return strings.EqualFold(name.Text, parts[2]) })
 				return parts[1] + c.names[at].Stands + parts[3]
 			})
 		}
@@ -85,21 +90,15 @@ func (c *Cleaner) Clean(ctx context.Context, text string) (string, int, error) {
 	return text, n, nil
 }
 
-func replace[T any](text string, spans []T, of func(T) (from, to int, with string)) (string, int) {
+func replace(text string, spans []secret.Span) (string, int) {
 	var b strings.Builder
-	at, n := 0, 0
+	at := 0
 	for _, s := range spans {
-		from, to, with := of(s)
-		if from < at {
-			continue
-		}
-		b.WriteString(text[at:from])
-		b.WriteString(with)
-		at = to
-		n++
+		b.WriteString(text[at:s.From] + "[" + s.Kind + "]")
+		at = s.To
 	}
 	b.WriteString(text[at:])
-	return b.String(), n
+	return b.String(), len(spans)
 }
 
 // Text is one file of a bundle.

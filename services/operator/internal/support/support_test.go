@@ -62,6 +62,27 @@ key sk-ant-api03-` + strings.Repeat("Zq7", 31) + `AA and password=hunter2hunter2
 	}
 }
 
+// What is taken out counts once, and a name is found as logs and hosts write it.
+func TestCleaned(t *testing.T) {
+	c, err := NewCleaner([]Name{{"ada", "USER"}, {"gpubox", "HOST"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		text, want string
+		n          int
+	}{
+		{"token=abc123def456ghi789", "token=[credential]", 1},
+		{"http://user:hunter2hunter2@proxy.example:3128", "http://user:[credential]@proxy.example:3128", 1},
+		{`{"error":"users:\nada\tada\nadamant C:\ada"}`, `{"error":"users:\nUSER\tUSER\nadamant C:\USER"}`, 3},
+		{"GPUBOX Gpubox gpubox.local Ada", "HOST HOST HOST.local USER", 4},
+	} {
+		if got, n, err := c.Clean(t.Context(), x.text); err != nil || got != x.want || n != x.n {
+			t.Errorf("%q becomes %q with %d taken out, want %q with %d: %v", x.text, got, n, x.want, x.n, err)
+		}
+	}
+}
+
 // Of a long text the end stays, from the beginning of a line.
 func TestTheEndOfALongTextStays(t *testing.T) {
 	c, err := NewCleaner(nil)

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,8 +23,9 @@ import (
 	"durward.internal/services/platform/health"
 )
 
-// Bounds of what one source may say, and of how long it may take.
+// Bounds of what one source may say, and of how long it may take; and how many lines of a log are collected.
 const (
+	logLines       = 5000
 	sourceBytes    = 16 << 20
 	sourcePatience = 20 * time.Second
 )
@@ -125,9 +128,10 @@ func (a *app) sources(ctx context.Context, cfg installdir.Config) func(func(stri
 				yield("health/"+role, page("/health")) && yield("metrics/"+role, page("/metrics")) &&
 				yield("logs/"+role+".log", func() (string, error) {
 					if said, err := text(a.Home.Log(role)); err == nil {
-						return said, nil
+						before, _ := text(a.Home.Log(role) + ".1") // what was put aside; there may be none
+						return lastLines(before+said, logLines), nil
 					}
-					return said(ctx, "journalctl", "--unit", "durward-"+role, "--lines", "5000", "--no-pager", "--output", "cat")
+					return said(ctx, "journalctl", "--unit", "durward-"+role, "--lines", strconv.Itoa(logLines), "--no-pager", "--output", "cat")
 				})
 		}
 	}
@@ -159,6 +163,15 @@ func text(path string) (string, error) {
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, sourceBytes))
 	return string(raw), err
+}
+
+// lastLines is the end of a text.
+func lastLines(text string, n int) string {
+	at := len(strings.TrimSuffix(text, "\n"))
+	for ; n > 0 && at >= 0; n-- {
+		at = strings.LastIndexByte(text[:at], '\n')
+	}
+	return text[at+1:]
 }
 
 func get(ctx context.Context, client *http.Client, address, page string) (string, error) {
