@@ -61,7 +61,7 @@ func (a *App) Explain(err error) int {
 	}
 	_, _ = fmt.Fprintln(a.Streams.Err, line)
 	if p.next != "" {
-		_, _ = fmt.Fprintln(a.Streams.Err, "  "+a.meantHere(p.next))
+		_, _ = fmt.Fprintln(a.Streams.Err, "  "+a.MeantHere(p.next))
 	}
 	return p.Code
 }
@@ -69,8 +69,8 @@ func (a *App) Explain(err error) int {
 // command is where a hint names a command of ours.
 var command = regexp.MustCompile(`(^|: |; )durward `)
 
-// meantHere is a hint whose commands are about the installation that --home names: typed as they stand, they would act on another.
-func (a *App) meantHere(hint string) string {
+// MeantHere is a hint whose commands are about the installation that --home names: typed as they stand, they would act on another.
+func (a *App) MeantHere(hint string) string {
 	if a.HomeDir == "" || strings.HasSuffix(hint, " -h") || strings.Contains(hint, "--home") {
 		return hint
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -223,10 +224,13 @@ func gatewayUser(_ context.Context, cfg Config) []Finding {
 func permissions(_ context.Context, cfg Config) []Finding {
 	var open []string
 	err := filepath.WalkDir(cfg.Home.Dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+		var info fs.FileInfo
+		if err == nil {
+			info, err = entry.Info()
 		}
-		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) && path != cfg.Home.Dir {
+			return nil // processes write and remove files meanwhile
+		}
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -387,5 +388,27 @@ func TestSettings(t *testing.T) {
 	cfg.Installed = &Installed{}
 	if f := settings(t.Context(), cfg); f != nil {
 		t.Errorf("an installed host: %+v", f)
+	}
+}
+
+// Files that processes remove while the home is looked through are no fault of it.
+func TestPermissionsOfWhatComesAndGoes(t *testing.T) {
+	cfg := installation(t, 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	defer cancel()
+	folder := cfg.Home.State("vault", "backup.new")
+	writing.Go(func() {
+		for ctx.Err() == nil {
+			if err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "x.db"), nil, 0o600), os.RemoveAll(folder)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 300 {
+		if got := permissions(ctx, cfg); len(got) != 1 || got[0].Level != Good {
+			t.Fatalf("%+v", got)
+		}
 	}
 }

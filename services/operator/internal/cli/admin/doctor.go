@@ -84,7 +84,8 @@ Exit code 1 when anything is ✗.`,
 				Host: a.examinedHost(ctx), Installed: a.examinedUnits(ctx),
 			})
 			bad := 0
-			for _, f := range findings {
+			for i, f := range findings {
+				findings[i].Do = a.MeantHere(f.Do)
 				if f.Level == doctor.Bad {
 					bad++
 				}
