@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,19 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/fault"
 )
+
+// vaultSchema changes what the vault's state says of its schema, while nothing runs.
+func vaultSchema(t *testing.T, h *harness.Host, statement string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", h.Path("state", "vault", "vault.db"))
+	if err == nil {
+		_, err = db.ExecContext(t.Context(), statement)
+		err = errors.Join(err, db.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // TestBackup copies a running installation, under load, and puts the copy back: whatever is wrong with the file or the host changes
 // nothing and is one sentence; what was put back is halted at an epoch above every other, the log says what it lost, and everything
@@ -108,7 +122,12 @@ func TestBackup(t *testing.T) {
 	for _, role := range roles {
 		h.Process(role).Stop()
 	}
+	newer := h.Path("newer") // of programs that are newer than these: the vault's part alone tells
+	vaultSchema(t, h, `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, 1)`)
+	h.Durward("backup", newer)
+	vaultSchema(t, h, `DELETE FROM goose_db_version WHERE version_id = 999`)
 	digests := h.Digest("state")
+	refused("written by a newer version of the vault", restore(newer)...)
 	write := func(name string, content []byte) string {
 		t.Helper()
 		h.WriteFile(name, string(content))

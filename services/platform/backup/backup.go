@@ -64,6 +64,8 @@ type Given struct {
 	Identities []age.Identity
 	// Statement and Signature are what a human signed.
 	Statement, Signature []byte
+	// Judge: the part is unpacked and verified as if it were restored, and changes nothing.
+	Judge bool
 }
 
 // Words of the lines before a part.
@@ -71,7 +73,11 @@ const (
 	wordIdentity  = "identity"
 	wordStatement = "statement"
 	wordSignature = "signature"
+	wordJudge     = "judge"
 )
+
+// Judge comes before a Preface whose part is to be judged alone.
+const Judge = wordJudge + " \n"
 
 // Preface is what a program reads before the part that it restores: a word and its value on each line, and an empty one.
 func Preface(identities []string, statement, signature []byte) string {
@@ -108,6 +114,8 @@ func ReadGiven(in *bufio.Reader) (g Given, err error) {
 			g.Statement, err = base64.StdEncoding.DecodeString(value)
 		case wordSignature:
 			g.Signature, err = base64.StdEncoding.DecodeString(value)
+		case wordJudge:
+			g.Judge = true
 		default:
 			err = errors.New("-restore reads from durward restore")
 		}

@@ -165,7 +165,7 @@ func add(archive *tar.Writer, folder, name string) error {
 }
 
 // Restore puts a part in the state's place. Until all of it is verified and on the disk, nothing is changed; what was there is then kept
-// beside it, but for what ends. The process must not run.
+// beside it, but for what ends. A part that is to be judged alone is verified so, and changes nothing. The process must not run.
 func (p Part) Restore(ctx context.Context, in *bufio.Reader, given backup.Given, now time.Time) (err error) {
 	if p.Elsewhere != "" {
 		return errors.New(p.Elsewhere)
@@ -182,6 +182,9 @@ func (p Part) Restore(ctx context.Context, in *bufio.Reader, given backup.Given,
 	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
 	if err := p.stage(ctx, in, given, stage); err != nil {
 		return fmt.Errorf("nothing was changed: %w", plain(err))
+	}
+	if given.Judge {
+		return nil
 	}
 	return p.swap(stage, now)
 }
@@ -212,15 +215,28 @@ func (p Part) stage(ctx context.Context, in *bufio.Reader, given backup.Given, s
 		if err != nil {
 			return err
 		}
-		// What is there may be damaged, or gone: that is what restores are for.
-		if now, err := p.epoch(ctx, p.StateDir); err == nil {
-			epoch = max(epoch, now)
+		// What is there may be damaged, or gone: that is what restores are for. It may also lie aside, of a restore that broke off.
+		for _, folder := range append(p.aside(), p.StateDir) {
+			if now, err := p.epoch(ctx, folder); err == nil {
+				epoch = max(epoch, now)
+			}
 		}
 		if err := p.Halt(ctx, stage, epoch+backup.EpochJump); err != nil {
 			return err
 		}
 	}
 	return syncAll(stage)
+}
+
+// aside are the folders of what restores put aside.
+func (p Part) aside() (folders []string) {
+	files, _ := os.ReadDir(p.StateDir) // one that cannot be read takes no copy either
+	for _, f := range files {
+		if f.IsDir() && strings.HasPrefix(f.Name(), asidePrefix) {
+			folders = append(folders, filepath.Join(p.StateDir, f.Name()))
+		}
+	}
+	return folders
 }
 
 // epoch reads the epoch of the state in a folder.

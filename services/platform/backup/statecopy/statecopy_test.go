@@ -123,6 +123,13 @@ func TestCopyAndRestore(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// A part that is judged alone changes nothing.
+	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}, Judge: true}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, dir, `SELECT epoch FROM control`); n != 40 || len(p.aside()) != 0 {
+		t.Errorf("judged alone: the epoch is %d, aside %v", n, p.aside())
+	}
 	yearAgo := time.Now().AddDate(-1, 0, 0) // nothing goes by the clock
 	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}}, yearAgo); err != nil {
 		t.Fatal(err)
@@ -197,8 +204,16 @@ func TestRestoreRefuses(t *testing.T) {
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
-	// A restore that broke off in its last step: the process does not start, and another restore mends it.
-	if err := os.WriteFile(filepath.Join(dir, process.Unfinished), nil, 0o600); err != nil {
+	// A restore that broke off in its last step: the process does not start, and another restore mends it, above the epoch that was put aside.
+	aside := filepath.Join(dir, asidePrefix+"20260101T000000.000Z")
+	if err := errors.Join(os.Mkdir(aside, 0o700), os.WriteFile(filepath.Join(dir, process.Unfinished), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	db = openAt(t, dir)
+	if _, err := db.ExecContext(t.Context(), `UPDATE control SET epoch = 3000000`); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Close(), os.Rename(filepath.Join(dir, "x.db"), filepath.Join(aside, "x.db"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := process.LockState(dir); err == nil || !strings.Contains(err.Error(), "run durward restore again") {
@@ -206,6 +221,9 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err != nil {
 		t.Fatal(err)
+	}
+	if n := number(t, dir, `SELECT epoch FROM control`); n != 3_000_000+backup.EpochJump {
+		t.Errorf("after a restore that broke off: the epoch is %d", n)
 	}
 	unlock, err = process.LockState(dir)
 	if err != nil {
@@ -253,6 +271,12 @@ func TestPreface(t *testing.T) {
 	given, err := backup.ReadGiven(in)
 	if err != nil || len(given.Identities) != 1 || string(given.Statement) != "said" || string(given.Signature) != "signed" {
 		t.Errorf("%+v, %v", given, err)
+	}
+	if given.Judge {
+		t.Error("it is judged alone")
+	}
+	if given, err = backup.ReadGiven(bufio.NewReader(strings.NewReader(backup.Judge + backup.Preface(nil, nil, nil)))); err != nil || !given.Judge {
+		t.Errorf("to be judged alone: %+v, %v", given, err)
 	}
 	for _, bad := range []string{"", "identity x\n\n", "word x\n\n", "statement ?\n\n", fmt.Sprintf("identity %s\n", key)} {
 		if _, err := backup.ReadGiven(bufio.NewReader(strings.NewReader(bad))); err == nil {

@@ -121,12 +121,13 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		return err
 	}
 	preface := backup.Preface(identities, signed[0].GetStatement(), signed[0].GetSignature())
-	for _, p := range programs {
-		part, err := f.Part(p.name)
-		if err == nil {
-			err = errors.Join(p.run(ctx, io.MultiReader(strings.NewReader(preface), part), nil, "-restore"), part.Close())
+	for _, p := range programs[1:] { // the first judges its own before it changes anything
+		if err := p.restore(ctx, f, backup.Judge+preface); err != nil {
+			return cli.Failed("Nothing was changed.", "%s cannot be restored: %s: %s", path, p.name, strings.TrimPrefix(reason(err), "nothing was changed: "))
 		}
-		if err != nil {
+	}
+	for _, p := range programs {
+		if err := p.restore(ctx, f, preface); err != nil {
 			return cli.Failed("Mend that and run the same command again, before anything is started.", "the restore broke off at %s: %s", p.name, reason(err))
 		}
 		a.Out.Remark("%s %s", a.Out.Green("✓"), p.name)
@@ -139,6 +140,15 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	return a.Show(map[string]any{"restored": f.List, "lost": st.Restore.Lost}, func() {
 		a.Out.Printf("%s The state is that of %s. Start Durward, look, and then: %s resume\n", a.Out.Green("✓"), st.Restore.Made, a.Typed())
 	})
+}
+
+// restore hands the program its part of a file, behind what says how.
+func (p program) restore(ctx context.Context, f *backupfile.File, preface string) error {
+	part, err := f.Part(p.name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.run(ctx, io.MultiReader(strings.NewReader(preface), part), nil, "-restore"), part.Close())
 }
 
 // opens reads a service's part as far as its key.
