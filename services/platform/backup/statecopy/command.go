@@ -7,7 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"filippo.io/age"
@@ -35,6 +37,8 @@ func (c *Command) Run(ctx context.Context, p Part, in io.Reader, out io.Writer) 
 		if err != nil {
 			return true, fmt.Errorf("-backup: %w", err)
 		}
+		// Who reads may break off, for a disk that is full, say: that is an error like others, after which the copy in the clear is removed.
+		signal.Ignore(syscall.SIGPIPE)
 		buffered := bufio.NewWriterSize(out, backup.MaxLine)
 		return true, errors.Join(p.Write(ctx, buffered, recipients), buffered.Flush())
 	case c.restore:

@@ -7,8 +7,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -261,6 +263,43 @@ func TestFullDisk(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is left: %v", name, err)
 		}
+	}
+}
+
+// brokenPipe names, for this test's own program, the state folder to copy and the recipient.
+const brokenPipe = "DURWARD_TEST_BROKEN_PIPE"
+
+// Whoever reads a copy may break off, as where the disk is full that it goes to: nothing is left in the clear.
+func TestWhoReadsBreaksOff(t *testing.T) {
+	if asked := os.Getenv(brokenPipe); asked != "" {
+		dir, recipient, _ := strings.Cut(asked, "=")
+		_, err := (&Command{recipients: recipient}).Run(t.Context(), part(dir), nil, os.Stdout)
+		if err == nil {
+			t.Error("the copy was written")
+		}
+		return
+	}
+	dir := t.TempDir()
+	db := openAt(t, dir)
+	if _, err := db.ExecContext(t.Context(), `CREATE TABLE large AS SELECT randomblob(1500000) AS b`); err != nil {
+		t.Fatal(err)
+	}
+	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWhoReadsBreaksOff$")
+	self.Env = append(os.Environ(), brokenPipe+"="+dir+"="+identity(t).Recipient().String())
+	out, err := self.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := self.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := io.ReadFull(out, make([]byte, 10))
+	if err := errors.Join(readErr, out.Close()); err != nil {
+		t.Error(err)
+	}
+	ended := self.Wait()
+	if _, err := os.Lstat(filepath.Join(dir, copyFolder)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is left: %v, %v", copyFolder, err, ended)
 	}
 }
 
