@@ -314,7 +314,7 @@ func whyDown(cfg Config, role string) (out []Finding) {
 	if cfg.Installed != nil {
 		return nil // units: its journal says so
 	}
-	if said := failure(supervisor.Tail(cfg.Home.Log(role), 1000, 0)); said != "" {
+	if said := failure(role, supervisor.Tail(cfg.Home.Log(role), 1000, 0)); said != "" {
 		out = append(out, Finding{Bad, role, clean.Line("it stopped: "+said, 1000), "Mend that; then: durward up"})
 	}
 	if cfg.Taken != nil {
@@ -326,10 +326,12 @@ func whyDown(cfg Config, role string) (out []Finding) {
 }
 
 // failure is why a process could not begin or go on, by the end of its log; "": it ended well, or the log does not say.
-func failure(log string) string {
+func failure(role, log string) string {
 	for _, line := range slices.Backward(strings.Split(log, "\n")) {
 		var entry struct{ Msg, Error string }
 		switch err := json.Unmarshal([]byte(line), &entry); {
+		case err != nil && strings.HasPrefix(line, role+": "):
+			return "" // it did not begin, for its configuration, of which another finding tells
 		case err != nil: // no line of ours
 		case entry.Msg == lifelog.Starting:
 			return ""

@@ -101,12 +101,16 @@ func TestOldFailures(t *testing.T) {
 		"":                        {lifelog.Failed, lifelog.Starting, lifelog.Stopped},
 	} {
 		logged(t, path, messages...)
-		if got := failure(supervisor.Tail(path, 1000, 0)); got != want {
+		if got := failure("vault", supervisor.Tail(path, 1000, 0)); got != want {
 			t.Errorf("%v: got %q, want %q", messages, got, want)
 		}
 	}
-	if got := failure(""); got != "" {
+	if got := failure("vault", ""); got != "" {
 		t.Errorf("no log: %q", got)
+	}
+	logged(t, path, lifelog.Starting, lifelog.Failed)
+	if got := failure("vault", supervisor.Tail(path, 1000, 0)+"\nvault: vault.yaml:10:1: unknown key\n"); got != "" {
+		t.Errorf("a life that a wrong configuration kept from beginning ended with %q", got)
 	}
 }
 
