@@ -315,6 +315,27 @@ const Unfinished = "restore.unfinished"
 
 // LockUnfinished is LockState of a folder in which a restore may have broken off.
 func LockUnfinished(dir string) (release func() error, err error) {
+	for {
+		f, err := lockFolder(dir)
+		if err != nil {
+			return nil, err
+		}
+		locked, err1 := f.Stat()
+		named, err2 := os.Stat(dir)
+		if errors.Join(err1, err2) == nil && os.SameFile(locked, named) {
+			// A program that is being started holds a copy of the file for a moment; closing ours alone would leave the lock with it.
+			return func() error { return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()) }, nil
+		}
+		// Who held the lock has removed the folder with it, as a backup does its own: this lock keeps nobody out.
+		_ = f.Close()
+		if err := errors.Join(err1, err2); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("state folder: %w", err)
+		}
+	}
+}
+
+// lockFolder takes the lock of the folder that has this name when it begins.
+func lockFolder(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
 	}
@@ -335,8 +356,7 @@ func LockUnfinished(dir string) (release func() error, err error) {
 		}
 		return nil, fmt.Errorf("state folder %s: %w", dir, err)
 	}
-	// A program that is being started holds a copy of the file for a moment; closing ours alone would leave the lock with it.
-	return func() error { return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close()) }, nil
+	return f, nil
 }
 
 // watchInterval is how soon a file that was not taken up is complained of.

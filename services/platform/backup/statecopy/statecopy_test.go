@@ -155,6 +155,24 @@ func TestCopyAndRestore(t *testing.T) {
 	}
 }
 
+// Backups at once take turns, and each is whole: the folder of a copy goes with the one that made it.
+func TestBackupsAtOnce(t *testing.T) {
+	dir, key := t.TempDir(), identity(t)
+	_, p := openAt(t, dir), part(dir)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 5 {
+				var out bytes.Buffer
+				if err := p.Write(t.Context(), &out, []age.Recipient{key.Recipient()}); err != nil && !strings.Contains(err.Error(), "another backup of it is being made") {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // Whatever is wrong with a part, the state stays as it is.
 func TestRestoreRefuses(t *testing.T) {
 	dir, key := t.TempDir(), identity(t)
