@@ -133,12 +133,13 @@ func (a *app) notifyInstall(cfg installdir.Config) error {
 	if err != nil {
 		return err
 	}
-	a.Out.Printf("%s %s\n", a.Out.Green("✓"), a.wasMade(file, made))
-	a.Out.Printf("%s %s\n", a.Out.Green("✓"), unit)
-	a.Out.Printf("Next   edit the destinations in it, then: %s notify test\n", command)
-	a.Out.Printf("       in this terminal:  %s notify\n", command)
-	a.Out.Printf("       or in background:  systemctl --user daemon-reload; systemctl --user enable --now durward-notify\n")
-	return nil
+	return a.Show(map[string]any{"file": file, "made": made, "unit": unit}, func() {
+		a.Out.Printf("%s %s\n", a.Out.Green("✓"), a.wasMade(file, made))
+		a.Out.Printf("%s %s\n", a.Out.Green("✓"), unit)
+		a.Out.Printf("Next   edit the destinations in it, then: %s notify test\n", command)
+		a.Out.Printf("       in this terminal:  %s notify\n", command)
+		a.Out.Printf("       or in background:  systemctl --user daemon-reload; systemctl --user enable --now durward-notify\n")
+	})
 }
 
 func (a *app) wasMade(file string, made bool) string {
