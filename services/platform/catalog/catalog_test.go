@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -573,6 +574,51 @@ func TestTheLastGoodCatalogStays(t *testing.T) {
 		s.Close()
 		if !strings.Contains(said.String(), "read again") {
 			t.Errorf("the log says %q", said.String())
+		}
+	})
+}
+
+// TestWhatAnEntryLackedMayCome: a user who is made later puts the entry in force that names him, without a change of the file; what is as
+// it was is not put in force again.
+func TestWhatAnEntryLackedMayCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		opts := host(t)
+		opts.Lenient = true
+		var missing atomic.Bool
+		missing.Store(true)
+		users := opts.Users
+		opts.Users = func(name string) (*user.User, error) {
+			if missing.Load() {
+				return nil, user.UnknownUserError(name)
+			}
+			return users(name)
+		}
+		s, err := Open(file, opts, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		later := func() *Catalog {
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			return s.Current()
+		}
+		without := s.Current()
+		if without.WhyDisabled("service", "chat") == "" || later() != without {
+			t.Fatal("an entry without its user is not disabled, or was put in force again as it was")
+		}
+		missing.Store(false)
+		with := later()
+		if _, ok := with.Lookup("chat"); !ok || with.WhyDisabled("service", "chat") != "" {
+			t.Error("its user is there, and the entry is disabled all the same")
+		}
+		missing.Store(true)
+		if later() != with {
+			t.Error("a user who is looked for in vain takes an entry out of force that the file has as before")
 		}
 	})
 }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 
 	"durward.internal/services/platform/filewatch"
@@ -80,7 +81,7 @@ func (s *Source) adopt() error {
 		s.take(next)
 		return nil
 	}
-	if next.Digest == before.Digest {
+	if next.Digest == before.Digest && !next.mends(before) {
 		return nil
 	}
 	if veto := s.veto.Load(); veto != nil {
@@ -91,6 +92,12 @@ func (s *Source) adopt() error {
 	s.take(next)
 	s.log.Info("the catalogue was read again", "digest", next.Digest, "before", before.Digest, "services", len(next.Services))
 	return nil
+}
+
+// mends reports whether an entry that was disabled before is disabled no more, or for another reason: a user or a program that it names
+// can come to this host without a change of the file.
+func (c *Catalog) mends(before *Catalog) bool {
+	return slices.ContainsFunc(before.Disabled, func(d Disabled) bool { return !slices.Contains(c.Disabled, d) })
 }
 
 // look looks at the catalog's files.
