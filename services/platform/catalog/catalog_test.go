@@ -271,6 +271,20 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 	}
 }
 
+// TestAWrongGPUIsToldOnce: the services that use it are not said to name one that is not there.
+func TestAWrongGPUIsToldOnce(t *testing.T) {
+	text := "version: 1\ngpus: [{index: 0, uuid: GPU-1}]\nservices:\n"
+	for _, id := range []string{"a", "b", "c"} {
+		text += "  - {id: " + id + ", driver: systemd, unit: " + id + ".service, gpus: [0]}\n"
+	}
+	text += "  - {id: d, driver: systemd, unit: d.service, gpus: [1]}\n"
+	_, err := Parse("c.yaml", []byte(text), host(t))
+	problems := AsProblems(err)
+	if len(problems) != 2 || !strings.Contains(problems[0].What, "nvidia-smi -L") || problems[1].What != "GPU 1 is not defined under gpus" {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestEverythingThatAnEntryCanSay reads one entry of each driver with every key, and modes.
 func TestEverythingThatAnEntryCanSay(t *testing.T) {
 	digest := strings.Repeat("a", 64)

@@ -52,6 +52,8 @@ type checker struct {
 	docs     []*document
 	out      *Catalog
 	problems []*problem
+	// listed are the indexes of GPUs that stand under gpus, wrong or not.
+	listed map[uint32]bool
 	// at is where each service, by id, and each mode stands.
 	at     map[string]spot
 	modeAt map[string]spot
@@ -113,7 +115,7 @@ func (c *checker) entry(kind, id string, p *problem) bool {
 
 // check reads all of one kind before the next, since files name what stands in others.
 func (c *checker) check() {
-	c.at, c.modeAt, c.off = map[string]spot{}, map[string]spot{}, map[string]bool{}
+	c.listed, c.at, c.modeAt, c.off = map[uint32]bool{}, map[string]spot{}, map[string]spot{}, map[string]bool{}
 	for _, d := range c.docs {
 		if d.Version != 1 {
 			c.found(wrong(spot{d.file, "$.version"}, "version must be 1, the only one that this program knows"))
@@ -151,6 +153,7 @@ func (c *checker) gpus(d *document) {
 	}
 	for i, g := range d.GPUs {
 		g.Name = clean.Line(g.Name, maxName)
+		c.listed[g.Index] = true
 		if !c.found(c.gpu(root.in("[%d]", i), g)) {
 			c.out.GPUs = append(c.out.GPUs, g)
 		}

@@ -88,7 +88,7 @@ func (c *checker) resources(at spot, in *service, out *Service) *problem {
 		if slices.Contains(in.GPUs[:i], index) {
 			return wrong(here, "GPU %d is named twice", index)
 		}
-		if !slices.ContainsFunc(c.out.GPUs, func(g GPU) bool { return g.Index == index }) {
+		if !c.listed[index] { // one that is wrong is told of by itself
 			return wrong(here, "GPU %d is not defined under gpus", index)
 		}
 	}
