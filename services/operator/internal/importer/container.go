@@ -90,7 +90,7 @@ func asVolume(mount string) *boundedyaml.Value {
 			key = "target"
 		case "readonly", "ro":
 			key = "read_only"
-			if text == "1" || !joined {
+			if !joined {
 				text = "true"
 			}
 		}

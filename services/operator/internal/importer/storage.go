@@ -24,18 +24,18 @@ func (x *box) volumes() (mounts []catalog.Mount, tmpfs []string) {
 	for _, source := range v.Keys { // a preset's: the host's folder, and the container's
 		one, m := v.Get(source), catalog.Mount{Source: x.text(boundedyaml.Plain(source)), Writable: true}
 		if m.Target = one.Str(); one.Kind == boundedyaml.Mapping {
-			m.Target, m.Writable = one.Get("bind").Str(), one.Get("mode").Str() != "ro"
+			m.Target, m.Writable = one.Get("bind").Str(), writable(one.Get("mode").Str())
 		}
 		mounts = append(mounts, m)
 	}
 	for _, one := range v.List {
 		parts := append(strings.Split(x.text(one), ":"), "", "")
-		m := catalog.Mount{Source: parts[0], Target: parts[1], Writable: !slices.Contains(strings.Split(parts[2], ","), "ro")}
+		m := catalog.Mount{Source: parts[0], Target: parts[1], Writable: writable(parts[2])}
 		if m.Target == "" {
 			m.Source, m.Target = "", m.Source
 		}
 		if one.Kind == boundedyaml.Mapping {
-			m = catalog.Mount{Source: x.text(one.Get("source")), Target: x.text(one.Get("target")), Writable: !one.Get("read_only").Is()}
+			m = catalog.Mount{Source: x.text(one.Get("source")), Target: x.text(one.Get("target")), Writable: denied(x.text(one.Get("read_only")))}
 			switch one.Get("type").Str() {
 			case "tmpfs":
 				tmpfs = append(tmpfs, m.Target)
@@ -60,6 +60,16 @@ func (x *box) volumes() (mounts []catalog.Mount, tmpfs []string) {
 		}
 	}
 	return mounts, tmpfs
+}
+
+// writable reports whether a mount with these options may be written to: "ro,z". One whose options are not all known may not.
+func writable(options string) bool {
+	return len(missing(options)) == 0 && !slices.Contains(strings.Split(options, ","), "ro")
+}
+
+// denied reports whether a setting says no, or nothing. What is neither yes nor no is no word for writing.
+func denied(text string) bool {
+	return slices.Contains([]string{"", "false", "0", "n", "no", "off"}, strings.ToLower(text))
 }
 
 // storage takes over bind mounts, tmpfs and shared memory, and names what else there is.
