@@ -72,9 +72,9 @@ func unusable(texts ...string) string {
 	return ""
 }
 
-// variable is how shells and Compose files name one: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}; $$ is a dollar, and any other $
-// begins none.
-var variable = pattern.New(`\$(\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?::?([-?+])([^{}$]*))?\})?`)
+// variable is how shells and Compose files name one: $NAME, ${NAME}, ${NAME:-default}, ${NAME-default}, ${NAME:+instead}; $$ is a dollar,
+// and any other $ begins none.
+var variable = pattern.New(`\$(\$|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?)([-?+])([^{}$]*))?\})?`)
 
 // expand puts in what a human gave for variables, and defaults that stand in the text; a placeholder for what is left. The
 // environment is never read, and what is put in is not looked at again.
@@ -83,15 +83,18 @@ func expand(text string, given map[string]string) string {
 		m := variable().FindStringSubmatch(found)
 		name := m[2] + m[3]
 		value, ok := given[name]
+		empty := value == "" && m[4] == ":" // with a colon, what is empty is as if it were not given
 		switch {
 		case m[1] == "$":
 			return "$"
 		case name == "":
 			return unnamed
+		case ok && m[5] == "+" && !empty:
+			return m[6]
+		case m[5] == "-" && (!ok || empty):
+			return m[6]
 		case ok:
 			return value
-		case m[4] == "-":
-			return m[5]
 		}
 		return placeholder(name)
 	})

@@ -89,3 +89,19 @@ func TestWhatSetIsOfferedFor(t *testing.T) {
 		}
 	}
 }
+
+// TestVariablesMeanWhatTheyDoInComposeFiles: a value that was given wins, where a colon stands an empty one is none, and behind a plus stands
+// what is put in its place.
+func TestVariablesMeanWhatTheyDoInComposeFiles(t *testing.T) {
+	given := map[string]string{"FULL": "x", "EMPTY": ""}
+	for text, want := range map[string]string{
+		"${FULL}": "x", "$FULL": "x", "$$FULL": "$FULL", "${FULL:-d}": "x", "${FULL-d}": "x", "${FULL:?say}": "x",
+		"${EMPTY}": "", "${EMPTY:-d}": "d", "${EMPTY-d}": "", "${NONE:-d}": "d", "${NONE-d}": "d", "${NONE:-}": "",
+		"${FULL:+--flag}": "--flag", "${FULL+--flag}": "--flag", "${EMPTY:+--flag}": "", "${EMPTY+--flag}": "--flag",
+		"${NONE:+--flag}": placeholder("NONE"), "${NONE}": placeholder("NONE"), "${NONE:?say}": placeholder("NONE"),
+	} {
+		if got := expand(text, given); got != want {
+			t.Errorf("%s is %q, want %q", text, got, want)
+		}
+	}
+}
