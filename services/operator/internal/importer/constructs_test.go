@@ -53,6 +53,8 @@ var constructs = []struct {
 		"- {type: bind, source: /srv/b, target: /b, read_only: \"${RO:-yes}\"}", "- {type: bind, source: /srv/c, target: /c, read_only: \"false\"}",
 		"- /srv/d:/d:${MODE}", "- /srv/e:/e:z"),
 		[]string{"- {source: /srv/a, target: /a}\n", "- {source: /srv/b, target: /b}\n", "- {source: /srv/c, target: /c, writable: true}\n", "- {source: /srv/d, target: /d}\n", "- {source: /srv/e, target: /e, writable: true}\n"}, false},
+	{"processors", "compose", composeOf("cpus: 2.3"), []string{"cpu_percent: 230"}, false},
+	{"processors of a swarm", "compose", composeOf("deploy: {resources: {limits: {cpus: \"0.29\"}}}"), []string{"cpu_percent: 29"}, false},
 	{"overrides", "llama-swap", swapOf(`docker run -p 81:8000 vllm/vllm-openai:v1 --model a/b --hf_overrides '{"matryoshka_dimensions":[256,512]}'`), []string{"--hf_overrides", "matryoshka_dimensions"}, false},
 	{"variables that are no secrets", "compose", composeOf("environment: {MAX_NUM_SEQS: \"8\", PORT: \"8000\", RESPONSE_FORMAT: TXT, MODEL: a/b, LOG: /var/log/x, API: \"http://db:80\"}"),
 		[]string{"MAX_NUM_SEQS: \"8\"", "PORT: \"8000\"", "RESPONSE_FORMAT: TXT", "MODEL: a/b", "LOG: /var/log/x", "API: \"http://db:80\""}, false},

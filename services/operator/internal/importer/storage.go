@@ -2,6 +2,7 @@ package importer
 
 import (
 	"cmp"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -124,7 +125,7 @@ func (x *box) limits() {
 	}
 	x.Limits.MemoryMiB, _ = mebibytes(said("mem_limit", "memory"))
 	if cpus, err := strconv.ParseFloat(said("cpus", "cpus"), 64); err == nil && cpus >= 0.01 && cpus <= 1024 {
-		x.Limits.CPUPercent = uint32(cpus * 100)
+		x.Limits.CPUPercent = uint32(math.Round(cpus * 100))
 	}
 	if pids, err := strconv.ParseUint(said("pids_limit", "pids"), 10, 20); err == nil {
 		x.Limits.PIDs = uint32(pids)
