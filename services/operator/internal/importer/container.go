@@ -40,7 +40,7 @@ var (
 		"user shm_size mem_limit cpus pids_limit tmpfs container_name hostname labels logging networks stop_grace_period stop_signal ulimits init tty stdin_open " +
 		"read_only cap_drop annotations platform pull_policy expose ipc pid uts userns_mode cgroup network_mode privileged cap_add security_opt attach " +
 		// and those of docker run
-		"rm detach interactive pull name log_driver log_opt label ulimit quiet stop_timeout replace sig_proxy no_healthcheck cidfile annotation")
+		"rm detach interactive pull name log_driver log_opt label ulimit quiet replace sig_proxy no_healthcheck cidfile annotation")
 	composeRefused = strings.Fields("device_cgroup_rules device_cgroup_rule volumes_from cgroup_parent sysctls sysctl storage_opt isolation credential_spec")
 )
 
@@ -69,6 +69,8 @@ func asCompose(run enginecmd.Container) *boundedyaml.Value {
 		switch {
 		case key == "mount":
 			v.Add("volumes", asVolume(o.Value))
+		case key == "stop_timeout":
+			v = v.With("stop_grace_period", o.Value+"s")
 		case slices.Contains(runOnce, key):
 			v = v.With(key, o.Value)
 		default:
@@ -348,11 +350,11 @@ func (x *box) rest() {
 		} else if !check.Get("disable").Is() {
 			x.note("Its healthcheck is a command and was left out: a service is asked over HTTP at health.path.")
 		}
-		if d, err := time.ParseDuration(check.Get("start_period").Str()); err == nil && d > time.Minute {
+		if d, err := time.ParseDuration(x.text(check.Get("start_period"))); err == nil && d > time.Minute {
 			x.StartTimeoutS = uint32(min(d/time.Second, 3600))
 		}
 	}
-	if d, err := time.ParseDuration(v.Get("stop_grace_period").Str()); err == nil && d >= time.Second {
+	if d, err := time.ParseDuration(x.text(v.Get("stop_grace_period"))); err == nil && d >= time.Second {
 		x.StopTimeoutS = uint32(min(d/time.Second, 600))
 	}
 	files := v.Get("env_file").Strings()
