@@ -102,12 +102,34 @@ func (f *movements) settle() (*capacity.Short, string) {
 	for {
 		lack := f.lacking()
 		if lack == "" {
+			f.relent(len(stopping))
 			return nil, ""
 		}
 		if !f.stopHeaviest() {
 			undo()
 			return nil, lack
 		}
+	}
+}
+
+// relent lets those sleep that were made to stop, in stopping behind the first so many and in ending, and need not: what was stopped
+// after them, for another GPU or for the host's memory, gave room enough.
+func (f *movements) relent(first int) {
+	if len(f.stopping)-first+len(f.ending) < 2 {
+		return
+	}
+	try := func(from, to *[]*catalog.Service, one *catalog.Service) {
+		before, after := *from, *to
+		*from = slices.DeleteFunc(slices.Clone(before), func(other *catalog.Service) bool { return other == one })
+		if *to = append(slices.Clip(after), one); f.short() != nil || f.lacking() != "" {
+			*from, *to = before, after
+		}
+	}
+	for _, one := range slices.Clone(f.ending) {
+		try(&f.ending, &f.asleep, one)
+	}
+	for _, one := range slices.Clone(f.stopping[first:]) {
+		try(&f.stopping, &f.sleeping, one)
 	}
 }
 

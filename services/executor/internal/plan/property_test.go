@@ -717,3 +717,41 @@ func (b *box) tell(t *testing.T) {
 		t.Logf("GPU %d %s: used %d free %d foreign %d claims %v processes %v", g.Index, g.Problem, g.Used, g.Free, g.Foreign, g.Claims, g.Processes)
 	}
 }
+
+// TestNoSleeperIsStoppedForNothing: whoever could sleep and is stopped in a plan that fits leaves no room to sleep, each by itself.
+func TestNoSleeperIsStoppedForNothing(t *testing.T) {
+	t.Parallel()
+	c, stopped := boxCatalog(t, 0), 0
+	for seed := range uint64(2_000) {
+		if seed == 0 {
+			seed = 6681 // where the second that stops gives the room that the first was stopped for
+		}
+		b := newBox(c, seed)
+		p, err := b.planner().Plan(t.Context(), b.request, b.gpus)
+		if err != nil || p.Why() != "" || p.Unfit() != "" {
+			continue
+		}
+		f := &p.movements
+		needless := func(one *catalog.Service, stops, sleeps *[]*catalog.Service) {
+			before, after := *stops, *sleeps
+			stopped++
+			*stops = slices.DeleteFunc(slices.Clone(before), func(other *catalog.Service) bool { return other == one })
+			*sleeps = append(slices.Clone(after), one)
+			if f.short() == nil && f.lacking() == "" {
+				t.Errorf("box %d: %s need not stop", seed, one.ID)
+			}
+			*stops, *sleeps = before, after
+		}
+		for _, one := range f.ending {
+			needless(one, &f.ending, &f.asleep)
+		}
+		for _, one := range f.stopping {
+			if one.Sleep != catalog.SleepNone && b.views[one].State == executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				needless(one, &f.stopping, &f.sleeping)
+			}
+		}
+	}
+	if stopped < 100 {
+		t.Errorf("only %d were stopped that could sleep", stopped)
+	}
+}
