@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -128,6 +129,8 @@ func (m *Monitor) found(g catalog.GPU, devices []Device) Device {
 		d := Device{Index: g.Index, UUID: uuid, Name: g.Name, Problem: ProblemAbsent}
 		if _, once := m.seen[uuid]; once {
 			d.Problem = ProblemLost
+		} else if strings.HasPrefix(uuid, "MIG-") {
+			d.Problem = ProblemSlice // neither source lists them
 		}
 		return d
 	}

@@ -177,6 +177,13 @@ func TestNames(t *testing.T) {
 				{Index: 1, UUID: first, Name: "NVIDIA One"}, {Index: 2, UUID: second, Name: "NVIDIA Two"},
 			},
 		},
+		"a slice": {
+			[]catalog.GPU{{Index: 0, UUID: "MIG-3", Name: "C"}},
+			[]Device{
+				{Index: 0, UUID: "MIG-3", Name: "C", Problem: ProblemSlice},
+				{Index: 1, UUID: first, Name: "NVIDIA One"}, {Index: 2, UUID: second, Name: "NVIDIA Two"},
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := monitor(t, &driver{devices: real2()}, tc.gpus).Read(t.Context())
