@@ -55,6 +55,8 @@ var constructs = []struct {
 		[]string{"- {source: /srv/a, target: /a}\n", "- {source: /srv/b, target: /b}\n", "- {source: /srv/c, target: /c, writable: true}\n", "- {source: /srv/d, target: /d}\n", "- {source: /srv/e, target: /e, writable: true}\n"}, false},
 	{"processors", "compose", composeOf("cpus: 2.3"), []string{"cpu_percent: 230"}, false},
 	{"processors of a swarm", "compose", composeOf("deploy: {resources: {limits: {cpus: \"0.29\"}}}"), []string{"cpu_percent: 29"}, false},
+	{"limits that cannot be taken over", "compose", composeOf("mem_limit: \"${MEM}\"", "cpus: many", "pids_limit: 99999999"),
+		[]string{"mem_limit was left out: it names MEM", "--set MEM=…", "cpus many is not understood", "pids_limit 99999999 is not understood"}, false},
 	{"times with variables", "compose", composeOf("stop_grace_period: \"${STOP:-45s}\"", "healthcheck: {test: [CMD, curl, \"http://localhost/ok\"], start_period: \"${LOAD:-300s}\"}"),
 		[]string{"start_timeout_s: 300", "stop_timeout_s: 45"}, false},
 	{"the time of a stop", "llama-swap", swapOf("docker run --stop-timeout 45 -p ${PORT}:80 x:1"), []string{"stop_timeout_s: 45"}, false},

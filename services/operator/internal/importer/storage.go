@@ -118,18 +118,38 @@ func (x *box) storage(id string) bool {
 	return true
 }
 
-// limits are what it may take of the host at most.
+// limits are what it may take of the host at most. One that is not taken over is named: without it the container takes what there is.
 func (x *box) limits() {
-	said := func(key, deploy string) string {
-		return cmp.Or(x.text(x.v.Get(key)), x.text(x.v.At("deploy", "resources", "limits", deploy)))
+	limit := func(key, deploy string, read func(text string) bool) {
+		switch text := cmp.Or(x.text(x.v.Get(key)), x.text(x.v.At("deploy", "resources", "limits", deploy))); {
+		case text == "", text == "0", text == "-1": // none
+		case len(missing(text)) > 0:
+			x.want(text)
+			x.note("%s was left out: it %s.", key, unusable(text))
+		case !read(text):
+			x.note("%s %s is not understood.", key, clean.Line(clean.Visible(text), 64))
+		}
 	}
-	x.Limits.MemoryMiB, _ = mebibytes(said("mem_limit", "memory"))
-	if cpus, err := strconv.ParseFloat(said("cpus", "cpus"), 64); err == nil && cpus >= 0.01 && cpus <= 1024 {
+	limit("mem_limit", "memory", func(text string) (ok bool) {
+		x.Limits.MemoryMiB, ok = mebibytes(text)
+		return ok
+	})
+	limit("cpus", "cpus", func(text string) bool {
+		cpus, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(cpus >= 0.01 && cpus <= 1024) {
+			return false
+		}
 		x.Limits.CPUPercent = uint32(math.Round(cpus * 100))
-	}
-	if pids, err := strconv.ParseUint(said("pids_limit", "pids"), 10, 20); err == nil {
+		return true
+	})
+	limit("pids_limit", "pids", func(text string) bool {
+		pids, err := strconv.ParseUint(text, 10, 20)
+		if err != nil {
+			return false
+		}
 		x.Limits.PIDs = uint32(pids)
-	}
+		return true
+	})
 }
 
 var sizePattern = pattern.New(`\A([0-9]{1,15}(?:\.[0-9]{1,3})?)\s*([kmgtKMGT]?)(?:[iI]?[bB])?\z`)
