@@ -60,7 +60,7 @@ func Blank(data []byte) bool {
 	return true
 }
 
-// Parse is Load for what has been read already; name stands in errors for the path.
+// Parse is Load for what has been read already; name stands in errors for the path. What is wrong with the file is an *Error.
 func Parse(name string, data []byte, into any) error {
 	target := reflect.ValueOf(into)
 	if target.Kind() != reflect.Pointer || target.IsNil() {
@@ -76,10 +76,22 @@ func Parse(name string, data []byte, into any) error {
 	if problem == nil {
 		return nil
 	}
-	if problem.line == 0 {
-		return fmt.Errorf("%s: %s", name, problem.text)
+	return &Error{File: name, Line: problem.line, Column: problem.column, What: problem.text}
+}
+
+// Error is what is wrong with a file, and where. Line 0 means the whole file.
+type Error struct {
+	File         string
+	Line, Column int
+	What         string
+}
+
+// Error is FILE:LINE:COLUMN: what is wrong.
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.What)
 	}
-	return fmt.Errorf("%s:%d:%d: %s", name, problem.line, problem.column, problem.text)
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.What)
 }
 
 // Where is name:line:column of a value that Parse has read; path leads to it by keys, and by numbers from 0 in lists. Where the file has

@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 )
 
 // CatalogPlace is which catalog is meant, and how it is read.
@@ -139,7 +140,9 @@ func (a *App) BadCatalog(path string, err error) error {
 	problems := catalog.AsProblems(err)
 	if a.Machine() {
 		list := output.Each(problems, func(p catalog.Problem) problemJSON { return problemJSON{p.File, p.Line, p.Column, p.What} })
-		if len(problems) == 0 {
+		if wrong, ok := errors.AsType[*config.Error](err); ok {
+			list = append(list, problemJSON{wrong.File, wrong.Line, wrong.Column, clean.Block(wrong.What, 2000)})
+		} else if len(problems) == 0 {
 			list = append(list, problemJSON{File: path, What: clean.Block(err.Error(), 2000)})
 		}
 		if err := a.Show(map[string]any{"path": path, "good": false, "problems": list}, nil); err != nil {

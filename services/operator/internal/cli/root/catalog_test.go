@@ -301,3 +301,20 @@ func TestCatalogAddToAFolder(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 }
+
+// TestAFileThatIsNoCatalogHasItsPlace: a program that reads --json finds file and line in their members, whatever is wrong.
+func TestAFileThatIsNoCatalogHasItsPlace(t *testing.T) {
+	for text, want := range map[string]string{
+		"version: 1\nservces: []\n":              `"line":2,"column":1,"what":"unknown key`,
+		"version: 1\nservices:\n  - {id: chat\n": `"line":3,"column":5,"what":"could not find`,
+		"version: 1\nservices: [{id: -}]\n":      `"line":2,`,
+	} {
+		c := newCatalog(t)
+		c.write(text)
+		got := c.run("", "catalog", "check", "--json")
+		flat := strings.Join(strings.Fields(strings.ReplaceAll(got.out, `": `, `":`)), "")
+		if got.code != 1 || !strings.Contains(flat, strings.ReplaceAll(want, " ", "")) || !strings.Contains(flat, `"file":"`+c.path+`"`) {
+			t.Errorf("%q: %d, %s", text, got.code, got.out)
+		}
+	}
+}
