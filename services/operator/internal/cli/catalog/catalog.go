@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/catalogfile"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 )
@@ -66,7 +67,12 @@ func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.C
 	remarks := catalogRemarks(c)
 	inForce, known := false, false
 	if beside == "" {
-		inForce, known = a.inForce(ctx, c.Digest)
+		var disabled []string
+		if inForce, known, disabled = a.inForce(ctx, c.Digest); inForce {
+			for _, entry := range disabled {
+				remarks = append(remarks, fmt.Sprintf("the executor has %s disabled, which was wrong when it looked; it looks again each minute", entry))
+			}
+		}
 	} else {
 		path += " beside " + beside
 	}
@@ -93,20 +99,23 @@ func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.C
 	})
 }
 
-// inForce reports whether the running executor uses the catalog with this digest, if it can be asked.
-func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool) {
+// inForce reports whether the running executor uses the catalog with this digest, if it can be asked, and what it has disabled.
+func (a *app) inForce(ctx context.Context, digest string) (inForce, known bool, disabled []string) {
 	if !a.Home.Exists() {
-		return false, false
+		return false, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
 	err := a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
 		status, err := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
 		inForce = status.GetCatalogueDigest() == digest
+		disabled = output.Each(status.GetDisabled(), func(d *executorv1.DisabledEntry) string {
+			return clean.Line(strings.TrimSpace(d.GetKind()+" "+d.GetId()), 100)
+		})
 		return err
 	})
 	a.RequestID = ""
-	return inForce, err == nil
+	return inForce, err == nil, disabled
 }
 
 // catalogRemarks are what is allowed and still worth a look.

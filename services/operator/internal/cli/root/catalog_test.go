@@ -11,8 +11,10 @@ import (
 	"sync"
 	"testing"
 
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/canonical"
 )
 
 const testCatalog = `# mine
@@ -315,6 +317,23 @@ func TestAFileThatIsNoCatalogHasItsPlace(t *testing.T) {
 		flat := strings.Join(strings.Fields(strings.ReplaceAll(got.out, `": `, `":`)), "")
 		if got.code != 1 || !strings.Contains(flat, strings.ReplaceAll(want, " ", "")) || !strings.Contains(flat, `"file":"`+c.path+`"`) {
 			t.Errorf("%q: %d, %s", text, got.code, got.out)
+		}
+	}
+}
+
+// TestCheckTellsWhatTheExecutorHasDisabled: what this program finds good, the executor may have found wrong before a user or a program was
+// there.
+func TestCheckTellsWhatTheExecutorHasDisabled(t *testing.T) {
+	w := newWorld(t)
+	if err := os.WriteFile(w.home.Config("catalogue"), []byte(testCatalog), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.catalogue = canonical.DigestText([]byte(testCatalog))
+	w.disabled = []*executorv1.DisabledEntry{{Kind: "service", Id: "chat", Problem: "user \"llm\" does not exist on this host"}}
+	const said = "the executor has service chat disabled, which was wrong when it looked; it looks again each minute"
+	for _, format := range []string{"text", "json"} {
+		if r := w.run("catalog", "check", "-o", format); r.code != 0 || !strings.Contains(r.out, said) {
+			t.Errorf("%s: %d, %s%s", format, r.code, r.out, r.err)
 		}
 	}
 }

@@ -39,8 +39,11 @@ import (
 type world struct {
 	// undoing: the executor undoes an interrupted switch.
 	undoing bool
-	t       *testing.T
-	home    installdir.Home
+	// catalogue is the digest of the executor's, and disabled what it has disabled of it.
+	catalogue string
+	disabled  []*executorv1.DisabledEntry
+	t         *testing.T
+	home      installdir.Home
 
 	mu sync.Mutex
 	// plan is what the executor would do; its canonical JSON is the subject of switch_mode.
@@ -365,6 +368,7 @@ func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallReq
 func (f fakeControl) GetStatus(context.Context, *executorv1.GetStatusRequest) (*executorv1.GetStatusResponse, error) {
 	return &executorv1.GetStatusResponse{
 		Epoch: 3, ServicesRunning: 1, ServicesTotal: 2, GpuSource: "simulated", Gpus: 1, AuditReachable: true, VaultReachable: true,
+		CatalogueDigest: f.w.catalogue, Disabled: f.w.disabled,
 	}, nil
 }
 
