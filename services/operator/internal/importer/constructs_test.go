@@ -69,6 +69,8 @@ var constructs = []struct {
 		[]string{"mode g: port 81 is service \"a\"'s too"}, false},
 	{"a group that is not whole", "llama-swap", "models:\n  a: {cmd: /x/llama-server --port 81}\n  b: {cmd: sh -c x}\ngroups: {g: {swap: false, members: [a, b]}}\n",
 		[]string{"mode g: it would not be whole: not in the proposal is b"}, false},
+	{"a GPU by its device", "compose", "services: {s: {image: \"x:1\", devices: [/dev/nvidiactl, \"/dev/nvidia0:/dev/nvidia0\", {source: /dev/nvidia-uvm, target: /dev/nvidia-uvm}]}}",
+		[]string{"gpus: [0]\n", "It was given /dev/nvidia0: that this is the GPU of that number is a guess."}, false},
 	{"ROCm", "compose", "services: {s: {image: \"x:1\", devices: [/dev/kfd, /dev/dri]}}", []string{"as ROCm does: a service gets NVIDIA's GPUs alone"}, true},
 	{"llama-swap itself", "compose", "services: {s: {image: \"ghcr.io/mostlygeek/llama-swap:cuda\", gpus: all}}", []string{"durward catalog import llama-swap"}, true},
 	{"another program of llama-swap's image", "llama-swap", swapOf("docker run -p ${PORT}:8080 --entrypoint /app/llama-server ghcr.io/mostlygeek/llama-swap:cuda -m /m/x.gguf --host 0.0.0.0 --port 8080"),

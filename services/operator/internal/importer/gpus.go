@@ -14,6 +14,9 @@ import (
 
 var cdiName = pattern.New(`\Anvidia\.com/gpu=([A-Za-z0-9\-]{1,64})\z`)
 
+// gpuFile is a GPU's device, behind which a Compose file may say where it stands in the container.
+var gpuFile = pattern.New(`\A/dev/nvidia([0-9]{1,2})\b`)
+
 // isGPU reports whether a device that a service reserves is a GPU of NVIDIA's.
 func isGPU(d *boundedyaml.Value) bool {
 	if d.Over([]boundedyaml.Bound{boundedyaml.Most(maxList, "device_ids"), boundedyaml.Most(maxList, "capabilities")}) != "" {
@@ -82,6 +85,9 @@ func (x *box) ask() {
 	for _, d := range devices(x.v) {
 		if d = x.text(boundedyaml.Plain(d)); cdiName().MatchString(d) {
 			x.GPUs = append(x.GPUs, x.named(d)...)
+		} else if m := gpuFile().FindStringSubmatch(d); m != nil {
+			x.GPUs = append(x.GPUs, x.visible(x.program, m[1])...)
+			x.note("It was given %s: that this is the GPU of that number is a guess.", m[0])
 		}
 	}
 	if len(x.GPUs) > 0 || x.text(x.v.Get("runtime")) != "nvidia" {
