@@ -47,6 +47,8 @@ var constructs = []struct {
 	{"an entrypoint", "llama-swap", swapOf("docker run --entrypoint serve.sh -p ${PORT}:8080 -e GGUF_FILE=x-Q4_K_M.gguf -e GGUF_REPO=a/b-GGUF -e GGUF_CTX=8192 x:1 --alias m"),
 		[]string{"entrypoint: [serve.sh]", "GGUF_FILE: x-Q4_K_M.gguf", "GGUF_REPO: a/b-GGUF", "GGUF_CTX: \"8192\"", "- GGUF_CTX"}, false},
 	{"a trailing slash", "llama-swap", swapOf("docker run -p 81:8000 -v /srv/hf/:/root/.cache/huggingface/ x:1"), []string{"mounts: [{source: /srv/hf, target: /root/.cache/huggingface, writable: true}]"}, false},
+	{"a model by its path in the container", "llama-swap", swapOf("docker run -p 81:8000 -v /srv/hf:/hf:ro vllm/vllm-openai:v1 --model /hf/q"),
+		[]string{"file: /srv/hf/q", "served_name: /hf/q\n"}, false},
 	{"a mount that is only read", "llama-swap", swapOf("docker run -p 81:8000 --mount type=bind,src=/srv/a,dst=/a,readonly --mount type=bind,src=/srv/b,dst=/b,ro=1 --mount type=bind,src=/srv/c,dst=/c,readonly=false x:1"),
 		[]string{"- {source: /srv/a, target: /a}\n", "- {source: /srv/b, target: /b}\n", "- {source: /srv/c, target: /c, writable: true}\n"}, false},
 	{"a mount that is only read, in words", "compose", composeOf("volumes:", "- {type: bind, source: /srv/a, target: /a, read_only: \"true\"}",

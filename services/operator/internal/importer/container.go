@@ -199,6 +199,9 @@ func (b *builder) container(id string, x *box) bool {
 	x.healthOf(x.engine)
 	b.knownGPUs(x.program)
 	if model := x.engine.Model; filepath.IsAbs(model) {
+		if x.engine.Engine == enginecmd.VLLM || x.engine.Engine == enginecmd.SGLang {
+			x.engine.ServedName = cmp.Or(x.engine.ServedName, model) // as it is called in the container
+		}
 		x.engine.Model = cmp.Or(Outside(x.Container.Mounts, model), filepath.Base(model))
 	}
 	x.program.Model = b.model(x.program, x.engine, x.known)
