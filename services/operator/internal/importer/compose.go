@@ -75,7 +75,7 @@ func (c *compose) services(ctx context.Context) error {
 	for _, name := range services.Keys {
 		v := services.Get(name)
 		ids[name] = c.freeID(name)
-		if v.Over(composeBounds) == "" && wants(v) {
+		if v.Over(composeBounds) == "" && (&box{builder: c.builder, v: v}).wants() {
 			c.here[name] = ids[name]
 		}
 	}

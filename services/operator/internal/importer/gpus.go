@@ -17,12 +17,12 @@ var cdiName = pattern.New(`\Anvidia\.com/gpu=([A-Za-z0-9\-]{1,64})\z`)
 // gpuFile is a GPU's device, behind which a Compose file may say where it stands in the container.
 var gpuFile = pattern.New(`\A/dev/nvidia([0-9]{1,2})\b`)
 
-// isGPU reports whether a device that a service reserves is a GPU of NVIDIA's.
-func isGPU(d *boundedyaml.Value) bool {
+// isGPU reports whether a device that a service reserves is a GPU of NVIDIA's; text puts variables in.
+func isGPU(d *boundedyaml.Value, text func(*boundedyaml.Value) string) bool {
 	if d.Over([]boundedyaml.Bound{boundedyaml.Most(maxList, "device_ids"), boundedyaml.Most(maxList, "capabilities")}) != "" {
 		return false
 	}
-	switch d.Get("driver").Str() {
+	switch text(d.Get("driver")) {
 	case "cdi":
 		return slices.ContainsFunc(d.Get("device_ids").Strings(), cdiName().MatchString)
 	case "", "nvidia":
@@ -43,9 +43,12 @@ func devices(v *boundedyaml.Value) []string {
 }
 
 // wants reports whether a Compose service asks for GPUs.
-func wants(v *boundedyaml.Value) bool {
-	return v.Get("gpus").IsSet() || v.Get("runtime").Str() == "nvidia" || slices.ContainsFunc(v.At("deploy", "resources", "reservations", "devices").List, isGPU) ||
+func (x *box) wants() bool {
+	v := x.v
+	return v.Get("gpus").IsSet() || x.text(v.Get("runtime")) == "nvidia" ||
+		slices.ContainsFunc(v.At("deploy", "resources", "reservations", "devices").List, func(d *boundedyaml.Value) bool { return isGPU(d, x.text) }) ||
 		slices.ContainsFunc(devices(v), func(d string) bool {
+			d = x.text(boundedyaml.Plain(d))
 			return slices.ContainsFunc([]string{"nvidia.com/gpu", "/dev/nvidia", "/dev/kfd", "/dev/dri"}, func(gpu string) bool { return strings.HasPrefix(d, gpu) })
 		})
 }
@@ -67,7 +70,7 @@ func (x *box) ask() {
 		}
 	}
 	for _, d := range x.v.At("deploy", "resources", "reservations", "devices").List {
-		if isGPU(d) {
+		if isGPU(d, x.text) {
 			request(d)
 		}
 	}

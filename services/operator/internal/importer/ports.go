@@ -41,7 +41,7 @@ func (x *box) ports() (out []published) {
 		outside, _ := boundedyaml.Plain(x.text(p.Get("published"))).Number()
 		inside, _ := boundedyaml.Plain(x.text(p.Get("target"))).Number()
 		shown := x.text(p.Get("published")) + ":" + x.text(p.Get("target"))
-		if protocol := p.Get("protocol").Str(); protocol != "" && protocol != "tcp" || inside > 65535 || outside > 65535 {
+		if protocol := x.text(p.Get("protocol")); protocol != "" && protocol != "tcp" || inside > 65535 || outside > 65535 {
 			inside = 0
 		}
 		out = append(out, published{x.text(p.Get("host_ip")), outside, inside, shown})
