@@ -88,8 +88,19 @@ type message struct {
 	Test bool `json:"test"`
 }
 
+// newMessage lists what takes something away first: of many that wait, the end of the list is left out.
 func newMessage(due []Notice, test bool) message {
-	shown := due[:min(len(due), most)]
+	shown := slices.SortedStableFunc(slices.Values(due), func(a, b Notice) int {
+		switch {
+		case a.destructive == b.destructive:
+			return 0
+		case a.destructive:
+			return -1
+		default:
+			return 1
+		}
+	})
+	shown = shown[:min(len(shown), most)]
 	return message{Waiting: shown, More: len(due) - len(shown), Test: test}
 }
 

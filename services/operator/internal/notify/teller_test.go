@@ -186,7 +186,7 @@ func TestQuiet(t *testing.T) {
 			pass(5 * time.Hour)
 			want(t, name, to.numbers())
 			pass(2 * time.Minute)
-			want(t, name+", at the end", to.numbers(), "B D1")
+			want(t, name+", at the end", to.numbers(), "D1 B")
 		})
 	}
 	telling(t, Config{Quiet: []Quiet{{From: local(-time.Hour), To: local(6 * time.Hour), Destructive: true}}}, func(b *board, to *fake, _ func() []string) {
@@ -195,7 +195,15 @@ func TestQuiet(t *testing.T) {
 		want(t, "quiet", to.numbers())
 		b.set(waits("A", "D1"))
 		pass(10 * time.Second)
-		want(t, "a destructive one", to.numbers(), "A D1")
+		want(t, "a destructive one", to.numbers(), "D1 A")
+	})
+	telling(t, Config{Quiet: []Quiet{{From: local(-time.Hour), To: local(6 * time.Hour), Destructive: true}}}, func(b *board, to *fake, _ func() []string) {
+		many := waits(strings.Fields("A B C E F G H I J K L")...)
+		b.set(many)
+		pass(10 * time.Minute)
+		b.set(append(many, waits("D1")...))
+		pass(10 * time.Second)
+		want(t, "a destructive one behind more than a message lists", to.numbers(), "D1 A B C E F G H I J")
 	})
 	telling(t, Config{Quiet: []Quiet{{From: local(time.Hour), To: local(2 * time.Hour)}}}, func(b *board, to *fake, _ func() []string) {
 		b.set(waits("A"))
