@@ -349,6 +349,54 @@ func TestSet(t *testing.T) {
 	}
 }
 
+// TestSetBack: a server that is taken away and put back at once starts when the process of before is gone, and not beside it.
+func TestSetBack(t *testing.T) {
+	t.Parallel()
+	var running atomic.Int64
+	ending, beside := make(chan struct{}), make(chan int64, 2)
+	m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, user string, env map[string]string) (*Process, error) {
+		p, err := execute(ctx, server, user, env)
+		if err != nil {
+			return nil, err
+		}
+		beside <- running.Add(1)
+		wait := p.Wait
+		p.Wait = func() error {
+			defer running.Add(-1)
+			err := wait()
+			<-ending // it takes a while
+			return err
+		}
+		return p, nil
+	}})
+	m.Set([]downstream.Pinned{pinned("a")})
+	t.Cleanup(m.Close)
+	if _, err := call(m, "a"); err != nil {
+		t.Fatal(err)
+	}
+	m.Set(nil)
+	m.Set([]downstream.Pinned{pinned("a")})
+	called := make(chan error, 1)
+	go func() {
+		_, err := call(m, "a")
+		called <- err
+	}()
+	for status(m, "a", "agent").State != Starting {
+		time.Sleep(time.Millisecond)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { close(ending) })
+	if err := <-called; err != nil {
+		t.Fatal(err)
+	}
+	if one, two := <-beside, <-beside; one != 1 || two != 1 {
+		t.Errorf("%d and %d processes ran at once", one, two)
+	}
+	m.Set(nil)
+	for len(m.Status()) > 0 {
+		time.Sleep(time.Millisecond) // it is forgotten once it is gone
+	}
+}
+
 // TestChanging: a definition that changes after it was compared is compared again before the next call.
 func TestChanging(t *testing.T) {
 	t.Parallel()

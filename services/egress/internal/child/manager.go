@@ -98,10 +98,11 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 		switch is := now[k.server]; {
 		case is == nil:
 			i.stop(errReplaced)
-			delete(m.instances, k)
+			i.renew()
+			m.forget(i)
 		case !reflect.DeepEqual(is, m.servers[k.server]):
 			i.stop(errReplaced)
-			i.ends, i.next, i.last, i.tools = 0, time.Time{}, "", nil
+			i.renew()
 		default:
 			now[k.server] = m.servers[k.server]
 		}
@@ -270,10 +271,19 @@ func (m *Manager) EndSession(session string) {
 
 // dismiss ends and forgets an instance whose session is over, once it has no call. The caller holds mu.
 func (m *Manager) dismiss(i *instance) {
-	if !i.orphan || m.closed || i.run != nil && i.run.calls > 0 {
+	if !i.orphan || i.run != nil && i.run.calls > 0 {
 		return
 	}
 	i.stop(errSession)
+	m.forget(i)
+}
+
+// forget forgets an instance that was stopped once its process is gone, unless it runs again by then: what is started before that waits for
+// the process that ends, and does not run beside it. The caller holds mu.
+func (m *Manager) forget(i *instance) {
+	if m.closed {
+		return
+	}
 	gone := i.gone
 	m.ending.Go(func() {
 		<-gone
@@ -312,6 +322,9 @@ func (m *Manager) lost(r *run) {
 		r.instance.stop(errLost)
 	}
 }
+
+// renew forgets what became of an instance under another definition. The caller holds the manager's mu.
+func (i *instance) renew() { i.ends, i.next, i.last, i.tools = 0, time.Time{}, "", nil }
 
 // stop ends an instance's run, for a reason that is none of its own. The caller holds mu.
 func (i *instance) stop(why error) {
