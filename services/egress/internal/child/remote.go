@@ -45,6 +45,13 @@ func (e *unreachableError) Error() string {
 // RoundTrip implements http.RoundTripper. A redirect is an error: the endpoint is what a human wrote.
 func (r *remote) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
+	token, err := r.bearer(request.Context())
+	if err != nil {
+		return nil, &unreachableError{err} // nothing is noted as sent yet
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	var call jsonrpc.Request
 	if request.GetBody != nil {
 		body, err := request.GetBody()
@@ -72,19 +79,13 @@ func (r *remote) RoundTrip(request *http.Request) (*http.Response, error) {
 			call = *asked
 		}
 	}
-	token, err := r.bearer(request.Context())
-	if err != nil {
-		return nil, &unreachableError{err}
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
 	response, err := r.dialed.RoundTrip(request)
 	if err != nil {
 		r.forget(call)
 		return nil, &unreachableError{err}
 	}
 	if err := r.pass(response, request, call); err != nil {
+		r.forget(call)
 		_ = response.Body.Close()
 		return nil, err
 	}

@@ -339,3 +339,28 @@ func TestRemoteHostile(t *testing.T) {
 		}
 	})
 }
+
+// TestRemoteUnsent: a call that is not sent, or whose answer breaks off, waits for nothing.
+func TestRemoteUnsent(t *testing.T) {
+	t.Parallel()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, "{")
+	}))
+	t.Cleanup(front.Close)
+	for _, token := range []error{nil, errors.New("the credential is not granted")} {
+		r := &remote{frames: &frames{}, dialed: &http.Transport{}, failed: func(error) {}, bearer: func(context.Context) (string, error) { return "token", token }}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := r.RoundTrip(request); err == nil {
+			response.Body.Close()
+			t.Errorf("with the credential's error %v: it is answered", token)
+		}
+		if len(r.pending) > 0 {
+			t.Errorf("with the credential's error %v: %d calls wait for an answer", token, len(r.pending))
+		}
+	}
+}
