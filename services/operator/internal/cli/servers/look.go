@@ -69,22 +69,30 @@ func summary(s servers.State, e downstream.Entry) shown {
 func runs(e downstream.Entry) string {
 	switch {
 	case e.NPM != nil:
-		return clean.Visible(strings.Join(append([]string{"npm:" + e.NPM.Name + "@" + e.NPM.Version}, e.NPM.Args...), " "))
+		what := []string{"npm:" + e.NPM.Name + "@" + e.NPM.Version}
+		if e.NPM.Bin != "" {
+			what = append(what, "("+e.NPM.Bin+")")
+		}
+		return clean.Visible(strings.Join(append(what, e.NPM.Args...), " "))
 	case e.Program != nil:
 		return clean.Visible(strings.Join(append([]string{e.Program.Path}, e.Program.Args...), " "))
 	}
 	return clean.Visible(e.URL)
 }
 
-// sandbox says what a server may, in words.
+// sandbox says what a server may and what it is given, in words.
 func sandbox(e downstream.Entry) []string {
 	if e.URL != "" {
-		return []string{"it runs elsewhere: what it does there nobody here bounds"}
+		out := []string{"it runs elsewhere: what it does there nobody here bounds"}
+		if e.Bearer != "" {
+			out = append(out, "gets the credential "+clean.Visible(e.Bearer)+" with each call")
+		}
+		return out
+	}
+	if e.Sandbox.None {
+		return append([]string{"NO SANDBOX: it may whatever its user may"}, given(e)...)
 	}
 	s := e.Sandbox
-	if s.None {
-		return []string{"NO SANDBOX: it may whatever its user may"}
-	}
 	out := []string{}
 	for _, folder := range s.Read {
 		out = append(out, "reads "+clean.Visible(folder))
@@ -97,10 +105,18 @@ func sandbox(e downstream.Entry) []string {
 	} else {
 		out = append(out, "reaches "+clean.Visible(strings.Join(s.Domains, ", ")))
 	}
+	return append(append(out, given(e)...), fmt.Sprintf("at most %d MiB, %g cores, %d processes", s.MemoryMiB, s.CPU, s.Processes))
+}
+
+// given says which variables a server's process gets: those with a credential, and those whose value the entry has.
+func given(e downstream.Entry) (out []string) {
 	for _, name := range slices.Sorted(maps.Keys(e.Credentials)) {
 		out = append(out, fmt.Sprintf("gets the credential %s as $%s", clean.Visible(e.Credentials[name]), clean.Visible(name)))
 	}
-	return append(out, fmt.Sprintf("at most %d MiB, %g cores, %d processes", s.MemoryMiB, s.CPU, s.Processes))
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		out = append(out, fmt.Sprintf("gets $%s: %s", clean.Visible(name), clean.Visible(e.Env[name])))
+	}
+	return out
 }
 
 func (a *app) listCommand() *cobra.Command {
@@ -165,8 +181,8 @@ func (a *app) showCommand() *cobra.Command {
 func (a *app) about(e downstream.Entry) {
 	out := a.Display()
 	out.Printf("%s  %s\n", out.Bold(e.ID), runs(e))
-	for _, line := range sandbox(e) {
-		if e.Sandbox.None {
+	for i, line := range sandbox(e) {
+		if e.Sandbox.None && i == 0 {
 			line = out.Red(line)
 		}
 		out.Printf("  %s\n", line)

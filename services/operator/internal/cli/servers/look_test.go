@@ -1,0 +1,39 @@
+package servers
+
+import (
+	"strings"
+	"testing"
+
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/platform/downstream"
+)
+
+// TestAboutSaysWhatIsGiven: before an entry that was changed by hand is signed, it is shown which credentials and variables the server gets
+// and which program of a package it is, in a sandbox, without one, and elsewhere.
+func TestAboutSaysWhatIsGiven(t *testing.T) {
+	t.Parallel()
+	env, credentials := map[string]string{"API_BASE": "https://x.example/\n\u202e.js"}, map[string]string{"TOKEN": "github"}
+	pack := &downstream.Package{Name: "@x/y", Version: "1.0.0", Bin: "dist/other.js", Args: []string{"-v"}}
+	for name, c := range map[string]struct {
+		e    downstream.Entry
+		want []string
+	}{
+		"in a sandbox": {downstream.Entry{ID: "a", NPM: pack, Env: env, Credentials: credentials}, []string{
+			"npm:@x/y@1.0.0 (dist/other.js) -v", "gets the credential github as $TOKEN", "gets $API_BASE: https://x.example/\\u{A}\\u{202E}.js",
+		}},
+		"without one": {downstream.Entry{ID: "a", NPM: pack, Env: env, Credentials: credentials, Sandbox: downstream.Sandbox{None: true}}, []string{
+			"NO SANDBOX", "gets the credential github as $TOKEN", "gets $API_BASE: https://x.example/\\u{A}\\u{202E}.js",
+		}},
+		"elsewhere": {downstream.Entry{ID: "a", URL: "https://x.example/mcp", Bearer: "other-token"}, []string{
+			"https://x.example/mcp", "gets the credential other-token with each call",
+		}},
+	} {
+		core, out, _ := clitest.Printing(false)
+		(&app{App: core}).about(c.e)
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %q does not stand in\n%s", name, want, out)
+			}
+		}
+	}
+}
