@@ -2,8 +2,11 @@ package envelope
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -86,13 +89,19 @@ func fill(v any, leaf func(place string) (string, error)) (_ any, err error) {
 		}
 	case map[string]any:
 		out := make(map[string]any, len(v))
-		for place, item := range v {
+		places := slices.SortedFunc(maps.Keys(v), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+		for _, place := range places {
+			item := v[place]
 			key, err := leaf(place)
 			if err != nil {
 				return nil, err
 			}
 			if plain := unwrapped(key); plainKey(plain) {
 				key = plain
+			}
+			// Keys in whose place the same stands by now, such as two credentials, are told apart: no member is lost.
+			for first, n := key, 2; taken(out, key); n++ {
+				key = fmt.Sprintf("%s (%d)", first, n)
 			}
 			if out[key], err = fill(item, leaf); err != nil {
 				return nil, err
@@ -102,6 +111,8 @@ func fill(v any, leaf func(place string) (string, error)) (_ any, err error) {
 	}
 	return v, nil
 }
+
+func taken(m map[string]any, key string) bool { _, is := m[key]; return is }
 
 func unwrapped(s string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(s, outsideOpen), outsideClose)
