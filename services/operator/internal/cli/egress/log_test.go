@@ -12,6 +12,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/connections"
 )
@@ -165,6 +166,20 @@ func TestConnectionOf(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestReportsHaveNoIDs: with --quiet a report is refused, where the name of the program that made it stood in its place.
+func TestReportsHaveNoIDs(t *testing.T) {
+	t.Parallel()
+	run, _, _ := clitest.Printing(false)
+	for _, cmd := range (&app{App: run}).reportCommands() {
+		for format, want := range map[output.Format]bool{output.Quiet: true, output.Text: false, output.JSON: false} {
+			run.Format = format
+			if err := cmd.PreRunE(cmd, nil); (err != nil) != want {
+				t.Errorf("%s as %s: %v", cmd.Name(), format, err)
+			}
 		}
 	}
 }

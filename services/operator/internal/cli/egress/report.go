@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/connections"
 )
 
@@ -23,6 +24,12 @@ func (a *app) reportCommands() (commands []*cobra.Command) {
 		cmd := &cobra.Command{
 			Use: r.name, Short: r.short, Long: r.long, Example: "  durward egress " + r.name + " --since 24h",
 			Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+			PreRunE: func(*cobra.Command, []string) error {
+				if a.Format == output.Quiet {
+					return cli.Usage("Leave --quiet away.", "a report has no ids")
+				}
+				return nil
+			},
 			RunE: a.Connected(func(ctx context.Context, s *cli.Session, _ []string) error {
 				rows, err := a.connected(ctx, s, f)
 				if err != nil {
