@@ -118,6 +118,9 @@ whatever allows it.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, domains []string) error {
+			if user == "" && cmd.Flags().Changed("user") { // or it would be in the list that is for all
+				return cli.Usage("Name a user, or leave it away.", "--user is empty")
+			}
 			return a.change(cmd.Context(), key, domains, clients, agents, user, yes)
 		},
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,6 +132,30 @@ func treeOf(t *testing.T, folder string) map[string]string {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// TestNobodyIsNotAll: a list, or a user, that is given and empty is refused, and does not make a rule for all.
+func TestNobodyIsNotAll(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	folder := w.withClients(t)
+	before := treeOf(t, folder)
+	for _, args := range [][]string{
+		{"policy", "allow", "--client", "cursor", "--tool", "start_service", "--yes", "--service", ""},
+		{"policy", "allow", "--client", "cursor", "--tool", "start_service", "--yes", "--service", "chat,"},
+		{"policy", "allow", "--client", "cursor", "--tool", "switch_mode", "--yes", "--mode="},
+		{"egress", "allow", "docs.example", "--yes", "--client", ""},
+		{"egress", "allow", "docs.example", "--yes", "--agent="},
+		{"egress", "allow", "docs.example", "--yes", "--user", ""},
+		{"server", "add", "program", "/usr/bin/true", "--yes", "--allow-read", ""},
+	} {
+		if r := w.run(args...); r.code != cli.ExitUsage || !strings.Contains(r.err, " is empty") {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	if !maps.Equal(before, treeOf(t, folder)) {
+		t.Error("a rule was written")
+	}
 }
 
 // TestRulesNeedAPersonAndAKey: a pipe that says yes, a protected key without a terminal, no key: nothing is written, the exit code

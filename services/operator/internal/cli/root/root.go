@@ -88,7 +88,10 @@ func root(a *cli.App) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
-		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err = emptyLists(cmd.Flags()); err != nil {
+				return err
+			}
 			if a.Format, err = formatOf(format, asJSON, quiet); err != nil {
 				return err
 			}
@@ -123,6 +126,17 @@ func root(a *cli.App) *cobra.Command {
 	checkArguments(root)
 	completeRest(a, root)
 	return root
+}
+
+// emptyLists refuses a list that is given and names nothing, as --service "$ID" does where the variable is not set: without the flag most
+// commands mean all, so that what was to be for one would be for each.
+func emptyLists(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		if list, is := f.Value.(pflag.SliceValue); is && (len(list.GetSlice()) == 0 || slices.Contains(list.GetSlice(), "")) {
+			err = cli.Usage("Name what it is for, or leave it away.", "--%s is empty", f.Name)
+		}
+	})
+	return err
 }
 
 // formatOf is the format that the flags ask for.
