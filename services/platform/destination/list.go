@@ -206,6 +206,9 @@ func CheckDomain(domain string, allow bool) error {
 	if addr, err := netip.ParseAddr(domain); err == nil && addr.Is6() {
 		return Refuse(RuleURL, "write an address of IPv6 in brackets, with its port")
 	}
+	if strings.Contains(domain, "/") {
+		return Refuse(RuleURL, "write the host alone: a list holds no URL and no network")
+	}
 	if i := strings.LastIndexByte(domain, ':'); i >= 0 {
 		name, port = domain[:i], domain[i:]
 		if to, err := Of(&url.URL{Scheme: "http", Host: "x" + port}); err != nil || to.String() != "x"+port {
