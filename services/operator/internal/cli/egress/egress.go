@@ -146,7 +146,7 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	}
 	if state, _ := security.Look(cfg.Security(), nil); key == "allow" && state != nil {
 		for _, domain := range domains {
-			if by, blocked := staysBlocked(state.Domains, domain, clients, user); blocked {
+			if by, blocked := staysBlocked(state.Domains, domain, clients, agents, user); blocked {
 				return cli.Usage("Take it off that list first.", "%s: %s blocks %s, whatever allows it", domain, cmp.Or(by.File, "Durward itself"), by.Domain)
 			}
 		}
@@ -182,16 +182,18 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
 }
 
-// staysBlocked finds the entry that blocks a domain for whom it is to be allowed: for all, or one of the clients.
-func staysBlocked(list *destination.List, domain string, clients []string, user string) (destination.Entry, bool) {
+// staysBlocked finds the entry that blocks a domain for whom it is to be allowed: for all, or one of the clients or agents.
+func staysBlocked(list *destination.List, domain string, clients, agents []string, user string) (destination.Entry, bool) {
 	to := destination.Destination{Host: domain} // without a port, what blocks every port is found
 	if host, port, err := net.SplitHostPort(domain); err == nil {
 		n, _ := strconv.ParseUint(port, 10, 16) // CheckDomain has seen it
 		to = destination.Destination{Host: host, Port: uint16(n)}
 	}
 	for _, client := range append([]string{""}, clients...) {
-		if verdict, by := list.Judge(destination.Party{Client: client, User: user}, to); verdict == destination.Blocked {
-			return by, true
+		for _, agent := range append([]string{""}, agents...) {
+			if verdict, by := list.Judge(destination.Party{Client: client, Agent: agent, User: user}, to); verdict == destination.Blocked {
+				return by, true
+			}
 		}
 	}
 	return destination.Entry{}, false

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"durward.internal/services/platform/destination"
 )
 
 // TestAddressesThatAreNeverDialled: to allow them does nothing, unless egress' own file names them.
@@ -24,6 +26,36 @@ func TestAddressesThatAreNeverDialled(t *testing.T) {
 	} {
 		if got := neverDialled(domain, config); got != want {
 			t.Errorf("%s: never dialled %t, want %t", domain, got, want)
+		}
+	}
+}
+
+// TestStaysBlocked: what is blocked for all, or for one of those for whom a domain is to be allowed, is found.
+func TestStaysBlocked(t *testing.T) {
+	t.Parallel()
+	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte(`block:
+  - all.example
+  - {domain: agent.example, agents: [coder]}
+  - {domain: both.example, clients: [cursor], agents: [coder]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		domain          string
+		clients, agents []string
+		want            bool
+	}{
+		{"all.example", nil, []string{"reader"}, true},
+		{"agent.example:443", nil, []string{"reader", "coder"}, true},
+		{"agent.example", []string{"cursor"}, []string{"coder"}, true},
+		{"both.example", []string{"cursor"}, []string{"coder"}, true},
+		{"agent.example", nil, nil, false},
+		{"agent.example", nil, []string{"reader"}, false},
+		{"both.example", []string{"other"}, []string{"coder"}, false},
+	} {
+		if _, got := staysBlocked(list, c.domain, c.clients, c.agents, ""); got != c.want {
+			t.Errorf("%s for %v, %v: blocked %t", c.domain, c.clients, c.agents, got)
 		}
 	}
 }
