@@ -4,6 +4,7 @@ package page
 
 import (
 	"bytes"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,9 +12,6 @@ import (
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
 )
-
-// maxToken bounds one tag or one piece of text, in bytes; a page with a longer one is read up to there.
-const maxToken = 256 << 10
 
 // maxText bounds what a page becomes, in bytes: short links become long ones.
 const maxText = 4 << 20
@@ -27,19 +25,22 @@ const maxLink = 1000
 func Markdown(raw []byte, base *url.URL) string {
 	w := &writer{base: base}
 	z := html.NewTokenizer(bytes.NewReader(raw))
-	z.SetMaxBuf(maxToken)
 	for w.out.Len() < maxText {
 		switch z.Next() {
 		case html.ErrorToken:
 			return strings.TrimSpace(w.out.String())
 		case html.TextToken:
 			w.text(z.Text())
-		case html.StartTagToken, html.SelfClosingTagToken:
+		case html.SelfClosingTagToken:
+			if name, attributes := z.TagName(); !foreign[atom.Lookup(name)] { // those alone end so
+				w.start(string(name), z, attributes)
+			}
+		case html.StartTagToken:
 			name, attributes := z.TagName()
-			w.start(atom.Lookup(name), z, attributes)
+			w.start(string(name), z, attributes)
 		case html.EndTagToken:
 			name, _ := z.TagName()
-			w.end(atom.Lookup(name))
+			w.end(string(name))
 		}
 	}
 	return strings.TrimSpace(w.out.String())
@@ -56,6 +57,24 @@ var void = map[atom.Atom]bool{
 	atom.Area: true, atom.Base: true, atom.Br: true, atom.Col: true, atom.Embed: true, atom.Hr: true, atom.Img: true, atom.Input: true,
 	atom.Link: true, atom.Meta: true, atom.Source: true, atom.Track: true, atom.Wbr: true,
 }
+
+// foreign elements are those in which the slash of <svg/> counts: they are void then.
+var foreign = map[atom.Atom]bool{atom.Svg: true, atom.Math: true}
+
+// implied are elements whose end may be left out: what begins then, and what they are in that ends.
+var implied = map[atom.Atom]struct{ begins, ends []atom.Atom }{
+	atom.P:  {append(slices.Collect(maps.Keys(blocks)), atom.Hr, atom.Td, atom.Th), append(slices.Collect(maps.Keys(blocks)), atom.Td, atom.Th)},
+	atom.Li: {[]atom.Atom{atom.Li}, []atom.Atom{atom.Ul, atom.Ol}},
+	atom.Dt: {[]atom.Atom{atom.Dt, atom.Dd}, []atom.Atom{atom.Dl}}, atom.Dd: {[]atom.Atom{atom.Dt, atom.Dd}, []atom.Atom{atom.Dl}},
+	atom.Td: {append(rows, atom.Td, atom.Th), append(rows, atom.Table)}, atom.Th: {append(rows, atom.Td, atom.Th), append(rows, atom.Table)},
+	atom.Tr: {rows, append(rows, atom.Table)},
+	atom.A:  {[]atom.Atom{atom.A}, nil},
+}
+
+var rows = []atom.Atom{atom.Tr, atom.Thead, atom.Tbody, atom.Tfoot}
+
+// around are lists and tables: what begins and ends in one that is within an element of those is not about that element.
+var around = map[atom.Atom]bool{atom.Ul: true, atom.Ol: true, atom.Dl: true, atom.Table: true}
 
 // blocks stand on lines of their own.
 var blocks = map[atom.Atom]string{
@@ -76,19 +95,25 @@ type writer struct {
 	// breaks are the newlines due before the next text, and space a blank; both wait until there is something to divide.
 	breaks string
 	space  bool
-	// skipping is the element that is left out with all that is in it, and depth how often it is open in itself.
-	skipping atom.Atom
+	// skipping is the element that is left out with all that is in it, "" for none, and depth how often it is open in itself; of an element
+	// whose end may be left out, how many lists and tables are open in it.
+	skipping string
 	depth    int
 	// pre and code count open elements of theirs; link is where the text goes that is being written, "" for none.
 	pre, code int
 	link      string
 }
 
-func (w *writer) start(a atom.Atom, z *html.Tokenizer, attributes bool) {
-	if w.skipping != 0 {
-		if a == w.skipping && !void[a] {
-			w.depth++
-		}
+func (w *writer) start(name string, z *html.Tokenizer, attributes bool) {
+	a := atom.Lookup([]byte(name))
+	switch of, is := implied[atom.Lookup([]byte(w.skipping))]; {
+	case w.skipping == "":
+	case is && w.depth == 0 && slices.Contains(of.begins, a):
+		w.skipping = ""
+	case is && around[a], !is && name == w.skipping:
+		w.depth++
+		return
+	default:
 		return
 	}
 	var href, alt string
@@ -109,11 +134,10 @@ func (w *writer) start(a atom.Atom, z *html.Tokenizer, attributes bool) {
 			hidden = hidden || invisible(string(value))
 		}
 	}
-	if hidden && !void[a] && a != 0 {
-		w.skipping, w.depth = a, 1
-		return
-	}
 	if hidden {
+		if !void[a] {
+			w.skipping, w.depth = name, 0
+		}
 		return
 	}
 	w.block(a)
@@ -146,13 +170,21 @@ func (w *writer) start(a atom.Atom, z *html.Tokenizer, attributes bool) {
 	}
 }
 
-func (w *writer) end(a atom.Atom) {
-	if w.skipping != 0 {
-		if a == w.skipping {
-			if w.depth--; w.depth == 0 {
-				w.skipping = 0
-			}
+func (w *writer) end(name string) {
+	a := atom.Lookup([]byte(name))
+	switch of, is := implied[atom.Lookup([]byte(w.skipping))]; {
+	case w.skipping == "":
+	case w.depth > 0:
+		if is && around[a] || !is && name == w.skipping {
+			w.depth--
 		}
+		return
+	case name == w.skipping:
+		w.skipping = ""
+		return
+	case slices.Contains(of.ends, a):
+		w.skipping = ""
+	default:
 		return
 	}
 	switch {
@@ -205,7 +237,7 @@ func (w *writer) absolute(href string) string {
 
 // text writes text as a browser shows it: blanks are one, but where they count.
 func (w *writer) text(raw []byte) {
-	if w.skipping != 0 {
+	if w.skipping != "" {
 		return
 	}
 	text := string(raw)
