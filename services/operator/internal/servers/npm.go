@@ -81,7 +81,7 @@ func Install(ctx context.Context, npm NPM, packages string, p downstream.Package
 		digest, err = downstream.TreeDigest(folder)
 		return folder, digest, err
 	}
-	if err := os.MkdirAll(packages, 0o755); err != nil { //nolint:gosec // other users' processes read it
+	if err := errors.Join(os.MkdirAll(packages, 0o755), os.Chmod(packages, 0o755)); err != nil { //nolint:gosec // other users' processes read it
 		return "", digest, err
 	}
 	fresh, err := os.MkdirTemp(packages, ".new-")
@@ -124,13 +124,21 @@ func Install(ctx context.Context, npm NPM, packages string, p downstream.Package
 	return folder, digest, os.Rename(fresh, folder)
 }
 
-// readable lets the users of other processes read the tree.
+// readable lets the users of other processes read the tree, and run what its owner may run, whatever the umask took.
 func readable(folder string) error {
 	return filepath.WalkDir(folder, func(at string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			err = os.Chmod(at, 0o755) //nolint:gosec // no secret
+		if err != nil || !d.IsDir() && !d.Type().IsRegular() {
+			return err
 		}
-		return err
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := os.FileMode(0o644)
+		if d.IsDir() || info.Mode().Perm()&0o111 != 0 {
+			mode = 0o755
+		}
+		return os.Chmod(at, mode) //nolint:gosec // no secret
 	})
 }
 

@@ -3,9 +3,11 @@ package servers
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -193,6 +195,35 @@ func TestInstall(t *testing.T) {
 		if left, _ := os.ReadDir(packages); len(left) > 0 {
 			t.Errorf("%s leaves %v", name, left)
 		}
+	}
+}
+
+// TestInstallIsReadable: the launcher's user reads a package that root installed with a umask that lets nobody else.
+func TestInstallIsReadable(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
+	packages := filepath.Join(t.TempDir(), "packages")
+	lock := `{"lockfileVersion":3,"packages":{"":{},"node_modules/@x/y":{"version":"1.2.3","integrity":"sha512-AAAA"}}}`
+	folder, digest, err := Install(t.Context(), npm(lock, "one"), packages, downstream.Package{Name: "@x/y", Version: "1.2.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := downstream.TreeDigest(folder); err != nil || again != digest {
+		t.Errorf("the digest is another one than what was installed has: %v", err)
+	}
+	if err := filepath.WalkDir(packages, func(at string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		want := os.FileMode(0o644)
+		if d.IsDir() {
+			want = 0o755
+		}
+		if info, err := d.Info(); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, want %v; %v", at, info.Mode().Perm(), want, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
