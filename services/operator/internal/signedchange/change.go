@@ -237,7 +237,11 @@ func makeFolder(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", above, publicOf(err))
 	}
-	if err := os.Mkdir(path, info.Mode().Perm()); err != nil && !errors.Is(err, fs.ErrExist) {
+	err = os.Mkdir(path, info.Mode().Perm())
+	if err == nil {
+		err = os.Chmod(path, info.Mode().Perm()) // whatever the umask took: the processes' users read what is in it
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: %w", path, publicOf(err))
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)

@@ -93,6 +93,7 @@ func TestWrites(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	defer syscall.Umask(syscall.Umask(0o077)) // root's on a hardened host
 	path := filepath.Join(dir, "users", "alice", "security.yaml")
 	p := prepare(t, path, "one\n")
 	if p.Empty() || p.Line() != 1 || p.Writable() != nil {
