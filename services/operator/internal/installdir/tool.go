@@ -88,6 +88,9 @@ func (t Tool) Create(cfg Config, may []string) (err error) {
 			err = errors.Join(err, t.Remove())
 		}
 	}()
+	if err := errors.Join(os.Chmod(filepath.Dir(t.Dir), folder), os.Chmod(t.Dir, folder)); err != nil { // whatever the umask took
+		return fmt.Errorf("internal program: %w", err)
+	}
 	if t.Owner == nil {
 		err = pki.WriteLeaf(t.Dir, certificate, key)
 	} else {
