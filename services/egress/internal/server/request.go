@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -195,8 +194,7 @@ func inside(quoted string) string { return quoted[1 : len(quoted)-1] }
 
 // judgeModel holds the answer of an LLM's API to its kind (SEC-N2). Where its base URL may lead is the dialer's to say (SEC-V3).
 func judgeModel(u *url.URL, answer *dialer.Answer) error {
-	kind, _, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	if speaksModel(u) && len(answer.Body) > 0 && (err != nil || kind != "application/json") {
+	if kind, _ := mediaType(answer); speaksModel(u) && len(answer.Body) > 0 && kind != "application/json" {
 		return destination.Refuse(ruleContent, "the answer of an LLM's API is to be application/json, and is not")
 	}
 	return nil

@@ -182,10 +182,7 @@ func readable(answer *dialer.Answer) (string, error) {
 	if len(answer.Body) == 0 {
 		return "", nil
 	}
-	kind, parameters, err := mime.ParseMediaType(answer.Header.Get("Content-Type"))
-	if err != nil {
-		kind = "unknown"
-	}
+	kind, parameters := mediaType(answer)
 	isPage := kind == "text/html" || kind == "application/xhtml+xml"
 	isText := strings.HasPrefix(kind, "text/") || kind == "application/json" || kind == "application/xml" || kind == "application/javascript" ||
 		strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml") || kind == "application/yaml" || kind == "application/x-ndjson"
@@ -210,6 +207,18 @@ func readable(answer *dialer.Answer) (string, error) {
 		text = page.Markdown([]byte(text), answer.URL)
 	}
 	return text, nil
+}
+
+// mediaType is an answer's type and its parameters, without them where they cannot be read: servers write charset twice, or without a value.
+// The type is "" where the answer has none.
+func mediaType(answer *dialer.Answer) (kind string, parameters map[string]string) {
+	header := answer.Header.Get("Content-Type")
+	kind, parameters, err := mime.ParseMediaType(header)
+	if err != nil {
+		kind, _, _ = strings.Cut(header, ";")
+		kind, _, _ = mime.ParseMediaType(kind) // without parameters it is one, or nothing
+	}
+	return kind, parameters
 }
 
 // ruleContent is broken by answers that are no text.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -116,6 +117,19 @@ func TestRefusals(t *testing.T) {
 				t.Error("a request is still under way")
 			}
 		})
+	}
+}
+
+// A type is what stands before its parameters, though these are written badly, as servers do.
+func TestMediaTypes(t *testing.T) {
+	for kind, want := range map[string]string{
+		"text/html; charset=utf-8; charset=UTF-8": "seen", "text/html; charset": "seen", "Text/HTML;charset=": "seen", "text/html; charset=iso-8859-1": "seen",
+		"text/plain; a b": "<p>seen", "image/png; charset=utf-8; charset=UTF-8": "", "text": "", "/html; a": "", "": "",
+	} {
+		got, err := readable(&dialer.Answer{Header: http.Header{"Content-Type": {kind}}, Body: []byte("<p>seen"), URL: &url.URL{Scheme: "https", Host: "x.example"}})
+		if got != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, %v", kind, got, err)
+		}
 	}
 }
 
