@@ -24,6 +24,9 @@ import (
 // notifyProgram tells an operator what waits. It is a program of its own so that this one, which signs, links nothing that dials out.
 const notifyProgram = "durward-notify"
 
+// shownInNotices are the characters that a notification shows as they are: package notify takes a command of these alone.
+const shownInNotices = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ./_:-"
+
 func (a *app) notifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "notify",
@@ -122,8 +125,8 @@ func (a *app) notifyInstall(cfg installdir.Config) error {
 		return err
 	}
 	command := a.Elsewhere()
-	if strings.ContainsAny(command, `'"\`) {
-		command = "durward" // a notification shows it without quotes
+	if strings.Trim(command, shownInNotices) != "" {
+		command = "durward" // notify.yaml takes no other, so that no receiver takes it for markup
 	}
 	file, made, err := a.Home.InitNotify(cfg, command)
 	if err != nil {
@@ -136,8 +139,8 @@ func (a *app) notifyInstall(cfg installdir.Config) error {
 	return a.Show(map[string]any{"file": file, "made": made, "unit": unit}, func() {
 		a.Out.Printf("%s %s\n", a.Out.Green("✓"), a.wasMade(file, made))
 		a.Out.Printf("%s %s\n", a.Out.Green("✓"), unit)
-		a.Out.Printf("Next   edit the destinations in it, then: %s notify test\n", command)
-		a.Out.Printf("       in this terminal:  %s notify\n", command)
+		a.Out.Printf("Next   edit the destinations in it, then: %s notify test\n", a.Elsewhere())
+		a.Out.Printf("       in this terminal:  %s notify\n", a.Elsewhere())
 		a.Out.Printf("       or in background:  systemctl --user daemon-reload; systemctl --user enable --now durward-notify\n")
 	})
 }

@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/notify"
+)
+
+// TestNotifyInstallOfAnyFolder: what notify install writes is what durward-notify takes, and the commands that come next are of that
+// installation, whatever its folder is called.
+func TestNotifyInstallOfAnyFolder(t *testing.T) {
+	beside, err := cli.OwnFolder()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(beside, notifyProgram), nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(filepath.Join(beside, notifyProgram)) })
+	for _, name := range []string{"plain", "at@home", "a+b,c=d%e", "münchen", "a b"} {
+		core, out, _ := clitest.Printing(false)
+		folder := t.TempDir()
+		core.Streams.Getenv = func(key string) string { return map[string]string{"XDG_CONFIG_HOME": folder}[key] }
+		core.HomeDir = filepath.Join(folder, name)
+		core.Home = installdir.Home{Dir: core.HomeDir}
+		if _, err := core.Home.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := core.Home.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := (&app{App: core}).notifyInstall(cfg); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if _, err := notify.Load(core.Home.Config("notify")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := "durward --home " + cli.ShellWord(core.HomeDir) + " notify test"; !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %q does not stand in\n%s", name, want, out)
+		}
+	}
+}
