@@ -146,6 +146,9 @@ func released(ctx context.Context, vault vaultv1.ReleaseServiceClient, server st
 	out, err := vault.ReleaseCredentials(ctx, &vaultv1.ReleaseCredentialsRequest{Service: server, Names: names, PublicKey: key.Public()})
 	if f := fault.From(err); err != nil {
 		if f.Code == callv1.Code_CODE_NOT_FOUND || f.Code == callv1.Code_CODE_DENIED {
+			if len(names) > 1 { // the vault does not say which
+				return nil, fmt.Errorf("one of the credentials %s is not stored, or not granted to it: durward credential list; durward credential grant NAME --server %s", strings.Join(names, ", "), server)
+			}
 			return nil, fmt.Errorf("a credential is not stored, or not granted to it: durward credential grant %s --server %s", names[0], server)
 		}
 		return nil, errors.New("its credentials cannot be had: " + f.Message)

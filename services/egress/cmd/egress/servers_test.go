@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -14,10 +15,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/egress/internal/childproxy"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/fault"
 )
 
 // Other hosts are reached for the servers there that are in force, and not where a human blocked them.
@@ -119,4 +122,24 @@ func TestWatchSessions(t *testing.T) {
 			t.Errorf("it ends %q, want %q", ended, want)
 		}
 	})
+}
+
+// refusing is a vault that gives no credential.
+type refusing struct{ vaultv1.ReleaseServiceClient }
+
+func (refusing) ReleaseCredentials(context.Context, *vaultv1.ReleaseCredentialsRequest, ...grpc.CallOption) (*vaultv1.ReleaseCredentialsResponse, error) {
+	return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such credential, or it is not granted")
+}
+
+// TestReleasedNamesNoWrongOne: the vault does not say which credential is missing, so that none is named as the one where there are several.
+func TestReleasedNamesNoWrongOne(t *testing.T) {
+	t.Parallel()
+	for names, want := range map[string]string{
+		"a":   "a credential is not stored, or not granted to it: durward credential grant a --server notes",
+		"b,a": "one of the credentials a, b is not stored, or not granted to it: durward credential list; durward credential grant NAME --server notes",
+	} {
+		if _, err := released(t.Context(), refusing{}, "notes", strings.Split(names, ",")); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", names, err, want)
+		}
+	}
 }
