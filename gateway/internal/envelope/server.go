@@ -89,6 +89,7 @@ func fill(v any, leaf func(place string) (string, error)) (_ any, err error) {
 		}
 	case map[string]any:
 		out := make(map[string]any, len(v))
+		again := map[string]int{} // how often a key was taken, so that of many alike each is numbered at once
 		places := slices.SortedFunc(maps.Keys(v), func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
 		for _, place := range places {
 			item := v[place]
@@ -100,8 +101,9 @@ func fill(v any, leaf func(place string) (string, error)) (_ any, err error) {
 				key = plain
 			}
 			// Keys in whose place the same stands by now, such as two credentials, are told apart: no member is lost.
-			for first, n := key, 2; taken(out, key); n++ {
-				key = fmt.Sprintf("%s (%d)", first, n)
+			for first := key; taken(out, key); {
+				again[first]++
+				key = fmt.Sprintf("%s (%d)", first, again[first]+1)
 			}
 			if out[key], err = fill(item, leaf); err != nil {
 				return nil, err
