@@ -78,8 +78,8 @@ func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, 
 	}
 	report, err := l.Export(stream, f, format)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		if evidence := proofProblem(err); evidence != err {
-			return evidence // the file has it
+		if altered, is := errors.AsType[*cli.Problem](proofProblem(err)); is {
+			return altered // the file is the evidence
 		}
 		return errors.Join(err, os.Remove(path)) // a part of a log would bar the way of the next try
 	}
