@@ -207,7 +207,7 @@ func TestCatalogAddFromModelRefuses(t *testing.T) {
 		{"a program that is none", says(clitest.SmallCard), []string{"--program", "no-such-program", "--yes"}, cli.ExitUsage, "no-such-program is neither"},
 		{"a shell", says(clitest.SmallCard), []string{"--program", "/bin/sh", "--yes"}, cli.ExitUsage, "a shell"},
 		{"no oracle", says(clitest.SmallCard), []string{"--exact", "--llama-fit-params", "/nonexistent", "--yes"}, cli.ExitFailed, "/nonexistent"},
-		{"both a service and none", says(clitest.SmallCard), []string{"--service", "x", "--no-service", "--yes"}, cli.ExitFailed, "service"},
+		{"both a service and none", says(clitest.SmallCard), []string{"--service", "x", "--no-service", "--yes"}, cli.ExitUsage, "--service and --no-service exclude each other"},
 		{"--from", says(clitest.SmallCard), []string{"--from", "x", "--yes"}, cli.ExitUsage, "--from"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

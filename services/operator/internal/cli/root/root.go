@@ -97,8 +97,10 @@ func root(a *cli.App) *cobra.Command {
 			}
 			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.Streams.Getenv)
 			a.Out.Wide = a.Format == output.Wide
-			a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv)
-			return err
+			if a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv); err != nil {
+				return err
+			}
+			return unfit(cmd, cmd.ValidateFlagGroups())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -202,6 +204,21 @@ func misfit(c *cobra.Command, args []string, err error) error {
 	default:
 		return cli.Usage(next, "%s takes %s, and got %d", c.CommandPath(), takes, len(args))
 	}
+}
+
+// unfit says in our own words what cobra says of flags that do not fit together.
+func unfit(c *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	// "if any flags in the group [file stdin] are set none of the others can be; …", or "… they must all be set; …"
+	_, group, _ := strings.Cut(err.Error(), "[")
+	group, rest, _ := strings.Cut(group, "]")
+	flags := "--" + strings.Join(strings.Fields(group), " and --")
+	if strings.Contains(rest, "none of the others") {
+		return cli.Usage("See: "+c.CommandPath()+" -h", "%s exclude each other", flags)
+	}
+	return cli.Usage("See: "+c.CommandPath()+" -h", "%s go together", flags)
 }
 
 // names lists a command's subcommands and their aliases.
