@@ -29,6 +29,8 @@ type connectOptions struct {
 	name, tier, ssh, sshKey        string
 	overHTTP, dryRun, yes, project bool
 	print, remove                  bool
+	// tierGiven: a person said which tier.
+	tierGiven bool
 }
 
 func (a *app) clientConnectCommand() *cobra.Command {
@@ -59,6 +61,7 @@ configuration.
 		ValidArgs: client.ProgramNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.program, _ = client.FindProgram(args[0])
+			o.tierGiven = cmd.Flags().Changed("tier")
 			if o.name == "" {
 				o.name = args[0]
 				if o.overHTTP {
@@ -141,7 +144,7 @@ func (a *app) connectClient(ctx context.Context, cfg installdir.Config, o connec
 	if err != nil {
 		return a.notEdited(o, path, err)
 	}
-	known, err := a.knownClient(cfg, o.name)
+	known, err := a.knownClient(cfg, o)
 	if err != nil {
 		return err
 	}
@@ -261,7 +264,7 @@ func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o conne
 	if err != nil {
 		return err
 	}
-	known, err := a.knownClient(cfg, o.name)
+	known, err := a.knownClient(cfg, o)
 	if err != nil {
 		return err
 	}
@@ -282,21 +285,26 @@ func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o conne
 	})
 }
 
-// knownClient reports whether the client may connect and its files are here.
-func (a *app) knownClient(cfg installdir.Config, name string) (bool, error) {
+// knownClient reports whether the client may connect and its files are here. One that is let in up to another tier than a person asks
+// for is an error: to connect changes no client.
+func (a *app) knownClient(cfg installdir.Config, o connectOptions) (bool, error) {
 	list, err := readClients(cfg)
 	if err != nil {
 		return false, err
 	}
 	for _, c := range list {
-		if c.ID != name {
+		if c.ID != o.name {
 			continue
 		}
 		if c.Revoked {
-			return false, cli.Denied("Give another one: --name", "the client %s was revoked", name)
+			return false, cli.Denied("Give another one: --name", "the client %s was revoked", o.name)
 		}
-		if _, err := client.LoadCredentials(a.Home.Client(name)); err != nil {
-			return false, cli.Failed("Give another one: --name", "the client %s is there, and its token is not: %v", name, err)
+		if _, err := client.LoadCredentials(a.Home.Client(o.name)); err != nil {
+			return false, cli.Failed("Give another one: --name", "the client %s is there, and its token is not: %v", o.name, err)
+		}
+		if o.tierGiven && c.TierCeiling != o.tier {
+			return false, cli.Usage("Change its tier_ceiling in "+clean.Visible(cfg.Clients)+", or give another one: --name",
+				"the client %s is let in already, up to %s: --tier is for a new one", o.name, c.TierCeiling)
 		}
 		return true, nil
 	}

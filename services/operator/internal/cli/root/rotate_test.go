@@ -63,3 +63,34 @@ func TestRotateAtOnce(t *testing.T) {
 		t.Errorf("left over: %v, %v", list, err)
 	}
 }
+
+// TestConnectLowersNothing: a client that is let in keeps its ceiling, so whoever connects it with another one is told so, and nothing
+// is changed.
+func TestConnectLowersNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	clients := filepath.Join(w.withClients(t), "clients.yaml")
+	if r := w.run("client", "add", "desk", "--yes"); r.code != cli.ExitOK {
+		t.Fatalf("%+v", r)
+	}
+	written := read(t, clients)
+	for _, c := range []struct {
+		extra []string
+		code  int
+		want  string
+	}{
+		{[]string{"--tier", "READ"}, cli.ExitUsage, "the client desk is let in already, up to WRITE: --tier is for a new one\n  Change its tier_ceiling in " + clients},
+		{[]string{"--tier", "DESTRUCTIVE"}, cli.ExitUsage, "up to WRITE"},
+		{[]string{"--tier", "READ", "--ssh", "gpu1"}, cli.ExitUsage, "up to WRITE"},
+		{[]string{"--tier", "WRITE"}, cli.ExitOK, ""},
+		{nil, cli.ExitOK, ""},
+	} {
+		r := w.run(append([]string{"client", "connect", "cursor", "--name", "desk", "--dry-run"}, c.extra...)...)
+		if r.code != c.code || !strings.Contains(r.err, c.want) || c.code != cli.ExitOK && r.out != "" {
+			t.Errorf("%v: %+v", c.extra, r)
+		}
+	}
+	if read(t, clients) != written {
+		t.Error("clients.yaml was changed")
+	}
+}
