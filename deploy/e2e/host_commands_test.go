@@ -2,7 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,4 +123,40 @@ func TestTheHostFromTheCommandLine(t *testing.T) {
 	}
 	holds(h.Ask("switches", "--steps", "--limit", "2"), 0, "to bring back what was before", "broken: ")
 	h.Durward("audit", "verify")
+}
+
+// TestWhatIsPrintedToTry: the request that durward prints for a new bearer client to try is answered, and not refused.
+func TestWhatIsPrintedToTry(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	out := h.Durward("client", "add", "robot", "--bearer", "--channel", "api", "--tier", "READ", "--yes")
+	_, line, _ := strings.Cut(out, "try    curl ")
+	body := regexp.MustCompile(`-d '([^']*)' (http://\S+)`).FindStringSubmatch(line)
+	if body == nil {
+		t.Fatalf("nothing to try in:\n%s", out)
+	}
+	token, err := os.ReadFile(filepath.Join(h.Dir, "clients", "robot", "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "it is answered", func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, body[2], strings.NewReader(body[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		for _, h := range regexp.MustCompile(`-H '([^:']*): ([^']*)'`).FindAllStringSubmatch(line, -1) {
+			req.Header.Set(h[1], h[2])
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(answer), `"result"`) || !strings.Contains(string(answer), "robot") {
+			return fmt.Errorf("%d %s %w", resp.StatusCode, answer, err)
+		}
+		return nil
+	})
 }

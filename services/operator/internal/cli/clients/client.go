@@ -69,7 +69,7 @@ request who asks in which room, and may only look.
 				a.Out.Printf("%s client %s may connect, up to %s.\n  token  %s\n", a.Out.Green("✓"), c.ID, c.TierCeiling, filepath.Join(folder, client.FileToken))
 				if bearer {
 					a.Out.Printf("  url    %s\n  try    curl -H \"Authorization: Bearer $(cat %s)\" -H 'Accept: application/json, text/event-stream' \\\n"+
-						"           -H 'Content-Type: application/json' -d '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}' %s\n",
+						"           -H 'Content-Type: application/json' -d '"+hello+"' %s\n",
 						clean.Visible(cfg.MCPURL), cli.ShellWord(filepath.Join(folder, client.FileToken)), clean.Visible(cfg.MCPURL))
 					return
 				}
@@ -86,6 +86,9 @@ request who asks in which room, and may only look.
 	cli.CompleteFlag(cmd, "channel", cli.OneOf("cli", "desktop_ui", "api", "messaging:"))
 	return cmd
 }
+
+// hello is the first message of a client: any other one is refused before a session is open.
+const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"curl","version":"1"}}}`
 
 // addClient makes a client's token and key and enters it; c has everything but those.
 func (a *app) addClient(ctx context.Context, cfg installdir.Config, c client.Client, bearer, yes bool) error {
