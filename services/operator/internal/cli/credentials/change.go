@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -49,7 +50,7 @@ func (a *app) value(ctx context.Context, v source) (value []byte, err error) {
 	case v.file != "":
 		value, err = os.ReadFile(v.file)
 	default:
-		value, err = signingkey.AskTerminal(ctx, "The value (it is not shown): ")
+		value, err = ask(ctx, "The value (it is not shown): ", "the value", "--file or --stdin")
 	}
 	if err != nil {
 		return nil, err
@@ -59,6 +60,20 @@ func (a *app) value(ctx context.Context, v source) (value []byte, err error) {
 		return nil, cli.Usage("It has 1 to 65536 bytes.", "that is no value")
 	}
 	return value, nil
+}
+
+// ask asks for what at the terminal; flags take it from elsewhere.
+func ask(ctx context.Context, prompt, what, flags string) ([]byte, error) {
+	answer, err := signingkey.AskTerminal(ctx, prompt)
+	return answer, unasked(err, what, flags)
+}
+
+// unasked says what could not be asked for: not the passphrase of the signing key, of which the error speaks.
+func unasked(err error, what, flags string) error {
+	if errors.Is(err, signingkey.ErrNeedsHuman) {
+		return cli.Denied("Run the command at a terminal, or give "+what+" with "+flags+".", "there is no terminal to ask for %s at", what)
+	}
+	return err
 }
 
 // put is a new value, for a new credential or for one that is there.

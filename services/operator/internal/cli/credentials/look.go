@@ -16,7 +16,6 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 )
 
@@ -312,11 +311,11 @@ func (a *app) passphrase(ctx context.Context, stdin, fresh bool) ([]byte, error)
 	if stdin {
 		return a.value(ctx, source{stdin: true})
 	}
-	first, err := signingkey.AskTerminal(ctx, "Passphrase of the stored credentials: ")
+	first, err := ask(ctx, "Passphrase of the stored credentials: ", "the passphrase", "--stdin")
 	if err != nil || !fresh {
 		return first, err
 	}
-	again, err := signingkey.AskTerminal(ctx, "Once more, since it is a new one: ")
+	again, err := ask(ctx, "Once more, since it is a new one: ", "the passphrase", "--stdin")
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package credentials
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -8,6 +10,8 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/signingkey"
 )
 
 // A service that got a value under a grant that is over may hold it, and the operator is told.
@@ -38,5 +42,17 @@ func TestOutlived(t *testing.T) {
 		if got := a.outlived(&vaultv1.Credential{Grants: c.grants}, &vaultv1.Use{Service: c.service}); got != c.want {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// Where nobody can be asked for a value, it is the value that is missing, and no passphrase of the signing key.
+func TestUnasked(t *testing.T) {
+	a, _, said := clitest.Printing(false)
+	const want = "durward: there is no terminal to ask for the value at\n  Run the command at a terminal, or give the value with --file or --stdin.\n"
+	if code := a.Explain(unasked(signingkey.ErrNeedsHuman, "the value", "--file or --stdin")); code != cli.ExitDenied || said.String() != want {
+		t.Errorf("exit code %d, %q", code, said)
+	}
+	if err := unasked(context.Canceled, "the value", "--stdin"); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
 	}
 }
