@@ -38,12 +38,12 @@ func (a *app) panicCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "panic",
 		Short: "Stop everything that changes anything, at once",
-		Long: `Tells the vault and the executor, in parallel and directly, to refuse every further change and to void every
+		Long: `Tells the vault, the executor and egress, in parallel and directly, to refuse every further change and to void every
 grant that is out. It takes a second at most, needs no key, and works with the gateway hung or other
 processes down: each process says for itself whether it stopped. It is durable: a restart does not end it.
 
-Running services keep running ("durward down --services" stops them after a resume). Looking stays possible.
-"durward resume" ends it.`,
+Running services keep running ("durward down --services" stops them after a resume). Looking at this host stays
+possible; egress closes its connections and fetches nothing. "durward resume" ends it.`,
 		Example: "  durward panic --reason \"the agent does strange things\"",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.panic(cmd.Context(), reason) },
 	}
@@ -121,7 +121,7 @@ func (a *app) resumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume",
 		Short: "End a halt, with your signature",
-		Long: `Ends a panic. You sign one statement that begins a new epoch in the executor and the vault; what was asked for
+		Long: `Ends a panic. You sign one statement that begins a new epoch in the vault, the executor and egress; what was asked for
 or granted before stays void, and agents ask again. The same ends what a process that was added after a restore refuses: its
 epoch is the first one, too far below the others' to be raised by anybody but you.`,
 		Example: "  durward resume",

@@ -44,8 +44,8 @@ machine, and is not for sharing. The change is shown first; other servers, comme
 was is kept beside it (.before-durward). For Codex and Goose the lines are printed, for you to enter. Nothing secret is
 written there: the stdio bridge (durward mcp) reads the token and key from files that only you can read.
 
-A client that is let in so may ask for what starts and wakes; --tier DESTRUCTIVE lets it ask for what takes something away
-too: stops, and switches of modes. Each change waits for your signature.
+A client that is let in so may ask for starts, stops, sleeping and waking; --tier DESTRUCTIVE lets it ask for switches of modes
+too, and for tools of others' servers that you named so. Each change waits for your signature.
 
 With --http the configuration names the URL, and the token is read from the environment variable
 DURWARD_TOKEN; such a client is a bearer client.
