@@ -113,6 +113,11 @@ issues none, and fails for each that is wrong or late.`,
 // renew renews once, and says what is new.
 func (a *app) renew(root string, all bool) error {
 	renewals, err := install.Renew(root, a.Now(), all)
+	if err != nil && len(renewals) == 0 {
+		if record, unread := install.ReadRecord(root); unread == nil && !record.Installed() {
+			return cli.Failed("What durward up made it renews by itself, and at once with: durward cert renew", "Durward is not installed on this host")
+		}
+	}
 	shown := a.Show(map[string]any{"certificates": renewals}, func() {
 		n := 0
 		for _, r := range renewals {

@@ -588,6 +588,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"logs", "chat", "-f", "-n", "1001"}, cli.ExitUsage, "at most 1000"},
 		{[]string{"logs", "chat", "-f", "--cursor", "x"}, cli.ExitUsage, "no meaning"},
 		{[]string{"switches", "--limit", "0"}, cli.ExitUsage, "1 to 200"},
+		{[]string{"renew", "--root", t.TempDir()}, cli.ExitFailed, "Durward is not installed on this host\n  What durward up made it renews by itself, and at once with: durward cert renew"},
 		{[]string{"credential", "add", "x", "--variable", "A", "--path-variable", "B"}, cli.ExitUsage, "--variable and --path-variable exclude each other\n  See: durward credential add -h"},
 		{[]string{"audit", "search", "--follow", "--before", "5"}, cli.ExitUsage, "--follow and --before exclude each other"},
 		{[]string{"audit", "hold", "add", "--since", "24h", "--reason", "x"}, cli.ExitUsage, "--since and --until go together"},
