@@ -181,7 +181,11 @@ func connectionOf(e *auditv1.Entry) connections.Connection {
 		c.Verdict = connections.Open
 	case status == auditv1.Status_STATUS_DENIED:
 		c.Verdict = connections.Denied
-		c.Rule = cmp.Or(c.Rule, clean.Line(body.GetDecisionSource(), 256), clean.Line(body.GetReason(), 256))
+		by := clean.Line(body.GetDecisionSource(), 256)
+		if strings.HasPrefix(by, "spiffe://") {
+			by = "" // who was refused, and no rule: the reason says why
+		}
+		c.Rule = cmp.Or(c.Rule, by, clean.Line(body.GetReason(), 256))
 	case c.Rule != "":
 		c.Verdict = connections.Refused
 	default:

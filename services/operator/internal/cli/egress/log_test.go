@@ -117,6 +117,12 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// by says where the decision came from that a record tells of.
+func by(source string, e *auditv1.Entry) *auditv1.Entry {
+	e.GetRecord().GetBody().DecisionSource = source
+	return e
+}
+
 // Connections are read from records that strangers had a hand in.
 func TestConnectionOf(t *testing.T) {
 	t.Parallel()
@@ -137,6 +143,14 @@ func TestConnectionOf(t *testing.T) {
 		"denied, of which egress never heard": {
 			recorded(auditv1.Status_STATUS_DENIED, `{"url":"https://blocked.example/"}`, nil),
 			connections.Connection{Method: "GET", Destination: "blocked.example:443", Origin: "https://blocked.example", Verdict: connections.Denied, Rule: "DENIED"},
+		},
+		"refused before a rule was asked": {
+			by("spiffe://durward.local/gateway/main", recorded(auditv1.Status_STATUS_DENIED, `{"url":"https://a.example/"}`, nil)),
+			connections.Connection{Method: "GET", Destination: "a.example:443", Origin: "https://a.example", Verdict: connections.Denied, Rule: "DENIED"},
+		},
+		"denied by a rule of the vault's": {
+			by("no-pages", recorded(auditv1.Status_STATUS_DENIED, `{"url":"https://a.example/"}`, nil)),
+			connections.Connection{Method: "GET", Destination: "a.example:443", Origin: "https://a.example", Verdict: connections.Denied, Rule: "no-pages"},
 		},
 		"failed":     {recorded(auditv1.Status_STATUS_TIMEOUT, `{"url":"https://slow.example/"}`, map[string]string{"sent": "many"}), connections.Connection{Method: "GET", Destination: "slow.example:443", Origin: "https://slow.example", Verdict: "failed", Rule: "DENIED"}},
 		"no URL":     {recorded(auditv1.Status_STATUS_DENIED, `{"url":"\u001b[31mhttp://x"}`, nil), connections.Connection{Method: "GET", Verdict: connections.Denied, Rule: "DENIED"}},
