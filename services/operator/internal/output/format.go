@@ -92,11 +92,11 @@ func MessageJSON(m proto.Message) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// idNames are the members that name what a result is about, the one that commands take first. A record of the log and a hold have an
-// index alone.
+// idNames are the members that name what a result is about, the one that commands take first. Records of the log, holds and connections go by
+// their index, whatever rule they name.
 var idNames = []string{
-	"plan_digest", "operation_id", "standing_id", "service_id", "mode_id", "model_id", "session", "request_id", "uuid", "id", "name", "process",
-	"operator", "rule", "domain", "index",
+	"plan_digest", "operation_id", "standing_id", "service_id", "mode_id", "model_id", "session", "request_id", "uuid", "id", "index", "name", "process",
+	"operator", "rule", "domain",
 }
 
 // ids writes the id of the result, or of each thing that it lists.

@@ -78,6 +78,8 @@ func TestQuietWritesIDsAlone(t *testing.T) {
 		{map[string]any{"operations": []any{}}, ""},
 		{map[string]any{"session": "s\x1b[2J"}, "s\\u{1B}[2J\n"},
 		{map[string]any{"entries": []any{map[string]any{"index": 4711, "leaf_hash": "ab", "record": map[string]any{"request_id": "r-a"}}}}, "4711\n"},
+		{map[string]any{"connections": []any{map[string]any{"index": 9, "rule": "docs.example"}}}, "9\n"},
+		{map[string]any{"gpus": []any{map[string]any{"index": 1, "name": "Example GPU"}}}, "1\n"},
 		{map[string]any{"operators": []any{map[string]any{"operator": "alice", "type": "ssh-ed25519"}}}, "alice\n"},
 		{map[string]any{"domains": []any{map[string]any{"domain": "example.com", "user": "bob"}}}, "example.com\n"},
 		{map[string]any{"rules": []any{map[string]any{"rule": "R&D's \"own\"", "layer": "user"}}}, "R&D's \"own\"\n"},
