@@ -239,8 +239,9 @@ func permissions(_ context.Context, cfg Config) []Finding {
 				open = append(open, name)
 			}
 		}
-		// What services write lies in the executor's state; it is theirs.
-		if entry.IsDir() && path == cfg.Home.State("executor") {
+		// What services write lies in the executor's state, and what other people's servers write, with copies of their programs, in egress';
+		// it is theirs.
+		if entry.IsDir() && (path == cfg.Home.State("executor") || path == filepath.Join(cfg.Home.State("egress"), "servers")) {
 			return fs.SkipDir
 		}
 		// Packages are as their publishers made them, and nobody else's way leads to them.

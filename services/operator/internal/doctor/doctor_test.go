@@ -144,6 +144,19 @@ func TestExamine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "permissions", Bad},
+		{"a program of another's server", func(t *testing.T, c *Config) {
+			folder := filepath.Join(c.Home.State("egress"), "servers")
+			if err := errors.Join(os.MkdirAll(filepath.Join(folder, "programs"), 0o700), os.WriteFile(filepath.Join(folder, "programs", "aa"), nil, 0o600),
+				os.Chmod(filepath.Join(folder, "programs", "aa"), 0o555)); err != nil { // as egress copies it
+				t.Fatal(err)
+			}
+		}, "permissions", Good},
+		{"the folder of other people's servers, open", func(t *testing.T, c *Config) {
+			folder := filepath.Join(c.Home.State("egress"), "servers")
+			if err := errors.Join(os.MkdirAll(folder, 0o700), os.Chmod(folder, 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}, "permissions", Bad},
 		{"an internal program let in", func(t *testing.T, c *Config) {
 			tool, err := c.Home.Tool("reporter")
 			if err == nil {
