@@ -71,7 +71,7 @@ func failure(id, problem json.RawMessage) []byte {
 // answerTo returns a message as the answer to the request id, if it is that.
 func (m message) answerTo(id json.RawMessage) (answer []byte, ok bool) {
 	switch {
-	case m.Method != "" || !bytes.Equal(m.ID, id):
+	case m.Method != "" || spelled(m.ID) != spelled(id):
 		return nil, false
 	case len(m.Error) > 0:
 		return failure(id, m.Error), true
@@ -80,6 +80,15 @@ func (m message) answerTo(id json.RawMessage) (answer []byte, ok bool) {
 	default:
 		return nil, false
 	}
+}
+
+// spelled writes an id in one way: a text may come back with other escapes than it went out with, "a/b" for "a\/b".
+func spelled(id json.RawMessage) string {
+	var text string
+	if !bytes.HasPrefix(id, []byte(`"`)) || json.Unmarshal(id, &text) != nil {
+		return string(id)
+	}
+	return `"` + text
 }
 
 // pass gives the client what it may get of a message that answers nothing. Everything else ends here.

@@ -688,6 +688,26 @@ func TestStreamedAnswer(t *testing.T) {
 	c.close()
 }
 
+// An answer is the client's whatever escapes its id came back with, and the client gets the id as it wrote it. A gateway that was
+// not understood has been asked for the change all the same.
+func TestIDsComeBackSpelledOtherwise(t *testing.T) {
+	for id, back := range map[string]string{`"a\/b"`: `"a/b"`, `"a\u0026b"`: `"a&b"`, `"a&b"`: `"a\u0026b"`, `"\u0041"`: `"A"`} {
+		public, key := testKey(t)
+		g := newGateway(t, public)
+		g.answers = func(w http.ResponseWriter, _ message, _ callv1.Proof_Purpose) bool {
+			writeJSON(w, json.RawMessage(back), `{"ok":true}`)
+			return true
+		}
+		c := start(t, g, key, nil)
+		c.handshake()
+		c.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}}}`)
+		if got, want := c.receive(), `{"jsonrpc":"2.0","id":`+id+`,"result":{"ok":true}}`; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		c.close()
+	}
+}
+
 // TestOnlyWhatWasAskedFor: a hostile gateway, or whoever speaks through it, has the client do nothing.
 func TestOnlyWhatWasAskedFor(t *testing.T) {
 	public, key := testKey(t)

@@ -262,7 +262,7 @@ func (b *Bridge) track(ctx context.Context, m message) (context.Context, context
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	id := string(m.ID)
+	id := spelled(m.ID)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cancels[id] = cancel
@@ -288,7 +288,7 @@ func (b *Bridge) cancel(m message) bool {
 		return false
 	}
 	b.mu.Lock()
-	cancel := b.cancels[string(params.RequestID)]
+	cancel := b.cancels[spelled(params.RequestID)]
 	b.mu.Unlock()
 	if cancel == nil {
 		return false
