@@ -349,8 +349,17 @@ func (a *app) programPath(o connectOptions) (string, error) {
 	return o.program.UserFile(places), nil
 }
 
-// replaceProgramFile keeps the file as it was beside it, and replaces it.
+// replaceProgramFile keeps the file as it was beside it, and replaces it. A program that runs may have written it since it was read.
 func replaceProgramFile(path string, before, after []byte, o connectOptions) error {
+	asRead := func() error {
+		if now, err := os.ReadFile(path); err != nil && !errors.Is(err, os.ErrNotExist) || !bytes.Equal(now, before) {
+			return cli.Failed("Run the command again.", "%s was changed meanwhile; nothing was written there", clean.Visible(path))
+		}
+		return nil
+	}
+	if err := asRead(); err != nil {
+		return err
+	}
 	mode := programFileMode(path, o)
 	if len(before) > 0 {
 		if err := installdir.WriteFile(path+".before-durward", before, mode); err != nil {
@@ -364,7 +373,7 @@ func replaceProgramFile(path string, before, after []byte, o connectOptions) err
 	if err := os.MkdirAll(filepath.Dir(path), folder); err != nil {
 		return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 	}
-	return installdir.WriteFile(path, after, mode)
+	return installdir.ReplaceFile(path, after, mode, os.Geteuid(), os.Getegid(), asRead)
 }
 
 // programFileMode keeps a file's mode; a new project file may be read by all, as others beside it.

@@ -1,0 +1,35 @@
+package clients
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestReplaceSeesChanges: what a program wrote while a human looked at the change is not overwritten.
+func TestReplaceSeesChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "claude.json")
+	if err := os.WriteFile(path, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, before := range []string{"", "as it was read"} {
+		if err := replaceProgramFile(path, []byte(before), []byte("new"), connectOptions{}); err == nil {
+			t.Errorf("read as %q: a change was overwritten", before)
+		}
+	}
+	if kept, err := filepath.Glob(path + "?*"); err != nil || len(kept) > 0 {
+		t.Errorf("left behind: %v, %v", kept, err)
+	}
+	if err := replaceProgramFile(path, []byte("theirs"), []byte("new"), connectOptions{}); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string]string{path: "new", path + ".before-durward": "theirs"} {
+		if b, err := os.ReadFile(name); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	fresh := filepath.Join(filepath.Dir(path), "none", "mcp.json")
+	if err := replaceProgramFile(fresh, nil, []byte("new"), connectOptions{}); err != nil {
+		t.Error(err)
+	}
+}
