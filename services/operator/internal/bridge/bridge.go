@@ -113,7 +113,10 @@ type Bridge struct {
 	// background is what goes on beside the client's requests.
 	background sync.WaitGroup
 
-	writing, renewing sync.Mutex
+	renewing sync.Mutex
+	// writing is held by what is being written to the client. ended is closed when nothing more is: a client may read no more.
+	writing chan struct{}
+	ended   <-chan struct{}
 	// kept counts what the gateway sent that the client did not get.
 	kept atomic.Int64
 
@@ -152,6 +155,7 @@ func New(cfg Config) (*Bridge, error) {
 			Transport:     cfg.HTTP,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+		writing:    make(chan struct{}, 1),
 		prover:     newProver(cfg.Client, cfg.Key, cfg.Now, ""),
 		stateless:  newProver(cfg.Client, cfg.Key, cfg.Now, newInstance()),
 		subscribed: map[string][]byte{},
@@ -212,6 +216,7 @@ func (m message) isRequest() bool { return m.Method != "" && len(m.ID) > 0 }
 func (b *Bridge) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	b.ended = ctx.Done()
 	lines := make(chan []byte)
 	reading := make(chan error, 1)
 	go func() { reading <- read(ctx, b.cfg.In, lines) }()
@@ -339,12 +344,24 @@ func (b *Bridge) discard(response *http.Response) {
 	_ = response.Body.Close()
 }
 
-// write sends one message to the client.
+// write sends one message to the client. A client that neither reads nor closes its side holds up no end of the bridge.
 func (b *Bridge) write(payload []byte) {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	// A client that no longer reads has closed its other side too, which ends the bridge.
-	_, _ = b.cfg.Out.Write(append(bytes.Clone(payload), '\n'))
+	line := append(bytes.Clone(payload), '\n')
+	select {
+	case b.writing <- struct{}{}:
+	case <-b.ended:
+		return
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = b.cfg.Out.Write(line) // one that closed its side has closed the other too, which ends the bridge
+		<-b.writing
+	}()
+	select {
+	case <-written:
+	case <-b.ended:
+	}
 }
 
 func (b *Bridge) failWith(ctx context.Context, id json.RawMessage, err error) {

@@ -688,6 +688,26 @@ func TestStreamedAnswer(t *testing.T) {
 	c.close()
 }
 
+// A client that reads no more and waits for the bridge's end gets it, and its session ends.
+func TestAClientThatDoesNotRead(t *testing.T) {
+	g := newGateway(t, nil)
+	answering := make(chan struct{}, 2)
+	g.answers = func(http.ResponseWriter, message, callv1.Proof_Purpose) bool {
+		answering <- struct{}{}
+		return false
+	}
+	c := start(t, g, nil, nil)
+	c.handshake()
+	for id := range cap(answering) {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, id))
+		<-answering
+	}
+	c.close()
+	if !strings.HasSuffix(g.events(), "\nDELETE id-1") {
+		t.Errorf("events:\n%s", g.events())
+	}
+}
+
 // An answer is the client's whatever escapes its id came back with, and the client gets the id as it wrote it. A gateway that was
 // not understood has been asked for the change all the same.
 func TestIDsComeBackSpelledOtherwise(t *testing.T) {
