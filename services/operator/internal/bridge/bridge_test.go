@@ -42,6 +42,8 @@ type gateway struct {
 	// news is what a session's own stream brings; nil: there is none. asked counts who wanted it.
 	news  chan string
 	asked int
+	// taken is how often it is refused: the gateway has not heard yet that the one before it broke.
+	taken int
 	// wanted gets a value whenever asked is counted; nil: it does not.
 	wanted chan struct{}
 	// instances are the names under which stateless requests came, and hung the ids of those whose client hung up.

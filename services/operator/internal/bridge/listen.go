@@ -44,7 +44,8 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			case response.StatusCode == http.StatusOK && strings.TrimSpace(kind) == "text/event-stream":
 				pause = listenPause
 				_ = events(response.Body, func(m message) error { b.pass(m); return nil }) // asked for again below
-			case response.StatusCode < http.StatusInternalServerError && response.StatusCode != http.StatusTooManyRequests:
+			case response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusConflict: // it may not know yet that the last one broke
+			case response.StatusCode < http.StatusInternalServerError:
 				b.discard(response)
 				if response.StatusCode == http.StatusNotFound && b.subscribes() && b.reopen(ctx, seen) != nil {
 					b.cfg.Report("the session was lost, and with it what the client subscribed to")

@@ -24,6 +24,10 @@ func (g *gateway) listen(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get("Mcp-Session-Id") != current:
 		w.WriteHeader(http.StatusNotFound)
 		return
+	case g.taken > 0:
+		g.taken--
+		w.WriteHeader(http.StatusConflict)
+		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
@@ -66,7 +70,7 @@ func TestNewsReachTheClient(t *testing.T) {
 	}
 	second := make(chan string)
 	g.mu.Lock()
-	g.news = second
+	g.news, g.taken = second, 1
 	g.mu.Unlock()
 	close(first)
 	second <- updated
