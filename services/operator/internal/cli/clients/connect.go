@@ -360,10 +360,10 @@ func replaceProgramFile(path string, before, after []byte, o connectOptions) err
 	if err := asRead(); err != nil {
 		return err
 	}
-	mode := programFileMode(path, o)
+	mode, uid, gid := programFileMode(path, o)
 	if len(before) > 0 {
-		if err := installdir.WriteFile(path+".before-durward", before, mode); err != nil {
-			return err
+		if err := installdir.ReplaceFile(path+".before-durward", before, mode, uid, gid, nil); err != nil {
+			return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 		}
 	}
 	folder := os.FileMode(0o755)
@@ -373,18 +373,23 @@ func replaceProgramFile(path string, before, after []byte, o connectOptions) err
 	if err := os.MkdirAll(filepath.Dir(path), folder); err != nil {
 		return fmt.Errorf("configuration of %s: %w", o.program.Title, err)
 	}
-	return installdir.ReplaceFile(path, after, mode, os.Geteuid(), os.Getegid(), asRead)
+	return installdir.ReplaceFile(path, after, mode, uid, gid, asRead)
 }
 
-// programFileMode keeps a file's mode; a new project file may be read by all, as others beside it.
-func programFileMode(path string, o connectOptions) os.FileMode {
-	if info, err := os.Stat(path); err == nil {
-		return info.Mode().Perm()
-	}
+// programFileMode keeps a file's mode, and its owner where root writes it: the program runs as that user. A new project file may be
+// read by all, as others beside it.
+func programFileMode(path string, o connectOptions) (mode os.FileMode, uid, gid int) {
+	mode, uid, gid = 0o600, os.Geteuid(), os.Getegid()
 	if o.project {
-		return 0o644
+		mode = 0o644
 	}
-	return 0o600
+	if info, err := os.Stat(path); err == nil {
+		mode = info.Mode().Perm()
+		if owner, ok := info.Sys().(*syscall.Stat_t); ok && uid == 0 {
+			uid, gid = int(owner.Uid), int(owner.Gid)
+		}
+	}
+	return mode, uid, gid
 }
 
 func (a *app) mcpCommand() *cobra.Command {

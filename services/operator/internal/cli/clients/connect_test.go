@@ -3,6 +3,7 @@ package clients
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -31,5 +32,32 @@ func TestReplaceSeesChanges(t *testing.T) {
 	fresh := filepath.Join(filepath.Dir(path), "none", "mcp.json")
 	if err := replaceProgramFile(fresh, nil, []byte("new"), connectOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestReplaceKeepsTheOwner: what root writes stays the user's whose program reads it.
+func TestReplaceKeepsTheOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root alone can give a file away")
+	}
+	path := filepath.Join(t.TempDir(), "mcp.json")
+	if err := os.WriteFile(path, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 12345, 54321); err != nil {
+		t.Fatal(err)
+	}
+	if err := replaceProgramFile(path, []byte("theirs"), []byte("new"), connectOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path, path + ".before-durward"} {
+		info, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, _ := info.Sys().(*syscall.Stat_t)
+		if owner.Uid != 12345 || owner.Gid != 54321 || info.Mode() != 0o600 {
+			t.Errorf("%s is %d:%d, %v", name, owner.Uid, owner.Gid, info.Mode())
+		}
 	}
 }
