@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"durward.internal/gateway/internal/connlimit"
+	"durward.internal/gateway/internal/cors"
 	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/limit"
@@ -261,6 +262,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if err != nil {
 		return err
 	}
+	pages := cors.New(s.AllowedOrigins, edge)
 	var shown *certificate
 	if s.MCPTLS != (config.TLS{}) {
 		if shown, err = openCertificate(identity.Files(s.MCPTLS)); err != nil {
@@ -302,7 +304,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return nil
 	})
 	if file != "" {
-		again := newReloader(file, s, edge.SetOrigins, logger)
+		again := newReloader(file, s, func(origins []string) { edge.SetOrigins(origins); pages.SetOrigins(origins) }, logger)
 		process.Watch(serving, logger, "gateway.yaml", again.Err)
 		group.Go(func() error { again.Run(serving); return nil })
 	}
@@ -310,15 +312,15 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group.Go(func() error { refusals.Run(draining, 10*time.Second); return nil })
 	group.Go(func() error {
 		defer served()
-		return serve(serving, listener, shown, edge, conns)
+		return serve(serving, listener, shown, edge, pages, conns)
 	})
 	err = group.Wait()
 	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STOPPED)
 	return err
 }
 
-// serve serves HTTP, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, shown *certificate, edge *httpfront.Front, conns *connlimit.Conns) error {
+// serve serves HTTP by pages, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
+func serve(ctx context.Context, listener net.Listener, shown *certificate, edge *httpfront.Front, pages http.Handler, conns *connlimit.Conns) error {
 	listener = conns.Listen(listener)
 	if shown != nil {
 		listener = tls.NewListener(listener, listenTLS(shown))
@@ -329,7 +331,7 @@ func serve(ctx context.Context, listener net.Listener, shown *certificate, edge 
 	web := &http.Server{
 		Protocols:         protocols,
 		ConnContext:       head.Context(conns.Context),
-		Handler:           head.Handler(edge),
+		Handler:           head.Handler(pages),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
 		IdleTimeout:       idleTimeout,

@@ -123,7 +123,8 @@ func TestRemoteListenerNeedsTLS(t *testing.T) {
 	}
 }
 
-// The whole process starts while none of its peers is there, says that it is healthy, lets nobody in, and stops at once.
+// The whole process starts while none of its peers is there, says that it is healthy, lets nobody in, which a page of an allowed origin
+// can read, and stops at once.
 func TestRunWithoutPeers(t *testing.T) {
 	t.Run("in clear", func(t *testing.T) {
 		runWithoutPeers(t, config.TLS{}, "http://", http.DefaultTransport.(*http.Transport).Clone())
@@ -148,16 +149,18 @@ func TestRunWithoutPeers(t *testing.T) {
 }
 
 func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *http.Transport) {
+	const page = "https://console.example"
 	kit := platformtest.New(t)
 	files := kit.Files(optionsv1.Role_ROLE_GATEWAY, "main")
 	mcp, health := freeAddress(t), freeAddress(t)
 	s := &settings{
 		Common: config.Common{Listen: mcp, HealthListen: health, StateDir: kit.Dir, TrustDir: kit.TrustDir,
 			TLS: config.OwnTLS{TLS: config.TLS(files)}},
-		MCPTLS:   secret,
-		Vault:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_VAULT, "main").String()},
-		Executor: config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},
-		Audit:    config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
+		MCPTLS:         secret,
+		AllowedOrigins: []string{page},
+		Vault:          config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_VAULT, "main").String()},
+		Executor:       config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},
+		Audit:          config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
 	}
 	if err := s.Validate(); err != nil {
 		t.Fatal(err)
@@ -182,7 +185,8 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header = http.Header{"Authorization": {"Bearer token"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	req.Header = http.Header{"Authorization": {"Bearer token"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Origin": {page}}
 	client := &http.Client{Transport: transport}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -196,6 +200,9 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || out.Error.Data.Code != "UNAVAILABLE" {
 		t.Errorf("answer %+v, %v", out, err)
+	}
+	if got := resp.Header.Get("Access-Control-Allow-Origin"); got != page {
+		t.Errorf("the answer is for pages of %q", got)
 	}
 	client.CloseIdleConnections()
 	if clear, err := http.Post("http://"+mcp+"/mcp", "application/json", nil); scheme == "https://" && err == nil {
