@@ -285,8 +285,8 @@ func (a *app) connectOverSSH(ctx context.Context, cfg installdir.Config, o conne
 	})
 }
 
-// knownClient reports whether the client may connect and its files are here. One that is let in up to another tier than a person asks
-// for is an error: to connect changes no client.
+// knownClient reports whether the client may connect so and its files are here. One that is let in up to another tier than a person
+// asks for is an error: to connect changes no client.
 func (a *app) knownClient(cfg installdir.Config, o connectOptions) (bool, error) {
 	list, err := readClients(cfg)
 	if err != nil {
@@ -298,6 +298,10 @@ func (a *app) knownClient(cfg installdir.Config, o connectOptions) (bool, error)
 		}
 		if c.Revoked {
 			return false, cli.Denied("Give another one: --name", "the client %s was revoked", o.name)
+		}
+		if o.overHTTP && c.Key != "" {
+			return false, cli.Usage("Give another one: --name. Or leave --http away: the bridge signs.",
+				"the client %s signs with a key, and a program that connects by URL cannot", o.name)
 		}
 		if _, err := client.LoadCredentials(a.Home.Client(o.name)); err != nil {
 			return false, cli.Failed("Give another one: --name", "the client %s is there, and its token is not: %v", o.name, err)

@@ -5,6 +5,10 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/client"
+	"durward.internal/services/operator/internal/installdir"
 )
 
 // TestReplaceSeesChanges: what a program wrote while a human looked at the change is not overwritten.
@@ -58,6 +62,38 @@ func TestReplaceKeepsTheOwner(t *testing.T) {
 		owner, _ := info.Sys().(*syscall.Stat_t)
 		if owner.Uid != 12345 || owner.Gid != 54321 || info.Mode() != 0o600 {
 			t.Errorf("%s is %d:%d, %v", name, owner.Uid, owner.Gid, info.Mode())
+		}
+	}
+}
+
+// TestKnownClientsByURL: a client that signs gets no configuration in which nothing signs for it.
+func TestKnownClientsByURL(t *testing.T) {
+	a := &app{App: &cli.App{Home: installdir.Home{Dir: t.TempDir()}}}
+	cfg := installdir.Config{Clients: filepath.Join(a.Home.Dir, "clients.yaml")}
+	file := []byte("clients:\n")
+	for name, bearer := range map[string]bool{"signs": false, "bearer": true} {
+		made, err := client.Create(a.Home.Client(name), name, "cli", "WRITE", bearer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file, err = client.Add(file, made); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(cfg.Clients, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		o  connectOptions
+		ok bool
+	}{
+		{connectOptions{name: "signs"}, true},
+		{connectOptions{name: "bearer"}, true},
+		{connectOptions{name: "bearer", overHTTP: true}, true},
+		{connectOptions{name: "signs", overHTTP: true}, false},
+	} {
+		if known, err := a.knownClient(cfg, c.o); known != c.ok || (err == nil) != c.ok {
+			t.Errorf("%+v: %v, %v", c.o, known, err)
 		}
 	}
 }
