@@ -690,6 +690,25 @@ func TestStreamedAnswer(t *testing.T) {
 	c.close()
 }
 
+// What comes before the handshake is the gateway's to refuse, also where there is nothing yet that could be signed for.
+func TestBeforeTheHandshake(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	c := start(t, g, key, nil)
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`,
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}}}`,
+	} {
+		c.send(line)
+		c.receive()
+	}
+	c.close()
+	if got, want := g.events(), "404 ping\n404 tools/list\n404 tools/call"; got != want {
+		t.Errorf("events:\n%s", got)
+	}
+}
+
 // A client that reads no more and waits for the bridge's end gets it, and its session ends.
 func TestAClientThatDoesNotRead(t *testing.T) {
 	g := newGateway(t, nil)

@@ -252,8 +252,8 @@ func asksPermit(method string) bool {
 // request signs a request as it needs: a call of a tool that changes something always, what looks when a renewal is due, the
 // first of a stateless client with an opening; or as an answer asked for it, which the caller has checked with may.
 func (p *prover) request(line []byte, m message, needed string) (request, error) {
-	if p.key() == nil {
-		return p.unsigned(line)
+	if p.key() == nil || p.instance == "" && needed != needOpen && p.unopened() {
+		return p.unsigned(line) // before a handshake the gateway says what is wrong with it: there is no session to sign for
 	}
 	var params struct {
 		Name      string          `json:"name"`
@@ -355,6 +355,13 @@ func (p *prover) speaker(line []byte) speaker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.initial
+}
+
+// unopened reports whether no session was opened yet.
+func (p *prover) unopened() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session == ""
 }
 
 // age is how old the session's permits are at most.
