@@ -390,6 +390,11 @@ func (b *Bridge) fail(id json.RawMessage, code int, text string) {
 // close ends the session at the gateway.
 func (b *Bridge) close(ctx context.Context) {
 	headers, _ := b.headers()
+	b.end(ctx, headers)
+}
+
+// end ends the session of those headers, if they name one.
+func (b *Bridge) end(ctx context.Context, headers http.Header) {
 	if headers.Get(headerSession) == "" {
 		return
 	}

@@ -690,6 +690,19 @@ func TestStreamedAnswer(t *testing.T) {
 	c.close()
 }
 
+// A client that shakes hands again has one session, the new one.
+func TestAnotherHandshake(t *testing.T) {
+	g := newGateway(t, nil)
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.handshake()
+	c.close()
+	want := strings.Repeat("initialize PURPOSE_UNSPECIFIED\nnotifications/initialized  PURPOSE_UNSPECIFIED\nDELETE id-%d\n", 2)
+	if got := g.events() + "\n"; got != fmt.Sprintf(want, 1, 2) {
+		t.Errorf("events:\n%s", got)
+	}
+}
+
 // What comes before the handshake is the gateway's to refuse, also where there is nothing yet that could be signed for.
 func TestBeforeTheHandshake(t *testing.T) {
 	public, key := testKey(t)

@@ -10,10 +10,12 @@ import (
 	"durward.internal/services/platform/clock"
 )
 
-// open relays the client's handshake and remembers it, to open the session again when the gateway lost it.
+// open relays the client's handshake and remembers it, to open the session again when the gateway lost it. One that the client had
+// ends: nothing of it would be the client's any more.
 func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.end(ctx, sessionHeaders(b.session, b.protocol))
 	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
 	clear(b.subscribed)
 	answer, err := b.handshake(ctx)
