@@ -382,7 +382,7 @@ func TestSetBack(t *testing.T) {
 		called <- err
 	}()
 	for status(m, "a", "agent").State != Starting {
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // nothing tells that a call waits for a start
 	}
 	time.AfterFunc(100*time.Millisecond, func() { close(ending) })
 	if err := <-called; err != nil {

@@ -1,0 +1,80 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/supervisor"
+	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/health"
+	"durward.internal/services/platform/lifelog"
+)
+
+// count is how many processes there are.
+func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(cfg.Operator.Roles())] }
+
+func processes(ctx context.Context, cfg Config) []Finding {
+	var down, strangers []string
+	var why []Finding
+	for _, role := range cfg.Operator.Roles() {
+		ok, h := health.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
+		switch {
+		case ok:
+		case h.Service != "" && h.Service != role:
+			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
+		default:
+			down = append(down, role)
+			if h.Service == "" { // what answers says itself what it lacks
+				why = append(why, whyDown(cfg, role)...)
+			}
+		}
+	}
+	var out []Finding
+	if len(strangers) > 0 {
+		out = append(out, Finding{Bad, "ports", "another program answers on the port of " + strings.Join(strangers, ", "), "Stop it, or change the ports in config/."})
+	}
+	if len(down) > 0 {
+		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; durward up"})
+	}
+	out = append(out, why...)
+	if len(out) == 0 {
+		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
+	}
+	return out
+}
+
+// whyDown is what keeps a process from running that durward up runs: its log's last word, or a port that is another's.
+func whyDown(cfg Config, role string) (out []Finding) {
+	if cfg.Installed != nil {
+		return nil // units: its journal says so
+	}
+	if said := failure(role, supervisor.Tail(cfg.Home.Log(role), 1000, 0)); said != "" {
+		out = append(out, Finding{Bad, role, clean.Line("it stopped: "+said, 1000), "Mend that; then: durward up"})
+	}
+	if cfg.Taken != nil {
+		if err := cfg.Taken(role); err != nil {
+			out = append(out, Finding{Bad, "ports", clean.Line(role+" cannot listen: "+err.Error(), 500), "Stop that program, or change the port in " + cli.ShellWord(cfg.Home.Config(role))})
+		}
+	}
+	return out
+}
+
+// failure is why a process could not begin or go on, by the end of its log; "": it ended well, or the log does not say.
+func failure(role, log string) string {
+	for _, line := range slices.Backward(strings.Split(log, "\n")) {
+		var entry struct{ Msg, Error string }
+		switch err := json.Unmarshal([]byte(line), &entry); {
+		case err != nil && strings.HasPrefix(line, role+": "):
+			return "" // it did not begin, for its configuration, of which another finding tells
+		case err != nil: // no line of ours
+		case entry.Msg == lifelog.Starting:
+			return ""
+		case entry.Msg == lifelog.Failed:
+			return entry.Error
+		}
+	}
+	return ""
+}
