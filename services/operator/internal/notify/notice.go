@@ -76,8 +76,9 @@ func plain(text string) string {
 	}, text)
 }
 
-// most is how many requests one message lists.
-const most = 10
+// most is how many requests one message lists, and longest how many bytes that list has: Discord takes 2,000 characters
+// (https://discord.com/developers/docs/resources/webhook#execute-webhook), and refuses what has more.
+const most, longest = 10, 1800
 
 // message is what one destination is told at once.
 type message struct {
@@ -123,11 +124,17 @@ func (m message) title() string {
 
 func (m message) body() string {
 	var b strings.Builder
-	for _, n := range m.Waiting {
-		fmt.Fprintf(&b, "%s: %s (%s) by %s. %s\n", n.Number, n.Tool, n.Tier, n.Client, n.Approve)
+	more := m.More
+	for i, n := range m.Waiting {
+		line := fmt.Sprintf("%s: %s (%s) by %s. %s\n", n.Number, n.Tool, n.Tier, n.Client, n.Approve)
+		if b.Len()+len(line) > longest {
+			more += len(m.Waiting) - i
+			break
+		}
+		b.WriteString(line)
 	}
-	if m.More > 0 {
-		fmt.Fprintf(&b, "and %d more\n", m.More)
+	if more > 0 {
+		fmt.Fprintf(&b, "and %d more\n", more)
 	}
 	return strings.TrimRight(b.String(), "\n")
 }

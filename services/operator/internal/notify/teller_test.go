@@ -275,3 +275,13 @@ func TestNamesAreCleaned(t *testing.T) {
 		}
 	}
 }
+
+// A list of long names is cut where the receiver with the least room would refuse it, and says how many it leaves out.
+func TestALongListIsCut(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	n := Notice{Number: "K7F3", Tool: long, Tier: "DESTRUCTIVE", Client: long, Approve: "durward --home /srv/durward/" + long + " approve K7F3"}
+	body := newMessage(slices.Repeat([]Notice{n}, 12), false).body()
+	if listed := strings.Count(body, "K7F3: "); len(body) > longest+20 || listed == 0 || !strings.HasSuffix(body, fmt.Sprintf("\nand %d more", 12-listed)) {
+		t.Errorf("%d bytes: %s", len(body), body)
+	}
+}
