@@ -108,6 +108,16 @@ func TestInitOnce(t *testing.T) {
 	if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
 		t.Errorf("a second Init changed something: %s", diff)
 	}
+	if err := errors.Join(os.Remove(h.Config("gateway")), os.Remove(h.Config("executor"))); err != nil {
+		t.Fatal(err)
+	}
+	opts.BasePort = 0
+	if made, err = h.Init(opts); err != nil || len(made) != 2 {
+		t.Errorf("of two files that were gone it made %v, %v", made, err)
+	}
+	if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
+		t.Errorf("they are not as they were: %s", diff)
+	}
 
 	cfg, err := h.Load()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -100,6 +101,16 @@ type values struct {
 	Gateway, Vault, Executor, Audit Addresses
 }
 
+// at takes the addresses of a home that is there, so that a file which is made anew fits the others.
+func (v *values) at(own Config) {
+	v.Vault = Addresses{own.Vault.Address, own.Health.Vault}
+	v.Executor = Addresses{own.Executor.Address, own.Health.Executor}
+	v.Audit = Addresses{own.Audit.Address, own.Health.Audit}
+	if u, err := url.Parse(own.MCPURL); err == nil && u.Port() != "" {
+		v.Gateway = Addresses{u.Host, own.Health.Gateway}
+	}
+}
+
 // KID names the vault's first signing key.
 func (values) KID() string { return FirstKID }
 
@@ -151,7 +162,8 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
 	}
-	opts.BasePort = cmp.Or(opts.BasePort, DefaultBasePort)
+	base := opts.BasePort
+	opts.BasePort = cmp.Or(base, DefaultBasePort)
 	if err := h.makeFolders(); err != nil {
 		return nil, err
 	}
@@ -163,6 +175,9 @@ func (h Home) Init(opts Options) (made []string, err error) {
 		Gateway: addresses(opts.BasePort, 0), Vault: addresses(opts.BasePort, 1),
 		Executor: addresses(opts.BasePort, 2), Audit: addresses(opts.BasePort, 3),
 	}}
+	if own, err := h.Load(); err == nil && base == 0 {
+		m.values.at(own)
+	}
 	for _, step := range []func() error{m.authority, m.grantKey, m.logKey, m.signingKey, m.revoked, m.configs} {
 		if err := step(); err != nil {
 			return m.made, err
