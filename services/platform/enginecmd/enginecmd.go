@@ -35,6 +35,8 @@ type Command struct {
 	TensorParallel, PipelineParallel, DataParallel uint32
 	// GPULayers is llama.cpp's -ngl; nil: not said, which means all.
 	GPULayers *uint32
+	// CPUExperts is llama.cpp's --n-cpu-moe: of so many layers, from the first on, the experts stay with the host; AllExperts: of all.
+	CPUExperts uint32
 	// CacheK and CacheV are data types of the KV cache, "f16", "q8_0", "fp8".
 	CacheK, CacheV string
 	// Utilisation is vLLM's share of the GPU, "0.90"; for SGLang it is --mem-fraction-static, the share for weights and cache.

@@ -2,7 +2,10 @@ package enginecmd
 
 import (
 	"cmp"
+	"fmt"
 	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -196,11 +199,47 @@ func layers(text string) *uint32 {
 	return &count
 }
 
+// AllExperts stands for the experts of every layer.
+const AllExperts = math.MaxUint32
+
+// expertsOnCPU reads -ot's PATTERN=BUFFER,…: of how many layers, from the first on, a pattern keeps all experts with the host. What else
+// such patterns move is passed over, so that a GPU is taken to hold more than it will, and not less.
+func expertsOnCPU(text string) uint32 {
+	var most uint32
+	for one := range strings.SplitSeq(text, ",") {
+		at := strings.LastIndex(one, "=")
+		if at < 0 || one[at+1:] != "CPU" || len(one) > maxPattern {
+			continue
+		}
+		matches, err := regexp.Compile(one[:at])
+		if err != nil {
+			continue
+		}
+		n := uint32(0)
+		for n < patternLayers && !slices.ContainsFunc([]string{"up", "down", "gate"}, func(which string) bool {
+			return !matches.MatchString(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", n, which))
+		}) {
+			n++
+		}
+		if n == patternLayers {
+			n = AllExperts
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// maxPattern bounds a pattern in bytes, and patternLayers how many layers it is held against: more than any published model has.
+const maxPattern, patternLayers = 256, 128
+
 // llamaOptions are llama-server's. Source: tools/server/README.md of ggml-org/llama.cpp (September 2026), and older spellings.
 var llamaOptions = table(
 	row{"-c --ctx-size", value, func(c *Command, v string) { c.Context, c.OwnContext = number(v), v == "0" }},
 	row{"-np --parallel", value, func(c *Command, v string) { c.Parallel = number(v) }},
 	row{"-ngl --gpu-layers --n-gpu-layers", value, func(c *Command, v string) { c.GPULayers = layers(v) }},
+	row{"-ncmoe --n-cpu-moe", value, func(c *Command, v string) { c.CPUExperts = number(v) }},
+	row{"-cmoe --cpu-moe", flag, func(c *Command, _ string) { c.CPUExperts = AllExperts }},
+	row{"-ot --override-tensor", value, func(c *Command, v string) { c.CPUExperts = max(c.CPUExperts, expertsOnCPU(v)) }},
 	row{"-ctk --cache-type-k", value, func(c *Command, v string) { c.CacheK = v }},
 	row{"-ctv --cache-type-v", value, func(c *Command, v string) { c.CacheV = v }},
 	row{"-b --batch-size", value, func(c *Command, v string) { c.Batch = number(v) }},
@@ -241,6 +280,7 @@ var llamaOptions = table(
 // llamaVariables stand for options. LLAMA_ARG_MODEL comes before the repository, as -m does.
 var llamaVariables = []struct{ variable, option string }{
 	{"LLAMA_ARG_CTX_SIZE", "-c"}, {"LLAMA_ARG_N_PARALLEL", "-np"}, {"LLAMA_ARG_N_GPU_LAYERS", "-ngl"},
+	{"LLAMA_ARG_N_CPU_MOE", "-ncmoe"}, {"LLAMA_ARG_CPU_MOE", "-cmoe"}, {"LLAMA_ARG_OVERRIDE_TENSOR", "-ot"},
 	{"LLAMA_ARG_CACHE_TYPE_K", "-ctk"}, {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"}, {"LLAMA_ARG_BATCH", "-b"}, {"LLAMA_ARG_UBATCH", "-ub"},
 	{"LLAMA_ARG_FLASH_ATTN", "-fa"}, {"LLAMA_ARG_FIT", "-fit"}, {"LLAMA_ARG_FIT_TARGET", "-fitt"},
 	{"LLAMA_ARG_MODEL", "-m"}, {"LLAMA_ARG_HF_REPO", "-hf"}, {"LLAMA_ARG_MODEL_URL", "-mu"}, {"LLAMA_ARG_DOCKER_REPO", "-dr"},

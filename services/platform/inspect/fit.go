@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/vram"
 )
 
@@ -77,6 +78,12 @@ func fitArguments(file string, run vram.Run) []string {
 	number("-mg", run.MainGPU)
 	if run.GPULayers != nil {
 		args = append(args, "-ngl", strconv.FormatUint(uint64(*run.GPULayers), 10))
+	}
+	switch run.CPUExperts {
+	case enginecmd.AllExperts:
+		args = append(args, "--cpu-moe")
+	default:
+		number("--n-cpu-moe", run.CPUExperts)
 	}
 	args = append(args, "-fa", onOff(run.FlashAttention), "--fit", onOff(run.Fit))
 	if run.Fit {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/vram"
 )
 
@@ -23,6 +24,8 @@ func TestFitParams(t *testing.T) {
 		want string
 	}{
 		"nothing said": {vram.Run{}, "-m FILE --fit-print on -fa off --fit off"},
+		"experts of some layers with the host": {vram.Run{CPUExperts: 12}, "-m FILE --fit-print on --n-cpu-moe 12 -fa off --fit off"},
+		"of all":                               {vram.Run{CPUExperts: enginecmd.AllExperts}, "-m FILE --fit-print on --cpu-moe -fa off --fit off"},
 		"everything": {vram.Run{
 			Context: 32768, Parallel: 4, CacheK: "q8_0", CacheV: "q4_0", Batch: 1024, MicroBatch: 256, GPULayers: &layers,
 			FlashAttention: true, FullWindow: true, Fit: true, FitTargetMiB: 512, SplitMode: "row", TensorSplit: "3,1", Devices: "CUDA1,CUDA0", MainGPU: 1,

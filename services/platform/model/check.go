@@ -55,6 +55,11 @@ func (c Card) Check() error {
 		return wrong("host_weights_mib", "host_weights_mib is a part of weights_mib, so it must be at most %d", c.WeightsMiB)
 	case c.OutputMiB > c.WeightsMiB-c.HostWeightsMiB:
 		return wrong("output_mib", "output_mib is a part of weights_mib beside host_weights_mib, so it must be at most %d", c.WeightsMiB-c.HostWeightsMiB)
+	case c.ExpertsMiB > c.WeightsMiB-c.HostWeightsMiB-c.OutputMiB:
+		return wrong("experts_mib", "experts_mib is a part of weights_mib beside host_weights_mib and output_mib, so it must be at most %d",
+			c.WeightsMiB-c.HostWeightsMiB-c.OutputMiB)
+	case c.ExpertsFrom >= MaxLayers:
+		return wrong("experts_from", "experts_from must be below %d", MaxLayers)
 	case len(c.Layers) > MaxLayers:
 		return wrong("layers", "a card has at most %d groups of layers", MaxLayers)
 	}

@@ -10,7 +10,7 @@ import (
 
 func good() Card {
 	return Card{
-		Architecture: "gemma3", WeightsMiB: 16384, HostWeightsMiB: 1024, OutputMiB: 1104, Context: 131072, Hidden: 5376, FeedForward: 21504, Heads: 32, Vocabulary: 262208,
+		Architecture: "gemma3", WeightsMiB: 16384, HostWeightsMiB: 1024, OutputMiB: 1104, ExpertsMiB: 14256, ExpertsFrom: 3, Context: 131072, Hidden: 5376, FeedForward: 21504, Heads: 32, Vocabulary: 262208,
 		Layers: []Layers{
 			{Count: 52, Kind: Sliding, KVHeads: 16, KeyDim: 128, ValueDim: 128, Window: 1024},
 			{Count: 10, Kind: Full, KVHeads: 16, KeyDim: 128, ValueDim: 128},
@@ -42,6 +42,8 @@ func TestCheck(t *testing.T) {
 		{"weights beyond all bounds", "weights_mib", "1 to", func(c *Card) { c.WeightsMiB = MaxWeightsMiB + 1 }},
 		{"more on the host than there is", "host_weights_mib", "a part of", func(c *Card) { c.HostWeightsMiB = c.WeightsMiB + 1 }},
 		{"an output that is more than the rest", "output_mib", "a part of", func(c *Card) { c.OutputMiB = c.WeightsMiB - c.HostWeightsMiB + 1 }},
+		{"experts that are more than the rest", "experts_mib", "a part of", func(c *Card) { c.ExpertsMiB = c.WeightsMiB - c.HostWeightsMiB - c.OutputMiB + 1 }},
+		{"experts beyond all layers", "experts_from", "below", func(c *Card) { c.ExpertsFrom = MaxLayers }},
 		{"a name that moves the cursor", "architecture", "letters", func(c *Card) { c.Architecture = "a\x1b[2K" }},
 		{"a name in another script", "architecture", "letters", func(c *Card) { c.Architecture = "gemm\u0430" }},
 		{"a name of 65", "architecture", "up to 64", func(c *Card) { c.Architecture = strings.Repeat("a", 65) }},

@@ -43,6 +43,10 @@ type Card struct {
 	HostWeightsMiB uint32 `yaml:"host_weights_mib" json:"host_weights_mib,omitempty"`
 	// OutputMiB of the rest are the output layer, which lies on one GPU as a whole (llama.cpp: the last). 0: not known.
 	OutputMiB uint32 `yaml:"output_mib" json:"output_mib,omitempty"`
+	// ExpertsMiB of the rest are the experts of a mixture, which llama.cpp can keep with the host layer by layer. Layer number ExpertsFrom
+	// is the first that has some.
+	ExpertsMiB  uint32 `yaml:"experts_mib" json:"experts_mib,omitempty"`
+	ExpertsFrom uint32 `yaml:"experts_from" json:"experts_from,omitempty"`
 	// Layers are all of them, in order, alike ones together.
 	Layers []Layers `yaml:"layers" json:"layers,omitempty"`
 	// Context is the longest context that the model was trained for, in tokens.

@@ -86,7 +86,7 @@ var (
 	llama405 = model.Card{Architecture: "llama", WeightsMiB: 774100, Layers: dense(126, 8, 128), Context: 131072,
 		Hidden: 16384, FeedForward: 53248, Heads: 128, Vocabulary: 128256}
 	// openai/gpt-oss-20b, in its own MXFP4.
-	gptOSS = model.Card{Architecture: "gpt-oss", WeightsMiB: 11536, HostWeightsMiB: 587, Layers: every(2, 24, 8, 64, 128), Context: 131072,
+	gptOSS = model.Card{Architecture: "gpt-oss", WeightsMiB: 11536, HostWeightsMiB: 587, ExpertsMiB: 9707, Layers: every(2, 24, 8, 64, 128), Context: 131072,
 		Hidden: 2880, FeedForward: 2880, Heads: 64, Vocabulary: 201088}
 	// deepseek-ai/DeepSeek-V3: kv_lora_rank 512 and qk_rope_head_dim 64.
 	deepseek = model.Card{Architecture: "deepseek2", WeightsMiB: 656600, Layers: []model.Layers{{Count: 61, Kind: model.Latent, KVHeads: 1, KeyDim: 576}},

@@ -65,6 +65,7 @@ func in(card model.Card, run Run, total []uint32, what func(Estimate) float64) f
 func kvMiB(e Estimate) float64      { return float64(e.KVMiB) }
 func kvTokens(e Estimate) float64   { return float64(e.KVTokens) }
 func computeMiB(e Estimate) float64 { return float64(e.ComputeMiB) }
+func weightsMiB(e Estimate) float64 { return float64(e.WeightsMiB) }
 
 // layersOf keeps the layers of one kind.
 func layersOf(card model.Card, kind string) model.Card {
@@ -126,6 +127,8 @@ var golden = []published{
 		in(gptOSS, llamaRun(func(r *Run) { r.Context, r.MicroBatch = 131072, 2048 }), []uint32{0}, kvMiB)},
 	{"gpt-oss-20b", "llama.cpp, -c 8192, q8_0, -ub 128", "MiB", "llama.cpp's log (Hexagon)", 102 + 3.19,
 		in(gptOSS, llamaRun(func(r *Run) { r.Context, r.CacheK, r.CacheV, r.MicroBatch = 8192, "q8_0", "q8_0", 128 }), []uint32{0}, kvMiB)},
+	{"gpt-oss-20b", "llama.cpp, --n-cpu-moe 99: what is left on the GPU", "MiB", "ik_llama.cpp, issue 822, log of llama.cpp", 1242.03,
+		in(gptOSS, llamaRun(func(r *Run) { r.Context, r.CPUExperts = 131072, 99 }), []uint32{0}, weightsMiB)},
 	{"Qwen3.5-9B", "KV of a token, f16, 8 of 32 layers", "KiB", "llama-fit-params, four contexts", 32, perToken(layersOf(qwen35, model.Full), 1024)},
 	{"Qwen3.5-9B", "llama.cpp, state of one sequence", "MiB", "llama.cpp's log, RS buffer", 50.25, kv(layersOf(qwen35, model.Recurrent), 8192)},
 	{"Qwen3.6-27B", "llama.cpp, KV, -c 131072 -np 1", "MiB", "llama.cpp's log, KV buffer", 8192, kv(layersOf(qwen36, model.Full), 131072)},
@@ -158,6 +161,8 @@ var bounds = []published{
 		in(gptOSS, llamaRun(func(r *Run) { r.Context = 4096 }), []uint32{0}, computeMiB)},
 	{"gpt-oss-20b", "llama.cpp, -c 131072 -ub 512", "MiB", "llama.cpp's log (Metal)", 420.08,
 		in(gptOSS, llamaRun(func(r *Run) { r.Context = 131072 }), []uint32{0}, computeMiB)},
+	{"gpt-oss-20b", "llama.cpp, -c 131072 -ub 512 --n-cpu-moe 99", "MiB", "ik_llama.cpp, issue 822, log of llama.cpp", 456.98,
+		in(gptOSS, llamaRun(func(r *Run) { r.Context, r.CPUExperts = 131072, 99 }), []uint32{0}, computeMiB)},
 	{"gpt-oss-20b", "llama.cpp, -c 131072 -ub 2048", "MiB", "llama.cpp's log (Metal)", 1672.08,
 		in(gptOSS, llamaRun(func(r *Run) { r.Context, r.MicroBatch = 131072, 2048 }), []uint32{0}, computeMiB)},
 	{"Qwen3.5-9B", "llama.cpp, -c 65536 -ub 512", "MiB", "llama-fit-params (Metal)", 501,

@@ -114,12 +114,15 @@ func (m *llama) sliding(window, cells uint64) uint64 {
 // or without flash attention the product of queries and keys; a few rows of the hidden state; and what grows with the context: the
 // mask, or the unpacked cache. Their factors are those that Unsloth Studio published against measured buffers. Newer builds reserve
 // logits of the sequences alone and take less.
-func (m *llama) compute(cells uint64, logits bool) uint64 {
+//
+// Experts that the host keeps are copied to the GPU for batches of 32 tokens and more (ggml_backend_cuda_device_offload_op): copied is
+// what those of one layer weigh, the house's own bound of what is there at once.
+func (m *llama) compute(cells uint64, logits bool, copied uint64) uint64 {
 	batch := uint64(m.run.MicroBatch)
 	perCell := mul(batch, 3) // a mask of two bytes, and half as much again
-	var widest uint64
+	widest := copied
 	if logits {
-		widest = mul(mul(uint64(m.card.Vocabulary), batch), 4)
+		widest = max(widest, mul(mul(uint64(m.card.Vocabulary), batch), 4))
 	}
 	if !m.run.FlashAttention {
 		widest = max(widest, mul(mul(mul(uint64(cmp.Or(m.card.Heads, 64)), cells), batch), 4))
@@ -158,6 +161,12 @@ func (m *llama) weigh(layers, output uint64) uint64 {
 	return min(add(ratio(weights, layers, m.layers+1), mul(output, last)), weights)
 }
 
+// experts are what those of so many layers weigh, rounded down: they are taken off what the layers do.
+func (m *llama) experts(layers uint64) uint64 {
+	whole, _ := divided(bytesOf(m.card.ExpertsMiB), layers, max(sub(m.layers, uint64(m.card.ExpertsFrom)), 1))
+	return whole
+}
+
 // at is what each GPU and the host hold with so many layers on GPUs, the host's part last.
 func (m *llama) at(context uint32, onGPU uint64) []parts {
 	gpus := len(m.place.gpus)
@@ -194,18 +203,24 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 		below, last = below-l.on(g, 0, m.layers), last-l.on(g, m.layers, 1)
 	}
 	host.weights = add(m.weigh(below, last), bytesOf(m.card.HostWeightsMiB))
+	// The experts of these layers are the host's as well, where the layers are not.
+	dense := uint64(m.card.ExpertsFrom)
+	kept := sub(min(uint64(m.run.CPUExperts), m.layers), dense)
 	for g := range gpus {
 		output := l.on(g, m.layers, 1)
 		units := l.on(g, 0, m.layers) + output
-		out[g].weights = m.weigh(units-output, output)
+		here := l.on(g, dense, kept)
+		stays := m.experts(here)
+		out[g].weights = sub(m.weigh(units-output, output), stays)
+		host.weights = add(host.weights, stays)
 		if m.place.rows {
-			out[g].weights = ratio(m.weigh(m.layers-below, 1-last), m.place.shares[g], m.place.sum())
+			out[g].weights = ratio(sub(m.weigh(m.layers-below, 1-last), m.experts(sub(min(dense+kept, l.bounds[gpus]), max(dense, l.bounds[0])))), m.place.shares[g], m.place.sum())
 		}
 		// The driver's context is on every GPU that the process sees; with all layers on the host, large batches are still computed
 		// on the first.
 		out[g].overhead = bytesOf(contextMiB + llamaMarginMiB)
 		if units > 0 || g == 0 && onGPU == 0 || m.place.rows {
-			out[g].compute = m.compute(cells, output > 0 || onGPU == 0 || m.place.rows)
+			out[g].compute = m.compute(cells, output > 0 || onGPU == 0 || m.place.rows, m.experts(min(here, 1)))
 		}
 	}
 	if m.place.keepsAll {

@@ -42,7 +42,9 @@ type Run struct {
 	KVCacheBytes      uint64
 	Batch, MicroBatch uint32
 	// GPULayers is how many of llama.cpp's layers are on GPUs, the output counting as one; nil: all, or what fits with Fit.
-	GPULayers      *uint32
+	GPULayers *uint32
+	// CPUExperts is of how many layers, from the first on, llama.cpp keeps the experts with the host.
+	CPUExperts     uint32
 	FlashAttention bool
 	// FullWindow: sliding layers keep every token (llama.cpp's --swa-full). Unified: slots share one cache (--kv-unified).
 	FullWindow, Unified bool

@@ -290,6 +290,38 @@ func TestLayersWithTheHost(t *testing.T) {
 	}
 }
 
+// TestExpertsWithTheHost: layers whose experts the host keeps weigh less on their GPU, from the first one that has experts on; what is not
+// on a GPU anyway is not taken off once more.
+func TestExpertsWithTheHost(t *testing.T) {
+	t.Parallel()
+	card := model.Card{WeightsMiB: 10400, OutputMiB: 400, ExpertsMiB: 7200, ExpertsFrom: 2, Layers: dense(20, 8, 128), Hidden: 4096, Vocabulary: 32000}
+	const each = 7200 / 18
+	for name, c := range map[string]struct {
+		n, onGPUs uint32
+		mode      string
+		less      []uint32
+	}{
+		"none":                           {0, 99, "", []uint32{0, 0}},
+		"the first two, which have none": {2, 99, "", []uint32{0, 0}},
+		"of six":                         {8, 99, "", []uint32{6 * each, 0}},
+		"all":                            {enginecmd.AllExperts, 99, "", []uint32{9 * each, 9 * each}},
+		"of layers that are the host's":  {12, 9, "", []uint32{0, 0}},
+		"in rows":                        {8, 99, "row", []uint32{3 * each, 3 * each}},
+	} {
+		e := of(t, card, llamaRun(func(r *Run) { r.Context, r.CPUExperts, r.GPULayers, r.SplitMode = 256, c.n, &c.onGPUs, c.mode }), 0, 0)
+		none := of(t, card, llamaRun(func(r *Run) { r.Context, r.GPULayers, r.SplitMode = 256, &c.onGPUs, c.mode }), 0, 0)
+		if less := c.less[0] + c.less[1]; none.WeightsMiB-e.WeightsMiB != less || e.LoadHostMiB-none.LoadHostMiB != less {
+			t.Errorf("%s: GPUs have %d MiB less and the host %d more, want %d", name, none.WeightsMiB-e.WeightsMiB, e.LoadHostMiB-none.LoadHostMiB, less)
+		}
+		for g, less := range c.less {
+			// Those of one layer are copied there for a batch, beside which logits and rows of the hidden state are small.
+			if got := none.PerGPU[g] - e.PerGPU[g]; got > less || got+each < less {
+				t.Errorf("%s: GPU %d has %d MiB less, want %d and at most %d of copies", name, g, got, less, each)
+			}
+		}
+	}
+}
+
 func TestFit(t *testing.T) {
 	t.Parallel()
 	fit := func(change func(*Run)) Run { return llamaRun(func(r *Run) { r.Fit = true; change(r) }) }

@@ -231,10 +231,39 @@ func of(f *parser.GGUFFile) (model.Card, error) {
 	}
 	// Rounding up must not make it more than there is.
 	card.OutputMiB = min(card.OutputMiB, card.WeightsMiB-min(card.HostWeightsMiB, card.WeightsMiB))
+	experts, from, err := expertBytes(f.TensorInfos)
+	if err != nil {
+		return model.Card{}, err
+	}
+	card.ExpertsMiB, card.ExpertsFrom = min(cards.Narrow(experts>>20), card.WeightsMiB-min(card.HostWeightsMiB, card.WeightsMiB)-card.OutputMiB), from
 	for i := range a.BlockCount {
 		card.Layers = cards.Append(card.Layers, layer(a, i))
 	}
 	return card, nil
+}
+
+// expertTensor is one that llama.cpp's --cpu-moe keeps with the host (LLM_FFN_EXPS_REGEX in common/common.h).
+var expertTensor = regexp.MustCompile(`^blk\.(\d{1,4})\.ffn_(up|down|gate|gate_up)_(ch|)exps`)
+
+// expertBytes are the experts of a mixture, and the first layer that has some.
+func expertBytes(tensors parser.GGUFTensorInfos) (sum uint64, from uint32, err error) {
+	from = maxLayers
+	for _, t := range tensors {
+		m := expertTensor.FindStringSubmatch(t.Name)
+		if m == nil {
+			continue
+		}
+		n, err := bytesOf(parser.GGUFTensorInfos{t})
+		if err != nil {
+			return 0, 0, err
+		}
+		layer, _ := strconv.ParseUint(m[1], 10, 32) // the expression lets four digits through
+		sum, from = sum+n, min(from, uint32(layer))
+	}
+	if sum == 0 {
+		from = 0
+	}
+	return sum, min(from, model.MaxLayers-1), nil
 }
 
 // hostBytes are the weights that llama.cpp leaves in the host's memory whatever is offloaded: the input embeddings, and those of

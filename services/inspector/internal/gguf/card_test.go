@@ -133,6 +133,25 @@ func TestTiedEmbeddings(t *testing.T) {
 	}
 }
 
+// The experts of a mixture are counted apart, from the first layer that has some; what is shared by all tokens is none of them.
+func TestExperts(t *testing.T) {
+	t.Parallel()
+	f := gguftest.Qwen3Next()
+	for _, name := range []string{
+		"blk.3.ffn_up_exps.weight", "blk.3.ffn_down_exps.weight", "blk.12.ffn_gate_up_exps.weight", "blk.3.ffn_gate_chexps.weight",
+		"blk.0.ffn_up_shexp.weight", "blk.1.ffn_gate.weight", "blk.2.ffn_gate_inp.weight", "v.blk.0.ffn_up_exps.weight",
+	} {
+		f.Tensors = append(f.Tensors, gguftest.Tensor{Name: name, Dims: []uint64{1024, 1024}, Type: gguftest.F16})
+	}
+	card, err := Card(of1(f.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if card.ExpertsMiB != 4*2 || card.ExpertsFrom != 3 {
+		t.Errorf("%d MiB of experts from layer %d on; want 8, and 3", card.ExpertsMiB, card.ExpertsFrom)
+	}
+}
+
 func TestParts(t *testing.T) {
 	t.Parallel()
 	first := gguftest.Llama31()
