@@ -99,6 +99,13 @@ func (k *Keeper) Compare(ctx context.Context) error {
 	return nil
 }
 
+// Apart keeps comparisons off until done is called: who resumes records that the switch is another before it is, and the log would be found
+// ahead of the state.
+func (k *Keeper) Apart() (done func()) {
+	k.comparing.Lock()
+	return k.comparing.Unlock
+}
+
 // CompareUntil compares until the log has answered, or ctx ends.
 func (k *Keeper) CompareUntil(ctx context.Context) {
 	for k.Compare(ctx) != nil {

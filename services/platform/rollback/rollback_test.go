@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,30 @@ func config(history *log) (Config, *[]string) {
 			return nil
 		},
 	}, did
+}
+
+// A resumption is recorded before the state has it. A comparison that comes in between waits: it would take that for a loss.
+func TestAResumptionIsNoLoss(t *testing.T) {
+	history := &log{control: recorder.Control{Index: 4, Epoch: 1}}
+	cfg, did := config(history)
+	var epoch atomic.Uint64
+	epoch.Store(1)
+	cfg.Control = func() (uint64, bool) { return epoch.Load(), false }
+	k := New(cfg)
+	done := k.Apart()
+	history.control.Epoch = 2
+	compared := make(chan error, 1)
+	go func() { compared <- k.Compare(t.Context()) }()
+	select {
+	case <-compared:
+		t.Fatal("it was compared in between")
+	case <-time.After(50 * time.Millisecond):
+	}
+	epoch.Store(2)
+	done()
+	if err := <-compared; err != nil || len(*did) > 0 {
+		t.Errorf("%v, %v", err, *did)
+	}
 }
 
 // A halt that is not durable is tried again, one that is comes once, and each look that fails leaves the state uncompared.

@@ -114,6 +114,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	case v.Epoch > grant.MaxEpoch:
 		return 0, deny(errors.New("the epoch is out of bounds"))
 	}
+	defer a.keeper.Apart()()
 	// Not under the lock: a halt waits for no other process.
 	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)

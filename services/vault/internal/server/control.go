@@ -75,6 +75,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	r.Body.Action, r.Body.Statement, r.Body.Confirmed, r.Body.Persistent = "resume", req.GetStatement(), true, true
 	r.Body.DecisionSource = v.Operator
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(v.Epoch, 10), "caller": by, "statement": v.ID}
+	defer s.keeper.Apart()()
 	if err := s.Journal.Must(ctx, r); err != nil {
 		return nil, err
 	}
