@@ -23,7 +23,7 @@ func TestFitParams(t *testing.T) {
 		run  vram.Run
 		want string
 	}{
-		"nothing said": {vram.Run{}, "-m FILE --fit-print on -fa off --fit off"},
+		"nothing said":                         {vram.Run{}, "-m FILE --fit-print on -fa off --fit off"},
 		"experts of some layers with the host": {vram.Run{CPUExperts: 12}, "-m FILE --fit-print on --n-cpu-moe 12 -fa off --fit off"},
 		"of all":                               {vram.Run{CPUExperts: enginecmd.AllExperts}, "-m FILE --fit-print on --cpu-moe -fa off --fit off"},
 		"everything": {vram.Run{
