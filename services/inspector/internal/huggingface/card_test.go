@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,39 @@ func TestContexts(t *testing.T) {
 	card, err := parse([]byte(`{"model_type":"gemma3_text","num_hidden_layers":1,"hidden_size":1024,"num_attention_heads":8,"max_position_embeddings":131072,"rope_scaling":{"rope_type":"linear","factor":8}}`))
 	if err != nil || card.Context != 131072 {
 		t.Errorf("Gemma 3: %d tokens, %v", card.Context, err)
+	}
+}
+
+// Gemma 3 as Google publishes it says only what differs from the class that reads it.
+func TestClassDefaults(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		config string
+		want   model.Card
+	}{
+		"Gemma 3 4B": {`{"architectures":["Gemma3ForConditionalGeneration"],"model_type":"gemma3","text_config":{"hidden_size":2560,
+			"intermediate_size":10240,"model_type":"gemma3_text","num_hidden_layers":34,"rope_scaling":{"factor":8.0,"rope_type":"linear"},
+			"sliding_window":1024},"vision_config":{"hidden_size":1152,"num_hidden_layers":27}}`,
+			model.Card{Architecture: "Gemma3ForConditionalGeneration", Context: 131072, Hidden: 2560, FeedForward: 10240, Heads: 8, Vocabulary: 262208,
+				Layers: slices.Concat(slices.Repeat([]model.Layers{group(5, model.Sliding, 4, 256, 256, 1024), group(1, model.Full, 4, 256, 256, 0)}, 5),
+					[]model.Layers{group(4, model.Sliding, 4, 256, 256, 1024)})}},
+		"Gemma 3 12B": {`{"model_type":"gemma3","text_config":{"hidden_size":3840,"intermediate_size":15360,"model_type":"gemma3_text",
+			"num_attention_heads":16,"num_hidden_layers":48,"num_key_value_heads":8,"rope_scaling":{"factor":8.0,"rope_type":"linear"},
+			"sliding_window":1024}}`,
+			model.Card{Architecture: "gemma3", Context: 131072, Hidden: 3840, FeedForward: 15360, Heads: 16, Vocabulary: 262208,
+				Layers: slices.Repeat([]model.Layers{group(5, model.Sliding, 8, 256, 256, 1024), group(1, model.Full, 8, 256, 256, 0)}, 8)}},
+		"PaliGemma 3B": {`{"model_type":"paligemma","text_config":{"hidden_size":2048,"intermediate_size":16384,"model_type":"gemma",
+			"num_attention_heads":8,"num_hidden_layers":18,"num_key_value_heads":1,"vocab_size":257216}}`,
+			model.Card{Architecture: "paligemma", Context: 8192, Hidden: 2048, FeedForward: 16384, Heads: 8, Vocabulary: 257216,
+				Layers: []model.Layers{group(18, model.Full, 1, 256, 256, 0)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			card, err := parse([]byte(test.config))
+			if diff := cmp.Diff(test.want, card); err != nil || diff != "" {
+				t.Error(err, diff)
+			}
+		})
 	}
 }
 

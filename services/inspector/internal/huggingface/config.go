@@ -2,6 +2,7 @@ package huggingface
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -197,6 +198,7 @@ func parse(text []byte) (model.Card, error) {
 	if err != nil {
 		return model.Card{}, err
 	}
+	c.complete()
 	name := whole.ModelType
 	if len(whole.Architectures) > 0 {
 		name = whole.Architectures[0]
@@ -256,6 +258,23 @@ func (c *config) language(depth int) (*config, error) {
 		return part.language(depth + 1)
 	}
 	return c, nil
+}
+
+// classDefaults are numbers that published configurations leave out because transformers' class for the model has them: Gemma 3 of
+// 4B to 27B, and the Gemma within PaliGemma (Gemma3TextConfig, GemmaConfig).
+var classDefaults = map[string]config{
+	"gemma":       {HeadDim: 256, MaxPositionEmbeddings: 8192},
+	"gemma3_text": {NumAttentionHeads: 8, NumKeyValueHeads: list{4}, HeadDim: 256, MaxPositionEmbeddings: 131072, VocabSize: 262208},
+}
+
+// complete puts in what the configuration leaves to its class.
+func (c *config) complete() {
+	d := classDefaults[c.ModelType]
+	c.NumAttentionHeads, c.HeadDim = cmp.Or(c.NumAttentionHeads, d.NumAttentionHeads), cmp.Or(c.HeadDim, d.HeadDim)
+	c.MaxPositionEmbeddings, c.VocabSize = cmp.Or(c.MaxPositionEmbeddings, d.MaxPositionEmbeddings), cmp.Or(c.VocabSize, d.VocabSize)
+	if len(c.NumKeyValueHeads) == 0 {
+		c.NumKeyValueHeads = d.NumKeyValueHeads
+	}
 }
 
 // rope is how positions are scaled. Newer configurations have one for each kind of layer; those are of no model whose context it
