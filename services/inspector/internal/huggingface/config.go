@@ -45,11 +45,19 @@ type config struct {
 
 	NumKeyValueHeads list `json:"num_key_value_heads"`
 	NumKVHeads       list `json:"num_kv_heads"`
+	NHeadKV          list `json:"n_head_kv"`             // Falcon's first configurations
+	MultiQueryGroups list `json:"multi_query_group_num"` // ChatGLM and GLM-4
+	AttentionGroups  list `json:"num_attention_groups"`  // Step 3.5
 	MultiQuery       bool `json:"multi_query"`
+	// NewDecoder: Falcon 40B and later have more than one head for keys and values, whatever multi_query says.
+	NewDecoder bool `json:"new_decoder_architecture"`
+	// BlockConfigs are Nemotron's layers that a search has thinned out, one by one (nemotron-nas).
+	BlockConfigs blocks `json:"block_configs"`
 
-	HeadDim   size `json:"head_dim"`
-	VHeadDim  size `json:"v_head_dim"`
-	VocabSize size `json:"vocab_size"`
+	HeadDim     size `json:"head_dim"`
+	VHeadDim    size `json:"v_head_dim"`
+	VocabSize   size `json:"vocab_size"`
+	PaddedVocab size `json:"padded_vocab_size"`
 
 	IntermediateSize    list `json:"intermediate_size"`
 	NInner              size `json:"n_inner"`
@@ -164,6 +172,27 @@ func (l *list) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
+// blocks are layers as a configuration lists them one by one. Other models have a list of that name with other things in it.
+type blocks []struct {
+	Attention struct {
+		HeadsInGroup size `json:"n_heads_in_group"`
+		NoOp         bool `json:"no_op"`
+		Linear       bool `json:"replace_with_linear"`
+	} `json:"attention"`
+}
+
+func (b *blocks) UnmarshalJSON(text []byte) error {
+	var all []json.RawMessage
+	if json.Unmarshal(text, &all) == nil && len(all) > maxLayers {
+		return errLayers
+	}
+	type plain blocks
+	if json.Unmarshal(text, (*plain)(b)) != nil {
+		*b = nil
+	}
+	return nil
+}
+
 // at is the number for layer i; the last one holds for what follows.
 func (l list) at(i uint64) uint64 {
 	if len(l) == 0 {
@@ -216,7 +245,7 @@ func parse(text []byte) (model.Card, error) {
 		Hidden:       uint32(c.hidden()),
 		FeedForward:  uint32(min(c.feedForward(), maxSize)),
 		Heads:        uint32(c.heads()),
-		Vocabulary:   uint32(first(c.VocabSize, whole.VocabSize)),
+		Vocabulary:   uint32(first(c.VocabSize, whole.VocabSize, c.PaddedVocab)),
 	}
 	for i := range n {
 		l, err := c.layer(i, n)

@@ -30,14 +30,21 @@ func (c *config) headDim() uint64 {
 	return 0
 }
 
+// thinned reports whether layers are listed one by one, with how many heads share keys and values in each.
+func (c *config) thinned() bool { return c.ModelType == "nemotron-nas" && len(c.BlockConfigs) > 0 }
+
+// kvHeads is in vLLM's order (get_total_num_kv_heads in vllm/transformers_utils/model_arch_config_convertor.py).
 func (c *config) kvHeads(i uint64) uint64 {
 	switch {
-	case len(c.NumKeyValueHeads) > 0:
-		return c.NumKeyValueHeads.at(i)
-	case len(c.NumKVHeads) > 0:
-		return c.NumKVHeads.at(i)
-	case c.MultiQuery:
+	case c.thinned():
+		return c.heads() / max(1, uint64(c.BlockConfigs[i].Attention.HeadsInGroup))
+	case c.MultiQuery && !c.NewDecoder: // Falcon 7B says num_kv_heads beside it, which its class passes over
 		return 1
+	}
+	for _, said := range []list{c.NHeadKV, c.NumKVHeads, c.NumKeyValueHeads, c.MultiQueryGroups, c.AttentionGroups} {
+		if len(said) > 0 {
+			return said.at(i)
+		}
 	}
 	return c.heads()
 }
@@ -81,6 +88,14 @@ func (c *config) kind(i, n uint64) (string, error) {
 		types = c.LayersBlockType
 	}
 	switch {
+	case c.thinned():
+		if uint64(len(c.BlockConfigs)) < n {
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		}
+		if a := c.BlockConfigs[i].Attention; a.NoOp || a.Linear {
+			return none, nil
+		}
+		return full, nil
 	case len(types) > 0:
 		if uint64(len(types)) < n {
 			return "", errors.New("config.json names the kinds of fewer layers than it has")
