@@ -30,7 +30,7 @@ type Command struct {
 	Port              uint32
 	// Context is in tokens, for llama.cpp over all slots; Parallel is slots or sequences at a time.
 	Context, Parallel uint32
-	// OwnContext: the command line asks for the model's own context (llama.cpp's -c 0).
+	// OwnContext: the command line asks for the model's own context (llama.cpp's -c 0, vLLM's --max-model-len auto).
 	OwnContext                                     bool
 	TensorParallel, PipelineParallel, DataParallel uint32
 	// GPULayers is llama.cpp's -ngl; nil: not said, which means all.
@@ -46,7 +46,7 @@ type Command struct {
 	// Batch is llama.cpp's -b, vLLM's --max-num-batched-tokens, SGLang's --chunked-prefill-size; MicroBatch is llama.cpp's -ub.
 	Batch, MicroBatch    uint32
 	FlashAttention       *bool
-	Fit                  *bool // llama.cpp's --fit
+	Fit                  *bool // llama.cpp's --fit; vLLM's --max-model-len auto, which shortens the context until it fits
 	FitTargetMiB         uint32
 	SleepMode            bool  // vLLM's --enable-sleep-mode, SGLang's --enable-memory-saver
 	Router               bool  // llama-server without a model: it loads them on request

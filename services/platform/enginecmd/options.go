@@ -297,7 +297,12 @@ var vllmOptions = table(
 	row{"--served-model-name", many, func(c *Command, v string) { c.ServedName = v }},
 	row{"--host", value, func(c *Command, v string) { c.Host = v }},
 	row{"--port", value, func(c *Command, v string) { c.Port = port(v) }},
-	row{"--max-model-len", value, func(c *Command, v string) { c.Context = size32(v) }},
+	row{"--max-model-len", value, func(c *Command, v string) {
+		c.Context, c.OwnContext, c.Fit = size32(v), false, nil
+		if v == "auto" || v == "-1" {
+			c.OwnContext, c.Fit = true, truth("on")
+		}
+	}},
 	row{"--max-num-seqs", value, func(c *Command, v string) { c.Parallel = size32(v) }},
 	row{"--max-num-batched-tokens", value, func(c *Command, v string) { c.Batch = size32(v) }},
 	row{"-tp --tensor-parallel-size", value, func(c *Command, v string) { c.TensorParallel = number(v) }},

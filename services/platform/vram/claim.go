@@ -57,16 +57,18 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	batch := uint64(run.Batch)
 
 	// need is one sequence of the longest length on each GPU: the engine does not start without that.
-	var need uint64
-	for _, l := range card.Layers {
-		tokens := pad(uint64(context), block)
-		if l.Kind == model.Sliding && !run.FullWindow {
-			// vLLM, SlidingWindowSpec.max_memory_usage_bytes: the window and a batch, and a block more.
-			tokens = min(tokens, add(pad(add(uint64(l.Window), batch), block), block))
+	sequence := func(context uint32) (need uint64) {
+		for _, l := range card.Layers {
+			tokens := pad(uint64(context), block)
+			if l.Kind == model.Sliding && !run.FullWindow {
+				// vLLM, SlidingWindowSpec.max_memory_usage_bytes: the window and a batch, and a block more.
+				tokens = min(tokens, add(pad(add(uint64(l.Window), batch), block), block))
+			}
+			need = add(need, mul(uint64(l.Count), layerBytes(l, k, v, tensor, tokens, 1)))
 		}
-		need = add(need, mul(uint64(l.Count), layerBytes(l, k, v, tensor, tokens, 1)))
+		return ceilDiv(need, stages)
 	}
-	need = ceilDiv(need, stages)
+	need := sequence(context)
 
 	weights := ceilDiv(bytesOf(card.WeightsMiB), min(mul(tensor, stages), n))
 	compute := activation(card, batch, uint64(run.Parallel), tensor)
@@ -99,6 +101,13 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 		e.PerGPU[i] = mib(taken)
 		if total > 0 && taken > total || here == 0 {
 			e.Starts = false
+		}
+	}
+	if pool < need && run.Fit && run.Context == 0 && run.Engine == enginecmd.VLLM {
+		// --max-model-len auto: the longest that there is room for (estimate_max_model_len in vllm/v1/core/kv_cache_utils.py).
+		if n := largest(0, uint64(context), func(n uint64) bool { return sequence(uint32(n)) <= pool }); n > 0 {
+			context = uint32(n)
+			e.Context, need = context, sequence(context)
 		}
 	}
 	if pool < need {

@@ -30,7 +30,7 @@ const (
 type Run struct {
 	Engine string
 	// Context is in tokens: for llama.cpp what all slots share, for Ollama what each has, for vLLM and SGLang the longest sequence.
-	// 0: the engine's own choice, which is the model's longest but for Ollama, and what still fits with llama.cpp's Fit.
+	// 0: the engine's own choice, which is the model's longest but for Ollama, and what still fits with Fit.
 	Context, Parallel, TensorParallel uint32
 	// PipelineParallel and DataParallel are vLLM's and SGLang's. 0, and TensorParallel 0: as many as fill the GPUs.
 	PipelineParallel, DataParallel uint32
@@ -48,7 +48,8 @@ type Run struct {
 	FlashAttention bool
 	// FullWindow: sliding layers keep every token (llama.cpp's --swa-full). Unified: slots share one cache (--kv-unified).
 	FullWindow, Unified bool
-	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers.
+	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers; vLLM
+	// shortens the context alone.
 	Fit          bool
 	FitTargetMiB uint32
 	// SplitMode, TensorSplit, Devices and MainGPU are llama.cpp's, as it takes them; "" and 0: its defaults.

@@ -416,6 +416,23 @@ func TestClaimOfVLLM(t *testing.T) {
 	if e := of(t, llama8, vllmRun(func(r *Run) { r.Context, r.KVCacheBytes = 32768, 2<<30 }), 24564); e.Starts {
 		t.Errorf("2 GiB for 4: %+v", e)
 	}
+	// A context that vLLM chooses itself is the longest that there is room for, or the model's own.
+	chosen := of(t, llama8, vllmRun(func(r *Run) { r.Fit = true }), 24564)
+	if !chosen.Starts || chosen.Context != uint32(large.KVTokens) || chosen.KVTokens != large.KVTokens {
+		t.Errorf("a context that fits: %+v, of %d tokens", chosen, large.KVTokens)
+	}
+	if e := of(t, llama8, vllmRun(func(r *Run) { r.Fit = true }), 81920); !e.Starts || e.Context != llama8.Context {
+		t.Errorf("all of the context fits: %+v", e)
+	}
+	for name, change := range map[string]func(*Run){
+		"no room for one token":            func(r *Run) { r.Utilisation = 0.6 },
+		"one that was given":               func(r *Run) { r.Context = 131072 },
+		"SGLang, which has no such option": func(r *Run) { r.Engine = enginecmd.SGLang },
+	} {
+		if e := of(t, llama8, vllmRun(func(r *Run) { r.Fit = true; change(r) }), 24564); e.Starts {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
 	// Eight bits for each element: twice the tokens.
 	if e := of(t, llama8, vllmRun(func(r *Run) { r.Context, r.CacheK, r.CacheV = 32768, "fp8", "fp8" }), 24564); e.KVTokens < 2*large.KVTokens-16 {
 		t.Errorf("fp8 has room for %d, bf16 for %d", e.KVTokens, large.KVTokens)
