@@ -43,6 +43,8 @@ type Command struct {
 	Utilisation string
 	// KVCacheBytes is vLLM's --kv-cache-memory-bytes.
 	KVCacheBytes uint64
+	// OffloadMiB is how much of its part of the weights each of vLLM's and SGLang's GPUs leaves with the host (--cpu-offload-gb).
+	OffloadMiB uint32
 	// Batch is llama.cpp's -b, vLLM's --max-num-batched-tokens, SGLang's --chunked-prefill-size; MicroBatch is llama.cpp's -ub.
 	Batch, MicroBatch    uint32
 	FlashAttention       *bool
@@ -187,6 +189,9 @@ func readVLLM(args []string) Command {
 		c.Model, args = args[0], args[1:]
 	}
 	vllmOptions.read(&c, args)
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.ReplaceAll(a, "_", "-"), "--cpu-offload-params") }) {
+		c.OffloadMiB = 0 // of some tensors alone, which may be far less
+	}
 	return c
 }
 

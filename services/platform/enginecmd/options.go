@@ -169,6 +169,15 @@ func share(text string) string {
 	return text
 }
 
+// mib reads vLLM's and SGLang's GiB, "7.5", as MiB. What is none is 0.
+func mib(text string) uint32 {
+	f, err := strconv.ParseFloat(text, 64)
+	if f *= 1024; err != nil || !(f >= 0 && f <= math.MaxUint32) {
+		return 0
+	}
+	return uint32(f)
+}
+
 // firstOf is the first of a list with commas.
 func firstOf(text string) string {
 	text, _, _ = strings.Cut(text, ",")
@@ -311,6 +320,7 @@ var vllmOptions = table(
 	row{"--gpu-memory-utilization", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-memory-bytes", value, func(c *Command, v string) { c.KVCacheBytes = size(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
+	row{"--cpu-offload-gb", value, func(c *Command, v string) { c.OffloadMiB = mib(v) }},
 	row{"--enable-sleep-mode", flag, func(c *Command, _ string) { c.SleepMode = true }},
 	row{"--no-enable-sleep-mode", flag, func(c *Command, _ string) { c.SleepMode = false }},
 	row{"--lora-modules", many, func(c *Command, v string) { c.Adapters = append(c.Adapters, v) }},
@@ -330,6 +340,7 @@ var sglangOptions = table(
 	row{"--dp --dp-size --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
 	row{"--mem-fraction-static", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
+	row{"--cpu-offload-gb", value, func(c *Command, v string) { c.OffloadMiB = mib(v) }},
 	row{"--enable-memory-saver", flag, func(c *Command, _ string) { c.SleepMode = true }},
 	row{"--lora-paths", many, func(c *Command, v string) { c.Adapters = append(c.Adapters, v) }},
 )

@@ -71,6 +71,9 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	need := sequence(context)
 
 	weights := ceilDiv(bytesOf(card.WeightsMiB), min(mul(tensor, stages), n))
+	// What is left with the host lies there pinned, awake and asleep (UVAOffloader in vllm/model_executor/offloader).
+	offloaded := min(bytesOf(run.OffloadMiB), weights)
+	weights -= offloaded
 	compute := activation(card, batch, uint64(run.Parallel), tensor)
 	fixed := add(add(weights, compute), bytesOf(graphsMiB))
 
@@ -120,12 +123,12 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	e.WeightsMiB, e.KVMiB, e.ClaimMiB = mib(mul(weights, n)), mib(kv), mib(claims)
 	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))
-	e.LoadHostMiB = workerHostMiB * uint32(n)
+	e.LoadHostMiB = mib(mul(add(bytesOf(workerHostMiB), offloaded), n))
 	switch run.Sleep {
 	case catalog.SleepVLLM1:
-		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(weights, n))
+		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(add(weights, offloaded), n))
 	case catalog.SleepVLLM2:
-		e.AsleepMiB = residueMiB * uint32(n)
+		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(offloaded, n))
 	}
 	return e, nil
 }

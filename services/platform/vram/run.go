@@ -157,7 +157,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		}
 		r.KVCacheBytes = n
 	}
-	r.GPULayers, r.CPUExperts = said.GPULayers, said.CPUExperts
+	r.GPULayers, r.CPUExperts, r.OffloadMiB = said.GPULayers, said.CPUExperts, said.OffloadMiB
 	if r.GPULayers == nil && extra["gpu_layers"] != "" {
 		n, err := number(extra, "gpu_layers")
 		if err != nil {

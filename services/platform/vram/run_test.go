@@ -50,6 +50,8 @@ func TestRunOf(t *testing.T) {
 			})},
 		{"a context that vLLM chooses", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "--max-model-len", "auto"}, ExtraConfig: map[string]string{"context_size": "4096"}},
 			with(vllm, func(r *Run) { r.Fit, r.TensorParallel, r.PipelineParallel, r.DataParallel = true, 1, 1, 1 })},
+		{"weights that vLLM leaves with the host", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "--cpu-offload-gb", "4"}},
+			with(vllm, func(r *Run) { r.OffloadMiB, r.TensorParallel, r.PipelineParallel, r.DataParallel = 4096, 1, 1, 1 })},
 		{"options of vLLM's own image", catalog.Service{Container: &catalog.Container{Image: "vllm/vllm-openai@sha256:0", Command: []string{"--model", "org/model", "--max-model-len", "8192"}}},
 			with(vllm, func(r *Run) { r.Context, r.TensorParallel, r.PipelineParallel, r.DataParallel = 8192, 1, 1, 1 })},
 		{"a unit of which extra_config tells", catalog.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "context_size": "16384", "parallel": "3",

@@ -38,8 +38,10 @@ type Run struct {
 	// counts two bytes: whatever engines add is smaller.
 	CacheK, CacheV string
 	// Utilisation is vLLM's and SGLang's claim, a share of each GPU; KVCacheBytes, of each GPU, replaces vLLM's where it is given.
-	Utilisation       float64
-	KVCacheBytes      uint64
+	Utilisation  float64
+	KVCacheBytes uint64
+	// OffloadMiB is how much of its part of the weights each of vLLM's and SGLang's GPUs leaves with the host.
+	OffloadMiB        uint32
 	Batch, MicroBatch uint32
 	// GPULayers is how many of llama.cpp's layers are on GPUs, the output counting as one; nil: all, or what fits with Fit.
 	GPULayers *uint32

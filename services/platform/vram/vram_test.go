@@ -439,6 +439,33 @@ func TestClaimOfVLLM(t *testing.T) {
 	}
 }
 
+// What --cpu-offload-gb leaves with the host is room for the cache on each GPU.
+func TestWeightsWithTheHost(t *testing.T) {
+	t.Parallel()
+	at := func(change func(*Run)) Estimate {
+		return of(t, llama8, vllmRun(func(r *Run) { r.Context, r.TensorParallel = 8192, 2; change(r) }), 12282, 12282)
+	}
+	none, some := at(func(*Run) {}), at(func(r *Run) { r.OffloadMiB = 2048 })
+	if some.WeightsMiB != none.WeightsMiB-2*2048 || some.KVMiB != none.KVMiB+2*2048 || some.LoadHostMiB != none.LoadHostMiB+2*2048 || some.PerGPU[0] != none.PerGPU[0] {
+		t.Errorf("without %+v\nwith %+v", none, some)
+	}
+	if e := at(func(r *Run) { r.OffloadMiB, r.Sleep = 2048, catalog.SleepVLLM1 }); e.HostMiB != none.WeightsMiB {
+		t.Errorf("asleep with all weights: %+v", e)
+	}
+	if e := at(func(r *Run) { r.OffloadMiB, r.Sleep = 2048, catalog.SleepVLLM2 }); e.HostMiB != 2*2048 {
+		t.Errorf("asleep without: %+v", e)
+	}
+	if e := at(func(r *Run) { r.OffloadMiB = math.MaxUint32 }); e.WeightsMiB != 0 || !e.Starts {
+		t.Errorf("more than there is: %+v", e)
+	}
+	one := func(offload uint32) Estimate {
+		return of(t, llama8, vllmRun(func(r *Run) { r.Context, r.OffloadMiB = 8192, offload }), 16376)
+	}
+	if one(0).Starts || !one(8192).Starts {
+		t.Errorf("a card that is too small: %+v\n%+v", one(0), one(8192))
+	}
+}
+
 func TestTensorParallelism(t *testing.T) {
 	t.Parallel()
 	run := func(tensor uint32) Run {
