@@ -284,7 +284,41 @@ var llamaOptions = table(
 	row{"-ts --tensor-split", value, func(c *Command, v string) { c.TensorSplit = v }},
 	row{"-mg --main-gpu", value, func(c *Command, v string) { c.MainGPU = number(v) }},
 	row{"-dev --device", value, func(c *Command, v string) { c.Devices = v }},
+	// Presets, each a model with its settings; an option behind one replaces what it says.
+	row{"--embd-gemma-default", flag, preset("embeddinggemma-300M-qat-q4_0-GGUF", Command{Port: 8011, Batch: 2048, MicroBatch: 2048, Parallel: 32, Context: 32 * 2048})},
+	row{"--fim-qwen-1.5b-default", flag, preset("Qwen2.5-Coder-1.5B-Q8_0-GGUF", fim)},
+	row{"--fim-qwen-3b-default", flag, preset("Qwen2.5-Coder-3B-Q8_0-GGUF", fim)},
+	row{"--fim-qwen-7b-default", flag, preset("Qwen2.5-Coder-7B-Q8_0-GGUF", fim)},
+	row{"--fim-qwen-7b-spec", flag, preset("Qwen2.5-Coder-7B-Q8_0-GGUF", fim, fimDraft)},
+	row{"--fim-qwen-14b-spec", flag, preset("Qwen2.5-Coder-14B-Q8_0-GGUF", fim, fimDraft)},
+	row{"--fim-qwen-30b-default", flag, preset("Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF", fim)},
+	row{"--gpt-oss-20b-default", flag, preset("gpt-oss-20b-GGUF", gptOSS)},
+	row{"--gpt-oss-120b-default", flag, preset("gpt-oss-120b-GGUF", gptOSS)},
+	row{"--vision-gemma-4b-default", flag, preset("gemma-3-4b-it-qat-GGUF", Command{Port: 8014})},
+	row{"--vision-gemma-12b-default", flag, preset("gemma-3-12b-it-qat-GGUF", Command{Port: 8014})},
 )
+
+// What llama-server's presets have in common (common/arg.cpp, "presets").
+var (
+	fim    = Command{Port: 8012, Batch: 1024, MicroBatch: 1024}
+	gptOSS = Command{Port: 8013, Batch: 32768, MicroBatch: 2048, Parallel: 2, Context: 2 * 131072}
+)
+
+const (
+	presets  = "ggml-org/"
+	fimDraft = presets + "Qwen2.5-Coder-0.5B-Q8_0-GGUF"
+)
+
+// preset has a model of llama.cpp's own served as said says. What it says nothing of stays as it was.
+func preset(model string, said Command, drafts ...string) func(*Command, string) {
+	return func(c *Command, _ string) {
+		c.Model = cmp.Or(c.Model, presets+model)
+		c.Port, c.Batch, c.MicroBatch = said.Port, cmp.Or(said.Batch, c.Batch), cmp.Or(said.MicroBatch, c.MicroBatch)
+		c.Parallel = cmp.Or(said.Parallel, c.Parallel)
+		c.Context, c.OwnContext = said.Context, said.Context == 0
+		c.Drafts = append(c.Drafts, drafts...)
+	}
+}
 
 // llamaVariables stand for options. LLAMA_ARG_MODEL comes before the repository, as -m does.
 var llamaVariables = []struct{ variable, option string }{
