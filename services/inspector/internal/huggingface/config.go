@@ -74,7 +74,12 @@ type config struct {
 	LayerTypes             []string `json:"layer_types"`
 	LayersBlockType        []string `json:"layers_block_type"`
 	HybridOverridePattern  string   `json:"hybrid_override_pattern"`
+	HybridLayerPattern     any      `json:"hybrid_layer_pattern"` // MiMo-V2: 1 slides, 0 does not
 	SlidingWindow          list     `json:"sliding_window"`
+	SlidingWindowSize      size     `json:"sliding_window_size"`
+	SWANumKeyValueHeads    size     `json:"swa_num_key_value_heads"`
+	SWAHeadDim             size     `json:"swa_head_dim"`
+	SWAVHeadDim            size     `json:"swa_v_head_dim"`
 	SlidingWindowPattern   any      `json:"sliding_window_pattern"`
 	UseSlidingWindow       *bool    `json:"use_sliding_window"`
 	MaxWindowLayers        size     `json:"max_window_layers"`

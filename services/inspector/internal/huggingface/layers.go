@@ -117,6 +117,14 @@ func (c *config) kind(i, n uint64) (string, error) {
 			return none, nil
 		}
 		return "", errors.New("config.json has a layer of a kind that is not known")
+	case c.pattern() != nil:
+		switch p := c.pattern(); {
+		case uint64(len(p)) < n:
+			return "", errors.New("config.json names the kinds of fewer layers than it has")
+		case p[i] == 1.0:
+			return sliding, nil
+		}
+		return full, nil
 	case c.LinearAttn != nil:
 		// Layers are counted from 1 there.
 		if slices.Contains(c.LinearAttn.KDALayers, i+1) {
@@ -153,6 +161,12 @@ func (c *config) kind(i, n uint64) (string, error) {
 		return sliding, nil
 	}
 	return full, nil
+}
+
+// pattern says layer by layer which ones slide; their heads and widths are their own (vllm/model_executor/models/mimo_v2.py).
+func (c *config) pattern() []any {
+	p, _ := c.HybridLayerPattern.([]any)
+	return p
 }
 
 // slides reports whether layer i sees only a window, where no list says so.
@@ -201,7 +215,11 @@ func (c *config) layer(i, n uint64) (model.Layers, error) {
 			}
 		}
 	case sliding, chunked:
-		l.Kind, l.Window = model.Sliding, uint32(c.SlidingWindow.at(i))
+		l.Kind, l.Window = model.Sliding, uint32(first(size(c.SlidingWindow.at(i)), c.SlidingWindowSize))
+		if c.pattern() != nil {
+			l.KVHeads = uint32(first(c.SWANumKeyValueHeads, size(l.KVHeads)))
+			l.KeyDim, l.ValueDim = uint32(first(c.SWAHeadDim, size(l.KeyDim))), uint32(first(c.SWAVHeadDim, c.SWAHeadDim, size(l.ValueDim)))
+		}
 		if kind == chunked {
 			l.Window = uint32(c.AttentionChunkSize)
 		}
