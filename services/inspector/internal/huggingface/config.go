@@ -257,7 +257,9 @@ func parse(text []byte) (model.Card, error) {
 		if err != nil {
 			return model.Card{}, err
 		}
-		card.Layers = cards.Append(card.Layers, l)
+		for range c.attentions() {
+			card.Layers = cards.Append(card.Layers, l)
+		}
 	}
 	return card, nil
 }

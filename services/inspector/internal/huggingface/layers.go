@@ -3,6 +3,7 @@ package huggingface
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	cards "durward.internal/services/inspector/internal/card"
 	"durward.internal/services/platform/model"
@@ -190,6 +191,15 @@ func (c *config) slides(i uint64) bool {
 		}
 	}
 	return every == 0 || (i+1)%every != 0
+}
+
+// attentions is how many times a layer attends, and keeps what it saw: LongCat-Flash's twice (vllm/model_executor/models/longcat_flash.py).
+// transformers counts each of those in num_hidden_layers, which the published configurations do not say.
+func (c *config) attentions() int {
+	if strings.HasPrefix(c.ModelType, "longcat") && (c.NumHiddenLayers == 0 || c.NumHiddenLayers == c.NumLayers) {
+		return 2
+	}
+	return 1
 }
 
 // layer is what layer i of n keeps.
