@@ -91,6 +91,7 @@ type config struct {
 
 	KVLoraRank    size `json:"kv_lora_rank"`
 	QKRopeHeadDim size `json:"qk_rope_head_dim"`
+	QKNopeHeadDim size `json:"qk_nope_head_dim"`
 
 	// Linear attention (Qwen3-Next and later).
 	FullAttentionInterval size `json:"full_attention_interval"`

@@ -216,6 +216,10 @@ func (c *config) layer(i, n uint64) (model.Layers, error) {
 	switch kind {
 	case full, both:
 		switch {
+		case c.KVLoraRank > 0 && c.ModelType == "minicpm3":
+			// vLLM keeps what is computed of the compressed vector, values as wide as keys (vllm/model_executor/models/minicpm3.py).
+			wide := uint32(c.QKNopeHeadDim + c.QKRopeHeadDim)
+			l.KVHeads, l.KeyDim, l.ValueDim = uint32(c.heads()), wide, wide
 		case c.KVLoraRank > 0:
 			l.Kind, l.KVHeads, l.KeyDim, l.ValueDim = model.Latent, 1, uint32(c.KVLoraRank+c.QKRopeHeadDim), 0
 		case c.GlobalHeadDim > 0:
