@@ -43,8 +43,8 @@ type Card struct {
 	HostWeightsMiB uint32 `yaml:"host_weights_mib" json:"host_weights_mib,omitempty"`
 	// OutputMiB of the rest are the output layer, which lies on one GPU as a whole (llama.cpp: the last). 0: not known.
 	OutputMiB uint32 `yaml:"output_mib" json:"output_mib,omitempty"`
-	// ExpertsMiB of the rest are the experts of a mixture, which llama.cpp can keep with the host layer by layer. Layer number ExpertsFrom
-	// is the first that has some.
+	// ExpertsMiB of the rest are the experts of a mixture, which llama.cpp can keep with the host layer by layer, and which vLLM's copies share.
+	// Layer number ExpertsFrom is the first that has some; 0 where only their size is known.
 	ExpertsMiB  uint32 `yaml:"experts_mib" json:"experts_mib,omitempty"`
 	ExpertsFrom uint32 `yaml:"experts_from" json:"experts_from,omitempty"`
 	// Layers are all of them, in order, alike ones together.

@@ -71,6 +71,11 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	need := sequence(context)
 
 	weights := ceilDiv(bytesOf(card.WeightsMiB), min(mul(tensor, stages), n))
+	if copies > 1 && run.Engine == enginecmd.VLLM {
+		// Experts are divided among all copies, by tensor or by expert (docs/serving/data_parallel_deployment.md of vllm-project/vllm).
+		experts := bytesOf(card.ExpertsMiB)
+		weights = add(ceilDiv(bytesOf(card.WeightsMiB)-experts, min(mul(tensor, stages), n)), ceilDiv(experts, n))
+	}
 	// What is left with the host lies there pinned, awake and asleep (UVAOffloader in vllm/model_executor/offloader).
 	offloaded := min(bytesOf(run.OffloadMiB), weights)
 	weights -= offloaded

@@ -528,7 +528,15 @@ func TestOneOfTwoGPUs(t *testing.T) {
 	if e := on(2, 2, 1); e.Starts {
 		t.Errorf("four GPUs of two: %+v", e)
 	}
-	card.WeightsMiB = 8000
+	// But they do share the experts of a mixture, which alone are too large for one.
+	card.ExpertsMiB = 20000
+	if e := on(1, 1, 2); !e.Starts || e.WeightsMiB != 2*(10000+10000) {
+		t.Errorf("copies of a mixture: %+v", e)
+	}
+	if e := on(1, 1, 1); e.Starts || e.WeightsMiB != 30000 {
+		t.Errorf("one of a mixture: %+v", e)
+	}
+	card.WeightsMiB, card.ExpertsMiB = 8000, 0
 	if one, two := on(1, 1, 1), on(1, 1, 2); !one.Starts || !two.Starts || two.KVTokens != 2*one.KVTokens {
 		t.Errorf("one has room for %d, two for %d", one.KVTokens, two.KVTokens)
 	}

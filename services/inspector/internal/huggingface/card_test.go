@@ -341,6 +341,31 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// The experts of a mixture are what its tensors' names say, and never more than there is.
+func TestExperts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		header string
+		mib    uint32
+	}{
+		"DeepSeek": {`{"model.layers.1.mlp.experts.0.up_proj.weight":{"data_offsets":[0,3145728]},"model.layers.1.mlp.experts.1.up_proj.weight":{"data_offsets":[3145728,5242880]},
+			"model.layers.1.mlp.shared_experts.up_proj.weight":{"data_offsets":[5242880,7340032]},"lm_head.weight":{"data_offsets":[7340032,8388608]}}`, 5},
+		"gpt-oss":          {`{"model.layers.0.mlp.experts.gate_up_proj_blocks":{"data_offsets":[0,7340032]},"x":{"data_offsets":[7340032,8388608]}}`, 7},
+		"tensors that lie": {`{"a.experts.0":{"data_offsets":[0,8388608]},"a.experts.1":{"data_offsets":[0,8388608]}}`, 8},
+		"none":             {`{"a":{"data_offsets":[0,8388608]}}`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			text := safetensors(test.header)
+			card, err := Card(Folder{Config: file(`{"n_layer":1,"n_embd":64,"n_head":1}`),
+				Weights: map[string]Source{"a.safetensors": buffer{bytes.NewReader(text), int64(len(text)) + 8<<20}}})
+			if err != nil || card.WeightsMiB != 8 || card.ExpertsMiB != test.mib {
+				t.Errorf("%d MiB of %d are experts, want %d of 8, %v", card.ExpertsMiB, card.WeightsMiB, test.mib, err)
+			}
+		})
+	}
+}
+
 func checkError(t *testing.T, err error, says string) {
 	t.Helper()
 	switch {

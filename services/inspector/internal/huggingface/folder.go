@@ -29,6 +29,7 @@ const (
 const (
 	maxConfig = 4 << 20
 	maxIndex  = 64 << 20
+	maxTensor = 1 << 40
 	maxHeader = 64 << 20 // of one .safetensors file; the format's own bound is 100 MB
 	// MaxWeights is how many files of weights a folder may have.
 	MaxWeights = 256
@@ -60,15 +61,15 @@ func Card(f Folder) (model.Card, error) {
 	if err != nil {
 		return model.Card{}, err
 	}
-	var sum uint64
+	var sum, experts uint64
 	for _, name := range names {
-		n, err := tensors(f.Weights[name])
+		n, mixture, err := tensors(f.Weights[name])
 		if err != nil {
 			return model.Card{}, err
 		}
-		sum += n // of at most 256 lengths of files
+		sum, experts = sum+n, experts+mixture // of at most 256 lengths of files
 	}
-	card.WeightsMiB = cards.MiB(sum)
+	card.WeightsMiB, card.ExpertsMiB = cards.MiB(sum), cards.Narrow(experts>>20)
 	if err := card.Check(); err != nil {
 		return model.Card{}, err
 	}
@@ -130,51 +131,53 @@ func whole(f Source, most int64, name string) ([]byte, error) {
 	return text, nil
 }
 
-// tensors is how many bytes of tensors a .safetensors file has, by its header; the file must have them
-// (https://huggingface.co/docs/safetensors: 8 bytes little-endian length, JSON, tensors).
-func tensors(f Source) (uint64, error) {
+// tensors is how many bytes of tensors a .safetensors file has, by its header, and how many of them are a mixture's experts; the file
+// must have them (https://huggingface.co/docs/safetensors: 8 bytes little-endian length, JSON, tensors).
+func tensors(f Source) (size, experts uint64, err error) {
 	info, err := f.Stat()
 	if err != nil {
-		return 0, errors.New("a .safetensors file cannot be read")
+		return 0, 0, errors.New("a .safetensors file cannot be read")
 	}
 	var length [8]byte
 	if _, err := io.ReadFull(f, length[:]); err != nil {
-		return 0, errors.New("a .safetensors file ends within its header")
+		return 0, 0, errors.New("a .safetensors file ends within its header")
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	rest := uint64(max(0, info.Size()-8))
 	switch {
 	case n > maxHeader:
-		return 0, fmt.Errorf("a .safetensors file has a header of more than %d MiB", maxHeader>>20)
+		return 0, 0, fmt.Errorf("a .safetensors file has a header of more than %d MiB", maxHeader>>20)
 	case n > rest:
-		return 0, errors.New("a .safetensors file ends within its header")
+		return 0, 0, errors.New("a .safetensors file ends within its header")
 	}
-	end, err := lastEnd(io.LimitReader(f, int64(n)))
+	end, experts, err := lastEnd(io.LimitReader(f, int64(n)))
 	switch {
 	case err != nil:
-		return 0, errors.New("a .safetensors file has a malformed header")
+		return 0, 0, errors.New("a .safetensors file has a malformed header")
 	case end > rest-n:
-		return 0, errors.New("a .safetensors file is shorter than the tensors that its header lists")
+		return 0, 0, errors.New("a .safetensors file is shorter than the tensors that its header lists")
 	}
-	return end, nil
+	return end, experts, nil
 }
 
-// lastEnd is where the last tensor of a header ends. It keeps one entry at a time.
-func lastEnd(in io.Reader) (uint64, error) {
+// expertTensor is what the names of experts have in common, and those that every token takes (shared_experts) have not.
+const expertTensor = ".experts."
+
+// lastEnd is where the last tensor of a header ends, and what the experts among them take. It keeps one entry at a time.
+func lastEnd(in io.Reader) (end, experts uint64, err error) {
 	d := json.NewDecoder(in)
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return 0, errors.New("no object")
+		return 0, 0, errors.New("no object")
 	}
-	var end uint64
 	for d.More() {
 		name, err := d.Token()
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		if name == "__metadata__" {
 			var ignored json.RawMessage
 			if err := d.Decode(&ignored); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 			continue
 		}
@@ -182,15 +185,18 @@ func lastEnd(in io.Reader) (uint64, error) {
 			Offsets []uint64 `json:"data_offsets"`
 		}
 		if err := d.Decode(&tensor); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		if len(tensor.Offsets) != 2 || tensor.Offsets[0] > tensor.Offsets[1] {
-			return 0, errors.New("no offsets")
+			return 0, 0, errors.New("no offsets")
 		}
 		end = max(end, tensor.Offsets[1])
+		if name, ok := name.(string); ok && strings.Contains(name, expertTensor) {
+			experts += min(tensor.Offsets[1]-tensor.Offsets[0], maxTensor)
+		}
 	}
 	if _, err := d.Token(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return end, nil
+	return end, min(experts, end), nil // a stranger's tensors may overlap
 }
