@@ -77,7 +77,7 @@ func settingLine(w catalog.Written, options []string, key, what, to string) stri
 		for i, word := range slices.Backward(line.words) {
 			name, _, joined := strings.Cut(word, "=")
 			switch {
-			case !slices.Contains(options, name):
+			case !slices.Contains(options, strings.ReplaceAll(name, "_", "-")): // the engines take either
 			case joined:
 				return at(w, fmt.Sprintf("%s[%d]", line.key, i)) + name + "=" + to
 			case i+1 < len(line.words):
