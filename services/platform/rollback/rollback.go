@@ -106,13 +106,14 @@ func (k *Keeper) Apart() (done func()) {
 	return k.comparing.Unlock
 }
 
-// CompareUntil compares until the log has answered, or ctx ends.
-func (k *Keeper) CompareUntil(ctx context.Context) {
+// compareUntil compares until the log has answered, and reports whether it did before ctx ended.
+func (k *Keeper) compareUntil(ctx context.Context) bool {
 	for k.Compare(ctx) != nil {
 		if !clock.Sleep(ctx, Retry) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // older says how the state is older than what was told of it, or another.
@@ -136,8 +137,12 @@ func (k *Keeper) Soon() {
 	}
 }
 
-// Run tells the log of the state each day, when it is due, and when ctx ends.
+// Run compares the state until the log has answered, and from then on tells the log of it each day, when it is due, and when ctx ends.
+// Nothing is told before: an older copy would be compared with itself by the next process.
 func (k *Keeper) Run(ctx context.Context) {
+	if !k.compareUntil(ctx) {
+		return
+	}
 	daily := time.NewTicker(recorder.StateEvery)
 	defer daily.Stop()
 	for {

@@ -133,7 +133,7 @@ func TestOlderThanWhatWasTold(t *testing.T) {
 // Soon waits for nothing, whatever becomes of the state: the log is told once it can be read, each day, and at the end.
 func TestTheStateIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg, did := config(nil)
+		cfg, did := config(&log{})
 		var mu sync.Mutex
 		tell := cfg.Tell
 		cfg.Tell = func(ctx context.Context, r *auditv1.Record) error {
@@ -174,6 +174,39 @@ func TestTheStateIsTold(t *testing.T) {
 		if got := told(); len(got) != 4 {
 			t.Errorf("it told %q", got)
 		}
+	})
+}
+
+// An older copy that starts while the log does not answer tells nothing of itself, not at a halt and not at its end: the next process would
+// compare it with that. Once the log has answered it is halted, and told.
+func TestAnOlderCopyIsNotToldBeforeItIsCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("failed")
+		history := &log{state: recorder.State{Revision: 4}, index: 9, err: failed}
+		cfg, did := config(history)
+		k := New(cfg)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { k.Run(ctx); close(ended) }()
+		k.Soon()
+		time.Sleep(recorder.StateEvery)
+		cancel()
+		<-ended
+		if len(*did) > 0 {
+			t.Errorf("without an answer it did %q", *did)
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		ended = make(chan struct{})
+		go func() { k.Run(ctx); close(ended) }()
+		synctest.Wait()
+		history.err = nil
+		time.Sleep(Retry)
+		synctest.Wait()
+		if len(*did) != 2 || !strings.Contains((*did)[0], "the log has revision 4 of it, and it is revision 3") || (*did)[1] != "KIND_STATE 3" {
+			t.Errorf("it did %q", *did)
+		}
+		cancel()
+		<-ended
 	})
 }
 

@@ -280,7 +280,6 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	vault.Register(services)
 	if err := vault.Compare(ctx); err != nil {
 		logger.Warn("the vault's state is not held against the log yet", "cause", err.Error())
-		go vault.CompareUntil(ctx)
 	}
 	return serve(ctx, s, services, vault, log, tel, func() error {
 		return errors.Join(roots.Err(), self.Err(), registry.Err(), rules.Err(), log.Check())

@@ -34,11 +34,8 @@ func (s *Server) newKeeper() *rollback.Keeper {
 	})
 }
 
-// Compare holds the state against what the log knows of this vault, once; see rollback.Keeper.
+// Compare holds the state against what the log knows of this vault, once; see rollback.Keeper. Run does until the log has answered.
 func (s *Server) Compare(ctx context.Context) error { return s.keeper.Compare(ctx) }
-
-// CompareUntil compares until the log has answered, or ctx ends.
-func (s *Server) CompareUntil(ctx context.Context) { s.keeper.CompareUntil(ctx) }
 
 // HaltDamaged halts everything, durably, where rows of the state do not bear their seals; see rollback.Damaged.
 func HaltDamaged(ctx context.Context, state *store.Store, control *halt.Switch, log *journal.Journal, by string, logger *slog.Logger) error {
