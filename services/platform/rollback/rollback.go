@@ -99,8 +99,8 @@ func (k *Keeper) Compare(ctx context.Context) error {
 	return nil
 }
 
-// Apart keeps comparisons off until done is called: who resumes records that the switch is another before it is, and the log would be found
-// ahead of the state.
+// Apart keeps comparisons, and others that call it, off until done is called: who resumes records that the switch is another before it is,
+// and the log would be found ahead of the state.
 func (k *Keeper) Apart() (done func()) {
 	k.comparing.Lock()
 	return k.comparing.Unlock

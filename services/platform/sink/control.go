@@ -101,6 +101,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil)
 		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(cause))
 	}
+	defer a.keeper.Apart()() // from another resumption too: of two, the second is refused before it is recorded
 	v, err := statement.Verify(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now(), Skew)
 	switch {
 	case err != nil:
@@ -114,7 +115,6 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	case v.Epoch > grant.MaxEpoch:
 		return 0, deny(errors.New("the epoch is out of bounds"))
 	}
-	defer a.keeper.Apart()()
 	// Not under the lock: a halt waits for no other process.
 	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)

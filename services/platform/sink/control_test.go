@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,6 +126,32 @@ func TestAHaltOvertakesAResume(t *testing.T) {
 	s.refused(s.resume(s.resumption(3)), callv1.Code_CODE_DENIED, errOldEpoch.Error())
 	if now := s.Control(); !now.Halted || now.Epoch != 3 || now.Reason != "again" {
 		t.Errorf("after it: %v", now)
+	}
+}
+
+// Of two resumptions at once one is recorded: the log does not say that a halt ended which the other ended.
+func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
+	s := newStand(t)
+	if _, err := s.Halt(t.Context(), "", 0); err != nil {
+		t.Fatal(err)
+	}
+	other := make(chan error, 1)
+	s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_RESUMED, sync.OnceFunc(func() {
+		go func() { other <- s.resume(s.resumption(3)) }()
+		time.Sleep(50 * time.Millisecond)
+	})}
+	if err := s.resume(s.resumption(3)); err != nil {
+		t.Fatal(err)
+	}
+	s.refused(<-other, callv1.Code_CODE_DENIED, errOldEpoch.Error())
+	n := 0
+	for _, r := range s.log.records {
+		if r.GetKind() == auditv1.Kind_KIND_RESUMED {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("the log has %d resumptions", n)
 	}
 }
 

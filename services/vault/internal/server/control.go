@@ -67,7 +67,8 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 		s.Journal.Note(ctx, r)
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not end this halt", fault.WithCause(err))
 	}
-	// Before it is recorded, so that a replay does not look like a resumption.
+	// Before it is recorded, so that a replay, or the second of two at once, does not look like a resumption.
+	defer s.keeper.Apart()()
 	if err := s.Server.Halt.MayResume(v.Epoch); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,6 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	r.Body.Action, r.Body.Statement, r.Body.Confirmed, r.Body.Persistent = "resume", req.GetStatement(), true, true
 	r.Body.DecisionSource = v.Operator
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(v.Epoch, 10), "caller": by, "statement": v.ID}
-	defer s.keeper.Apart()()
 	if err := s.Journal.Must(ctx, r); err != nil {
 		return nil, err
 	}

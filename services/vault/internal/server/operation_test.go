@@ -1444,6 +1444,34 @@ func TestHaltAndResume(t *testing.T) {
 	}
 }
 
+// Of two resumptions at once one is recorded: the log does not say that a halt ended which the other ended.
+func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
+	v := newVault(t)
+	_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+	v.must(err)
+	gate, entered, ended := make(chan struct{}), make(chan struct{}, 2), make(chan error, 2)
+	v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+	for range 2 {
+		h := v.resumption(func(*statement.Statement) {})
+		go func() {
+			_, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: h})
+			ended <- err
+		}()
+	}
+	<-entered
+	time.Sleep(50 * time.Millisecond)
+	close(gate)
+	won, lost := <-ended, <-ended
+	if won != nil {
+		won, lost = lost, won
+	}
+	v.must(won)
+	wantCode(t, lost, callv1.Code_CODE_CONFLICT)
+	if n := len(v.audit.of(auditv1.Kind_KIND_RESUMED)); n != 1 {
+		t.Errorf("the log has %d resumptions", n)
+	}
+}
+
 func TestRecordsHoldNoHandles(t *testing.T) {
 	v := newVault(t)
 	opened, _, g := v.granted(bearer, "a")
