@@ -47,10 +47,7 @@ func (s *controlService) GetStatus(ctx context.Context, _ *vaultv1.GetStatusRequ
 func (s *controlService) Halt(ctx context.Context, req *vaultv1.HaltRequest) (*vaultv1.HaltResponse, error) {
 	reason, by := clean.Line(req.GetReason(), 500), caller(ctx).String()
 	epoch, err := s.Server.Halt.Halt(context.WithoutCancel(ctx), by, reason, s.Now())
-	// What follows is of one that is not durable too: it is in force, and the next process finds it in the log, and halts.
-	s.noteHalt(ctx, epoch, by, reason)
-	s.Standing.Sweep(context.WithoutCancel(ctx)) // nothing of it survives the epoch
-	s.Desktop.Kill("")
+	s.halted(ctx, epoch, by, reason)
 	if err != nil {
 		return nil, err
 	}

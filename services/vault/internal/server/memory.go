@@ -27,7 +27,7 @@ func (s *Server) newKeeper() *rollback.Keeper {
 		Halt: func(ctx context.Context, reason string, above uint64) error {
 			by := s.Self.String()
 			epoch, err := s.Halt.HaltAbove(ctx, above, by, reason, s.Now())
-			s.noteHalt(ctx, epoch, by, reason)
+			s.halted(ctx, epoch, by, reason)
 			return err
 		},
 		Tell: s.Journal.Follow,
@@ -87,10 +87,13 @@ func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// noteHalt records a halt; what the state is then follows.
-func (s *Server) noteHalt(ctx context.Context, epoch uint64, by, reason string) {
+// halted records a halt, ends what does not survive one, and has the state told. A halt that is not durable is no other: it is in force, and
+// the next process finds it in the log, and halts.
+func (s *Server) halted(ctx context.Context, epoch uint64, by, reason string) {
 	noteHalt(ctx, s.Journal, epoch, by, reason)
 	s.keeper.Soon()
+	s.Standing.Sweep(context.WithoutCancel(ctx))
+	s.Desktop.Kill("")
 }
 
 func noteHalt(ctx context.Context, log *journal.Journal, epoch uint64, by, reason string) {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
@@ -97,6 +99,28 @@ func TestAnApprovalThatIsKnownIsNotLost(t *testing.T) {
 	v.must(v.server.Compare(t.Context()))
 	if now := v.server.Halt.Now(); now.Halted {
 		t.Errorf("it is %+v", now)
+	}
+}
+
+// A vault that finds out late, while it serves, ends what an operator's halt ends: scopes at once, and desktop control for good.
+func TestALateLossEndsWhatAHaltEnds(t *testing.T) {
+	v := newVault(t)
+	opened := v.openBound(1)
+	_, err := v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(opened.GetSession(), bound, 10))})
+	v.must(err)
+	click, _ := contract.Lookup("start_service")
+	click.Tags = []string{"desktop:click"}
+	v.server.Desktop.Confirmed(opened.GetSession(), click)
+	if _, active := v.server.Desktop.Active(opened.GetSession()); !active {
+		t.Fatal("no desktop is controlled")
+	}
+	v.knows(chronicle{control: recorder.Control{Index: 3, Epoch: 6}})
+	v.must(v.server.Compare(t.Context()))
+	if ended := v.audit.of(auditv1.Kind_KIND_STANDING_ENDED); len(ended) != 1 || ended[0].GetBody().GetReason() != "an operator halted everything" {
+		t.Errorf("what stood: %v", ended)
+	}
+	if _, active := v.server.Desktop.Active(opened.GetSession()); active {
+		t.Error("a desktop is controlled")
 	}
 }
 
