@@ -70,7 +70,8 @@ func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, erro
 }
 
 // knowsLastSpend reports whether the state has the newest redemption that the log has. Then it is no older copy: a vault that ended, or
-// lost its database, between the record of an approval and the operation itself leaves as much, and nothing can be redeemed by it.
+// lost its database, between the record of an approval and the operation itself leaves as much, and nothing can be redeemed by it. A
+// redemption that may have been pruned misses nowhere: what it spent has expired.
 func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
 	e, err := s.History.Last(ctx, auditv1.Kind_KIND_REDEEMED, "")
 	if err != nil {
@@ -82,7 +83,7 @@ func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
 	}
 	_, err = s.Queue.Store.Spent(ctx, e.GetRecord().GetOperationId(), uint32(use))
 	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
+		return s.Now().Sub(e.GetLoggedAt().AsTime()) > operation.Kept/2, nil
 	}
 	return err == nil, err
 }

@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/recorder"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/journal"
+	"durward.internal/services/vault/internal/operation"
 	"durward.internal/services/vault/internal/store"
 )
 
@@ -58,13 +59,16 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 		}, 2},
 		"an operation is gone": {func(now time.Time) chronicle { return chronicle{approved: approval(now, time.Hour)} }, 2},
 		"an operation and a spend key are gone": {func(now time.Time) chronicle {
-			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("2")}
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, 2*time.Hour, "2")}
 		}, 2},
 		"an operation is gone, and who knows what was spent": {func(now time.Time) chronicle {
-			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("one")}
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, 2*time.Hour, "one")}
 		}, 2},
 		"the operation was never there, and what was spent is": {func(now time.Time) chronicle {
-			return chronicle{approved: approval(now, time.Hour), redeemed: redemption("1")}
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, 2*time.Hour, "1")}
+		}, 1},
+		"the operation was never there, and what was spent was pruned": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, operation.Kept+time.Hour, "2")}
 		}, 1},
 		"an older state": {func(time.Time) chronicle { return chronicle{told: recorder.State{Revision: 1 << 40}} }, 2},
 		"a human resumed since": {func(now time.Time) chronicle {
@@ -128,8 +132,8 @@ func approval(now time.Time, ago time.Duration) *auditv1.Entry {
 	return &auditv1.Entry{Index: 9, LoggedAt: timestamppb.New(now.Add(-ago)), Record: &auditv1.Record{OperationId: "0123456789abcdef0123456789abcdef"}}
 }
 
-func redemption(use string) *auditv1.Entry {
-	return &auditv1.Entry{Record: &auditv1.Record{OperationId: "spent", Body: &auditv1.Body{Details: map[string]string{"use": use}}}}
+func redemption(now time.Time, ago time.Duration, use string) *auditv1.Entry {
+	return &auditv1.Entry{LoggedAt: timestamppb.New(now.Add(-ago)), Record: &auditv1.Record{OperationId: "spent", Body: &auditv1.Body{Details: map[string]string{"use": use}}}}
 }
 
 // A vault whose database was edited is halted before it acts by it, says which rows, and takes them as they are once it is: a
