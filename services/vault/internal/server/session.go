@@ -91,7 +91,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	if ended != nil {
 		s.sessionEnded(ctx, ended, "made-room")
 	}
-	adopted := s.adopt(ctx, req.GetReplaces(), opened)
+	adopted := s.adoptable(ctx, req.GetReplaces(), opened)
 	permits, err := s.permits(opened, client)
 	if err == nil {
 		r := journal.Session(auditv1.Kind_KIND_SESSION_OPENED, auditv1.Status_STATUS_OK, client.ID, opened.Ref, client.Channel)
@@ -115,6 +115,11 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 	if err != nil {
 		s.Sessions.Close(id)
 		return nil, err
+	}
+	if adopted != "" { // now only: of a session that came to nothing, the next would find nothing
+		if _, err := s.Tokens.Adopt(ctx, adopted, opened.Ref, opened.Owner()); err != nil {
+			s.Logger.ErrorContext(ctx, "what an earlier session held cannot be taken up: its references stand for nothing now", "session", adopted, "error", err)
+		}
 	}
 	return &vaultv1.OpenSessionResponse{
 		SessionId: id, Session: opened.Ref, Principal: client.ID, Channel: client.Channel, TierCeiling: s.judge(opened, client).Call.Ceiling,
@@ -140,21 +145,11 @@ func (s *sessionService) authenticate(ctx context.Context, credential string) (*
 	return client, nil
 }
 
-// adopt gives what a session of an earlier process of the vault held to the one that the same client opened in its place, and returns the
-// earlier one's reference. Who knows its handle was its gateway; whose it was the vault itself wrote down.
-func (s *Server) adopt(ctx context.Context, handle string, opened *session.Session) string {
-	if handle == "" {
-		return ""
-	}
+// adoptable returns the reference of a session of an earlier process of the vault, where what that held is to be the one's that the same
+// client opened in its place. Who knows its handle was its gateway; whose it was the vault itself wrote down.
+func (s *Server) adoptable(ctx context.Context, handle string, opened *session.Session) string {
 	from := session.Ref(handle)
-	if _, live := s.Sessions.Live(from); live {
-		return ""
-	}
-	adopted, err := s.Tokens.Adopt(ctx, from, opened.Ref, opened.Owner())
-	if err != nil {
-		s.Logger.ErrorContext(ctx, "what an earlier session held cannot be taken up: its references stand for nothing now", "session", from, "error", err)
-	}
-	if !adopted {
+	if _, live := s.Sessions.Live(from); handle == "" || live || !s.Tokens.MayAdopt(ctx, from, opened.Ref, opened.Owner()) {
 		return ""
 	}
 	return from

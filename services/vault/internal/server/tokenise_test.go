@@ -258,6 +258,11 @@ func TestReferencesOutliveTheVaultsProcess(t *testing.T) {
 			t.Errorf("%s takes it up: %q", name, got)
 		}
 	}
+	// One that cannot be recorded takes nothing up: its gateway tries again.
+	v.audit.set(func(f *fakeAudit) { f.full = true })
+	_, err = v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bearer), Replaces: opened.GetSessionId()})
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.audit.set(func(f *fakeAudit) { f.full = false })
 	if got := again(bearer, opened.GetSessionId()); got != before.GetTexts()[0] {
 		t.Errorf("its own reference became %q", got)
 	}

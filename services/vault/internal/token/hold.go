@@ -171,11 +171,45 @@ func (v *Values) Value(ctx context.Context, session string, id reference.ID) (Va
 // Adopt gives what an earlier process kept of a session to the one that its gateway opened in its place, and reports whether there was
 // anything. Both must be one owner's.
 func (v *Values) Adopt(ctx context.Context, from, to, by string) (bool, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if may, err := v.mayAdopt(from, to, by); !may {
+		return false, err
+	}
+	if err := v.cfg.Store.MoveTokens(ctx, from, to); err != nil {
+		return false, err
+	}
+	if err := v.keys().rename(from, to); err != nil {
+		return false, err
+	}
+	if h := v.sessions[from]; h != nil {
+		v.drop(from, h)
+	}
+	h := newHolding()
+	if err := v.load(ctx, to, h); err != nil {
+		return false, err
+	}
+	h.inherited = false
+	v.sessions[to] = h
+	return true, nil
+}
+
+// MayAdopt reports whether Adopt would find anything. It changes nothing.
+func (v *Values) MayAdopt(ctx context.Context, from, to, by string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	may, err := v.mayAdopt(from, to, by)
+	if err != nil {
+		v.cfg.Logger.ErrorContext(ctx, "what an earlier session held cannot be read: its references stand for nothing now", "session", from, "error", err)
+	}
+	return may
+}
+
+// mayAdopt is called with the lock.
+func (v *Values) mayAdopt(from, to, by string) (bool, error) {
 	if v.cfg.Store == nil || from == to {
 		return false, nil
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
 	if h := v.sessions[from]; h != nil {
 		h.mu.Lock()
 		inherited := h.inherited
@@ -196,21 +230,6 @@ func (v *Values) Adopt(ctx context.Context, from, to, by string) (bool, error) {
 	case by == "" || kept.owner != owner(by) || v.cfg.Now().Sub(kept.born) >= lifeTime:
 		return false, nil
 	}
-	if err := v.cfg.Store.MoveTokens(ctx, from, to); err != nil {
-		return false, err
-	}
-	if err := v.keys().rename(from, to); err != nil {
-		return false, err
-	}
-	if h := v.sessions[from]; h != nil {
-		v.drop(from, h)
-	}
-	h := newHolding()
-	if err := v.load(ctx, to, h); err != nil {
-		return false, err
-	}
-	h.inherited = false
-	v.sessions[to] = h
 	return true, nil
 }
 
