@@ -86,6 +86,14 @@ func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCre
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not change a credential here", fault.WithCause(err))
 	}
 	c := v.Credential
+	// Before it is recorded, so that a replay does not look like a change. The store is what makes it none.
+	switch used, err := s.Queue.Store.StatementUsed(ctx, v.Digest[:]); {
+	case err != nil:
+		return nil, err
+	case used:
+		s.noteRefused(ctx, c.Name, "", store.ErrStatementUsed)
+		return nil, asFault(c.Name, store.ErrStatementUsed)
+	}
 	if err := s.Safe.MayChange(ctx, c, req.GetValue(), req.GetSalt()); err != nil {
 		return nil, asFault(c.Name, err)
 	}

@@ -90,7 +90,11 @@ func TestACredentialIsChangedByAStatementAlone(t *testing.T) {
 	v.must(v.stored(grants))
 	_, err := v.credentials().RevokeCredential(t.Context(), &vaultv1.RevokeCredentialRequest{Name: "hf"})
 	v.must(err)
+	recorded := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_CHANGED))
 	wantCode(t, v.stored(grants), callv1.Code_CODE_CONFLICT) // what was revoked is not brought back by the statement that was used
+	if changed := v.audit.of(auditv1.Kind_KIND_CREDENTIAL_CHANGED); len(changed) != recorded {
+		t.Errorf("a replay was recorded as a change: %v", changed[recorded:])
+	}
 
 	_, err = v.credentials().RemoveCredential(t.Context(), &vaultv1.RemoveCredentialRequest{Name: "hf", Version: 2})
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
