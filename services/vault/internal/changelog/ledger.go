@@ -148,11 +148,18 @@ func (l *Ledger) changedLocked(ctx context.Context, c security.Change) {
 		r.Body.Confirmed, r.Body.DecisionSource = true, a.operator
 		r.Body.Details["statement"] = a.id
 	}
-	l.inForce[c.File] = c.After
-	if err := l.keep(ctx, c); err != nil {
-		l.Logger.ErrorContext(ctx, "what is in force could not be written down", "error", err)
+	if l.inForce[c.File] = c.After; c.After == "" {
+		delete(l.inForce, c.File)
 	}
-	l.Journal.Note(ctx, r)
+	// Recorded before it is written down: a change that is not recorded, since the spool is full, is found again by the next start.
+	err := l.Journal.Follow(ctx, r)
+	if err == nil {
+		err = l.Store.SetInForce(ctx, c.File, c.Layer, c.After, l.Now())
+	}
+	if err != nil {
+		l.Logger.ErrorContext(ctx, "a change of the rules could not be recorded, or not written down: it is in force, and found again at the next start",
+			"file", c.File, "error", err)
+	}
 }
 
 // meetLocked finds the announcement of exactly this change. It is met once.
@@ -166,13 +173,6 @@ func (l *Ledger) meetLocked(c security.Change) (announcement, bool) {
 		}
 	}
 	return announcement{}, false
-}
-
-func (l *Ledger) keep(ctx context.Context, c security.Change) error {
-	if c.After == "" {
-		delete(l.inForce, c.File)
-	}
-	return l.Store.SetInForce(ctx, c.File, c.Layer, c.After, l.Now())
 }
 
 func record(kind auditv1.Kind, status auditv1.Status, action string, c security.Change) *auditv1.Record {

@@ -2,13 +2,17 @@ package changelog
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/journal"
 )
@@ -42,6 +46,51 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 			t.Errorf("once they are over: %v", err)
 		}
 	})
+}
+
+// A change that the log cannot be told of, since the spool is full, is not written down either: the next start finds it, and tells.
+func TestAChangeThatIsNotRecordedIsFoundAgain(t *testing.T) {
+	kept, recorder := inForce{}, &spool{full: true}
+	for _, full := range []bool{true, false, false} {
+		recorder.full = full
+		l, err := New(t.Context(), Config{
+			Store: kept, Journal: journal.New(recorder, time.Now, platformtest.Logger()), Now: time.Now, Logger: platformtest.Logger(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			l.Changed(security.Change{File: "security.yaml", After: "sha256:1"})
+		}
+		if want := map[bool]int{true: 0, false: 1}[full]; recorder.took != want {
+			t.Errorf("full %t: %d records, want %d", full, recorder.took, want)
+		}
+	}
+}
+
+// inForce remembers files.
+type inForce map[string]string
+
+func (f inForce) InForce(context.Context) (map[string]string, error) { return maps.Clone(f), nil }
+
+func (f inForce) SetInForce(_ context.Context, file, _, digest string, _ time.Time) error {
+	f[file] = digest
+	return nil
+}
+
+// spool is a recorder that may be full.
+type spool struct {
+	heard
+	full bool
+	took int
+}
+
+func (s *spool) Spool(context.Context, *auditv1.Record) error {
+	if s.full {
+		return errors.New("the spool is full")
+	}
+	s.took++
+	return nil
 }
 
 // nothingInForce remembers no file.
