@@ -83,12 +83,19 @@ func (r *Recorder) enqueue(it *item, check func(*item) error) error {
 }
 
 func (r *Recorder) room(it *item) error {
+	records, size, ends := r.cfg.MaxSpooled, MaxSpooledBytes, false
+	switch it.record.GetKind() {
+	case auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_STANDING_ENDED, auditv1.Kind_KIND_MUTED:
+		// What a human ends has ended, recorded or not, and most is ended when nothing answers: it has as much room again.
+		records, size, ends = 2*records, 2*size, true
+	default:
+	}
 	switch {
-	case r.depth >= r.cfg.MaxSpooled || r.bytes+it.size > MaxSpooledBytes:
+	case r.depth >= records || r.bytes+it.size > size:
 		return errors.New("the spool is full")
 	case !r.reachable && r.storeFault != nil:
 		return fmt.Errorf("audit is away and the spool cannot be written: %w", r.storeFault)
-	case !r.reachable:
+	case !r.reachable && !ends:
 		if oldest := r.oldest(); oldest != nil && time.Since(oldest.queued) > MaxAge {
 			return errors.New("the spool's oldest record has waited too long")
 		}

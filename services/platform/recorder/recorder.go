@@ -338,7 +338,8 @@ func (r *Recorder) Report(ctx context.Context, record *auditv1.Record) (_ *callv
 
 // Spool takes a record of a read. It returns at once; see the package comment for when the record is durable. It refuses
 // with CODE_AUDIT_UNAVAILABLE when the spool is full, its oldest record is over MaxAge old while audit is away, or the
-// record could go neither to audit nor to our own disk.
+// record could go neither to audit nor to our own disk. A halt, and the end of what a human granted, waits however old the oldest is,
+// and has as much room again.
 func (r *Recorder) Spool(ctx context.Context, record *auditv1.Record) error {
 	it, err := r.newItem(ctx, record)
 	if err != nil {

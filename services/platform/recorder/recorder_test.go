@@ -71,6 +71,12 @@ func record(id string) *auditv1.Record {
 	return &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: id, Body: &auditv1.Body{Summary: "about " + id}}
 }
 
+func halted() *auditv1.Record {
+	r := record("r-halt")
+	r.Kind, r.Status = auditv1.Kind_KIND_HALTED, auditv1.Status_STATUS_OK
+	return r
+}
+
 // store is a memory store that can be full.
 type store struct {
 	*MemoryStore
@@ -394,6 +400,10 @@ func TestSpoolOutage(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		wantUnavailable(t, r.Spool(t.Context(), record("r-too-late")), time.Now(), 0)
+		if err := r.Spool(t.Context(), halted()); err != nil {
+			t.Errorf("a halt: %v", err)
+		}
+		time.Sleep(commitWithin + time.Millisecond)
 		// The process is killed, and started again while audit is back.
 		crash(r)
 		a.Set(func() { a.Down = false })
@@ -402,8 +412,8 @@ func TestSpoolOutage(t *testing.T) {
 			t.Error(err)
 		}
 		stop(t, r)
-		if n := s.count(t); n != 0 || a.Size() != 52 {
-			t.Errorf("%d rows left, %d entries; want 0, 52", n, a.Size())
+		if n := s.count(t); n != 0 || a.Size() != 53 {
+			t.Errorf("%d rows left, %d entries; want 0, 53", n, a.Size())
 		}
 	})
 }
@@ -456,8 +466,14 @@ func TestSpoolOfASetSize(t *testing.T) {
 			}
 		}
 		wantUnavailable(t, r.Spool(t.Context(), record("r")), time.Now(), 0)
+		for range 2 { // what a human ends has as much room again, and no more
+			if err := r.Spool(t.Context(), halted()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantUnavailable(t, r.Spool(t.Context(), halted()), time.Now(), 0)
 		stop(t, r)
-		if !strings.Contains(said.String(), "count=2") {
+		if !strings.Contains(said.String(), "count=4") {
 			t.Errorf("the end does not say what was left: %q", said.String())
 		}
 	})
