@@ -120,6 +120,38 @@ func TestInternalProgram(t *testing.T) {
 	h.Durward("audit", "verify")
 }
 
+// TestInternalProgramAfterAnEnd: what an operator or a restart ended is told as that, and a stream that is opened again takes a new permit.
+func TestInternalProgramAfterAnEnd(t *testing.T) {
+	t.Parallel()
+	h := harness.Start(t, harness.Options{})
+	c := program(t, h, "reporter", "list_services,start_service", func(string) { h.Durward("panic") })
+	tools := executorv1.NewToolServiceClient(c)
+	if _, err := tools.StartService(t.Context(), &executorv1.StartServiceRequest{ServiceId: proto.String(harness.DemoService)}); !fault.Is(err, callv1.Code_CODE_HALTED) {
+		t.Errorf("halted while it waited: %v", err)
+	}
+	h.Durward("resume", "--yes")
+	harness.Eventually(t, "a read in another epoch", func() error {
+		_, err := tools.ListServices(t.Context(), &executorv1.ListServicesRequest{})
+		return err
+	})
+
+	events := executorv1.NewEventServiceClient(c)
+	watch := func() error {
+		changes, err := events.WatchServices(t.Context(), &executorv1.WatchServicesRequest{})
+		if err == nil {
+			_, err = changes.Recv()
+		}
+		return err
+	}
+	if err := watch(); err != nil {
+		t.Fatal(err)
+	}
+	h.Process(harness.Vault).Kill() // its sessions end with it
+	h.StartProcess(harness.Vault)
+	h.AwaitHealthy(harness.Vault)
+	harness.Eventually(t, "a stream that is opened again", watch)
+}
+
 // TestExampleOfAnInternalProgram runs the example that the documents show.
 func TestExampleOfAnInternalProgram(t *testing.T) {
 	t.Parallel()

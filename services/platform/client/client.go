@@ -79,6 +79,8 @@ const (
 	runTime  = 10 * time.Minute
 	// renewBefore is how much life a permit must have left.
 	renewBefore = 15 * time.Second
+	// fresh is how long a permit counts as fresh: a call that is denied with an older one is tried again with another.
+	fresh = time.Second
 )
 
 // Client is a session of an internal program. It is safe for concurrent use. Its errors are *fault.Error.
@@ -98,6 +100,7 @@ type Client struct {
 type permit struct {
 	signed  string
 	tools   []string
+	got     time.Time
 	expires time.Time
 }
 
@@ -182,16 +185,23 @@ func (c *Client) Invoke(ctx context.Context, method string, request, response an
 	if err != nil {
 		return err
 	}
-	if own && !slices.Contains(p.tools, tool.Name) {
-		return c.ask(ctx, tool, in, out)
-	}
-	err = c.read(ctx, tool, method, in, out, p)
-	if fault.Is(err, callv1.Code_CODE_EXPIRED) {
-		if p, err = c.permit(ctx, tool.Sink, true); err == nil {
-			err = c.read(ctx, tool, method, in, out, p)
+	for renewed := false; ; renewed = true {
+		if own && !slices.Contains(p.tools, tool.Name) {
+			return c.ask(ctx, tool, in, out)
+		}
+		if err = c.read(ctx, tool, method, in, out, p); renewed || !p.stale(err) {
+			return err
+		}
+		if p, err = c.permit(ctx, tool.Sink, true); err != nil {
+			return err
 		}
 	}
-	return err
+}
+
+// stale reports whether a fresh permit could change what became of a call with this one: a sink found it too old, or refused it for a
+// reason that it keeps to itself, as after a halt, whose epoch makes older permits void.
+func (p permit) stale(err error) bool {
+	return fault.Is(err, callv1.Code_CODE_EXPIRED) || fault.Is(err, callv1.Code_CODE_DENIED) && time.Since(p.got) > fresh
 }
 
 func (c *Client) read(ctx context.Context, tool contract.Tool, method string, in, out proto.Message, p permit) error {
@@ -200,7 +210,8 @@ func (c *Client) read(ctx context.Context, tool contract.Tool, method string, in
 	return c.call(ctx, tool, method, in, out, rpc.MetadataPermit, p.signed)
 }
 
-// NewStream implements grpc.ClientConnInterface. A stream ends with CODE_EXPIRED when its permit does: open it again.
+// NewStream implements grpc.ClientConnInterface. A stream ends with CODE_EXPIRED when its permit does: open it again. One that is opened
+// just after an operator's halt can end with CODE_DENIED once.
 func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	tool, found := contract.PermitOf(method)
 	if !found {
@@ -214,7 +225,32 @@ func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 	if err != nil {
 		return nil, err
 	}
-	return conn.NewStream(metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, p.signed), desc, method, opts...)
+	stream, err := conn.NewStream(metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, p.signed), desc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &permitStream{stream, c, tool.Sink, p}, nil
+}
+
+// permitStream lets go of its permit when that has ended, which it can before its time, so that the next stream takes another.
+type permitStream struct {
+	grpc.ClientStream
+	client *Client
+	role   optionsv1.Role
+	permit permit
+}
+
+func (s *permitStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if s.permit.stale(err) {
+		s.client.mu.Lock()
+		defer s.client.mu.Unlock()
+		if p := s.client.permits[s.role]; p.signed == s.permit.signed {
+			p.expires = time.Time{}
+			s.client.permits[s.role] = p
+		}
+	}
+	return err
 }
 
 func (c *Client) conn(tool contract.Tool) (*rpc.Any, error) {
@@ -283,7 +319,12 @@ func (c *Client) wait(ctx context.Context, tool contract.Tool, operationID strin
 			continue
 		case vaultv1.OperationState_OPERATION_STATE_DENIED:
 			return fault.New(callv1.Code_CODE_DENIED, sentence("a human denied the call", stands.GetReason()))
+		case vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE:
+			return fault.New(callv1.Code_CODE_UNKNOWN_OUTCOME, "the call was approved and begun, and how it ended is not told to this session")
 		default:
+			if stands.GetHalted() {
+				return fault.New(callv1.Code_CODE_HALTED, "an operator halted everything, and nothing was done; ask again when that is over")
+			}
 			return fault.New(callv1.Code_CODE_EXPIRED, "nobody decided on the call in time, or it was taken back")
 		}
 	}
@@ -341,7 +382,7 @@ func (c *Client) keep(signed []*vaultv1.AddressedPermit) error {
 		if err = errors.Join(err, proto.Unmarshal(p.GetPermit().GetPayload(), payload)); err != nil {
 			return fault.From(err)
 		}
-		c.permits[p.GetRole()] = permit{string(raw), payload.GetTools(), p.GetExpiresAt().AsTime()}
+		c.permits[p.GetRole()] = permit{string(raw), payload.GetTools(), time.Now(), p.GetExpiresAt().AsTime()}
 	}
 	return nil
 }
