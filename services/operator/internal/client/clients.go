@@ -150,6 +150,9 @@ func Add(raw []byte, c Client) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(c.May) == 0 {
+		c.May = nil // as an entry without it is read
+	}
 	return out, verify(out, append(before, c))
 }
 
@@ -237,9 +240,12 @@ func entry(c Client) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "id: %s\n", c.ID)
 	if c.Identity != "" {
-		fmt.Fprintf(&b, "identity: %q\nmay: [%s]\n", c.Identity, strings.Join(c.May, ", "))
+		fmt.Fprintf(&b, "identity: %q\n", c.Identity)
 	} else {
 		fmt.Fprintf(&b, "token_sha256: %q\n", c.TokenSHA256)
+	}
+	if len(c.May) > 0 {
+		fmt.Fprintf(&b, "may: [%s]\n", strings.Join(c.May, ", "))
 	}
 	if c.Key != "" {
 		fmt.Fprintf(&b, "key: %q\n", c.Key)

@@ -132,3 +132,13 @@ func TestInternalProgram(t *testing.T) {
 		t.Errorf("revoked: %v\n%s", err, out)
 	}
 }
+
+// An internal program that may call no tool yet is entered too, whether --may was not given or is empty.
+func TestInternalProgramWithoutTools(t *testing.T) {
+	for _, may := range [][]string{nil, {}} {
+		c := Client{ID: "reporter", Identity: "spiffe://durward.local/tool/reporter", May: may, Channel: "api", TierCeiling: "READ"}
+		if out, err := Add([]byte("clients: []\n"), c); err != nil || strings.Contains(string(out), "may:") {
+			t.Errorf("%#v: %v\n%s", may, err, out)
+		}
+	}
+}
