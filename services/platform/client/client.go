@@ -73,10 +73,11 @@ func Load(path string) (Config, error) {
 }
 
 const (
-	// askTime bounds a call that decides or looks, waitTime one that the vault holds, and runTime one that changes something.
+	// askTime bounds a call that decides or looks, waitTime one that the vault holds, and runTime one that changes something: the catalog
+	// allows an hour for a start.
 	askTime  = 15 * time.Second
 	waitTime = 50 * time.Second
-	runTime  = 10 * time.Minute
+	runTime  = 70 * time.Minute
 	// renewBefore is how much life a permit must have left.
 	renewBefore = 15 * time.Second
 	// fresh is how long a permit counts as fresh: a call that is denied with an older one is tried again with another.
