@@ -8,17 +8,21 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/fault"
 )
@@ -147,5 +151,23 @@ func TestTableAligns(t *testing.T) {
 	p.Table([]string{"A", "LONGER"}, [][]string{{"é", "x"}, {"\x1b[32mok\x1b[0m", "y"}})
 	if got, want := out.String(), "A   LONGER\né   x\n\x1b[32mok\x1b[0m  y\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// vault lists operations, two a message.
+type vault struct{ vaultv1.ApprovalServiceClient }
+
+func (vault) ListOperations(_ context.Context, r *vaultv1.ListOperationsRequest, _ ...grpc.CallOption) (*vaultv1.ListOperationsResponse, error) {
+	list := []*vaultv1.Operation{{OperationId: "5"}, {OperationId: "4"}, {OperationId: "3"}, {OperationId: "2"}, {OperationId: "1"}}
+	at := 1 + slices.IndexFunc(list, func(o *vaultv1.Operation) bool { return o.GetOperationId() == r.GetAfter() })
+	to := min(at+2, len(list))
+	return &vaultv1.ListOperationsResponse{Operations: list[at:to], More: to < len(list)}, nil
+}
+
+func TestOperationsAreAllOfThem(t *testing.T) {
+	s := &Session{Peers: &peers.Peers{Vault: peers.Vault{ApprovalServiceClient: vault{}}}}
+	ops, err := s.Operations(t.Context())
+	if got := output.Each(ops, (*vaultv1.Operation).GetOperationId); err != nil || !slices.Equal(got, []string{"5", "4", "3", "2", "1"}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

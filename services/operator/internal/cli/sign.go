@@ -212,6 +212,23 @@ func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv
 	return r, err
 }
 
+// Operations returns the newest operations in those states, newest first, at most 1000: in as many messages as they take.
+func (s *Session) Operations(ctx context.Context, states ...vaultv1.OperationState) (ops []*vaultv1.Operation, err error) {
+	const most = 1000
+	request := &vaultv1.ListOperationsRequest{States: states, Limit: most}
+	for {
+		response, err := s.Vault.ListOperations(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, response.GetOperations()...)
+		if !response.GetMore() || len(response.GetOperations()) == 0 || len(ops) >= most {
+			return ops, nil
+		}
+		request.After, request.Limit = ops[len(ops)-1].GetOperationId(), uint32(most-len(ops))
+	}
+}
+
 // FindSession returns the open session that a person named.
 func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSession, error) {
 	list, err := s.Vault.Standing.ListSessions(ctx, &vaultv1.ListSessionsRequest{})

@@ -145,7 +145,7 @@ func New(ctx context.Context, c Config) (*Queue, error) {
 	c.PendingCap = cmp.Or(c.PendingCap, DefaultPendingCap)
 	q := &Queue{Config: c, live: map[string]*entry{}, busy: map[string]busy{}, watchers: map[*watcher]struct{}{}, notifiers: map[*watcher]struct{}{},
 		closing: make(chan struct{})}
-	ops, err := c.Store.Operations(ctx, maxLive, pending, approved, running)
+	ops, _, err := c.Store.Operations(ctx, store.Page{Limit: maxLive}, pending, approved, running)
 	if err != nil {
 		return nil, fmt.Errorf("operations: %w", err)
 	}
@@ -221,14 +221,18 @@ func (q *Queue) Lookup(ctx context.Context, id string) (*store.Operation, uint32
 	return o, 0, err
 }
 
-// List returns the newest operations in those states (none named: those that wait), newest first.
-func (q *Queue) List(ctx context.Context, limit int, states ...vaultv1.OperationState) ([]*vaultv1.Operation, error) {
+// List returns a page of the operations in those states (none named: those that wait), newest first, and whether within its limit
+// there are more; CODE_NOT_FOUND.
+func (q *Queue) List(ctx context.Context, page store.Page, states ...vaultv1.OperationState) (list []*vaultv1.Operation, more bool, err error) {
 	if len(states) == 0 {
 		states = []vaultv1.OperationState{pending}
 	}
-	ops, err := q.Store.Operations(ctx, limit, states...)
-	if err != nil {
-		return nil, err
+	ops, more, err := q.Store.Operations(ctx, page, states...)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, false, errNotFound()
+	case err != nil:
+		return nil, false, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -240,7 +244,7 @@ func (q *Queue) List(ctx context.Context, limit int, states ...vaultv1.Operation
 		}
 		out = append(out, Proto(o, waiters))
 	}
-	return out, nil
+	return out, more, nil
 }
 
 // Wait returns the operation as soon as it no longer waits for a human, or when hold is over or the epoch changes, or the

@@ -25,6 +25,9 @@ import (
 // defaultList is how many operations a list holds unless told.
 const defaultList = 50
 
+// listBytes is how long one message's operations may be. What they would disclose comes on top of it, and gRPC carries 16 MiB.
+const listBytes = 4 << 20
+
 // approvalService is the human's side of the queue, for operators' programs. The certificate on the connection lets a
 // program look and deny; what approves is the signature under a statement, whoever brings it.
 type approvalService struct {
@@ -34,16 +37,15 @@ type approvalService struct {
 
 // ListOperations lists operations, newest first.
 func (s *approvalService) ListOperations(ctx context.Context, req *vaultv1.ListOperationsRequest) (*vaultv1.ListOperationsResponse, error) {
-	limit := int(req.GetLimit())
-	limit = cmp.Or(limit, defaultList)
-	ops, err := s.Queue.List(ctx, limit, req.GetStates()...)
+	page := store.Page{Limit: int(cmp.Or(req.GetLimit(), defaultList)), Bytes: listBytes, After: req.GetAfter()}
+	ops, more, err := s.Queue.List(ctx, page, req.GetStates()...)
 	if err != nil {
 		return nil, err
 	}
 	for i := range ops {
 		ops[i] = s.shown(ctx, ops[i])
 	}
-	return &vaultv1.ListOperationsResponse{Operations: ops}, nil
+	return &vaultv1.ListOperationsResponse{Operations: ops, More: more}, nil
 }
 
 // WatchOperations sends what waits, then each change.

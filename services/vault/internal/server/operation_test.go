@@ -31,6 +31,7 @@ import (
 	"durward.internal/services/platform/share"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/operation"
+	"durward.internal/services/vault/internal/store"
 )
 
 func operationDigest(arguments []byte) []byte {
@@ -48,6 +49,36 @@ const (
 
 	withdrawn = vaultv1.OperationState_OPERATION_STATE_WITHDRAWN
 )
+
+// What waits may be more than one message carries: as many requests as the settings let wait, each as long as a human can sign.
+func TestALongListIsReadInPages(t *testing.T) {
+	v := newVault(t)
+	const waiting = 290
+	for i := range waiting {
+		v.must(v.store.Insert(t.Context(), &store.Operation{
+			ID: fmt.Sprintf("%032x", i), State: pending, ToolName: "start_service", AskedAt: v.clock.Now(), ExpiresAt: v.clock.Now().Add(time.Minute),
+			Arguments: []byte(`{"service_id":"` + strings.Repeat("a", 59_000) + `"}`),
+		}))
+	}
+	seen := map[string]bool{}
+	req := &vaultv1.ListOperationsRequest{Limit: 1000}
+	for more := true; more; {
+		list, err := v.approvals().ListOperations(t.Context(), req)
+		v.must(err)
+		if more = list.GetMore(); len(list.GetOperations()) == 0 || proto.Size(list) > 6<<20 {
+			t.Fatalf("a page of %d operations and %d bytes", len(list.GetOperations()), proto.Size(list))
+		}
+		for _, o := range list.GetOperations() {
+			seen[o.GetOperationId()], req.After = true, o.GetOperationId()
+		}
+	}
+	if len(seen) != waiting {
+		t.Errorf("%d operations of %d", len(seen), waiting)
+	}
+	req.After = strings.Repeat("f", 32)
+	_, err := v.approvals().ListOperations(t.Context(), req)
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+}
 
 func TestAuthoriseRefuses(t *testing.T) {
 	v := newVault(t)

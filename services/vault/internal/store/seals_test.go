@@ -22,7 +22,7 @@ func TestARowWithoutItsSealIsNotRead(t *testing.T) {
 	if _, err := s.Operation(t.Context(), "one"); !errors.Is(err, database.ErrDamaged) {
 		t.Errorf("it is served: %v", err)
 	}
-	if _, err := s.Operations(t.Context(), 10, pending); !errors.Is(err, database.ErrDamaged) {
+	if _, _, err := s.Operations(t.Context(), Page{Limit: 10}, pending); !errors.Is(err, database.ErrDamaged) {
 		t.Errorf("it is listed: %v", err)
 	}
 }

@@ -151,7 +151,16 @@ func (s *Store) Digest(purpose string, values ...string) string {
 
 // findOperations reads operations, each of which must bear its seal.
 func (s *Store) findOperations(ctx context.Context, rest string, args ...any) (out []*Operation, err error) {
-	err = s.engine.find(ctx, operations, rest, args, func(scan scanner) (bool, error) {
+	err = s.eachOperation(ctx, func(o *Operation) bool {
+		out = append(out, o)
+		return true
+	}, rest, args...)
+	return out, err
+}
+
+// eachOperation reads operations, each of which must bear its seal, until row returns false.
+func (s *Store) eachOperation(ctx context.Context, row func(*Operation) bool, rest string, args ...any) error {
+	err := s.engine.find(ctx, operations, rest, args, func(scan scanner) (bool, error) {
 		var (
 			o                                            Operation
 			epoch                                        int64
@@ -171,13 +180,12 @@ func (s *Store) findOperations(ctx context.Context, rest string, args ...any) (o
 		o.Epoch = uint64(epoch)
 		o.AskedAt, o.ExpiresAt, o.DecidedAt = at(asked), at(expires), at(decided)
 		o.RedeemedAt, o.SettledAt = at(redeemed), at(settledAt)
-		out = append(out, &o)
-		return true, nil
+		return row(&o), nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read operations: %w", err)
+		return fmt.Errorf("read operations: %w", err)
 	}
-	return out, nil
+	return nil
 }
 
 func at(nanos int64) time.Time {
@@ -361,16 +369,47 @@ func (s *Store) Operation(ctx context.Context, id string) (*Operation, error) {
 	return ops[0], nil
 }
 
-// Operations returns the newest operations in those states, newest first, at most limit.
-func (s *Store) Operations(ctx context.Context, limit int, states ...vaultv1.OperationState) ([]*Operation, error) {
+// Page is a part of a list of operations.
+type Page struct {
+	// Limit is how many operations it has at most. Bytes is about how long they may be together, but for a first one; 0: any length.
+	Limit, Bytes int
+	// After is the operation behind which it begins; empty: it begins with the newest.
+	After string
+}
+
+// Operations returns a page of the operations in those states, newest first, and whether p.Bytes leaves out some that p.Limit does
+// not; ErrNotFound for a p.After that is not known.
+func (s *Store) Operations(ctx context.Context, p Page, states ...vaultv1.OperationState) (out []*Operation, more bool, err error) {
 	if len(states) == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
-	args := make([]any, 0, len(states)+1)
+	args, behind := make([]any, 0, len(states)+4), ""
 	for _, state := range states {
 		args = append(args, state)
 	}
-	return s.findOperations(ctx, "WHERE state IN ("+marks(len(states))+") ORDER BY asked_at DESC, operation_id LIMIT ?", append(args, limit)...)
+	if p.After != "" {
+		after, err := s.Operation(ctx, p.After)
+		if err != nil {
+			return nil, false, err
+		}
+		behind = " AND (asked_at < ? OR asked_at = ? AND operation_id > ?)"
+		args = append(args, nanos(after.AskedAt), nanos(after.AskedAt), after.ID)
+	}
+	size := 0
+	err = s.eachOperation(ctx, func(o *Operation) bool {
+		size += o.size()
+		if more = p.Bytes > 0 && size > p.Bytes && len(out) > 0; !more {
+			out = append(out, o)
+		}
+		return !more
+	}, "WHERE state IN ("+marks(len(states))+")"+behind+" ORDER BY asked_at DESC, operation_id LIMIT ?", append(args, p.Limit)...)
+	return out, more, err
+}
+
+// size is about how many bytes a message takes for the operation.
+func (o *Operation) size() int {
+	const short = 2 << 10 // what of it cannot be long
+	return len(o.Arguments) + len(o.Statement) + len(o.Signature) + short
 }
 
 // SessionOperations returns the newest operations that a session asked for, in those states (none named: in any), newest first, at most limit.

@@ -30,7 +30,7 @@ const (
 func suite(t *testing.T, open func(t *testing.T) *Store) {
 	for name, test := range map[string]func(*testing.T, *Store){
 		"life of an operation": testLifeOfAnOperation, "a statement works once": testStatementWorksOnce, "end moves all or none": testEndMovesAllOrNone,
-		"the epoch never falls": testEpochNeverFalls, "prune": testPrune, "newest first": testOperationsAreNewestFirst, "standing": testStanding,
+		"the epoch never falls": testEpochNeverFalls, "prune": testPrune, "newest first": testOperationsAreNewestFirst, "in pages": testOperationsInPages, "standing": testStanding,
 		"uses": testUses, "in force": testInForce, "state": testState, "one of many spends": testOneSpends, "any text": testAnyText,
 		"credentials": testCredentials, "tokens": testTokens,
 	} {
@@ -195,13 +195,48 @@ func testOperationsAreNewestFirst(t *testing.T, s *Store) {
 		o.AskedAt = o.AskedAt.Add(time.Duration(i) * time.Second)
 		must(t, s.Insert(ctx, o))
 	}
-	list, err := s.Operations(ctx, 2, pending, running)
+	list, more, err := s.Operations(ctx, Page{Limit: 2}, pending, running)
 	must(t, err)
-	if len(list) != 2 || list[0].ID != "c" || list[1].ID != "b" {
-		t.Errorf("%v", list)
+	if len(list) != 2 || list[0].ID != "c" || list[1].ID != "b" || more {
+		t.Errorf("%v, %v", list, more)
 	}
-	if list, err := s.Operations(ctx, 2); err != nil || len(list) != 0 {
+	if list, _, err := s.Operations(ctx, Page{Limit: 2}); err != nil || len(list) != 0 {
 		t.Errorf("no state: %v, %v", list, err)
+	}
+}
+
+// Pages that follow each other hold everything once, also of what was asked for at the same moment.
+func testOperationsInPages(t *testing.T, s *Store) {
+	ctx := t.Context()
+	for i, id := range []string{"d", "b", "c", "a", "e"} {
+		o := full(id)
+		o.AskedAt = o.AskedAt.Add(time.Duration(i/3) * time.Second)
+		o.Arguments = make([]byte, 1000)
+		must(t, s.Insert(ctx, o))
+	}
+	one := full("d")
+	one.Arguments = make([]byte, 1000)
+	for _, bytes := range []int{1, 2*one.size() + 1, 1 << 20} {
+		var got []string
+		for page, more := (Page{Limit: 10, Bytes: bytes}), true; more && len(got) < 10; {
+			var list []*Operation
+			var err error
+			list, more, err = s.Operations(ctx, page, pending)
+			must(t, err)
+			if n := len(list); n == 0 || n > max(1, bytes/one.size()) {
+				t.Fatalf("%d bytes: a page of %d operations", bytes, n)
+			}
+			for _, o := range list {
+				got = append(got, o.ID)
+			}
+			page.After = got[len(got)-1]
+		}
+		if want := []string{"a", "e", "b", "c", "d"}; !slices.Equal(got, want) {
+			t.Errorf("pages of %d bytes: %v, want %v", bytes, got, want)
+		}
+	}
+	if _, _, err := s.Operations(ctx, Page{Limit: 10, After: "unknown"}, pending); !errors.Is(err, ErrNotFound) {
+		t.Errorf("behind what there is not: %v", err)
 	}
 }
 

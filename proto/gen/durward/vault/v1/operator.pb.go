@@ -354,7 +354,9 @@ type ListOperationsRequest struct {
 	// Empty: those that wait.
 	States []OperationState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=durward.vault.v1.OperationState" json:"states,omitempty"`
 	// Newest first; 50 unless told.
-	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Those that stand behind this operation in the list; empty: from the newest.
+	After         string `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -403,9 +405,18 @@ func (x *ListOperationsRequest) GetLimit() uint32 {
 	return 0
 }
 
+func (x *ListOperationsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
 type ListOperationsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Operations    []*Operation           `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Operations []*Operation           `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
+	// One message holds no more of them, and within the limit there are: they stand behind the last of these.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -445,6 +456,13 @@ func (x *ListOperationsResponse) GetOperations() []*Operation {
 		return x.Operations
 	}
 	return nil
+}
+
+func (x *ListOperationsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type WatchOperationsRequest struct {
@@ -3085,14 +3103,16 @@ const file_durward_vault_v1_operator_proto_rawDesc = "" +
 	"\x04hint\x18\x04 \x01(\tR\x04hint\x12\x1e\n" +
 	"\n" +
 	"commitment\x18\x05 \x01(\tR\n" +
-	"commitment\"q\n" +
+	"commitment\"\xa1\x01\n" +
 	"\x15ListOperationsRequest\x128\n" +
 	"\x06states\x18\x01 \x03(\x0e2 .durward.vault.v1.OperationStateR\x06states\x12\x1e\n" +
-	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\"U\n" +
+	"\x05limit\x18\x02 \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\x05limit\x12.\n" +
+	"\x05after\x18\x03 \x01(\tB\x18\xbaH\x15r\x132\x11^([0-9a-f]{32})?$R\x05after\"i\n" +
 	"\x16ListOperationsResponse\x12;\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x1b.durward.vault.v1.OperationR\n" +
-	"operations\"\x18\n" +
+	"operations\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x18\n" +
 	"\x16WatchOperationsRequest\"T\n" +
 	"\x17WatchOperationsResponse\x129\n" +
 	"\toperation\x18\x01 \x01(\v2\x1b.durward.vault.v1.OperationR\toperation\"\x15\n" +

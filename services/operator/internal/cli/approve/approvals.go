@@ -56,8 +56,7 @@ var actionable = []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE
 
 // operations returns what is pending or approved and not carried out.
 func operations(ctx context.Context, s *cli.Session) ([]*vaultv1.Operation, error) {
-	response, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{States: actionable, Limit: 1000})
-	return response.GetOperations(), err
+	return s.Operations(ctx, actionable...)
 }
 
 func operationIDs(ops []*vaultv1.Operation) []string {

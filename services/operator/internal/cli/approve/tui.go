@@ -149,8 +149,7 @@ func copied(services []*executorv1.ServiceSummary) tui.Services {
 
 // vaultNow is everything that the vault says there is.
 func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
-	live, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: 1000, States: append(actionable[:len(actionable):len(actionable)],
-		vaultv1.OperationState_OPERATION_STATE_RUNNING)})
+	live, err := s.Operations(ctx, append(actionable[:len(actionable):len(actionable)], vaultv1.OperationState_OPERATION_STATE_RUNNING)...)
 	if err != nil {
 		return tui.Vault{}, err
 	}
@@ -170,7 +169,7 @@ func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
 		return tui.Vault{}, err
 	}
 	return tui.Vault{
-		Operations: live.GetOperations(), History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted(),
+		Operations: live, History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted(),
 		Halted: status.GetHalted(), Epoch: status.GetEpoch(),
 	}, nil
 }

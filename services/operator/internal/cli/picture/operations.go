@@ -39,9 +39,7 @@ func followOperations(ctx context.Context, a *cli.App, s *cli.Session, stir func
 		return err
 	}
 	asking, stop := context.WithTimeout(ctx, watchPatience)
-	known, err := s.Vault.ListOperations(asking, &vaultv1.ListOperationsRequest{Limit: 1000, States: []vaultv1.OperationState{
-		vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING,
-	}})
+	known, err := s.Operations(asking, vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING)
 	stop()
 	if err != nil {
 		return err
@@ -56,10 +54,10 @@ func followOperations(ctx context.Context, a *cli.App, s *cli.Session, stir func
 		ended[id] = over
 		following.Go(func() { followOperation(ctx, a, s, id, over, tell) })
 	}
-	if !tell(OperationsChange(a, known.GetOperations())) {
+	if !tell(OperationsChange(a, known)) {
 		return nil
 	}
-	for _, op := range known.GetOperations() {
+	for _, op := range known {
 		if !cli.IsPending(op) {
 			begin(op)
 		}
