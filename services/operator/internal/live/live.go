@@ -4,8 +4,10 @@
 package live
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,11 +63,11 @@ func sizeOf(out io.Writer) func() (int, int) {
 // Size is the terminal's size now, in characters.
 func (a *Area) Size() (width, height int) { return a.size() }
 
-// Draw replaces what was drawn before. Lines beyond the terminal's height are not shown, and the terminal cuts those that are
-// too long.
+// Draw replaces what was drawn before. Of more lines than the terminal is high it shows the first on the whole screen and the last
+// below the cursor, and says how many it leaves out. The terminal cuts those that are too long.
 func (a *Area) Draw(lines []string) {
 	_, height := a.size()
-	lines = lines[:min(len(lines), max(height-1, 1))]
+	lines = a.fitting(lines, max(height-1, 1))
 	var b strings.Builder
 	switch {
 	case !a.opened && a.whole:
@@ -86,6 +88,19 @@ func (a *Area) Draw(lines []string) {
 	b.WriteString(clearRest + wrapOn)
 	a.drawn = len(lines)
 	_, _ = io.WriteString(a.out, b.String()) // a terminal that is gone has nobody before it
+}
+
+// fitting is at most room lines of these.
+func (a *Area) fitting(lines []string, room int) []string {
+	left := len(lines) - room + 1 // one line says so
+	switch {
+	case left <= 1:
+		return lines
+	case a.whole:
+		return append(slices.Clone(lines[:room-1]), fmt.Sprintf("… %d more lines: this terminal is too low for them", left))
+	default:
+		return append([]string{fmt.Sprintf("… %d lines before these: this terminal is too low for them", left)}, lines[left:]...)
+	}
 }
 
 // Close gives the terminal back. It may be called twice.

@@ -2,6 +2,7 @@ package live
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -40,6 +41,25 @@ func TestALowTerminalIsNotOverrun(t *testing.T) {
 	a.Draw([]string{"a", "b"})
 	if got := strings.Count(out.String(), "\n"); got != 1 {
 		t.Errorf("%d lines in a terminal of 1", got)
+	}
+}
+
+// Nothing is left out without saying so: the first lines of a screen stay, and the newest of what grows downwards.
+func TestALowTerminalSaysWhatItLeavesOut(t *testing.T) {
+	for whole, want := range map[bool][]string{
+		true:  {"a", "b", "… 3 more lines: this terminal is too low for them"},
+		false: {"… 3 lines before these: this terminal is too low for them", "d", "e"},
+	} {
+		a, out := area(whole, 4)
+		a.Draw(strings.Split("a b c d e", " "))
+		got := strings.Split(out.String()[strings.Index(out.String(), wrapOff)+len(wrapOff):], clearLine+"\n")
+		if got = got[:len(got)-1]; !slices.Equal(got, want) {
+			t.Errorf("whole %v: %q, want %q", whole, got, want)
+		}
+		out.Reset()
+		if a.Draw(strings.Split("a b c", " ")); strings.Contains(out.String(), "…") {
+			t.Errorf("whole %v: what fits is %q", whole, out)
+		}
 	}
 }
 

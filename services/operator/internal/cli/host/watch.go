@@ -173,16 +173,17 @@ func (a *app) screenLines(p *picture.Picture, width int, kinds watched) []string
 		lines = append(lines, out.Yellow(fmt.Sprintf("%d waiting for you: durward approvals", n)))
 	}
 	lines = append(lines, "")
-	if p.Host != nil {
-		lines = append(lines, a.hostLines(out, p.Host, min(max(width-4, 20), maxBarWidth), false)...)
-		lines = append(lines, "")
-	}
+	// What moves comes first: a host's GPUs and services may be more than the screen holds.
 	for _, id := range sortedOperations(p.Ops) {
 		w := p.Ops[id]
 		lines = append(lines, w.Title)
 		for _, line := range w.Steps.Lines(out, now) {
 			lines = append(lines, "  "+line)
 		}
+		lines = append(lines, "")
+	}
+	if p.Host != nil {
+		lines = append(lines, a.hostLines(out, p.Host, min(max(width-4, 20), maxBarWidth), false)...)
 		lines = append(lines, "")
 	}
 	if !kinds.has("service") {

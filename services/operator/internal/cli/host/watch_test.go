@@ -49,6 +49,10 @@ func TestScreen(t *testing.T) {
 	if strings.Contains(got, "\x1b") {
 		t.Errorf("escape codes in %q", got)
 	}
+	// A low terminal leaves out what comes last.
+	if strings.Index(got, "● 1 starting") > strings.Index(got, "GPU 0") {
+		t.Errorf("the steps stand behind the GPUs:\n%s", got)
+	}
 	// It ends, is shown for a while, and goes.
 	picture.OperationsChange(a.App, nil)(p)
 	if p.Forget(clitest.Now.Add(time.Second)); len(p.Ops) != 1 || len(p.Waiting) != 0 {
