@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -51,8 +53,26 @@ func unheard(hint string, deaf []string) error {
 	return Unreachable(hint+"Try again, or stop everything: durward panic", "%s: what waits there may still begin", strings.Join(deaf, ", and "))
 }
 
-// endAt tells one sink.
+// endBytes is how much one message to a sink holds: a sink takes no request above 4 MiB, and a statement may have 64 KiB.
+const endBytes = 2 << 20
+
+// endAt tells one sink, in as many messages as it takes.
 func endAt(ctx context.Context, sink peers.Sink, statements []*callv1.HumanStatement) (err error) {
+	for {
+		n, size := 0, 0
+		for n < len(statements) && (n == 0 || size+proto.Size(statements[n]) <= endBytes) {
+			size += proto.Size(statements[n])
+			n++
+		}
+		if err := tellEnd(ctx, sink, statements[:n]); err != nil || n == len(statements) {
+			return err
+		}
+		statements = statements[n:]
+	}
+}
+
+// tellEnd sends one message.
+func tellEnd(ctx context.Context, sink peers.Sink, statements []*callv1.HumanStatement) (err error) {
 	for range endTries {
 		trying, cancel := context.WithTimeout(ctx, endPatience)
 		_, err = sink.EndStanding(trying, &executorv1.EndStandingRequest{Statements: statements})

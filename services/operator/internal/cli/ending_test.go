@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
 )
 
 // sink hears of an end when it was told so often.
@@ -56,5 +58,32 @@ func TestEverySinkIsToldOfAnEnd(t *testing.T) {
 				t.Errorf("%s: told %d times of %d, heard %d statements", name, one.told, one.hears, len(one.ended))
 			}
 		}
+	}
+}
+
+// accepting takes what fits into one message of a sink.
+type accepting struct {
+	peers.SinkControl
+	ended int
+}
+
+func (s *accepting) EndStanding(_ context.Context, r *executorv1.EndStandingRequest, _ ...grpc.CallOption) (*executorv1.EndStandingResponse, error) {
+	if proto.Size(r) > rpc.DefaultMessageBytes {
+		return nil, fault.New(callv1.Code_CODE_TOO_LARGE, "the message is too large")
+	}
+	s.ended += len(r.GetStatements())
+	return &executorv1.EndStandingResponse{}, nil
+}
+
+// What stands may be more than one message holds: as many statements as there may be, each as long as one may be.
+func TestALotEndsInSeveralMessages(t *testing.T) {
+	long := make([]*callv1.HumanStatement, 256)
+	for i := range long {
+		long[i] = &callv1.HumanStatement{Statement: make([]byte, 64<<10)}
+	}
+	executor := &accepting{}
+	s := &Session{Peers: &peers.Peers{Sinks: []peers.Sink{{SinkControl: executor, Name: "executor"}}}}
+	if err := s.EndAtSinks(t.Context(), long...); err != nil || executor.ended != len(long) {
+		t.Errorf("%d of %d ended: %v", executor.ended, len(long), err)
 	}
 }
