@@ -138,7 +138,7 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 	other := make(chan error, 1)
 	s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_RESUMED, sync.OnceFunc(func() {
 		go func() { other <- s.resume(s.resumption(3)) }()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // nothing tells that the other one waits
 	})}
 	if err := s.resume(s.resumption(3)); err != nil {
 		t.Fatal(err)

@@ -1490,7 +1490,7 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 		}()
 	}
 	<-entered
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(50 * time.Millisecond) // nothing tells that the other one waits
 	close(gate)
 	won, lost := <-ended, <-ended
 	if won != nil {
