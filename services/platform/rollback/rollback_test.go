@@ -30,6 +30,19 @@ func (l *log) LastState(context.Context) (recorder.State, uint64, error) {
 	return l.state, l.index, l.err
 }
 
+// late is a History that answers once it is no longer away.
+type late struct {
+	*log
+	away atomic.Bool
+}
+
+func (l *late) LastControl(ctx context.Context) (recorder.Control, error) {
+	if l.away.Load() {
+		return recorder.Control{}, errors.New("audit is away")
+	}
+	return l.log.LastControl(ctx)
+}
+
 func config(history *log) (Config, *[]string) {
 	did := &[]string{}
 	return Config{
@@ -181,9 +194,10 @@ func TestTheStateIsTold(t *testing.T) {
 // compare it with that. Once the log has answered it is halted, and told.
 func TestAnOlderCopyIsNotToldBeforeItIsCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		failed := errors.New("failed")
-		history := &log{state: recorder.State{Revision: 4}, index: 9, err: failed}
-		cfg, did := config(history)
+		history := &late{log: &log{state: recorder.State{Revision: 4}, index: 9}}
+		history.away.Store(true)
+		cfg, did := config(history.log)
+		cfg.History = history
 		k := New(cfg)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -199,7 +213,7 @@ func TestAnOlderCopyIsNotToldBeforeItIsCompared(t *testing.T) {
 		ended = make(chan struct{})
 		go func() { k.Run(ctx); close(ended) }()
 		synctest.Wait()
-		history.err = nil
+		history.away.Store(false)
 		time.Sleep(Retry)
 		synctest.Wait()
 		if len(*did) != 2 || !strings.Contains((*did)[0], "the log has revision 4 of it, and it is revision 3") || (*did)[1] != "KIND_STATE 3" {
