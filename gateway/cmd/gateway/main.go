@@ -253,16 +253,16 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	if !s.ThroughSDK {
 		direct = server.Direct
 	}
+	origins := cors.NewOrigins(s.AllowedOrigins...)
 	edge, err := httpfront.New(httpfront.Config{
 		Direct: direct, Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
-		Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Hosts: s.AllowedHosts, Origins: s.AllowedOrigins,
+		Refusals: refusals, Metrics: edgeMetrics, Logger: logger, Hosts: s.AllowedHosts, Origins: origins,
 		SessionsPerPrincipal: s.SessionsPerPrincipal, SessionIdle: time.Duration(s.SessionIdleS) * time.Second,
 		Limits: s.Limits,
 	})
 	if err != nil {
 		return err
 	}
-	pages := cors.New(s.AllowedOrigins, edge)
 	var shown *certificate
 	if s.MCPTLS != (config.TLS{}) {
 		if shown, err = openCertificate(identity.Files(s.MCPTLS)); err != nil {
@@ -304,7 +304,7 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 		return nil
 	})
 	if file != "" {
-		again := newReloader(file, s, func(origins []string) { edge.SetOrigins(origins); pages.SetOrigins(origins) }, logger)
+		again := newReloader(file, s, origins.Set, logger)
 		process.Watch(serving, logger, "gateway.yaml", again.Err)
 		group.Go(func() error { again.Run(serving); return nil })
 	}
@@ -312,15 +312,15 @@ func run(ctx context.Context, s *settings, file string, logger *slog.Logger) (er
 	group.Go(func() error { refusals.Run(draining, 10*time.Second); return nil })
 	group.Go(func() error {
 		defer served()
-		return serve(serving, listener, shown, edge, pages, conns)
+		return serve(serving, listener, shown, edge, cors.Handler(origins, edge), conns)
 	})
 	err = group.Wait()
 	process.Note(ctx, records, logger, "gateway "+version, auditv1.Kind_KIND_STOPPED)
 	return err
 }
 
-// serve serves HTTP by pages, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
-func serve(ctx context.Context, listener net.Listener, shown *certificate, edge *httpfront.Front, pages http.Handler, conns *connlimit.Conns) error {
+// serve serves HTTP by handler, over TLS where there is a certificate, until ctx ends; then it lets calls finish and ends every session.
+func serve(ctx context.Context, listener net.Listener, shown *certificate, edge *httpfront.Front, handler http.Handler, conns *connlimit.Conns) error {
 	listener = conns.Listen(listener)
 	if shown != nil {
 		listener = tls.NewListener(listener, listenTLS(shown))
@@ -331,7 +331,7 @@ func serve(ctx context.Context, listener net.Listener, shown *certificate, edge 
 	web := &http.Server{
 		Protocols:         protocols,
 		ConnContext:       head.Context(conns.Context),
-		Handler:           head.Handler(pages),
+		Handler:           head.Handler(handler),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       bodyTimeout,
 		IdleTimeout:       idleTimeout,

@@ -19,29 +19,39 @@ const (
 	readable = "Durward-Request-Id, Mcp-Session-Id, Retry-After, Www-Authenticate"
 )
 
-// Handler is an http.Handler. It is safe for concurrent use.
-type Handler struct {
+// Origins are the web origins whose pages may call, "https://console.example". They are safe for concurrent use. A nil *Origins has none.
+type Origins struct{ list atomic.Pointer[[]string] }
+
+// NewOrigins returns Origins of that list.
+func NewOrigins(list ...string) *Origins {
+	o := &Origins{}
+	o.Set(list)
+	return o
+}
+
+// Set replaces them. What their pages opened goes on.
+func (o *Origins) Set(list []string) {
+	list = slices.Clone(list)
+	o.list.Store(&list)
+}
+
+// Has reports whether an origin is one of them.
+func (o *Origins) Has(origin string) bool { return o != nil && slices.Contains(*o.list.Load(), origin) }
+
+// Handler returns a handler that serves by next, for pages of the origins too.
+func Handler(origins *Origins, next http.Handler) http.Handler {
+	return &handler{origins, next}
+}
+
+type handler struct {
+	origins *Origins
 	next    http.Handler
-	origins atomic.Pointer[[]string]
-}
-
-// New returns a Handler that serves by next, for pages of the origins.
-func New(origins []string, next http.Handler) *Handler {
-	h := &Handler{next: next}
-	h.SetOrigins(origins)
-	return h
-}
-
-// SetOrigins replaces the origins.
-func (h *Handler) SetOrigins(origins []string) {
-	origins = slices.Clone(origins)
-	h.origins.Store(&origins)
 }
 
 // ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	from := r.Header.Values("Origin")
-	if len(from) != 1 || !slices.Contains(*h.origins.Load(), from[0]) {
+	if len(from) != 1 || !h.origins.Has(from[0]) {
 		h.next.ServeHTTP(w, r)
 		return
 	}

@@ -9,7 +9,7 @@ import (
 const page = "https://console.example"
 
 // ask sends a request as a browser does, and returns its answer; next answers 418.
-func ask(h *Handler, method string, origins ...string) *http.Response {
+func ask(h http.Handler, method string, origins ...string) *http.Response {
 	r := httptest.NewRequest(method, "http://127.0.0.1/mcp", nil)
 	for _, origin := range origins {
 		r.Header.Add("Origin", origin)
@@ -22,13 +22,13 @@ func ask(h *Handler, method string, origins ...string) *http.Response {
 	return w.Result()
 }
 
-func newHandler(origins ...string) *Handler {
-	return New(origins, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+func newHandler(origins *Origins) http.Handler {
+	return Handler(origins, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 }
 
 // A page of an allowed origin is told that it may send its token, and reads what is answered.
 func TestPagesOfAllowedOrigins(t *testing.T) {
-	h := newHandler("https://other.example", page)
+	h := newHandler(NewOrigins("https://other.example", page))
 	for method, want := range map[string]struct {
 		status        int
 		header, value string
@@ -46,9 +46,10 @@ func TestPagesOfAllowedOrigins(t *testing.T) {
 
 // Whoever else asks has the answer of what stands behind, and no word for a browser.
 func TestOthersAreNotTouched(t *testing.T) {
-	h := newHandler(page)
-	taken := newHandler(page)
-	taken.SetOrigins(nil)
+	h := newHandler(NewOrigins(page))
+	origins := NewOrigins(page)
+	taken := newHandler(origins)
+	origins.Set(nil)
 	for name, got := range map[string]*http.Response{
 		"a program":                     ask(h, http.MethodOptions),
 		"another origin":                ask(h, http.MethodOptions, page+".evil.example"),

@@ -19,13 +19,12 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
 
+	"durward.internal/gateway/internal/cors"
 	"durward.internal/gateway/internal/head"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
@@ -64,9 +63,8 @@ type Config struct {
 	Metrics *metrics.Metrics
 	// Hosts are further names that a request may be addressed to, beside the loopback names, without ports.
 	Hosts []string
-	// Origins are web origins that browsers may call from, "https://console.example". None is allowed by default, but the
-	// server's own.
-	Origins []string
+	// Origins are web origins that browsers may call from, beside the server's own. Nil: none.
+	Origins *cors.Origins
 	// SessionsPerPrincipal is how many sessions one principal keeps: a further one ends the one that has been idle longest. Those for
 	// senders of a messaging client are counted apart.
 	SessionsPerPrincipal int
@@ -81,7 +79,6 @@ type Front struct {
 	conf      Config
 	decoder   decoder
 	admission *admission
-	origins   atomic.Pointer[[]string]
 	table     *table
 	opening   singleflight.Group
 	// streams ends with the process's will to serve: standalone streams end with it.
@@ -109,15 +106,8 @@ func New(conf Config) (*Front, error) {
 	f := &Front{conf: conf, decoder: decoder{methods()}, admission: admission}
 	diagnosticMethods(f.decoder.methods)
 	f.streams, f.endStreams = context.WithCancel(context.Background())
-	f.SetOrigins(conf.Origins)
 	f.table = newTable(conf.SessionsPerPrincipal, conf.SessionIdle, func(e *entry) { f.shut(context.Background(), e) })
 	return f, nil
-}
-
-// SetOrigins replaces the web origins that browsers may call from, beside the server's own. What they opened goes on.
-func (f *Front) SetOrigins(origins []string) {
-	origins = slices.Clone(origins)
-	f.origins.Store(&origins)
 }
 
 // EndStreams ends the streams that no request waits for, so that a server that is told to stop need not wait for them. No

@@ -273,7 +273,7 @@ func (f *Front) allowedOrigin(r *http.Request) bool {
 	if len(origins) != 1 {
 		return false
 	}
-	if slices.Contains(*f.origins.Load(), origins[0]) {
+	if f.conf.Origins.Has(origins[0]) {
 		return true
 	}
 	u, err := url.Parse(origins[0])

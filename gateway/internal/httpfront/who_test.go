@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"durward.internal/gateway/internal/cors"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/relay"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -352,11 +353,13 @@ func TestOriginsAreReplaced(t *testing.T) {
 		return e.do(r).Code
 	}
 	const page = "https://console.example"
+	origins := cors.NewOrigins()
+	e.front.conf.Origins = origins
 	for _, c := range []struct {
 		origins []string
 		want    int
 	}{{nil, http.StatusForbidden}, {[]string{page}, http.StatusOK}, {[]string{"https://other.example"}, http.StatusForbidden}} {
-		e.front.SetOrigins(c.origins)
+		origins.Set(c.origins)
 		if got := from(page); got != c.want {
 			t.Errorf("%v: %d", c.origins, got)
 		}

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"durward.internal/gateway/internal/cors"
 	"durward.internal/gateway/internal/httpfront"
 	"durward.internal/gateway/internal/mcpserver"
 	"durward.internal/gateway/internal/metrics"
@@ -758,7 +759,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 	limits.CallsPerPrincipal = orDefault(opts.calls, 8)
 	edge, err := httpfront.New(httpfront.Config{
 		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
-		Direct: direct(server, opts.throughSDK), Metrics: opts.metrics, Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: []string{"https://console.example"},
+		Direct: direct(server, opts.throughSDK), Metrics: opts.metrics, Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: cors.NewOrigins("https://console.example"),
 		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
 		Limits: limits,
 	})
