@@ -33,10 +33,16 @@ type Command struct {
 	// OwnContext: the command line asks for the model's own context (llama.cpp's -c 0, vLLM's --max-model-len auto).
 	OwnContext                                     bool
 	TensorParallel, PipelineParallel, DataParallel uint32
+	// DataParallelLocal is how many of vLLM's copies are on this host; Nodes is vLLM's and SGLang's --nnodes. See Hosts and GPUs.
+	DataParallelLocal, Nodes uint32
 	// GPULayers is llama.cpp's -ngl; nil: not said, which means all.
 	GPULayers *uint32
 	// CPUExperts is llama.cpp's --n-cpu-moe: of so many layers, from the first on, the experts stay with the host; AllExperts: of all.
+	// Overrides are its -ot, "PATTERN=BUFFER", in order. See HostExperts and Moves.
 	CPUExperts uint32
+	Overrides  []string
+	// HostCache: llama.cpp's KV cache stays with the host (--no-kv-offload).
+	HostCache bool
 	// CacheK and CacheV are data types of the KV cache, "f16", "q8_0", "fp8".
 	CacheK, CacheV string
 	// Utilisation is vLLM's share of the GPU, "0.90"; for SGLang it is --mem-fraction-static, the share for weights and cache.
@@ -50,10 +56,11 @@ type Command struct {
 	FlashAttention       *bool
 	Fit                  *bool // llama.cpp's --fit; vLLM's --max-model-len auto, which shortens the context until it fits
 	FitTargetMiB         uint32
-	SleepMode            bool  // vLLM's --enable-sleep-mode, SGLang's --enable-memory-saver
-	Router               bool  // llama-server without a model: it loads them on request
-	FullWindow           bool  // llama.cpp's --swa-full
-	Unified              *bool // llama.cpp's --kv-unified
+	FitContext           uint32 // llama.cpp's --fit-ctx: the shortest context that it may choose
+	SleepMode            bool   // vLLM's --enable-sleep-mode, SGLang's --enable-memory-saver
+	Router               bool   // llama-server without a model: it loads them on request
+	FullWindow           bool   // llama.cpp's --swa-full
+	Unified              *bool  // llama.cpp's --kv-unified
 	Adapters, Projectors []string
 	// Drafts are models that guess tokens for the main one.
 	Drafts []string
@@ -61,6 +68,24 @@ type Command struct {
 	// "CUDA0,CUDA1". MainGPU is an index among the GPUs that it sees, or among Devices.
 	SplitMode, TensorSplit, Devices string
 	MainGPU                         uint32
+}
+
+// Hosts is on how many hosts, as many GPUs on each, vLLM or SGLang runs what the command line says.
+func (c *Command) Hosts() uint32 {
+	hosts := max(c.Nodes, 1)
+	if local := c.DataParallelLocal; local > 0 && c.DataParallel > local {
+		hosts = max(hosts, (c.DataParallel-1)/local+1)
+	}
+	return hosts
+}
+
+// GPUs is how many of this host's GPUs vLLM or SGLang takes.
+func (c *Command) GPUs() uint64 {
+	all := uint64(1)
+	for _, n := range []uint32{c.TensorParallel, c.PipelineParallel, c.DataParallel} {
+		all *= uint64(min(max(n, 1), maxArguments))
+	}
+	return (all-1)/uint64(c.Hosts()) + 1
 }
 
 // maxArguments bounds what is looked at; an entry of the catalog has at most 128.
@@ -176,6 +201,8 @@ func readLlama(args []string, variable func(string) string) Command {
 			opt.take(&c, value)
 		case key.option == "-kvu":
 			c.Unified = truth(value)
+		case key.option == "-kvo":
+			c.HostCache = true
 		}
 	}
 	llamaOptions.read(&c, args)
@@ -210,6 +237,9 @@ func readOllama(variable func(string) string) Command {
 	c := Command{Engine: Ollama, CacheK: variable("OLLAMA_KV_CACHE_TYPE")}
 	c.CacheV = c.CacheK
 	c.Host, c.Port = hostPort(variable("OLLAMA_HOST"))
+	if scheme, _, _ := strings.Cut(variable("OLLAMA_HOST"), "://"); c.Port == 0 && (scheme == "http" || scheme == "https") {
+		c.Port = map[string]uint32{"http": 80, "https": 443}[scheme] // and not its own, which is that of a host without a scheme
+	}
 	c.Context = number(variable("OLLAMA_CONTEXT_LENGTH"))
 	c.Parallel = number(variable("OLLAMA_NUM_PARALLEL"))
 	c.FlashAttention = truth(variable("OLLAMA_FLASH_ATTENTION"))

@@ -2,10 +2,7 @@ package enginecmd
 
 import (
 	"cmp"
-	"fmt"
 	"math"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -208,39 +205,6 @@ func layers(text string) *uint32 {
 	return &count
 }
 
-// AllExperts stands for the experts of every layer.
-const AllExperts = math.MaxUint32
-
-// expertsOnCPU reads -ot's PATTERN=BUFFER,…: of how many layers, from the first on, a pattern keeps all experts with the host. What else
-// such patterns move is passed over, so that a GPU is taken to hold more than it will, and not less.
-func expertsOnCPU(text string) uint32 {
-	var most uint32
-	for one := range strings.SplitSeq(text, ",") {
-		at := strings.LastIndex(one, "=")
-		if at < 0 || one[at+1:] != "CPU" || len(one) > maxPattern {
-			continue
-		}
-		matches, err := regexp.Compile(one[:at])
-		if err != nil {
-			continue
-		}
-		n := uint32(0)
-		for n < patternLayers && !slices.ContainsFunc([]string{"up", "down", "gate"}, func(which string) bool {
-			return !matches.MatchString(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", n, which))
-		}) {
-			n++
-		}
-		if n == patternLayers {
-			n = AllExperts
-		}
-		most = max(most, n)
-	}
-	return most
-}
-
-// maxPattern bounds a pattern in bytes, and patternLayers how many layers it is held against: more than any published model has.
-const maxPattern, patternLayers = 256, 128
-
 // llamaOptions are llama-server's. Source: tools/server/README.md of ggml-org/llama.cpp (September 2026), and older spellings.
 var llamaOptions = table(
 	row{"-c --ctx-size", value, func(c *Command, v string) { c.Context, c.OwnContext = number(v), v == "0" }},
@@ -248,7 +212,9 @@ var llamaOptions = table(
 	row{"-ngl --gpu-layers --n-gpu-layers", value, func(c *Command, v string) { c.GPULayers = layers(v) }},
 	row{"-ncmoe --n-cpu-moe", value, func(c *Command, v string) { c.CPUExperts = number(v) }},
 	row{"-cmoe --cpu-moe", flag, func(c *Command, _ string) { c.CPUExperts = AllExperts }},
-	row{"-ot --override-tensor", value, func(c *Command, v string) { c.CPUExperts = max(c.CPUExperts, expertsOnCPU(v)) }},
+	row{"-ot --override-tensor", value, func(c *Command, v string) { c.Overrides = append(c.Overrides, strings.Split(v, ",")...) }},
+	row{"-kvo --kv-offload", flag, func(c *Command, _ string) { c.HostCache = false }},
+	row{"-nkvo --no-kv-offload", flag, func(c *Command, _ string) { c.HostCache = true }},
 	row{"-ctk --cache-type-k", value, func(c *Command, v string) { c.CacheK = v }},
 	row{"-ctv --cache-type-v", value, func(c *Command, v string) { c.CacheV = v }},
 	row{"-b --batch-size", value, func(c *Command, v string) { c.Batch = number(v) }},
@@ -263,6 +229,7 @@ var llamaOptions = table(
 		c.Fit = truth(v)
 	}},
 	row{"-fitt --fit-target", value, func(c *Command, v string) { c.FitTargetMiB = number(firstOf(v)) }},
+	row{"-fitc --fit-ctx", value, func(c *Command, v string) { c.FitContext = number(v) }},
 	row{"-m --model", value, func(c *Command, v string) { c.Model = v }},
 	row{"-hf -hfr --hf-repo -mu --model-url -dr --docker-repo", value, func(c *Command, v string) {
 		// A file on the host is what is loaded where both are named.
@@ -326,6 +293,7 @@ var llamaVariables = []struct{ variable, option string }{
 	{"LLAMA_ARG_N_CPU_MOE", "-ncmoe"}, {"LLAMA_ARG_CPU_MOE", "-cmoe"}, {"LLAMA_ARG_OVERRIDE_TENSOR", "-ot"},
 	{"LLAMA_ARG_CACHE_TYPE_K", "-ctk"}, {"LLAMA_ARG_CACHE_TYPE_V", "-ctv"}, {"LLAMA_ARG_BATCH", "-b"}, {"LLAMA_ARG_UBATCH", "-ub"},
 	{"LLAMA_ARG_FLASH_ATTN", "-fa"}, {"LLAMA_ARG_FIT", "-fit"}, {"LLAMA_ARG_FIT_TARGET", "-fitt"},
+	{"LLAMA_ARG_FIT_CTX", "-fitc"}, {"LLAMA_ARG_KV_OFFLOAD", "-kvo"}, {"LLAMA_ARG_NO_KV_OFFLOAD", "-nkvo"},
 	{"LLAMA_ARG_MODEL", "-m"}, {"LLAMA_ARG_HF_REPO", "-hf"}, {"LLAMA_ARG_MODEL_URL", "-mu"}, {"LLAMA_ARG_DOCKER_REPO", "-dr"},
 	{"LLAMA_ARG_ALIAS", "-a"}, {"LLAMA_ARG_HOST", "--host"}, {"LLAMA_ARG_PORT", "--port"}, {"LLAMA_ARG_SWA_FULL", "--swa-full"},
 	{"LLAMA_ARG_KV_UNIFIED", "-kvu"}, {"LLAMA_ARG_MMPROJ", "-mm"}, {"LLAMA_ARG_MMPROJ_URL", "-mmu"},
@@ -351,6 +319,9 @@ var vllmOptions = table(
 	row{"-tp --tensor-parallel-size", value, func(c *Command, v string) { c.TensorParallel = number(v) }},
 	row{"-pp --pipeline-parallel-size", value, func(c *Command, v string) { c.PipelineParallel = number(v) }},
 	row{"-dp --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
+	row{"-dpl --data-parallel-size-local", value, func(c *Command, v string) { c.DataParallelLocal = number(v) }},
+	row{"-dpn --data-parallel-rank", value, func(c *Command, _ string) { c.DataParallelLocal = 1 }}, // others run the other copies
+	row{"-n --nnodes", value, func(c *Command, v string) { c.Nodes = number(v) }},
 	row{"--gpu-memory-utilization", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-memory-bytes", value, func(c *Command, v string) { c.KVCacheBytes = size(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
@@ -372,6 +343,7 @@ var sglangOptions = table(
 	row{"--tp --tp-size --tensor-parallel-size", value, func(c *Command, v string) { c.TensorParallel = number(v) }},
 	row{"--pp --pp-size --pipeline-parallel-size", value, func(c *Command, v string) { c.PipelineParallel = number(v) }},
 	row{"--dp --dp-size --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
+	row{"--nnodes", value, func(c *Command, v string) { c.Nodes = number(v) }},
 	row{"--mem-fraction-static", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
 	row{"--cpu-offload-gb", value, func(c *Command, v string) { c.OffloadMiB = mib(v) }},

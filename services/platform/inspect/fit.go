@@ -79,20 +79,34 @@ func fitArguments(file string, run vram.Run) []string {
 	if run.GPULayers != nil {
 		args = append(args, "-ngl", strconv.FormatUint(uint64(*run.GPULayers), 10))
 	}
-	switch run.CPUExperts {
-	case enginecmd.AllExperts:
-		args = append(args, "--cpu-moe")
-	default:
-		number("--n-cpu-moe", run.CPUExperts)
+	args = append(args, expertArguments(run.CPUExperts)...)
+	if run.HostCache {
+		args = append(args, "-nkvo")
 	}
 	args = append(args, "-fa", onOff(run.FlashAttention), "--fit", onOff(run.Fit))
 	if run.Fit {
 		number("--fit-target", run.FitTargetMiB)
+		number("--fit-ctx", run.FitContext)
 	}
 	if run.FullWindow {
 		args = append(args, "--swa-full")
 	}
 	return args
+}
+
+// expertArguments name the layers whose experts stay with the host.
+func expertArguments(kept enginecmd.LayerSet) []string {
+	if kept == enginecmd.FirstLayers(enginecmd.AllExperts) {
+		return []string{"--cpu-moe"}
+	}
+	var layers []string
+	for _, layer := range kept.Layers() {
+		layers = append(layers, strconv.FormatUint(layer, 10))
+	}
+	if len(layers) == 0 {
+		return nil
+	}
+	return []string{"-ot", `^blk\.(` + strings.Join(layers, "|") + `)\.ffn_(up|down|gate|gate_up)_exps=CPU`}
 }
 
 func onOff(b bool) string {

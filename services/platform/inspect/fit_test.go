@@ -24,12 +24,12 @@ func TestFitParams(t *testing.T) {
 		want string
 	}{
 		"nothing said":                         {vram.Run{}, "-m FILE --fit-print on -fa off --fit off"},
-		"experts of some layers with the host": {vram.Run{CPUExperts: 12}, "-m FILE --fit-print on --n-cpu-moe 12 -fa off --fit off"},
-		"of all":                               {vram.Run{CPUExperts: enginecmd.AllExperts}, "-m FILE --fit-print on --cpu-moe -fa off --fit off"},
+		"experts of some layers with the host": {vram.Run{CPUExperts: enginecmd.FirstLayers(3)}, `-m FILE --fit-print on -ot ^blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_exps=CPU -fa off --fit off`},
+		"of all":                               {vram.Run{CPUExperts: enginecmd.FirstLayers(enginecmd.AllExperts)}, "-m FILE --fit-print on --cpu-moe -fa off --fit off"},
 		"everything": {vram.Run{
 			Context: 32768, Parallel: 4, CacheK: "q8_0", CacheV: "q4_0", Batch: 1024, MicroBatch: 256, GPULayers: &layers,
-			FlashAttention: true, FullWindow: true, Fit: true, FitTargetMiB: 512, SplitMode: "row", TensorSplit: "3,1", Devices: "CUDA1,CUDA0", MainGPU: 1,
-		}, "-m FILE --fit-print on -c 32768 -np 4 -b 1024 -ub 256 -ctk q8_0 -ctv q4_0 -sm row -ts 3,1 -dev CUDA1,CUDA0 -mg 1 -ngl 0 -fa on --fit on --fit-target 512 --swa-full"},
+			FlashAttention: true, FullWindow: true, Fit: true, FitTargetMiB: 512, FitContext: 8192, HostCache: true, SplitMode: "row", TensorSplit: "3,1", Devices: "CUDA1,CUDA0", MainGPU: 1,
+		}, "-m FILE --fit-print on -c 32768 -np 4 -b 1024 -ub 256 -ctk q8_0 -ctv q4_0 -sm row -ts 3,1 -dev CUDA1,CUDA0 -mg 1 -ngl 0 -nkvo -fa on --fit on --fit-target 512 --fit-ctx 8192 --swa-full"},
 	} {
 		got, err := FitParams(t.Context(), program, model, test.run)
 		if err != nil {

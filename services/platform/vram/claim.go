@@ -38,8 +38,8 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	if slices.ContainsFunc(gpus, func(g GPU) bool { return g.TotalMiB == 0 }) && run.KVCacheBytes == 0 {
 		return Estimate{}, ErrNoTotal
 	}
-	all := uint64(len(gpus))
-	n, tensor := all, uint64(run.TensorParallel)
+	all, hosts := uint64(len(gpus)), uint64(max(run.Hosts, 1))
+	n, tensor := mul(all, hosts), uint64(run.TensorParallel)
 	tensor = cmp.Or(tensor, n)
 	enough := tensor <= n
 	tensor = min(tensor, n)
@@ -50,7 +50,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 		used := mul(mul(tensor, stages), copies)
 		enough = enough && used <= n
 		n = min(used, n) // those that come after are not touched
-		gpus = gpus[:n]
+		gpus = gpus[:ceilDiv(n, hosts)]
 	}
 	context := run.context(card)
 	k, v := run.types()
@@ -81,6 +81,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	weights -= offloaded
 	compute := activation(card, batch, uint64(run.Parallel), tensor)
 	fixed := add(add(weights, compute), bytesOf(graphsMiB))
+	n = uint64(len(gpus)) // from here on it is of this host
 
 	e := Estimate{PerGPU: make([]uint32, all), Context: context, Starts: enough}
 	pool := uint64(math.MaxUint64)
@@ -124,7 +125,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	if need > 0 {
 		// As many tokens as sequences of the longest length have, in whole blocks.
 		tokens, _ := divided(pool, pad(uint64(context), block), need)
-		e.KVTokens = mul(tokens/block*block, copies)
+		e.KVTokens = mul(tokens/block*block, ceilDiv(copies, hosts))
 	}
 	e.WeightsMiB, e.KVMiB, e.ClaimMiB = mib(mul(weights, n)), mib(kv), mib(claims)
 	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))

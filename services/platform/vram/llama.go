@@ -190,6 +190,9 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 		}
 		for g := from; g < gpus && l.bounds[g] < first+uint64(group.Count); g++ {
 			here := l.on(g, first, uint64(group.Count))
+			if m.run.HostCache {
+				here = 0
+			}
 			out[g].kv = add(out[g].kv, mul(here, each))
 			count -= here
 		}
@@ -204,17 +207,18 @@ func (m *llama) at(context uint32, onGPU uint64) []parts {
 	}
 	host.weights = add(m.weigh(below, last), bytesOf(m.card.HostWeightsMiB))
 	// The experts of these layers are the host's as well, where the layers are not.
-	dense := uint64(m.card.ExpertsFrom)
-	kept := sub(min(uint64(m.run.CPUExperts), m.layers), dense)
+	kept := func(from, to uint64) uint64 {
+		return m.run.CPUExperts.Count(max(from, uint64(m.card.ExpertsFrom)), min(to, m.layers))
+	}
 	for g := range gpus {
 		output := l.on(g, m.layers, 1)
 		units := l.on(g, 0, m.layers) + output
-		here := l.on(g, dense, kept)
+		here := kept(l.bounds[g], l.bounds[g+1])
 		stays := m.experts(here)
 		out[g].weights = sub(m.weigh(units-output, output), stays)
 		host.weights = add(host.weights, stays)
 		if m.place.rows {
-			out[g].weights = ratio(sub(m.weigh(m.layers-below, 1-last), m.experts(sub(min(dense+kept, l.bounds[gpus]), max(dense, l.bounds[0])))), m.place.shares[g], m.place.sum())
+			out[g].weights = ratio(sub(m.weigh(m.layers-below, 1-last), m.experts(kept(l.bounds[0], l.bounds[gpus]))), m.place.shares[g], m.place.sum())
 		}
 		// The driver's context is on every GPU that the process sees; with all layers on the host, large batches are still computed
 		// on the first.
@@ -254,8 +258,8 @@ func ofLlama(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	all := m.at(context, onGPU)
 	if run.Fit && m.over(all, run.FitTargetMiB) {
-		if run.Context == 0 && context > fitContext {
-			context = uint32(largest(fitContext/cellsFlash, uint64(context)/cellsFlash, func(blocks uint64) bool {
+		if shortest := cmp.Or(run.FitContext, fitContext); run.Context == 0 && context > shortest {
+			context = uint32(largest(min(ceilDiv(uint64(shortest), cellsFlash), uint64(context)/cellsFlash), uint64(context)/cellsFlash, func(blocks uint64) bool {
 				return !m.over(m.at(uint32(blocks*cellsFlash), onGPU), run.FitTargetMiB)
 			}) * cellsFlash)
 		}

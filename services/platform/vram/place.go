@@ -7,7 +7,7 @@ import (
 )
 
 // ErrPlace means that it is not known how the options lay the model on the service's GPUs.
-var ErrPlace = errors.New("the options --device, --split-mode, --tensor-split and --main-gpu name GPUs or shares that the service does not have")
+var ErrPlace = errors.New("the options --device, --split-mode, --tensor-split, --main-gpu and --override-tensor name GPUs or shares that the service does not have")
 
 // placement is on which of a service's GPUs llama.cpp lays a model.
 type placement struct {
@@ -53,8 +53,11 @@ func (r Run) place(gpus []GPU) (placement, error) {
 			p.gpus = append(p.gpus, placed{gpus[i], int(i)})
 		}
 	}
-	if len(p.gpus) == 0 {
+	switch {
+	case len(p.gpus) == 0:
 		return p, nil
+	case r.Moved && len(p.gpus) > 1:
+		return placement{}, ErrPlace
 	}
 	switch r.SplitMode {
 	case "", "layer":

@@ -139,6 +139,9 @@ func RunOf(s *catalog.Service) (Run, error) {
 		// A command line that was read and says nothing means one GPU (vllm/config/parallel.py, server_args.py).
 		r.TensorParallel = cmp.Or(r.TensorParallel, 1)
 		r.PipelineParallel, r.DataParallel = cmp.Or(said.PipelineParallel, 1), cmp.Or(said.DataParallel, 1)
+		if hosts := said.Hosts(); hosts > 1 {
+			r.Hosts = hosts
+		}
 	}
 	r.CacheK = orWord(said.CacheK, orWord(extra["kv_cache_dtype_k"], orWord(extra["kv_cache_dtype"], r.CacheK)))
 	r.CacheV = orWord(said.CacheV, orWord(extra["kv_cache_dtype_v"], orWord(extra["kv_cache_dtype"], r.CacheV)))
@@ -157,7 +160,8 @@ func RunOf(s *catalog.Service) (Run, error) {
 		}
 		r.KVCacheBytes = n
 	}
-	r.GPULayers, r.CPUExperts, r.OffloadMiB = said.GPULayers, said.CPUExperts, said.OffloadMiB
+	r.GPULayers, r.OffloadMiB = said.GPULayers, said.OffloadMiB
+	r.CPUExperts, r.Moved, r.HostCache, r.FitContext = said.HostExperts(), said.Moves(), said.HostCache, said.FitContext
 	if r.GPULayers == nil && extra["gpu_layers"] != "" {
 		n, err := number(extra, "gpu_layers")
 		if err != nil {

@@ -34,6 +34,8 @@ type Run struct {
 	Context, Parallel, TensorParallel uint32
 	// PipelineParallel and DataParallel are vLLM's and SGLang's. 0, and TensorParallel 0: as many as fill the GPUs.
 	PipelineParallel, DataParallel uint32
+	// Hosts is over how many hosts, with GPUs as those here, all that is spread; 0: this one.
+	Hosts uint32
 	// CacheK and CacheV are data types of the KV cache, as the engine calls them; "": two bytes an element. One that is not known
 	// counts two bytes: whatever engines add is smaller.
 	CacheK, CacheV string
@@ -45,15 +47,19 @@ type Run struct {
 	Batch, MicroBatch uint32
 	// GPULayers is how many of llama.cpp's layers are on GPUs, the output counting as one; nil: all, or what fits with Fit.
 	GPULayers *uint32
-	// CPUExperts is of how many layers, from the first on, llama.cpp keeps the experts with the host.
-	CPUExperts     uint32
-	FlashAttention bool
+	// CPUExperts are the layers whose experts llama.cpp keeps with the host. Moved: it lays tensors on GPUs by their names, which of
+	// several GPUs nothing is known about. HostCache: the KV cache stays with the host.
+	CPUExperts       enginecmd.LayerSet
+	Moved, HostCache bool
+	FlashAttention   bool
 	// FullWindow: sliding layers keep every token (llama.cpp's --swa-full). Unified: slots share one cache (--kv-unified).
 	FullWindow, Unified bool
 	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers; vLLM
 	// shortens the context alone.
 	Fit          bool
 	FitTargetMiB uint32
+	// FitContext is the shortest context that llama.cpp chooses with Fit; 0: 4,096.
+	FitContext uint32
 	// SplitMode, TensorSplit, Devices and MainGPU are llama.cpp's, as it takes them; "" and 0: its defaults.
 	SplitMode, TensorSplit, Devices string
 	MainGPU                         uint32

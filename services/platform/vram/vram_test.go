@@ -308,7 +308,9 @@ func TestExpertsWithTheHost(t *testing.T) {
 		"of layers that are the host's":  {12, 9, "", []uint32{0, 0}},
 		"in rows":                        {8, 99, "row", []uint32{3 * each, 3 * each}},
 	} {
-		e := of(t, card, llamaRun(func(r *Run) { r.Context, r.CPUExperts, r.GPULayers, r.SplitMode = 256, c.n, &c.onGPUs, c.mode }), 0, 0)
+		e := of(t, card, llamaRun(func(r *Run) {
+			r.Context, r.CPUExperts, r.GPULayers, r.SplitMode = 256, enginecmd.FirstLayers(c.n), &c.onGPUs, c.mode
+		}), 0, 0)
 		none := of(t, card, llamaRun(func(r *Run) { r.Context, r.GPULayers, r.SplitMode = 256, &c.onGPUs, c.mode }), 0, 0)
 		if less := c.less[0] + c.less[1]; none.WeightsMiB-e.WeightsMiB != less || e.LoadHostMiB-none.LoadHostMiB != less {
 			t.Errorf("%s: GPUs have %d MiB less and the host %d more, want %d", name, none.WeightsMiB-e.WeightsMiB, e.LoadHostMiB-none.LoadHostMiB, less)
@@ -319,6 +321,66 @@ func TestExpertsWithTheHost(t *testing.T) {
 				t.Errorf("%s: GPU %d has %d MiB less, want %d and at most %d of copies", name, g, got, less, each)
 			}
 		}
+	}
+}
+
+// TestTheCacheWithTheHost: what no GPU keeps of the KV cache, the host's memory does.
+func TestTheCacheWithTheHost(t *testing.T) {
+	t.Parallel()
+	on := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context = 32768 }), 0, 0)
+	off := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.HostCache = 32768, true }), 0, 0)
+	if off.KVMiB != 0 || on.KVMiB != 4096 || off.LoadHostMiB-on.LoadHostMiB != on.KVMiB {
+		t.Errorf("on GPUs %d and %d MiB, the host %d and %d", on.KVMiB, off.KVMiB, on.LoadHostMiB, off.LoadHostMiB)
+	}
+	if got := on.PerGPU[0] + on.PerGPU[1] - off.PerGPU[0] - off.PerGPU[1]; got != on.KVMiB {
+		t.Errorf("GPUs have %d MiB less, want %d", got, on.KVMiB)
+	}
+}
+
+// TestTensorsOnNamedGPUs: what -ot lays on GPUs by name is not known of each of several GPUs, and all on the one that there is.
+func TestTensorsOnNamedGPUs(t *testing.T) {
+	t.Parallel()
+	run := llamaRun(func(r *Run) { r.Context, r.Moved = 4096, true })
+	if _, err := Of(llama8Q4, run, []GPU{{24564}, {24564}}); !errors.Is(err, ErrPlace) {
+		t.Errorf("on two: %v", err)
+	}
+	plain := llamaRun(func(r *Run) { r.Context = 4096 })
+	if on, one := of(t, llama8Q4, plain, 24564), of(t, llama8Q4, run, 24564); on.PerGPU[0] != one.PerGPU[0] {
+		t.Errorf("on one: %v, want %v", one.PerGPU, on.PerGPU)
+	}
+}
+
+// TestSeveralHosts: each has its part of what is spread over all, and starts by what lies here.
+func TestSeveralHosts(t *testing.T) {
+	t.Parallel()
+	card := model.Card{WeightsMiB: 160_000, ExpertsMiB: 120_000, Layers: dense(60, 8, 128), Hidden: 4096, Vocabulary: 32000, Context: 8192}
+	for name, c := range map[string]struct {
+		change  func(*Run)
+		weights uint32
+		touched int
+	}{
+		"tensors over two":   {func(r *Run) { r.TensorParallel, r.Hosts = 4, 2 }, 80_000, 2},
+		"stages over two":    {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.Hosts = 2, 2, 2 }, 80_000, 2},
+		"copies over two":    {func(r *Run) { r.TensorParallel, r.DataParallel, r.Hosts = 2, 2, 2 }, 40_000 + 60_000, 2},
+		"one GPU of this":    {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.Hosts = 1, 4, 4 }, 40_000, 1},
+		"all of it, on this": {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 1, 1 }, 160_000, 2},
+	} {
+		run := vllmRun(func(r *Run) { r.Context = 4096; c.change(r) })
+		e := of(t, card, run, 81559, 81559)
+		if e.WeightsMiB != c.weights || e.Starts != (c.weights < 140_000) || (e.PerGPU[1] > 0) != (c.touched == 2) {
+			t.Errorf("%s: %d MiB of weights, want %d; %v on GPUs, starts: %v", name, e.WeightsMiB, c.weights, e.PerGPU, e.Starts)
+		}
+	}
+}
+
+// TestTheShortestContext: --fit goes no lower.
+func TestTheShortestContext(t *testing.T) {
+	t.Parallel()
+	fit := func(shortest uint32) Estimate {
+		return of(t, llama8Q4, llamaRun(func(r *Run) { r.Fit, r.FitContext = true, shortest }), 5120)
+	}
+	if least, longer := fit(0), fit(16384); least.Context != fitContext || longer.Context != 16384 || longer.LoadHostMiB <= least.LoadHostMiB {
+		t.Errorf("%+v, %+v", least, longer)
 	}
 }
 
