@@ -93,16 +93,46 @@ func (x *box) ask() {
 			x.note("It was given %s: that this is the GPU of that number is a guess.", m[0])
 		}
 	}
-	if len(x.GPUs) > 0 || x.text(x.v.Get("runtime")) != "nvidia" {
+	if len(x.GPUs) == 0 && x.text(x.v.Get("runtime")) == "nvidia" {
+		switch visible {
+		case "", "all":
+			x.GPUs = x.some(x.program, "all")
+		case "none", "void":
+		default:
+			x.GPUs = x.visible(x.program, visible)
+		}
+	}
+	x.narrow()
+}
+
+// narrow leaves the container the GPUs alone that CUDA_VISIBLE_DEVICES says it uses, of those that it asks for and in their order. Where
+// that is not understood, all stay.
+func (x *box) narrow() {
+	at := slices.IndexFunc(x.environment, func(p boundedyaml.Pair) bool { return p.Key == "CUDA_VISIBLE_DEVICES" })
+	if at < 0 || len(x.GPUs) == 0 {
 		return
 	}
-	switch visible {
-	case "", "all":
-		x.GPUs = x.some(x.program, "all")
-	case "none", "void":
-	default:
-		x.GPUs = x.visible(x.program, visible)
+	var used []uint32
+	for name := range strings.SplitSeq(x.environment[at].Value, ",") {
+		if i, err := strconv.ParseUint(strings.TrimSpace(name), 10, 6); err == nil && int(i) < len(x.GPUs) {
+			used = append(used, x.GPUs[i])
+		} else if named, _ := x.GPUsNamed(name); err != nil && len(named) == 1 && slices.Contains(x.GPUs, named[0]) {
+			used = append(used, named[0])
+		} else {
+			return
+		}
 	}
+	x.GPUs = used
+	if slices.IsSorted(used) {
+		takeVariable(x.program, "CUDA_VISIBLE_DEVICES")
+	} else { // the container sees them in ascending order
+		var places []string
+		for _, index := range used {
+			places = append(places, strconv.Itoa(slices.Index(slices.Sorted(slices.Values(used)), index)))
+		}
+		x.environment[at].Value = strings.Join(places, ",")
+	}
+	x.note("CUDA_VISIBLE_DEVICES says which of its GPUs it uses: it gets those alone.")
 }
 
 // named reads one GPU's index, UUID or CDI name.
@@ -175,7 +205,7 @@ func (b *builder) engineGPUs(s *program, engine enginecmd.Command, known bool) {
 		all, sure := b.HostGPUs()
 		s.GPUs = all
 		if engine.Engine != enginecmd.LlamaCPP && engine.Engine != enginecmd.Ollama {
-			s.GPUs = all[:min(len(all), max(1, int(min(engine.TensorParallel, 64))))]
+			s.GPUs = all[:min(len(all), int(min(engine.GPUs(), 64)))]
 		}
 		switch {
 		case !sure:

@@ -105,3 +105,58 @@ func TestVariablesMeanWhatTheyDoInComposeFiles(t *testing.T) {
 		}
 	}
 }
+
+// TestGPUsOfAnEngine: an engine takes as many of the host's GPUs as all that it is told to be spread over.
+func TestGPUsOfAnEngine(t *testing.T) {
+	t.Parallel()
+	for options, want := range map[string]string{"": "gpus: [0]\n", "-tp 2": "gpus: [0, 1]\n", "-dp 2": "gpus: [0, 1]\n", "-pp 3": "gpus: [0, 1, 2]\n",
+		"-tp 2 -dp 2": "gpus: [0, 1, 2, 3]\n", "-tp 4 -pp 2 --nnodes 4": "gpus: [0, 1]\n"} {
+		if text := onFour(t, "llama-swap", swapOf("/x/vllm serve a/b --host 127.0.0.1 --port ${PORT} "+options)); !strings.Contains(text, want) {
+			t.Errorf("%s: want %s\n%s", options, want, text)
+		}
+	}
+}
+
+// TestGPUsThatAVariableNarrows: CUDA_VISIBLE_DEVICES counts the GPUs that the container was given, and is not needed where it gets those alone.
+func TestGPUsThatAVariableNarrows(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: \"2\"}":                                                 "gpus: [2]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: \"3,1\"}":                                               "environment: {CUDA_VISIBLE_DEVICES: \"1,0\"}\n    gpus: [3, 1]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: GPU-00000001-2222-3333-4444-555555555555}":              "gpus: [1]\n",
+		"gpus: [{device_ids: [\"2\", \"3\"], capabilities: [gpu]}], environment: {CUDA_VISIBLE_DEVICES: \"1\"}": "gpus: [3]\n",
+		"runtime: nvidia, environment: {NVIDIA_VISIBLE_DEVICES: \"1,2\", CUDA_VISIBLE_DEVICES: \"0\"}":          "gpus: [1]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: all}":                                                   "gpus: [0, 1, 2, 3]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: \"\"}":                                                  "gpus: [0, 1, 2, 3]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: \"9\"}":                                                 "gpus: [0, 1, 2, 3]\n",
+		"gpus: all, environment: {CUDA_VISIBLE_DEVICES: \"0\", CUDA_DEVICE_ORDER: PCI_BUS_ID}":                  "gpus: [0]\n",
+	} {
+		text := onFour(t, "compose", "services: {s: {image: \"x:1\", "+said+"}}")
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: want %s\n%s", said, want, text)
+		}
+	}
+}
+
+// onFour is what an import proposes for a host of four GPUs.
+func onFour(t *testing.T, kind, text string) string {
+	t.Helper()
+	file := "version: 1\ngpus:\n"
+	for i := range 4 {
+		file += fmt.Sprintf("  - {index: %d, uuid: GPU-0000000%d-2222-3333-4444-555555555555}\n", i, i)
+	}
+	files := []catalog.File{{Name: "present.yaml", Data: []byte(file)}}
+	present, err := catalog.ParseFiles(files, host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := proposal.New(kind, present, "x")
+	if err := importText(t, p, kind, text, Given{Find: func(string) error { return nil }}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.Settle(t.Context(), files, host())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
