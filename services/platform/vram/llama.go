@@ -258,12 +258,16 @@ func ofLlama(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	all := m.at(context, onGPU)
 	if run.Fit && m.over(all, run.FitTargetMiB) {
+		// It gives up layers only where nobody said how tensors and layers lie (common_params_fit_impl in common/fit.cpp), and with what was
+		// said the engine runs all the same.
+		several := len(place.gpus) > 1
+		fewer := run.GPULayers == nil && !run.Overridden && !(several && (run.TensorSplit != "" || place.rows))
 		if shortest := cmp.Or(run.FitContext, fitContext); run.Context == 0 && context > shortest {
 			context = uint32(largest(min(ceilDiv(uint64(shortest), cellsFlash), uint64(context)/cellsFlash), uint64(context)/cellsFlash, func(blocks uint64) bool {
 				return !m.over(m.at(uint32(blocks*cellsFlash), onGPU), run.FitTargetMiB)
 			}) * cellsFlash)
 		}
-		if run.GPULayers == nil && m.over(m.at(context, onGPU), run.FitTargetMiB) {
+		if fewer && m.over(m.at(context, onGPU), run.FitTargetMiB) {
 			// On several GPUs a layer more can move others, so that more layers might fit as well; those that are found do fit.
 			onGPU = largest(0, m.layers+1, func(n uint64) bool { return !m.over(m.at(context, n), run.FitTargetMiB) })
 		}

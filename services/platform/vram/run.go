@@ -161,6 +161,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		r.KVCacheBytes = n
 	}
 	r.GPULayers, r.OffloadMiB = said.GPULayers, said.OffloadMiB
+	r.Overridden = len(said.Overrides) > 0 || said.CPUExperts > 0
 	r.CPUExperts, r.Moved, r.HostCache, r.FitContext = said.HostExperts(), said.Moves(), said.HostCache, said.FitContext
 	if r.GPULayers == nil && extra["gpu_layers"] != "" {
 		n, err := number(extra, "gpu_layers")

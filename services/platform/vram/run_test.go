@@ -65,11 +65,13 @@ func TestRunOf(t *testing.T) {
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 2, 3 })},
 		{"vLLM on several hosts", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "-dp", "4", "-dpl", "2"}},
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel, r.Hosts = 1, 1, 4, 2 })},
+		{"experts with the host", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ncmoe", "4"}},
+			with(llama, func(r *Run) { r.CPUExperts, r.Overridden = enginecmd.FirstLayers(4), true })},
 		{"what is moved, and stays", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ot", "blk.0.=CUDA1,exps=CPU", "-nkvo", "--fit-ctx", "8192"}},
 			with(llama, func(r *Run) {
 				r.CPUExperts = enginecmd.FirstLayers(enginecmd.AllExperts)
 				r.CPUExperts[0]--
-				r.Moved, r.HostCache, r.FitContext = true, true, 8192
+				r.Overridden, r.Moved, r.HostCache, r.FitContext = true, true, true, 8192
 			})},
 		{"SGLang's copies on the same GPUs", catalog.Service{Argv: []string{"python3", "-m", "sglang.launch_server", "--model-path", "org/model", "--tp", "4", "--dp", "4", "--enable-dp-attention"}},
 			with(sglang, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 4, 1, 1 })},

@@ -49,9 +49,10 @@ type Run struct {
 	GPULayers *uint32
 	// CPUExperts are the layers whose experts llama.cpp keeps with the host. Moved: it lays tensors on GPUs by their names, which of
 	// several GPUs nothing is known about. HostCache: the KV cache stays with the host.
-	CPUExperts       enginecmd.LayerSet
-	Moved, HostCache bool
-	FlashAttention   bool
+	// Overridden: it was told where any tensors lie.
+	CPUExperts                   enginecmd.LayerSet
+	Overridden, Moved, HostCache bool
+	FlashAttention               bool
 	// FullWindow: sliding layers keep every token (llama.cpp's --swa-full). Unified: slots share one cache (--kv-unified).
 	FullWindow, Unified bool
 	// Fit: llama.cpp leaves FitTargetMiB of each GPU free, by a shorter context where none was asked for, then by fewer layers; vLLM

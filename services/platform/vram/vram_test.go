@@ -373,6 +373,35 @@ func TestSeveralHosts(t *testing.T) {
 	}
 }
 
+// TestWhatFitGivesUp: --fit takes no layers from GPUs where somebody said how they lie, so that the model does not fit.
+func TestWhatFitGivesUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*Run)
+		gpus   []uint32
+		fits   bool
+	}{
+		"nothing said":          {func(*Run) {}, []uint32{4096}, true},
+		"nothing said, on two":  {func(*Run) {}, []uint32{3072, 3072}, true},
+		"layers":                {func(r *Run) { r.GPULayers = ptr(uint32(99)) }, []uint32{4096}, false},
+		"tensors":               {func(r *Run) { r.Overridden = true }, []uint32{4096}, false},
+		"shares":                {func(r *Run) { r.TensorSplit = "1,1" }, []uint32{3072, 3072}, false},
+		"a share of one":        {func(r *Run) { r.TensorSplit = "1" }, []uint32{4096}, true},
+		"rows":                  {func(r *Run) { r.SplitMode = "row" }, []uint32{3072, 3072}, false},
+		"tensors on every GPU":  {func(r *Run) { r.SplitMode = "tensor" }, []uint32{3072, 3072}, false},
+		"one GPU, on which all": {func(r *Run) { r.SplitMode = "none" }, []uint32{4096, 4096}, true},
+	} {
+		e := of(t, llama8Q4, llamaRun(func(r *Run) { r.Context, r.Fit = 4096, true; c.change(r) }), c.gpus...)
+		within := true
+		for i, total := range c.gpus {
+			within = within && e.PerGPU[i] <= total
+		}
+		if within != c.fits || e.Starts != c.fits {
+			t.Errorf("%s: %v of %v, starts: %v", name, e.PerGPU, c.gpus, e.Starts)
+		}
+	}
+}
+
 // TestTheShortestContext: --fit goes no lower.
 func TestTheShortestContext(t *testing.T) {
 	t.Parallel()
