@@ -90,9 +90,10 @@ func (m *Manager) follow(ctx context.Context, s *catalog.Service, u *instance, s
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	r := &u.rules
-	if r.acting || u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED || now.Before(r.next) || ctx.Err() != nil {
+	if r.acting || u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED || ctx.Err() != nil {
 		return
 	}
+	waits := now.Before(r.next)
 	switch {
 	case status.State == driver.Running:
 		if !r.live {
@@ -106,9 +107,9 @@ func (m *Manager) follow(ctx context.Context, s *catalog.Service, u *instance, s
 			return
 		}
 		r.asked, r.acting = now, true
-		m.acts.Go(func() { m.release(ctx, s, u) })
+		m.acts.Go(func() { m.release(ctx, s, u, waits) })
 	case status.State == driver.Ended, status.State == driver.Stopped && r.again:
-		if !r.live || s.Restart.Max == 0 || r.spent {
+		if !r.live || s.Restart.Max == 0 || r.spent || waits {
 			return
 		}
 		r.acting = true
@@ -166,9 +167,10 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 	u.rest(err != nil)
 }
 
-// release puts a service to sleep, or stops it, that nobody has used for as long as its entry says.
-func (m *Manager) release(ctx context.Context, s *catalog.Service, u *instance) {
-	if !m.idle(ctx, s, u) {
+// release puts a service to sleep, or stops it, that nobody has used for as long as its entry says. waits: the rule was put off, and looks
+// all the same whether the service is used.
+func (m *Manager) release(ctx context.Context, s *catalog.Service, u *instance, waits bool) {
+	if !m.idle(ctx, s, u) || waits {
 		u.rest(false)
 		return
 	}
@@ -233,9 +235,9 @@ func (r *byRule) outcome(ctx context.Context, err error) {
 }
 
 // idle reports whether nobody has used the service for as long as its entry says. An engine that tells of its requests is
-// believed; otherwise whoever is connected uses it.
+// believed; otherwise whoever is connected uses it. A running service uses those that it depends on.
 func (m *Manager) idle(ctx context.Context, s *catalog.Service, u *instance) bool {
-	used := false
+	used := len(m.Dependents(s)) > 0
 	u.mu.Lock()
 	served := u.rules.served
 	u.mu.Unlock()
@@ -243,12 +245,12 @@ func (m *Manager) idle(ctx context.Context, s *catalog.Service, u *instance) boo
 	if m.cfg.Engine != nil && talks(s) {
 		usage := m.cfg.Engine.Usage(ctx, s)
 		told = usage.Told
-		used = told && (usage.Requests > 0 || usage.Served != served)
+		used = used || told && (usage.Requests > 0 || usage.Served != served)
 		served = usage.Served
 	}
 	if !told && s.Port != 0 {
 		connected, err := m.host.connected(s.Port)
-		used = connected || err != nil // what cannot be seen may be in use
+		used = used || connected || err != nil // what cannot be seen may be in use
 	}
 	now := time.Now()
 	u.mu.Lock()

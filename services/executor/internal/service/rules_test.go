@@ -379,6 +379,77 @@ func TestIdleCountsFromTheFirstLook(t *testing.T) {
 	})
 }
 
+// TestWhatARunningServiceNeedsIsNotReleased: its idle time begins once nothing that depends on it runs any more.
+func TestWhatARunningServiceNeedsIsNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.model.usage = engine.Usage{Told: true}
+		w.s.Idle = &catalog.Idle{Action: "stop", AfterS: 60}
+		web, catalogue := &catalog.Service{ID: "web", Driver: "test", DependsOn: []string{"chat"}, StartTimeoutS: 10, StopTimeoutS: 5}, *w.cfg.Catalog()
+		catalogue.Services = []*catalog.Service{w.s, web}
+		w.cfg.Catalog = func() *catalog.Catalog { return &catalogue }
+		other := &program{}
+		other.set(driver.Status{State: driver.Running})
+		w.cfg.Drivers["test"] = Is(other)
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Hour)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Fatalf("%v, while web runs", w.state())
+			}
+			other.set(driver.Status{State: driver.Stopped})
+			time.Sleep(50 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("%v within 50 s of the end of web", w.state())
+			}
+			time.Sleep(20 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("%v after 70 s", w.state())
+			}
+		})
+	})
+}
+
+// TestARuleThatIsPutOffLooksOn: what is used while the rule cannot act is in use.
+func TestARuleThatIsPutOffLooksOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.model.usage = engine.Usage{Told: true}
+		w.s.Idle = &catalog.Idle{Action: "stop", AfterS: 120}
+		release, err := w.cfg.Leases.Loading(w.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.up()
+		requests := func(n uint64) {
+			w.model.mu.Lock()
+			defer w.model.mu.Unlock()
+			w.model.usage.Requests = n
+		}
+		w.follows(t, func() {
+			u := w.instance("chat")
+			for put := time.Duration(0); put < 30*time.Second; {
+				time.Sleep(time.Second) // of the fake clock: until the rule is put off for long
+				u.mu.Lock()
+				put = time.Until(u.rules.next)
+				u.mu.Unlock()
+			}
+			requests(1)
+			time.Sleep(12 * time.Second)
+			requests(0)
+			release()
+			time.Sleep(100 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("%v within 100 s of a request", w.state())
+			}
+			time.Sleep(90 * time.Second)
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("%v after 190 s", w.state())
+			}
+		})
+	})
+}
+
 // TestALyingSleeperIsNotAskedForEver: what does not give its memory back is put off.
 func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
