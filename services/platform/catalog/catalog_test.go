@@ -196,6 +196,7 @@ func TestBadCatalogsAreRefusedWithTheirPlace(t *testing.T) {
 		{name: "idle that cannot sleep", text: entry("    idle: {action: sleep, after_s: 60}\n"), at: "10:20", what: "cannot sleep"},
 		{name: "idle of an unknown kind", text: entry("    idle: {action: kill, after_s: 60}\n"), at: "10:20", what: "idle.action"},
 		{name: "idle at once", text: entry("    idle: {action: stop}\n"), what: "idle.after_s"},
+		{name: "idle without a port", text: strings.Replace(unit("u.service"), "}\n", ", idle: {action: stop, after_s: 60}}\n", 1), what: "without a port"},
 		{name: "idle and pinned", text: entry("    pin: true\n    idle: {action: stop, after_s: 60}\n"), what: "never goes idle"},
 		{name: "restart for ever", text: entry("    restart: {max: 1000}\n"), at: "10:20", what: "at most 10"},
 		{name: "stall beyond the start", text: entry("    stall_timeout_s: 61\n"), at: "10:22", what: "at most start_timeout_s"},

@@ -214,6 +214,8 @@ func residence(at spot, in *service, out *Service) *problem {
 			return wrong(here.in(".action"), `idle.action must be "sleep" or "stop"`)
 		case in.Idle.Action == "sleep" && out.Sleep == SleepNone:
 			return wrong(here.in(".action"), "this service cannot sleep: its entry says no sleep")
+		case in.Port == 0:
+			return wrong(here, "a service without a port shows nobody whether it is used, so that it cannot be idle")
 		case in.Idle.AfterS < 1 || in.Idle.AfterS > maxWeek:
 			return wrong(here.in(".after_s"), "idle.after_s must be 1 to %d, a week", maxWeek)
 		}

@@ -95,6 +95,10 @@ func (b *builder) propose(id, driver string, s *program) bool {
 			*one.text = ""
 		}
 	}
+	if e.Idle.AfterS > 0 && e.Port == 0 {
+		s.note("It was to stop after %d s of idleness, which a service without a port does not show.", e.Idle.AfterS)
+		e.Idle.AfterS = 0
+	}
 	if e.Idle.AfterS > 0 {
 		e.Idle.Action = "stop"
 	}
