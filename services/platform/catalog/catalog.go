@@ -264,6 +264,16 @@ func (s *Service) Subject(definition string) ([]byte, error) {
 	}{s, definition})
 }
 
+// Runs says what the entry runs, and how: all of it but what is known of it and when it runs. A restart by rule runs the same again.
+func (s *Service) Runs() string {
+	one := *s
+	one.Name, one.Description, one.Model, one.VRAMMiB, one.SleepMiB, one.ExtraConfig = "", "", nil, 0, 0, nil
+	one.DependsOn, one.Pin, one.MinResidenceS, one.Idle, one.Restart = nil, false, 0, nil, Restart{}
+	one.Health, one.StartTimeoutS, one.StallTimeoutS, one.StopTimeoutS = nil, 0, 0, 0
+	text, _ := one.Subject("") // what was read from a file can be written
+	return string(text)
+}
+
 // Catalog is one good reading of the file. It is immutable and safe for concurrent use.
 type Catalog struct {
 	// GPUs, Models, Services and Modes are in the file's order.

@@ -196,7 +196,7 @@ func (m *Manager) settled(ctx context.Context, d Driver, s *catalog.Service, u *
 		u.doubt = doubt
 		u.rules.ran(err == nil, time.Now())
 		if err == nil {
-			u.rules.learn(definition)
+			u.rules.learn(s, definition)
 		}
 	})
 	switch {

@@ -253,7 +253,7 @@ func (m *Manager) check(ctx context.Context, s *catalog.Service, u *instance) {
 	if u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED && u.turns == turn {
 		u.doubt = false
 		if known {
-			u.rules.learn(definition)
+			u.rules.learn(s, definition)
 		}
 		if asked {
 			u.asleep, u.held = asleep, held

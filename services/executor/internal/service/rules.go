@@ -38,9 +38,10 @@ type ruling struct {
 	restarts uint32
 	// again: the newest restart failed, so that there is nothing left that could end; another may be tried.
 	again bool
-	// definition is what was started when it was started last, or found when it was first seen to run; known: it is.
-	definition string
-	known      bool
+	// definition is what was started when it was started last, or found when it was first seen to run, and runs what its entry said of
+	// it then; known: they are.
+	definition, runs string
+	known            bool
 	// began is when it was started or woken.
 	began time.Time
 	// spent: it ended more often than the entry allows.
@@ -70,7 +71,9 @@ func (r *ruling) ran(well bool, now time.Time) {
 }
 
 // learn notes what may be started again.
-func (r *ruling) learn(definition string) { r.definition, r.known = definition, true }
+func (r *ruling) learn(s *catalog.Service, definition string) {
+	r.definition, r.runs, r.known = definition, s.Runs(), true
+}
 
 // stopped notes that somebody stopped the service.
 func (r *ruling) stopped() { *r = ruling{acting: r.acting, restarts: r.restarts} }
@@ -138,7 +141,7 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 	window := time.Duration(s.Restart.WithinS) * time.Second
 	u.rules.times = slices.DeleteFunc(u.rules.times, func(t time.Time) bool { return now.Sub(t) > window })
 	u.rules.spent = uint32(len(u.rules.times)) >= s.Restart.Max
-	spent, definition, known := u.rules.spent, u.rules.definition, u.rules.known
+	spent, definition, runs, known := u.rules.spent, u.rules.definition, u.rules.runs, u.rules.known
 	u.mu.Unlock()
 	if !known {
 		u.rest(true)
@@ -162,7 +165,9 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		u.rules.restarts++
 		u.mu.Unlock()
 	}}
-	_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Late: r.late, Definition: definition}, m.Admissible)
+	if err = changedSince(s); runs == s.Runs() {
+		_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Late: r.late, Definition: definition}, m.Admissible)
+	}
 	r.outcome(ctx, err)
 	u.rest(err != nil)
 }

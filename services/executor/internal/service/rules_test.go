@@ -224,6 +224,47 @@ func TestNoRestart(t *testing.T) {
 	})
 }
 
+// TestAnEntryThatChangedIsNotRestarted: a rule runs what was started, and nothing that its entry has come to say since.
+func TestAnEntryThatChangedIsNotRestarted(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*catalog.Service)
+		starts int
+	}{
+		"nothing":            {func(*catalog.Service) {}, 1},
+		"its words":          {func(s *catalog.Service) { s.Description = "other" }, 1},
+		"its rules":          {func(s *catalog.Service) { s.Restart.Max, s.MinResidenceS = 3, 60 }, 1},
+		"what it needs":      {func(s *catalog.Service) { s.VRAMMiB = 2000 }, 1},
+		"its arguments":      {func(s *catalog.Service) { s.Argv = []string{"/bin/other"} }, 0},
+		"its environment":    {func(s *catalog.Service) { s.Environment = map[string]string{"A": "b"} }, 0},
+		"its user":           {func(s *catalog.Service) { s.RunAs = "other" }, 0},
+		"its container":      {func(s *catalog.Service) { s.Container = &catalog.Container{Image: "x"} }, 0},
+		"what it is given":   {func(s *catalog.Service) { s.Credentials = []string{"token"} }, 0},
+		"what it may change": {func(s *catalog.Service) { s.Limits.MemoryMiB = 1 }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, _ := ruled(t)
+				one, next := *w.s, *w.cfg.Catalog()
+				c.change(&one)
+				next.Services = []*catalog.Service{&one}
+				var now atomic.Pointer[catalog.Catalog]
+				now.Store(w.cfg.Catalog())
+				w.cfg.Catalog = now.Load
+				w.up()
+				w.follows(t, func() {
+					time.Sleep(time.Second)
+					now.Store(&next)
+					w.end()
+					time.Sleep(10 * time.Minute)
+				})
+				if starts, _ := w.program.count(); starts != c.starts {
+					t.Errorf("%d starts, want %d", starts, c.starts)
+				}
+			})
+		})
+	}
+}
+
 // TestARestartThatFails is tried again within the same bound.
 func TestARestartThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
