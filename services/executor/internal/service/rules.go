@@ -254,7 +254,7 @@ func (m *Manager) idle(ctx context.Context, s *catalog.Service, u *instance) boo
 		served = usage.Served
 	}
 	if !told && s.Port != 0 {
-		connected, err := m.host.connected(s.Port)
+		connected, err := m.host.connected(s, m.driver(s).Status(s))
 		used = used || connected || err != nil // what cannot be seen may be in use
 	}
 	now := time.Now()

@@ -363,6 +363,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 	dir := t.TempDir()
 	table := filepath.Join(dir, "net", "tcp")
 	write := func(text string) {
+		t.Helper()
 		if err := errors.Join(os.MkdirAll(filepath.Dir(table), 0o700), os.WriteFile(table, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
@@ -387,6 +388,26 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 		}
 		if time.Sleep(time.Second); !w.idle(t.Context(), w.s, u) {
 			t.Error("nobody is connected")
+		}
+		write("")
+		table = filepath.Join(dir, "net", "tcp6")
+		write("0: 00000000000000000000000001000000:464F 00000000000000000000000001000000:D431 01 0 0 0 0 0 7\n")
+		if w.idle(t.Context(), w.s, u) {
+			t.Error("somebody is connected to ::1")
+		}
+		write("")
+		// Another container reaches this one in a network of theirs, of which the host's table does not tell.
+		w.s.Container = &catalog.Container{Port: 8080}
+		w.program.set(driver.Status{State: driver.Running, PID: 7})
+		time.Sleep(time.Hour)
+		table = filepath.Join(dir, "7", "net", "tcp")
+		write("0: 020012AC:1F90 030012AC:D431 01 0 0 0 0 0 7\n")
+		if w.idle(t.Context(), w.s, u) {
+			t.Error("a container is connected")
+		}
+		write("0: 020012AC:D431 030012AC:1F90 01 0 0 0 0 0 7\n")
+		if time.Sleep(time.Minute); !w.idle(t.Context(), w.s, u) {
+			t.Error("it is connected to another one itself")
 		}
 	})
 }

@@ -113,10 +113,15 @@ func (h host) cpu(status driver.Status) (time.Duration, bool) {
 	return time.Duration(ticks) * time.Second / clockTicks, true
 }
 
-// connected reports whether anybody is connected to a port of this host's loopback; an error where the kernel does not tell.
-func (h host) connected(port uint32) (bool, error) {
+// connected reports whether anybody is connected to the service's port on this host's loopback, or to a container's within its network,
+// where other containers reach it; an error where the kernel does not tell of this host's.
+func (h host) connected(s *catalog.Service, status driver.Status) (bool, error) {
 	all, err := procfs.Sockets(h.proc)
-	return established(all, port), err
+	if err != nil || established(all, s.Port) || s.Container == nil || status.PID <= 0 {
+		return established(all, s.Port), err
+	}
+	inside, _ := procfs.Sockets(filepath.Join(h.proc, strconv.Itoa(status.PID)))
+	return established(inside, s.Container.Port), nil
 }
 
 // established looks for an established connection to the port on this host, from either side: where Docker forwards a port in the
