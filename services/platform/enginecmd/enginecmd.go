@@ -57,6 +57,8 @@ type Command struct {
 	Fit                  *bool // llama.cpp's --fit; vLLM's --max-model-len auto, which shortens the context until it fits
 	FitTargetMiB         uint32
 	FitContext           uint32 // llama.cpp's --fit-ctx: the shortest context that it may choose
+	ConfigFile           bool   // vLLM's and SGLang's --config: more options are in a file, which is not read
+	HostKVMiB            uint32 // vLLM's --kv-offloading-size: KV cache that each copy keeps in the host's memory besides
 	SleepMode            bool   // vLLM's --enable-sleep-mode, SGLang's --enable-memory-saver
 	Router               bool   // llama-server without a model: it loads them on request
 	FullWindow           bool   // llama.cpp's --swa-full

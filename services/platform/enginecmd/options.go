@@ -326,6 +326,8 @@ var vllmOptions = table(
 	row{"--kv-cache-memory-bytes", value, func(c *Command, v string) { c.KVCacheBytes = size(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
 	row{"--cpu-offload-gb", value, func(c *Command, v string) { c.OffloadMiB = mib(v) }},
+	row{"--kv-offloading-size", value, func(c *Command, v string) { c.HostKVMiB = mib(v) }},
+	row{"--config", value, func(c *Command, _ string) { c.ConfigFile = true }},
 	row{"--enable-sleep-mode", flag, func(c *Command, _ string) { c.SleepMode = true }},
 	row{"--no-enable-sleep-mode", flag, func(c *Command, _ string) { c.SleepMode = false }},
 	row{"--lora-modules", many, func(c *Command, v string) { c.Adapters = append(c.Adapters, v) }},
@@ -347,6 +349,7 @@ var sglangOptions = table(
 	row{"--mem-fraction-static", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-dtype", value, func(c *Command, v string) { c.CacheK, c.CacheV = v, v }},
 	row{"--cpu-offload-gb", value, func(c *Command, v string) { c.OffloadMiB = mib(v) }},
+	row{"--config", value, func(c *Command, _ string) { c.ConfigFile = true }},
 	row{"--enable-memory-saver", flag, func(c *Command, _ string) { c.SleepMode = true }},
 	row{"--lora-paths", many, func(c *Command, v string) { c.Adapters = append(c.Adapters, v) }},
 )

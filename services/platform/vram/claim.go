@@ -129,7 +129,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	}
 	e.WeightsMiB, e.KVMiB, e.ClaimMiB = mib(mul(weights, n)), mib(kv), mib(claims)
 	e.ComputeMiB, e.OverheadMiB = mib(mul(compute, n)), mib(mul(bytesOf(graphsMiB+contextMiB), n))
-	e.LoadHostMiB = mib(mul(add(bytesOf(workerHostMiB), offloaded), n))
+	e.LoadHostMiB = mib(add(mul(add(bytesOf(workerHostMiB), offloaded), n), mul(bytesOf(run.HostKVMiB), ceilDiv(copies, hosts))))
 	switch run.Sleep {
 	case catalog.SleepVLLM1:
 		e.AsleepMiB, e.HostMiB = residueMiB*uint32(n), mib(mul(add(weights, offloaded), n))

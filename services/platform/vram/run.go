@@ -102,7 +102,7 @@ func orWord(v, other string) string {
 }
 
 // RunOf is how the service runs its model: what its command line says, else what extra_config says, else the engine's defaults.
-// It returns ErrNoEngine where neither names an engine that formulas are known for.
+// It returns ErrNoEngine where neither names an engine that formulas are known for, and ErrConfigFile with what is known of the engine.
 func RunOf(s *catalog.Service) (Run, error) {
 	said := command(s)
 	extra := s.ExtraConfig
@@ -111,6 +111,9 @@ func RunOf(s *catalog.Service) (Run, error) {
 		return Run{}, ErrNoEngine
 	}
 	r.Sleep = s.Sleep
+	if said.ConfigFile {
+		return r, ErrConfigFile
+	}
 	for _, n := range []struct {
 		key   string
 		said  uint32
@@ -160,7 +163,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		}
 		r.KVCacheBytes = n
 	}
-	r.GPULayers, r.OffloadMiB = said.GPULayers, said.OffloadMiB
+	r.GPULayers, r.OffloadMiB, r.HostKVMiB = said.GPULayers, said.OffloadMiB, said.HostKVMiB
 	r.Overridden = len(said.Overrides) > 0 || said.CPUExperts > 0
 	r.CPUExperts, r.Moved, r.HostCache, r.FitContext = said.HostExperts(), said.Moves(), said.HostCache, said.FitContext
 	if r.GPULayers == nil && extra["gpu_layers"] != "" {

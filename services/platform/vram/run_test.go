@@ -3,6 +3,7 @@ package vram
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,6 +53,8 @@ func TestRunOf(t *testing.T) {
 			with(vllm, func(r *Run) { r.Fit, r.TensorParallel, r.PipelineParallel, r.DataParallel = true, 1, 1, 1 })},
 		{"weights that vLLM leaves with the host", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "--cpu-offload-gb", "4"}},
 			with(vllm, func(r *Run) { r.OffloadMiB, r.TensorParallel, r.PipelineParallel, r.DataParallel = 4096, 1, 1, 1 })},
+		{"a cache that vLLM keeps with the host besides", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "--kv-offloading-size", "32"}},
+			with(vllm, func(r *Run) { r.HostKVMiB, r.TensorParallel, r.PipelineParallel, r.DataParallel = 32768, 1, 1, 1 })},
 		{"options of vLLM's own image", catalog.Service{Container: &catalog.Container{Image: "vllm/vllm-openai@sha256:0", Command: []string{"--model", "org/model", "--max-model-len", "8192"}}},
 			with(vllm, func(r *Run) { r.Context, r.TensorParallel, r.PipelineParallel, r.DataParallel = 8192, 1, 1, 1 })},
 		{"a unit of which extra_config tells", catalog.Service{Unit: "chat.service", ExtraConfig: map[string]string{"engine": "llama.cpp", "context_size": "16384", "parallel": "3",
@@ -108,6 +111,11 @@ func TestRunOfRefuses(t *testing.T) {
 	} {
 		if r, err := RunOf(&s); !errors.Is(err, ErrNoEngine) {
 			t.Errorf("%s: %+v %v", name, r, err)
+		}
+	}
+	for _, line := range []string{"vllm serve --config /etc/vllm.yaml", "vllm serve a/b -tp 2 --config=c.yaml", "sglang serve --config c.yaml"} {
+		if r, err := RunOf(&catalog.Service{Argv: strings.Fields(line)}); !errors.Is(err, ErrConfigFile) || r.Engine == "" {
+			t.Errorf("%s: %+v %v", line, r, err)
 		}
 	}
 	for name, extra := range map[string]map[string]string{

@@ -43,7 +43,9 @@ type Run struct {
 	Utilisation  float64
 	KVCacheBytes uint64
 	// OffloadMiB is how much of its part of the weights each of vLLM's and SGLang's GPUs leaves with the host.
-	OffloadMiB        uint32
+	OffloadMiB uint32
+	// HostKVMiB is how much KV cache each of vLLM's copies keeps in the host's memory besides.
+	HostKVMiB         uint32
 	Batch, MicroBatch uint32
 	// GPULayers is how many of llama.cpp's layers are on GPUs, the output counting as one; nil: all, or what fits with Fit.
 	GPULayers *uint32
@@ -95,6 +97,9 @@ var ErrNoCard = errors.New("the model has no card, so nothing can be estimated")
 
 // ErrNoEngine means that no formula is known for what runs the model.
 var ErrNoEngine = errors.New("the service's engine is not known; extra_config.engine says which it is")
+
+// ErrConfigFile means that the engine reads options from a file, which may say anything of GPUs and memory.
+var ErrConfigFile = errors.New("the engine reads options from a file (--config), which is not read: give them as arguments, or declare vram_mib")
 
 // ErrNoTotal means that an engine takes a share of a GPU whose memory is not known.
 var ErrNoTotal = errors.New("the engine takes a share of each GPU, and how much memory one of them has is not known")

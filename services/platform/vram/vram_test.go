@@ -402,6 +402,19 @@ func TestWhatFitGivesUp(t *testing.T) {
 	}
 }
 
+// TestACacheWithTheHostBesides: each copy of the engine takes it of the host's memory, and none of it of a GPU.
+func TestACacheWithTheHostBesides(t *testing.T) {
+	t.Parallel()
+	run := func(mib uint32) Estimate {
+		return of(t, llama8Q4, vllmRun(func(r *Run) {
+			r.Context, r.TensorParallel, r.DataParallel, r.HostKVMiB = 8192, 1, 2, mib
+		}), 24564, 24564)
+	}
+	if none, some := run(0), run(10_000); some.LoadHostMiB-none.LoadHostMiB != 20_000 || !slices.Equal(some.PerGPU, none.PerGPU) {
+		t.Errorf("%+v, %+v", none, some)
+	}
+}
+
 // TestTheShortestContext: --fit goes no lower.
 func TestTheShortestContext(t *testing.T) {
 	t.Parallel()

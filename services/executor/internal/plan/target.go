@@ -179,6 +179,8 @@ func (t *target) override(c *catalog.Catalog, r Request, z *Sizes) (changed map[
 				why = "its entry does not say which engine runs it"
 			case errors.Is(err, vram.ErrPlace):
 				why = vram.ErrPlace.Error()
+			case errors.Is(err, vram.ErrConfigFile):
+				why = vram.ErrConfigFile.Error()
 			}
 			return nil, "", fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "what "+id+" would need with another context cannot be told: "+why,
 				fault.WithField("context_overrides"), fault.WithCause(err))
