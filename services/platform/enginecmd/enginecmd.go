@@ -217,7 +217,9 @@ func readVLLM(args []string) Command {
 	if first(args) != "" && !strings.HasPrefix(args[0], "-") {
 		c.Model, args = args[0], args[1:]
 	}
-	vllmOptions.read(&c, args)
+	if loose := vllmOptions.read(&c, args); len(loose) == 1 && c.Model == "" {
+		c.Model = loose[0]
+	}
 	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.ReplaceAll(a, "_", "-"), "--cpu-offload-params") }) {
 		c.OffloadMiB = 0 // of some tensors alone, which may be far less
 	}

@@ -54,14 +54,21 @@ func (o options) find(argument string) (opt option, text string, joined, ok bool
 	return opt, text, joined, ok
 }
 
-// read takes every option that it knows; of one that is given twice the last counts, as for the engines.
-func (o options) read(c *Command, args []string) {
+// read takes every option that it knows; of one that is given twice the last counts, as for the engines. loose are the arguments that
+// are no option, and no value of one: what follows one that is not known could be its value.
+func (o options) read(c *Command, args []string) (loose []string) {
+	unknown := false
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
-			return
+			return loose
 		}
 		opt, text, joined, ok := o.find(args[i])
+		before := unknown
+		unknown = !ok && strings.HasPrefix(args[i], "-") && !strings.Contains(args[i], "=")
 		if !ok {
+			if !before && !strings.HasPrefix(args[i], "-") {
+				loose = append(loose, args[i])
+			}
 			continue
 		}
 		next, has := "", i+1 < len(args)
@@ -88,6 +95,7 @@ func (o options) read(c *Command, args []string) {
 			}
 		}
 	}
+	return loose
 }
 
 func isSwitch(text string) bool {
