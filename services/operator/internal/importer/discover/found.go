@@ -40,6 +40,8 @@ type Server struct {
 	Elsewhere string
 	// Refused are the reasons for which the executor would not run it, Remarks what is worth knowing besides.
 	Refused, Remarks []string
+	// indirect is by what a program is started that was not seen, as enginecmd.Indirect says it.
+	indirect string
 }
 
 // shown are the keys of an environment whose values are no secrets and say how an engine runs.
@@ -47,7 +49,14 @@ var shown = []string{
 	"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "NVIDIA_VISIBLE_DEVICES", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_FLASH_ATTENTION",
 	"OLLAMA_HOST", "OLLAMA_KEEP_ALIVE", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_MAX_LOADED_MODELS", "OLLAMA_NUM_PARALLEL", "VLLM_SERVER_DEV_MODE",
 	"VLLM_USE_V1",
-	"LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_HOST", "LLAMA_ARG_MODEL", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL", "LLAMA_ARG_PORT",
+}
+
+// isShown reports whether a variable may be shown. LLAMA_ARG_ begins those of llama.cpp's options; its keys have other names.
+func isShown(key, value string) bool {
+	if !slices.Contains(shown, key) && (!strings.HasPrefix(key, "LLAMA_ARG_") || secret.Name(key)) || len(value) > 256 || secret.Suspect(value) {
+		return false
+	}
+	return !strings.Contains(value, "://") || key == "OLLAMA_HOST" && !strings.ContainsAny(value, "@?")
 }
 
 // environment splits KEY=VALUE pairs into what may be shown and the names of what may not.
@@ -55,7 +64,7 @@ func environment(pairs []string) (values map[string]string, withheld []string) {
 	values = map[string]string{}
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		if slices.Contains(shown, key) && len(value) <= 256 && !strings.Contains(value, "://") && !secret.Suspect(value) {
+		if isShown(key, value) {
 			values[key] = value
 		} else if key != "" && !slices.Contains(withheld, key) {
 			withheld = append(withheld, key)

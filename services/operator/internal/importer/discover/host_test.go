@@ -233,6 +233,35 @@ func TestUnits(t *testing.T) {
 	settled(t, p, "units.yaml", map[uint32]string{vllm: "7001", ollama: "7002", stranger: "7003"})
 }
 
+// TestWhatAUnitIsTold: an engine's variables count, and a unit that starts one by a shell is named although it does not run.
+func TestWhatAUnitIsTold(t *testing.T) {
+	t.Parallel()
+	units := map[string]fakeUnit{
+		"a.service": {active: "inactive", argv: []string{"/usr/bin/llama-server"}, user: "ai", environment: []string{"LLAMA_ARG_HF_REPO=org/m:Q4", "LLAMA_ARG_PORT=9001",
+			"LLAMA_ARG_CACHE_TYPE_K=q8_0", "LLAMA_ARG_API_KEY=x", "LLAMA_ARG_MODEL_URL=https://user:pass@host/x", "LLAMA_API_KEY=y"}},
+		"b.service": {active: "inactive", argv: []string{"/usr/bin/ollama", "serve"}, user: "ai", environment: []string{"OLLAMA_HOST=http://127.0.0.1:11500"}},
+		"c.service": {active: "inactive", argv: []string{"/bin/bash", "-lc", "source /opt/v/bin/activate && exec vllm serve a/b --port 8000"}, user: "ai"},
+		"d.service": {active: "inactive", argv: []string{"/bin/bash", "-c", "exec /usr/bin/backup /home/ollamas"}, user: "ai"},
+		"e.service": {active: "inactive", argv: []string{"/usr/bin/backup", "/usr/lib/ollama"}, user: "ai"},
+	}
+	s := Systemd{Program: "/usr/bin/busctl", Run: busctl(t, units), Proc: t.TempDir()}
+	servers, passed, err := s.Servers(t.Context())
+	if err != nil || len(servers) != 2 {
+		t.Fatalf("%v: %+v", err, servers)
+	}
+	a, b := servers[0], servers[1]
+	if a.Command.Model != "org/m:Q4" || a.Command.Router || a.Port != 9001 || a.Command.CacheK != "q8_0" || len(a.Environment) != 3 || len(a.Withheld) != 3 {
+		t.Errorf("%+v", a)
+	}
+	if b.Port != 11500 || b.Command.Host != "127.0.0.1" {
+		t.Errorf("%+v", b)
+	}
+	want := []Passed{{"c.service", "its command is run by a shell, bash, and names an engine: what it runs is seen while it runs"}}
+	if diff := cmp.Diff(want, passed); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // What busctl may answer that is no answer.
 func TestUnitsRefuse(t *testing.T) {
 	t.Parallel()

@@ -103,6 +103,8 @@ func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 			passed = append(passed, Passed{clean.Line(units[i].name, 256), "systemd did not say what it runs"})
 		case server != nil && !catalog.IsUnit(server.Subject):
 			passed = append(passed, Passed{server.Name, "its name has characters that an entry does not take"})
+		case server != nil && !server.Recognised && len(server.GPUs) == 0:
+			passed = append(passed, Passed{server.Name, "its command " + server.indirect + ", and names an engine: what it runs is seen while it runs"})
 		case server != nil:
 			out = append(out, *server)
 		}
@@ -215,7 +217,13 @@ func (s Systemd) server(ctx context.Context, u unit, f unitFacts, running proces
 	}
 	out.hold(s.Holders, group)
 	if !out.Recognised && len(out.GPUs) == 0 {
-		return nil
+		if len(f.argv) > 0 && names(f.argv) {
+			out.indirect = enginecmd.Indirect(f.argv)
+		}
+		if out.indirect == "" {
+			return nil
+		}
+		return out
 	}
 	out.Port = portOf(out.Command, out.Recognised)
 	if out.Running {
@@ -234,6 +242,13 @@ func (s Systemd) server(ctx context.Context, u unit, f unitFacts, running proces
 		out.Remarks = append(out.Remarks, "it reads further environment from files, which were not read")
 	}
 	return out
+}
+
+// names reports whether an engine's program is named anywhere in a command line.
+func names(argv []string) bool {
+	return slices.ContainsFunc(strings.FieldsFunc(strings.Join(argv, " "), func(r rune) bool { return strings.ContainsRune(" /;&|'\"()", r) }), func(word string) bool {
+		return slices.Contains([]string{"vllm", "vllm.entrypoints.openai.api_server", "sglang", "sglang.launch_server", "llama-server", "ollama"}, word)
+	})
 }
 
 // hold notes the GPUs whose memory the processes hold.
