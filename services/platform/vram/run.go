@@ -3,10 +3,13 @@ package vram
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/model"
 )
 
 // Defaults is how an engine runs a model that is told nothing else, and whether formulas are known for that engine.
@@ -196,6 +199,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		return Run{}, err
 	}
 	r.MainGPU = cmp.Or(said.MainGPU, main)
+	r.Visible = visible(s)
 	r.Drafts, r.Projectors, r.Adapters = len(said.Drafts), len(said.Projectors), len(said.Adapters)
 	return r, nil
 }
@@ -228,4 +232,56 @@ func command(s *catalog.Service) enginecmd.Command {
 		return enginecmd.Command{}
 	}
 	return c
+}
+
+// visible is Run.Visible of a service. A program counts the host's GPUs, a container those that it was given, from the lowest index on.
+// What names them otherwise, or others, is passed over.
+func visible(s *catalog.Service) string {
+	_, added, _ := enginecmd.Unwrap(s.Argv)
+	const key = "CUDA_VISIBLE_DEVICES"
+	seen := slices.Sorted(slices.Values(s.GPUs))
+	var places []string
+	ordered := true
+	for name := range strings.SplitSeq(orWord(added[key], s.Environment[key]), ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(name), 10, 32)
+		if err == nil && s.Container != nil && n < uint64(len(seen)) {
+			n = uint64(seen[n])
+		}
+		at := slices.Index(s.GPUs, uint32(n))
+		place := strconv.Itoa(at)
+		if err != nil || at < 0 || slices.Contains(places, place) {
+			return ""
+		}
+		ordered = ordered && at == len(places)
+		places = append(places, place)
+	}
+	if ordered && len(places) == len(s.GPUs) {
+		return ""
+	}
+	return strings.Join(places, ",")
+}
+
+// ofVisible is Of for an engine that sees some of the GPUs: it takes nothing of the others.
+func ofVisible(card model.Card, run Run, gpus []GPU) (Estimate, error) {
+	var places []int
+	var seen []GPU
+	for text := range strings.SplitSeq(run.Visible, ",") {
+		at, err := strconv.Atoi(text)
+		if err != nil || at < 0 || at >= len(gpus) {
+			places, seen = nil, gpus
+			break
+		}
+		places, seen = append(places, at), append(seen, gpus[at])
+	}
+	run.Visible = ""
+	e, err := Of(card, run, seen)
+	if err != nil || places == nil {
+		return e, err
+	}
+	all := make([]uint32, len(gpus))
+	for i, at := range places {
+		all[at] = e.PerGPU[i]
+	}
+	e.PerGPU = all
+	return e, nil
 }

@@ -153,3 +153,44 @@ func TestWhatHangsOnTheGPU(t *testing.T) {
 		}
 	}
 }
+
+// TestVisibleGPUs: CUDA_VISIBLE_DEVICES says on which of its entry's GPUs an engine is, and in which order it sees them.
+func TestVisibleGPUs(t *testing.T) {
+	t.Parallel()
+	box := &catalog.Container{Image: "vllm/vllm-openai@sha256:0"}
+	gpus := []uint32{1, 3, 2}
+	for name, c := range map[string]struct {
+		service catalog.Service
+		said    string
+		want    string
+	}{
+		"nothing said":              {catalog.Service{GPUs: gpus}, "", ""},
+		"one of the host's":         {catalog.Service{GPUs: gpus}, "3", "1"},
+		"two, in another order":     {catalog.Service{GPUs: gpus}, "2, 1", "2,0"},
+		"all, in the entry's order": {catalog.Service{GPUs: gpus}, "1,3,2", ""},
+		"one that is not its own":   {catalog.Service{GPUs: gpus}, "0", ""},
+		"by uuid":                   {catalog.Service{GPUs: gpus}, "GPU-11111111-2222-3333-4444-555555555555", ""},
+		"none":                      {catalog.Service{GPUs: gpus}, "-1", ""},
+		"one twice":                 {catalog.Service{GPUs: gpus}, "1,1", ""},
+		"a container's last":        {catalog.Service{GPUs: gpus, Container: box}, "2", "1"},
+		"a container has no such":   {catalog.Service{GPUs: []uint32{4}, Container: box}, "1", ""},
+		"by env":                    {catalog.Service{GPUs: gpus, Argv: []string{"env", "CUDA_VISIBLE_DEVICES=3", "vllm", "serve", "a/b"}}, "1", "1"},
+	} {
+		s := c.service
+		s.Environment = map[string]string{"CUDA_VISIBLE_DEVICES": c.said}
+		s.ExtraConfig = map[string]string{"engine": "vllm"}
+		if r, err := RunOf(&s); err != nil || r.Visible != c.want {
+			t.Errorf("%s: %q, want %q; %v", name, r.Visible, c.want, err)
+		}
+	}
+	run := vllmRun(func(r *Run) { r.Context, r.TensorParallel, r.PipelineParallel = 4096, 1, 1 })
+	for where, want := range map[string]int{"": 0, "2": 2, "1,0": 1, "7": 0} {
+		run.Visible = where
+		e := of(t, llama8Q4, run, 24564, 24564, 24564)
+		for i, mib := range e.PerGPU {
+			if (mib > 0) != (i == want) {
+				t.Errorf("%q: %v", where, e.PerGPU)
+			}
+		}
+	}
+}

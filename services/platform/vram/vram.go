@@ -66,6 +66,8 @@ type Run struct {
 	// SplitMode, TensorSplit, Devices and MainGPU are llama.cpp's, as it takes them; "" and 0: its defaults.
 	SplitMode, TensorSplit, Devices string
 	MainGPU                         uint32
+	// Visible are the places, among the service's GPUs, of those that CUDA_VISIBLE_DEVICES leaves the engine, "2,0"; "": all, in order.
+	Visible string
 	// Drafts, Projectors and Adapters are how many files llama.cpp loads beside the model. What is in them is not known.
 	Drafts, Projectors, Adapters int
 	// Sleep is how the service sleeps, as the catalog has it.
@@ -120,6 +122,9 @@ func Of(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 		return Estimate{}, errors.New("a service without GPUs takes no memory of any")
 	case len(gpus) > maxGPUs:
 		return Estimate{}, fmt.Errorf("more than %d GPUs", maxGPUs)
+	}
+	if run.Visible != "" {
+		return ofVisible(card, run, gpus)
 	}
 	run = run.filled(gpus)
 	if run.Engine != enginecmd.VLLM {

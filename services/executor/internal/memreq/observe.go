@@ -162,8 +162,8 @@ func (b *Tracker) exact(s *catalog.Service) []uint32 {
 		return nil
 	}
 	run, err := vram.RunOf(s)
-	if err != nil {
-		return nil
+	if err != nil || run.Visible != "" {
+		return nil // that program saw all GPUs
 	}
 	found := f.exact[exactOf(run)]
 	if len(found) != len(s.GPUs) {

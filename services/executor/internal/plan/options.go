@@ -197,6 +197,7 @@ func (e *estimator) splits() []option {
 		}
 		for _, on := range sets(pool, n) {
 			run := e.run
+			run.Visible = ""
 			if run.Engine == enginecmd.VLLM || run.Engine == enginecmd.SGLang {
 				run.TensorParallel = uint32(n)
 			}
