@@ -196,6 +196,9 @@ func (c *cleaner) texts(v any, at string) (any, error) {
 				return nil, fmt.Errorf("its schema names something with characters that hide or command, at %s", clean.Line(where, 200))
 			}
 			c.phrase("its schema at "+clean.Line(where, 200), key)
+			if text, isText := v[key].(string); isText && key == "pattern" && Unmatched(text) || strings.HasSuffix(at, "/patternProperties") && Unmatched(key) {
+				c.find("its schema at %s holds a regular expression that is not checked here, but by the server alone", clean.Line(where, 200))
+			}
 			if text, isText := v[key].(string); isText && slices.Contains(prosaic, key) {
 				v[key] = c.prose("its schema at "+clean.Line(where, 200), text, maxProse)
 			} else if v[key], err = c.texts(v[key], where); err != nil {

@@ -95,6 +95,14 @@ func TestCleanTexts(t *testing.T) {
 	}
 }
 
+// TestCleanUnmatched: what zod writes for an address of mail, which looks ahead, leaves no tool out; a human hears that it is not checked here.
+func TestCleanUnmatched(t *testing.T) {
+	tools, findings := downstream.Clean("mail", []downstream.Listed{listed("send", "", mail)})
+	if len(tools) != 1 || len(findings) != 1 || findings[0].Refused || !strings.Contains(findings[0].Text, "/properties/to/pattern holds a regular expression that is not checked here") {
+		t.Errorf("%+v, %+v", tools, findings)
+	}
+}
+
 func TestDiff(t *testing.T) {
 	pin := func(instructions string, tools ...downstream.Listed) downstream.Pinned {
 		p, _ := downstream.Pin("files", instructions, tools)

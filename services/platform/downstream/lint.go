@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,6 +150,16 @@ func (l *linter) walk(v any, at string, depth int) error {
 func shortNumber(lexeme string) bool {
 	_, exponent, _ := strings.Cut(strings.ToLower(lexeme), "e")
 	return len(lexeme) <= maxNumber && len(strings.TrimLeft(exponent, "+-0")) <= 3
+}
+
+// Unmatched reports whether a text is a regular expression of JavaScript's that Go does not have: one that looks ahead or behind, refers back or
+// repeats more than a thousand times. Schemas that zod writes have such. Nothing here matches one, so that only the server holds a value to it.
+func Unmatched(expression string) bool {
+	_, err := syntax.Parse(expression, syntax.Perl)
+	wrong, is := errors.AsType[*syntax.Error](err)
+	return is && slices.Contains([]syntax.ErrorCode{
+		syntax.ErrInvalidPerlOp, syntax.ErrInvalidNamedCapture, syntax.ErrInvalidEscape, syntax.ErrInvalidRepeatSize, syntax.ErrInvalidCharRange, syntax.ErrLarge,
+	}, wrong.Code)
 }
 
 func escape(key string) string {

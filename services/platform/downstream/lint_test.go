@@ -69,6 +69,21 @@ func TestLintRefuses(t *testing.T) {
 	}
 }
 
+// mail is an address of mail as zod 4 writes it.
+const mail = `{"type":"object","properties":{"to":{"type":"string","format":"email","pattern":"^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"}}}`
+
+// TestUnmatched are expressions of JavaScript's: a schema with one is of use, and one that is no expression anywhere is not.
+func TestUnmatched(t *testing.T) {
+	for expression, want := range map[string]bool{
+		`^(?!\\.)x`: true, `(?<=a)b`: true, `(a)\\1`: true, `^[\\u0020-\\u007e]*$`: true, `^.{1,2000}$`: true, `[\\w-.]`: true, `(a`: false, `[a`: false, `*`: false,
+	} {
+		_, err := downstream.Compile([]byte(`{"type":"object","properties":{"x":{"pattern":"`+expression+`"}}}`), validator.Compile)
+		if (err == nil) != want {
+			t.Errorf("%s: %v", expression, err)
+		}
+	}
+}
+
 // TestSchemasThatAreUsual pass, and mean what they say.
 func TestSchemasThatAreUsual(t *testing.T) {
 	tree := `{"type":"object","properties":{"left":{"$ref":"#"},"right":{"$ref":"#"},"n":{"type":"integer"}}}`
@@ -81,6 +96,8 @@ func TestSchemasThatAreUsual(t *testing.T) {
 		"a property $ref":     {`{"type":"object","properties":{"$ref":{"type":"string"},"not":{"type":"string"}}}`, `{"$ref":"x","not":"y"}`, ""},
 		"a list, wrong":       {`{"type":"object","properties":{"a/b":{"type":"array","items":{"enum":["x","y"]}}}}`, `{"a/b":["x","z"]}`, "/a~1b/1: "},
 		"doubled 8 times":     {doubled(8), `{}`, ""},
+		"looks ahead":         {mail, `{"to":"ada@example.org"}`, ""},
+		"looks ahead, wrong":  {mail, `{"to":3}`, "/to: "},
 		"a number out of it":  {`{"type":"object","properties":{"n":{"type":"number"}}}`, `{"n":1e99999999}`, "exponent"},
 		"not an object":       {`{"type":"object"}`, `[]`, "object"},
 		"a name twice":        {`{"type":"object"}`, `{"a":1,"a":1}`, "well-formed"},

@@ -11,11 +11,14 @@ package validator
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
+
+	"durward.internal/services/platform/downstream"
 )
 
 // nothing loads nothing: a schema refers to itself alone.
@@ -30,6 +33,7 @@ func Compile(schema any) (validate func(instance any) error, err error) {
 	const name = "urn:durward:schema"
 	c := jsonschema.NewCompiler()
 	c.UseLoader(nothing{})
+	c.UseRegexpEngine(expression)
 	if err := c.AddResource(name, schema); err != nil {
 		return nil, err
 	}
@@ -39,6 +43,19 @@ func Compile(schema any) (validate func(instance any) error, err error) {
 	}
 	return func(instance any) error { return said(compiled.Validate(instance)) }, nil
 }
+
+// expression compiles a regular expression. Every text fits one that Go does not have: the tool is of use without, and its server checks it.
+func expression(text string) (jsonschema.Regexp, error) {
+	if downstream.Unmatched(text) {
+		return anything(text), nil
+	}
+	return regexp.Compile(text)
+}
+
+type anything string
+
+func (anything) MatchString(string) bool { return true }
+func (a anything) String() string        { return string(a) }
 
 var pointer = strings.NewReplacer("~", "~0", "/", "~1")
 
