@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -93,6 +94,9 @@ func (f *frames) forget(call jsonrpc.Request) {
 // lexeme is how an id of ours is written: the SDK counts its calls.
 func lexeme(id jsonrpc.ID) string { return fmt.Sprint(id.Raw()) }
 
+// halves has half a surrogate pair pass as U+FFFD: JavaScript's strings hold one where a text was cut within an emoji.
+var halves = jsontext.AllowInvalidUTF8(true)
+
 // received returns the message that is passed on, nil for a frame that is not, or why the server cannot go on.
 func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
 	raw = bytes.TrimSpace(raw)
@@ -101,7 +105,7 @@ func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
 		return nil, f.drop()
 	}
 	var in frame
-	if err := json.Unmarshal(raw, &in); err != nil {
+	if !utf8.Valid(raw) || json.Unmarshal(raw, &in, halves) != nil {
 		return nil, errMalformed
 	}
 	if in.Version != "2.0" {

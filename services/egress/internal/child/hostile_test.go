@@ -211,6 +211,8 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		h.answer(id, `{"content":[{"type":"applet","text":"x"}]}`)
 	case "version":
 		h.send(`{"id":%s,"result":{}}`, id)
+	case "halves":
+		h.answer(id, `{"content":[{"type":"text","text":"cut \ud83d"}],"structuredContent":{"a":"\ude00"}}`)
 	case "escapes":
 		h.answer(id, text(escapes))
 	case "error":

@@ -157,6 +157,19 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestHalves: a text that JavaScript cut within an emoji is an answer, and no end of the server.
+func TestHalves(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("halves"))
+	got, err := call(m, "halves")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: "cut \ufffd"}}, Structured: []byte("{\"a\":\"\ufffd\"}")}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestAnswers are servers that are strange, and answer.
 func TestAnswers(t *testing.T) {
 	for mode, want := range map[string]string{

@@ -127,6 +127,7 @@ func FuzzFrames(f *testing.F) {
 		`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a","_meta":{}}],"isError":false,"other":1}}`,
 		`{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"no\u001b[1m","data":{"supported":["2026-07-28"],"x":1}}}`,
 		`{"jsonrpc":"2.0","id":1,"result":{"structuredContent":1e999}}`,
+		`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"\ud83d"}],"structuredContent":{"\ude00":"\ud83d"}}}`,
 		`{"jsonrpc":"2.0","id":"1","method":"sampling/createMessage","params":{}}`,
 		`{"jsonrpc":"2.0","id":7,"method":"ping"}`,
 		`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":` + aForm + `}`,

@@ -74,7 +74,7 @@ var (
 // rebuild returns what the shape passes on of one JSON value, written anew and within the bounds.
 func (s *shape) rebuild(raw jsontext.Value) ([]byte, error) {
 	var out bytes.Buffer
-	dec, enc := jsontext.NewDecoder(bytes.NewReader(raw)), jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true))
+	dec, enc := jsontext.NewDecoder(bytes.NewReader(raw), halves), jsontext.NewEncoder(&out, halves, jsontext.AllowDuplicateNames(true))
 	if err := s.copy(dec, enc); err != nil {
 		return nil, err
 	}
