@@ -100,8 +100,8 @@ var halves = jsontext.AllowInvalidUTF8(true)
 // received returns the message that is passed on, nil for a frame that is not, or why the server cannot go on.
 func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
 	raw = bytes.TrimSpace(raw)
-	if len(raw) == 0 || raw[0] != '{' {
-		// Servers print greetings and traces where frames belong.
+	if len(raw) == 0 || raw[0] != '{' || !bytes.Contains(raw, []byte(`"jsonrpc"`)) {
+		// Servers print greetings, traces and objects that they log where frames belong.
 		return nil, f.drop()
 	}
 	var in frame

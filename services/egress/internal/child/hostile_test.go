@@ -210,9 +210,12 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 	case "kind":
 		h.answer(id, `{"content":[{"type":"applet","text":"x"}]}`)
 	case "version":
-		h.send(`{"id":%s,"result":{}}`, id)
+		h.send(`{"jsonrpc":"1.0","id":%s,"result":{}}`, id)
 	case "halves":
 		h.answer(id, `{"content":[{"type":"text","text":"cut \ud83d"}],"structuredContent":{"a":"\ude00"}}`)
+	case "logs":
+		h.send("{\n  level: 'info'\n}\n{\"level\":30,\"msg\":\"listening\"}")
+		h.answer(id, text("logged"))
 	case "escapes":
 		h.answer(id, text(escapes))
 	case "error":

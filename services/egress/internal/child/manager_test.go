@@ -177,6 +177,7 @@ func TestAnswers(t *testing.T) {
 		"noise":     `{"say":"<b>"}`,
 		"duplicate": "first",
 		"escapes":   "red gnp.exe",
+		"logs":      "logged",
 		"stderr":    "said",
 		"progress":  "done",
 		"asks": `{"roots":{}}` + "\n" +
