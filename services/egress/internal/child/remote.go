@@ -105,6 +105,9 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 	case status == http.StatusNotFound && request.Header.Get("Mcp-Session-Id") != "":
 		r.failed(errors.New("it ended the session"))
 		response.Body = swap(response.Body, nil)
+	case request.Method == http.MethodPost && !call.IsCall():
+		response.StatusCode = http.StatusAccepted // whatever it says: some answer a notification with 200 and a page or an object
+		response.Body = swap(response.Body, nil)
 	case status == http.StatusOK && kind == eventStream:
 		response.Body = newEvents(response.Body, r)
 	case status == http.StatusOK && kind == "application/json":
@@ -138,9 +141,6 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 		response.StatusCode = http.StatusOK
 		response.Header.Set("Content-Type", "application/json")
 	default:
-		if request.Method == http.MethodPost {
-			response.StatusCode = http.StatusAccepted
-		}
 		response.Body = swap(response.Body, nil)
 	}
 	return nil

@@ -340,6 +340,33 @@ func TestRemoteHostile(t *testing.T) {
 	})
 }
 
+// TestRemoteNoted: a server that answers a notification with 200, and with a body that is no frame, is spoken to all the same.
+func TestRemoteNoted(t *testing.T) {
+	t.Parallel()
+	for kind, body := range map[string]string{"application/json": "{}", "application/json; charset=utf-8": "", "text/event-stream": "\n", "text/plain": "OK"} {
+		server := served()
+		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+			raw, _ := io.ReadAll(request.Body)
+			request.Body = io.NopCloser(strings.NewReader(string(raw)))
+			switch {
+			case strings.Contains(string(raw), "server/discover"):
+				w.WriteHeader(http.StatusNotFound)
+			case strings.Contains(string(raw), "notifications/"):
+				handler.ServeHTTP(httptest.NewRecorder(), request)
+				w.Header().Set("Content-Type", kind)
+				_, _ = io.WriteString(w, body)
+			default:
+				handler.ServeHTTP(w, request)
+			}
+		}))
+		t.Cleanup(front.Close)
+		if _, err := call(remoteManager(t, front.URL), "far"); err != nil {
+			t.Errorf("%s %q: %v", kind, body, err)
+		}
+	}
+}
+
 // TestRemoteUnsent: a call that is not sent, or whose answer breaks off, waits for nothing.
 func TestRemoteUnsent(t *testing.T) {
 	t.Parallel()
