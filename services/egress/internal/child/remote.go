@@ -99,7 +99,7 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 	response.ContentLength = -1
 	switch {
 	case status >= 300 && status < 400:
-		err := errors.New("it redirects, which is not followed")
+		err := errors.New("it redirects, which is not followed" + target(response))
 		r.failed(err)
 		return err
 	case status == http.StatusNotFound && request.Header.Get("Mcp-Session-Id") != "":
@@ -144,6 +144,16 @@ func (r *remote) pass(response *http.Response, request *http.Request, call jsonr
 		response.Body = swap(response.Body, nil)
 	}
 	return nil
+}
+
+// target says where a redirect leads to, for the human who wrote the endpoint; a query may hold what is secret.
+func target(response *http.Response) string {
+	to, err := response.Location()
+	if err != nil || webAddress(to.String()) == "" {
+		return ""
+	}
+	to.RawQuery, to.Fragment = "", ""
+	return ": it leads to " + clean.Line(to.String(), maxName)
 }
 
 // refusal is the answer to a call that is refused by a status, or by a page: the server's error, or one that says the status. The SDK would end its whole

@@ -245,9 +245,13 @@ func TestRemoteHostile(t *testing.T) {
 		want string
 		send func(w http.ResponseWriter, id string)
 	}{
-		"redirect": {"it redirects, which is not followed", func(w http.ResponseWriter, _ string) {
-			w.Header().Set("Location", "http://127.0.0.1:1/")
+		"redirect": {"it redirects, which is not followed: it leads to http://127.0.0.1:1/mcp/", func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Location", "http://127.0.0.1:1/mcp/?state=x")
 			w.WriteHeader(http.StatusTemporaryRedirect)
+		}},
+		"redirect to a program": {"it redirects, which is not followed", func(w http.ResponseWriter, _ string) {
+			w.Header().Set("Location", "javascript:alert(1)")
+			w.WriteHeader(http.StatusFound)
 		}},
 		"large": {"it sent a message of more than 4 MiB", func(w http.ResponseWriter, id string) {
 			answer(w, "application/json", `{"jsonrpc":"2.0","id":`+id+`,"result":{"a":"`+strings.Repeat("a", 5<<20)+`"}}`)
