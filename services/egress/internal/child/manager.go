@@ -116,14 +116,11 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 func (m *Manager) Call(
 	ctx context.Context, principal, server, tool string, arguments []byte, timeout time.Duration, progress func(Progress),
 ) (Result, error) {
-	r, err := m.enter(ctx, principal, server)
+	r, err := m.allowed(ctx, principal, server, tool)
 	if err != nil {
 		return Result{}, wrap(ctx, server, err, false)
 	}
 	defer m.leave(r)
-	if err := r.allows(ctx, tool); err != nil {
-		return Result{}, wrap(ctx, server, err, false)
-	}
 	var result Result
 	if entry := r.server.Entry; !entry.Elicitation {
 		f, over := r.begin(ctx, timeout)
@@ -153,6 +150,24 @@ func wrap(ctx context.Context, server string, err error, sent bool) error {
 		return fmt.Errorf("server %s: %w", server, ctx.Err())
 	}
 	return &Error{Server: server, Text: clean.Line(err.Error(), maxMessage), Sent: sent}
+}
+
+// allowed is enter for a tool that is as it was accepted. What was there before the call and ends before anything of it is sent, such as a
+// session that a remote server forgot, is begun anew once.
+func (m *Manager) allowed(ctx context.Context, principal, server, tool string) (r *run, err error) {
+	for range 2 {
+		if r, err = m.enter(ctx, principal, server); err != nil {
+			return nil, err
+		}
+		if err = r.allows(ctx, tool); err == nil {
+			return r, nil
+		}
+		m.leave(r)
+		if r.ctx.Err() == nil {
+			break
+		}
+	}
+	return nil, err
 }
 
 // enter returns the run that serves a principal, ready, with one more call in flight.

@@ -371,6 +371,42 @@ func TestRemoteNoted(t *testing.T) {
 	}
 }
 
+// TestRemoteForgets: a session that a server forgot while nobody called is begun anew, and the call that finds that out is answered.
+func TestRemoteForgets(t *testing.T) {
+	t.Parallel()
+	server := served()
+	serve := func() http.Handler {
+		return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	}
+	var handler atomic.Value
+	handler.Store(serve())
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		raw, _ := io.ReadAll(request.Body)
+		request.Body = io.NopCloser(strings.NewReader(string(raw)))
+		if request.Method == http.MethodGet || strings.Contains(string(raw), "server/discover") {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		handler.Load().(http.Handler).ServeHTTP(w, request)
+	}))
+	t.Cleanup(front.Close)
+	m := remoteManager(t, front.URL)
+	if _, err := call(m, "far"); err != nil {
+		t.Fatal(err)
+	}
+	handler.Store(serve()) // it was started again
+	m.mu.Lock()
+	r := m.instances[key{"far", "agent"}].run
+	r.listed = r.listed.Add(-relist)
+	m.mu.Unlock()
+	if _, err := call(m, "far"); err != nil {
+		t.Errorf("the next call: %v", err)
+	}
+	if s := status(m, "far", "agent"); s.Reason != "it ended the session" || s.Calls != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestRemoteUnsent: a call that is not sent, or whose answer breaks off, waits for nothing.
 func TestRemoteUnsent(t *testing.T) {
 	t.Parallel()
