@@ -203,6 +203,8 @@ func fromFile(args, own []string) (found servers.Found, err error) {
 func (f adding) entry(e downstream.Entry) (downstream.Entry, error) {
 	if f.id != "" {
 		e.ID = f.id
+	} else if downstream.CheckID(e.ID) != nil {
+		return e, cli.Usage("Choose one: --id ID", "no id can be made of that name")
 	}
 	if e.NPM != nil && f.bin != "" {
 		e.NPM.Bin = f.bin

@@ -37,3 +37,20 @@ func TestAboutSaysWhatIsGiven(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesTheFlag: a server whose name or address makes no id is refused with the flag that gives it one.
+func TestNamesTheFlag(t *testing.T) {
+	t.Parallel()
+	found, err := source([]string{"http://127.0.0.1:8080/mcp"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = adding{}.entry(found.Entry)
+	core, _, errs := clitest.Printing(false)
+	if core.Explain(err); !strings.Contains(errs.String(), "--id ID") {
+		t.Errorf("%q", errs)
+	}
+	if e, err := (adding{id: "notes"}).entry(found.Entry); err != nil || e.ID != "notes" {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
