@@ -97,7 +97,6 @@ func TestHostile(t *testing.T) {
 		"number":       "what it sent has the number 1e99999999, which is out of range",
 		"long-number":  "what it sent has a number of more than 40 characters",
 		"keys":         "what it sent is not well-formed JSON (UTF-8, unique keys, one value)",
-		"hidden-key":   `its structured result is refused: the key "a\\u{200B}" has characters that are not shown`,
 		"bytes":        "what it sent is not well-formed JSON (UTF-8, unique keys, one value)",
 		"no-result":    "it answered with the error -32603: an answer without a result",
 		"not-a-list":   "its answer is not one that MCP knows",
@@ -173,13 +172,14 @@ func TestHalves(t *testing.T) {
 // TestAnswers are servers that are strange, and answer.
 func TestAnswers(t *testing.T) {
 	for mode, want := range map[string]string{
-		"good":      `{"say":"<b>"}`,
-		"noise":     `{"say":"<b>"}`,
-		"duplicate": "first",
-		"escapes":   "red gnp.exe",
-		"logs":      "logged",
-		"stderr":    "said",
-		"progress":  "done",
+		"good":       `{"say":"<b>"}`,
+		"noise":      `{"say":"<b>"}`,
+		"duplicate":  "first",
+		"escapes":    "red gnp.exe",
+		"logs":       "logged",
+		"hidden-key": `[data that is not passed on: the key "a\u{200B}" has characters that are not shown]`,
+		"stderr":     "said",
+		"progress":   "done",
 		"asks": `{"roots":{}}` + "\n" +
 			"ping: {}\n" +
 			`roots/list: {"roots":[{"name":"/data","uri":"file:///data"}]}` + "\n" +

@@ -41,15 +41,14 @@ func rebuild(in *mcp.CallToolResult, images bool) (Result, error) {
 	}
 	if in.StructuredContent != nil {
 		shown, err := cleaned(in.StructuredContent)
-		if err != nil {
-			return Result{}, fmt.Errorf("its structured result is refused: %w", err)
+		if err == nil {
+			out.Structured, err = canonical.Marshal(shown)
 		}
-		structured, err := canonical.Marshal(shown)
-		if err != nil {
-			return Result{}, fmt.Errorf("its structured result is refused: %w", err)
+		if err != nil { // the call has had its effect, and its texts may hold the same
+			left := Content{Kind: Text, Text: "[data that is not passed on: " + clean.Line(err.Error(), maxMessage) + "]"}
+			out.Content, size = append(out.Content, left), size+len(left.Text)
 		}
-		out.Structured = structured
-		size += len(structured)
+		size += len(out.Structured)
 	}
 	if size > maxResult {
 		return Result{}, fmt.Errorf("its result is larger than %d MiB", maxResult>>20)
@@ -129,7 +128,7 @@ func cleaned(v any) (any, error) {
 	case map[string]any:
 		for key, inner := range v {
 			if clean.Text(key, clean.Whole) != key {
-				return nil, fmt.Errorf("the key %q has characters that are not shown", clean.Visible(key))
+				return nil, fmt.Errorf("the key \"%s\" has characters that are not shown", clean.Line(clean.Visible(key), maxName))
 			}
 			if v[key], err = cleaned(inner); err != nil {
 				return nil, err
