@@ -15,6 +15,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync"
@@ -201,12 +202,15 @@ func (v *Values) tokenise(ctx context.Context, session string, origin Origin, te
 	}
 	for i, pieces := range found {
 		var b strings.Builder
+		w.numbers = sync.OnceValue(func() map[int]bool { return numbers(pieces) })
+		w.at = 0
 		for _, p := range pieces {
 			if p.issued {
 				b.WriteString(p.text)
 			} else if err := w.piece(ctx, &b, p, known); err != nil {
 				return Result{}, err
 			}
+			w.at += len(p.text)
 		}
 		w.Texts[i] = b.String()
 	}
@@ -277,6 +281,9 @@ type writing struct {
 	origin Origin
 	// fresh are the values that are held since.
 	fresh []*Value
+	// at is where the piece begins in its text, and numbers is where that text's numbers end, if it is JSON.
+	at      int
+	numbers func() map[int]bool
 }
 
 // piece writes a piece with its values replaced.
@@ -294,7 +301,7 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 	}
 	at := 0
 	for _, s := range merge(spans) {
-		number := isNumber(p.text, s.From, s.To)
+		number := strings.Trim(p.text[s.From:s.To], numberBytes) == "" && (isNumber(p.text, s.From, s.To) || w.numbers()[w.at+s.To])
 		for number && s.From > at && strings.IndexByte(numberBytes, p.text[s.From-1]) >= 0 {
 			s.From-- // its sign
 		}
@@ -310,19 +317,39 @@ func (w *writing) piece(ctx context.Context, b *strings.Builder, p piece, known 
 // numberBytes are those of JSON's numbers.
 const numberBytes = "0123456789+-.eE"
 
-// isNumber reports whether a part of a text is a whole number in JSON, a member's value or in a short list: with words in its place that would
-// be JSON no more.
+// isNumber reports whether digits are a whole number in JSON, a member's value or in a short list, whatever else the text is: with words in
+// their place that would be JSON no more.
 func isNumber(text string, from, to int) bool {
 	const list, most = "[, \t\r\n", 256
-	if strings.Trim(text[from:to], numberBytes) != "" {
-		return false
-	}
 	after := strings.TrimLeft(text[to:min(to+most, len(text))], " \t\r\n")
 	before := strings.TrimRight(text[max(from-most, 0):from], numberBytes+list)
 	ends := after != "" && strings.IndexByte(",]}", after[0]) >= 0
 	name, is := strings.CutSuffix(before, ":")
 	name = strings.TrimRight(name, " \t\r\n")
 	return ends && is && strings.HasSuffix(name, `"`) && !strings.HasSuffix(name, `\"`)
+}
+
+// numbers returns where the numbers in lists and objects end in a text that is JSON as a whole; one alone is a text like another.
+func numbers(pieces []piece) map[int]bool {
+	var whole strings.Builder
+	for _, p := range pieces {
+		whole.WriteString(p.text)
+	}
+	text := strings.TrimLeft(whole.String(), " \t\r\n")
+	if text == "" || text[0] != '[' && text[0] != '{' || !json.Valid([]byte(text)) {
+		return nil
+	}
+	d, out := json.NewDecoder(strings.NewReader(text)), map[int]bool{}
+	d.UseNumber()
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return out
+		}
+		if _, is := token.(json.Number); is {
+			out[whole.Len()-len(text)+int(d.InputOffset())] = true
+		}
+	}
 }
 
 // replacement is what stands for a value.
