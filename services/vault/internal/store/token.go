@@ -60,14 +60,6 @@ func (s *Store) TokenSessions(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// MoveTokens gives one session's references to another.
-func (s *Store) MoveTokens(ctx context.Context, from, to string) error {
-	return s.engine.transact(ctx, func(w writer) error {
-		_, err := w.update(ctx, tokens, []column{{"session", to}}, "session = ?", from)
-		return err
-	})
-}
-
 // ForgetTokens removes all references of sessions; it may use the reserve.
 func (s *Store) ForgetTokens(ctx context.Context, sessions ...string) error {
 	return s.write(ctx, always, func(w writer) error {

@@ -176,11 +176,19 @@ func (v *Values) Adopt(ctx context.Context, from, to, by string) (bool, error) {
 	if may, err := v.mayAdopt(from, to, by); !may {
 		return false, err
 	}
-	if err := v.cfg.Store.MoveTokens(ctx, from, to); err != nil {
+	// Whose they are is the key's to say: rows without one are nobody's, and Reclaim removes them, whenever the process ends.
+	tokens, err := v.cfg.Store.Tokens(ctx, from)
+	if err != nil {
+		return false, err
+	}
+	if err := v.cfg.Store.KeepTokens(ctx, to, tokens); err != nil {
 		return false, err
 	}
 	if err := v.keys().rename(from, to); err != nil {
-		return false, err
+		return false, errors.Join(err, v.cfg.Store.ForgetTokens(ctx, to))
+	}
+	if err := v.cfg.Store.ForgetTokens(ctx, from); err != nil {
+		v.cfg.Logger.WarnContext(ctx, "what an earlier session held is to be removed later", "session", from, "error", err)
 	}
 	if h := v.sessions[from]; h != nil {
 		v.drop(from, h)

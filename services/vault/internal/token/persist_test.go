@@ -157,6 +157,33 @@ func TestValuesOutliveTheProcessWithinTheirSession(t *testing.T) {
 	})
 }
 
+// A process that ends while it gives what a session held to another leaves it to the session before: its gateway comes back for it.
+func TestWhatWasNotTakenUpWhollyStays(t *testing.T) {
+	d := &disk{t, t.TempDir(), time.Now()}
+	const session3 = "s-cccccccccccccccccccccccccc"
+	var was string
+	d.run(func(v *Values) { was = tokenise(t, v, session1, "mail "+mail)[0] })
+	d.run(func(v *Values) {
+		if err := os.Mkdir(filepath.Join(d.dir, Folder, session2+".key"), 0o700); err != nil { // the key cannot be moved
+			t.Fatal(err)
+		}
+		if ok, err := v.Adopt(t.Context(), session1, session2, "claude"); ok || err == nil {
+			t.Fatalf("it is taken up: %v", err)
+		}
+	})
+	d.run(func(v *Values) {
+		if ok, err := v.Adopt(t.Context(), session1, session3, "claude"); !ok || err != nil {
+			t.Fatalf("it is not taken up: %v", err)
+		}
+		if held, ok := v.Value(t.Context(), session3, idOf(t, was)); !ok || held.Text != mail {
+			t.Errorf("it stands for %+v, %t", held, ok)
+		}
+		if rows, err := v.cfg.Store.Tokens(t.Context(), session1); err != nil || len(rows) != 0 {
+			t.Errorf("the session before has %d rows left, %v", len(rows), err)
+		}
+	})
+}
+
 // Once a session has ended, what its bytes on the disk were opens for nobody, whoever copied the database before.
 func TestTheKeyIsDestroyed(t *testing.T) {
 	d := &disk{t, t.TempDir(), time.Now()}
