@@ -17,8 +17,8 @@ import (
 // nil where there is none. Audit could withhold it, and can make nothing up that this process's key did not write: it could but
 // have a process halt, which a hostile audit can do anyway.
 func (r *Recorder) Last(ctx context.Context, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
-	if waiting := r.waiting(kind, operation); waiting != nil {
-		return &auditv1.Entry{Index: ^uint64(0), Writer: r.cfg.Writer, Record: waiting, LoggedAt: waiting.GetTime()}, nil
+	if waiting, place := r.waiting(kind, operation); waiting != nil {
+		return &auditv1.Entry{Index: place, Writer: r.cfg.Writer, Record: waiting, LoggedAt: waiting.GetTime()}, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -36,16 +36,17 @@ func (r *Recorder) Last(ctx context.Context, kind auditv1.Kind, operation string
 	return e, nil
 }
 
-// waiting returns the newest such record that has not reached the log.
-func (r *Recorder) waiting(kind auditv1.Kind, operation string) *auditv1.Record {
+// waiting returns the newest such record that has not reached the log, and a place for it: behind all that the log has, in the order in
+// which records came.
+func (r *Recorder) waiting(kind auditv1.Kind, operation string) (*auditv1.Record, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, it := range slices.Backward(slices.Concat(r.flight, r.queue)) {
 		if it.record.GetKind() == kind && (operation == "" || it.record.GetOperationId() == operation) {
-			return it.record
+			return it.record, ^uint64(0) - (r.lastID - it.id)
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // Control is what a process last recorded of its switch.

@@ -1,0 +1,60 @@
+package recorder
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// Of what waits in the spool the later counts, and more than what the log has.
+func TestLastControlIsTheLatest(t *testing.T) {
+	const halted, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED
+	for name, c := range map[string]struct {
+		logged, spooled []auditv1.Kind
+		halted          bool
+	}{
+		"halted in the spool":                 {nil, []auditv1.Kind{halted}, true},
+		"halted, then resumed, in the spool":  {nil, []auditv1.Kind{halted, resumed}, false},
+		"resumed, then halted, in the spool":  {nil, []auditv1.Kind{resumed, halted}, true},
+		"resumed in the log, halted since":    {[]auditv1.Kind{halted, resumed}, []auditv1.Kind{halted}, true},
+		"halted in the log, resumed since":    {[]auditv1.Kind{resumed, halted}, []auditv1.Kind{resumed}, false},
+		"resumed, then halted, in the log":    {[]auditv1.Kind{resumed, halted}, nil, true},
+		"halted twice and resumed in between": {nil, []auditv1.Kind{halted, resumed, halted}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newAudit(t), newStore()
+				r := start(t, a, s)
+				of := func(epoch int, kind auditv1.Kind) *auditv1.Record {
+					out := record(fmt.Sprint("r-", epoch))
+					out.Kind, out.Status = kind, auditv1.Status_STATUS_OK
+					out.Body.Details = map[string]string{"epoch": fmt.Sprint(epoch)}
+					return out
+				}
+				for i, kind := range c.logged {
+					if _, err := r.Record(t.Context(), of(i+1, kind)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				a.Set(func() { a.Down = len(c.spooled) > 0 })
+				for i, kind := range c.spooled {
+					if err := r.Spool(t.Context(), of(len(c.logged)+i+1, kind)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(commitWithin + time.Millisecond)
+				crash(r)
+				// The log answers, and takes nothing yet.
+				r = start(t, a, s)
+				a.Set(func() { a.Down = false })
+				got, err := r.LastControl(t.Context())
+				if n := uint64(len(c.logged) + len(c.spooled)); err != nil || got.Halted != c.halted || got.Epoch != n {
+					t.Errorf("it is %+v, %v; want epoch %d, halted %t", got, err, n, c.halted)
+				}
+			})
+		})
+	}
+}
