@@ -89,6 +89,12 @@ func (c Control) Lost(epoch uint64, halted bool) string {
 	}
 }
 
+// Unfinished reports whether a resumption is the last that was recorded, and the state is halted from before it: one that was never written
+// down looks like that, and an older copy too.
+func (c Control) Unfinished(epoch uint64, halted bool) bool {
+	return halted && !c.Halted && epoch < c.Epoch
+}
+
 // State is what a process's authority data was at one time, as it tells the log each day, at a halt and at its end: with that it
 // knows an older copy of them at its next start, whatever of it is older.
 type State struct {

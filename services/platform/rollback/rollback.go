@@ -90,8 +90,12 @@ func (k *Keeper) Compare(ctx context.Context) error {
 		}
 	}
 	if lost = lostHolds(lost); lost != "" {
-		k.cfg.Logger.ErrorContext(ctx, "HALTED: THE STATE WAS LOST OR IS AN OLDER COPY. Find out why; put the newest back, or go on without it: durward resume", "missing", lost)
-		if err := k.cfg.Halt(ctx, "the state was lost or is an older copy: "+lost, known.Epoch); err != nil {
+		what := "the state was lost or is an older copy"
+		if known.Unfinished(k.cfg.Control()) {
+			what = "a resumption was recorded and not written down, or the state is an older copy"
+		}
+		k.cfg.Logger.ErrorContext(ctx, "HALTED: "+strings.ToUpper(what)+". Find out why; put the newest back, or go on without it: durward resume", "missing", lost)
+		if err := k.cfg.Halt(ctx, what+": "+lost, known.Epoch); err != nil {
 			return err
 		}
 	}

@@ -82,6 +82,23 @@ func TestAResumptionIsNoLoss(t *testing.T) {
 	}
 }
 
+// A process that ended between the record of a resumption and its own note of it is not told that its state was lost.
+func TestAResumptionThatWasNotWrittenDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		halted bool
+		said   string
+	}{
+		"halted": {true, "a resumption was recorded and not written down, or the state is an older copy: the log has epoch 3, and the state epoch 2"},
+		"lost":   {false, "the state was lost or is an older copy: the log has epoch 3, and the state epoch 2"},
+	} {
+		cfg, did := config(&log{control: recorder.Control{Index: 4, Epoch: 3}})
+		cfg.Control = func() (uint64, bool) { return 2, c.halted }
+		if err := New(cfg).Compare(t.Context()); err != nil || !slices.Equal(*did, []string{c.said}) {
+			t.Errorf("%s: %v, it did %q", name, err, *did)
+		}
+	}
+}
+
 // A halt that is not durable is tried again, one that is comes once, and each look that fails leaves the state uncompared.
 func TestComparedOnceItIsDecided(t *testing.T) {
 	failed := errors.New("failed")

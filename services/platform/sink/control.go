@@ -117,6 +117,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	}
 	// Not under the lock: a halt waits for no other process.
 	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
+		a.notResumed(ctx, "it was not recorded in time")
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	after, err := a.change(ctx, func(now Control) (Control, error) {
@@ -129,10 +130,17 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	case errors.Is(err, errOldEpoch):
 		return 0, deny(err)
 	case err != nil:
-		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, "resume: it could not be written down, and the halt goes on", a.Control().Epoch, nil)
+		a.notResumed(ctx, "it could not be written down")
 		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
 	return after.Epoch, nil
+}
+
+// notResumed says behind a resumption that may be in the log that there was none: the next process would find its state behind the log.
+func (a *Authority) notResumed(ctx context.Context, cause string) {
+	if now := a.Control(); now.Halted {
+		a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil)
+	}
 }
 
 var errOldEpoch = errors.New("the statement does not name an epoch above the current one")

@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -152,6 +153,46 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("the log has %d resumptions", n)
+	}
+}
+
+// unwritable is a store that keeps its switch as it is.
+type unwritable struct{ *memory }
+
+func (unwritable) SetControl(context.Context, Control) error { return errors.New("the disk is full") }
+
+// late is a log that takes a resumption after its caller gave up.
+type late struct{ *notebook }
+
+func (l late) Record(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
+	_, _ = l.notebook.Record(ctx, r)
+	return nil, errors.New("no answer in time")
+}
+
+// A resumption that is in the log and not in force is followed there by the halt that goes on: the next process finds its state as the
+// log has it.
+func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken func(s *stand)
+		code   callv1.Code
+	}{
+		"not written down":     {func(s *stand) { s.cfg.Store = unwritable{s.cfg.Store.(*memory)} }, callv1.Code_CODE_INTERNAL},
+		"not recorded in time": {func(s *stand) { s.cfg.Recorder = late{s.log} }, callv1.Code_CODE_AUDIT_UNAVAILABLE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			if _, err := s.Halt(t.Context(), "", 0); err != nil {
+				t.Fatal(err)
+			}
+			c.broken(s)
+			if err := s.resume(s.resumption(9)); !fault.Is(err, c.code) || !s.Control().Halted {
+				t.Errorf("resumed: %v, %v", err, s.Control())
+			}
+			last := s.log.records[len(s.log.records)-1]
+			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" || !strings.Contains(last.GetBody().GetSummary(), "the halt goes on") {
+				t.Errorf("the last that was recorded is %v", last)
+			}
+		})
 	}
 }
 

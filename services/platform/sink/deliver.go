@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -38,13 +39,7 @@ func (a *Authority) deliver(ctx context.Context, c *call) (proto.Message, error)
 	if err != nil {
 		return nil, err
 	}
-	personal := places[:0]
-	for _, p := range places {
-		if p.Class == reference.PII {
-			personal = append(personal, p)
-		}
-	}
-	if len(personal) == 0 {
+	if !slices.ContainsFunc(places, func(p reference.Place) bool { return p.Class == reference.PII }) {
 		return c.request, nil
 	}
 	values, err := a.resolve(ctx, c)

@@ -74,6 +74,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	r.Body.DecisionSource = v.Operator
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(v.Epoch, 10), "caller": by, "statement": v.ID}
 	if err := s.Journal.Must(ctx, r); err != nil {
+		s.notResumed(ctx)
 		return nil, err
 	}
 	// That it was used before is told by its epoch.
@@ -81,12 +82,20 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
 	}, s.Now())
 	if err != nil {
+		s.notResumed(ctx)
 		return nil, err
 	}
 	if err := s.Queue.Sweep(context.WithoutCancel(ctx)); err != nil {
 		s.Logger.ErrorContext(ctx, "operations from before the halt are still to be put away", "error", err)
 	}
 	return &vaultv1.ResumeResponse{Epoch: v.Epoch}, nil
+}
+
+// notResumed says behind a resumption that may be in the log that the halt goes on: else the next process finds its state behind the log.
+func (s *Server) notResumed(ctx context.Context) {
+	if now := s.Halt.Now(); now.Halted {
+		noteHalt(ctx, s.Journal, now.Epoch, now.ChangedBy, now.Reason)
+	}
 }
 
 // resumption verifies a statement of kind "resume" that is for this vault, or for the whole trust domain.

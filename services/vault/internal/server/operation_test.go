@@ -1503,6 +1503,29 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 	}
 }
 
+// A resumption that may be in the log and is not in force is followed there by the halt that goes on.
+func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
+	for name, broken := range map[string]func(v *vault){
+		"not recorded":     func(v *vault) { v.audit.set(func(f *fakeAudit) { f.hung = true }) },
+		"not written down": func(v *vault) { v.must(v.store.Close()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVault(t)
+			_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+			v.must(err)
+			broken(v)
+			if _, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: v.resumption(func(*statement.Statement) {})}); err == nil {
+				t.Fatal("it was resumed")
+			}
+			var last *auditv1.Record
+			v.audit.set(func(f *fakeAudit) { last = f.records[len(f.records)-1] })
+			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" {
+				t.Errorf("the last that was recorded is %v", last)
+			}
+		})
+	}
+}
+
 func TestRecordsHoldNoHandles(t *testing.T) {
 	v := newVault(t)
 	opened, _, g := v.granted(bearer, "a")
