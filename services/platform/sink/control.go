@@ -29,11 +29,10 @@ func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error
 	if epoch > grant.EpochWithin(now) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("epoch %d is too far above %d here to be taken up without a human: durward resume, where this process was added after a restore", epoch, now))
 	}
-	_, err := a.change(ctx, func(now Control) (Control, error) {
+	if _, err := a.change(ctx, func(now Control) (Control, error) {
 		now.Epoch = max(now.Epoch, epoch)
 		return now, nil
-	})
-	if err != nil {
+	}); err != nil {
 		return a.refuse(ctx, c, callv1.Code_CODE_INTERNAL, err)
 	}
 	return nil

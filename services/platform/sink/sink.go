@@ -340,11 +340,14 @@ func (a *Authority) settleAll(ctx context.Context) {
 		return
 	}
 	for _, e := range waiting {
-		if err := a.settle(ctx, e.Operation, e.Use, e.OK); err != nil {
+		if err := a.settle(ctx, e.Operation, e.Use, e.OK); err == nil {
+			a.heard(e.Key)
+		} else {
 			a.cfg.Logger.DebugContext(ctx, "an operation could not be settled yet", "operation", e.Operation, "error", err)
-			break
+			if !fault.FromPeer(err) {
+				break // it does not answer; where it does, those behind this one do not wait for it
+			}
 		}
-		a.heard(e.Key)
 	}
 	a.noteSettled(ctx)
 }

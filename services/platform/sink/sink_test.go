@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,7 +15,9 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -39,6 +42,8 @@ type memory struct {
 	entries  map[string]*Entry
 	uses     map[[32]byte]int
 	finished int
+	// unsettled are what the vault was not told of.
+	unsettled []*Entry
 	// full fails Finish.
 	full  error
 	state recorder.State
@@ -91,7 +96,7 @@ func (m *memory) Interrupted(context.Context) ([]*Entry, error) {
 	}
 	return out, nil
 }
-func (m *memory) Unsettled(context.Context) ([]*Entry, error)   { return nil, nil }
+func (m *memory) Unsettled(context.Context) ([]*Entry, error)   { return m.unsettled, nil }
 func (m *memory) Settled(context.Context, []string) error       { return nil }
 func (m *memory) Purge(context.Context, time.Time) error        { return nil }
 func (m *memory) Control(context.Context) (Control, error)      { return m.control, nil }
@@ -365,6 +370,43 @@ func TestAVaultThatDoesNotKnowTheKeyIsNotAskedForever(t *testing.T) {
 		a, _, _ := newAuthority(t, kit, func(c *Config) { c.Vault = willing{settle: fault.New(code, "no")} })
 		if err := a.settle(t.Context(), "op", 1, true); (err != nil) != waits {
 			t.Errorf("%s: %v", code, err)
+		}
+	}
+}
+
+// partial is a vault that settles everything but one operation.
+type partial struct {
+	willing
+	problem error
+	told    []string
+}
+
+func (p *partial) Settle(_ context.Context, r *vaultv1.SettleRequest, _ ...grpc.CallOption) (*vaultv1.SettleResponse, error) {
+	p.told = append(p.told, r.GetOperationId())
+	if r.GetOperationId() == "broken" {
+		return nil, p.problem
+	}
+	return &vaultv1.SettleResponse{}, nil
+}
+
+// An operation that the vault cannot settle keeps none from being settled that wait behind it; a vault that does not answer is asked once.
+func TestWhatCannotBeSettledHoldsUpNothing(t *testing.T) {
+	kit := platformtest.New(t)
+	for name, c := range map[string]struct {
+		problem error
+		told    []string
+	}{
+		"the vault says so":         {fault.From(fault.New(callv1.Code_CODE_INTERNAL, fault.Internal).GRPCStatus("").Err()), []string{"broken", "one", "two"}},
+		"the vault does not answer": {fault.From(status.Error(codes.Unavailable, "connection refused")), []string{"broken"}},
+	} {
+		vault := &partial{problem: c.problem}
+		a, store, _ := newAuthority(t, kit, func(cfg *Config) { cfg.Vault = vault })
+		for _, operation := range []string{"broken", "one", "two"} {
+			store.unsettled = append(store.unsettled, &Entry{Spend: Spend{Key: operation + "/1", Operation: operation, Use: 1}})
+		}
+		a.settleAll(t.Context())
+		if !slices.Equal(vault.told, c.told) {
+			t.Errorf("%s: it was told of %q, want %q", name, vault.told, c.told)
 		}
 	}
 }

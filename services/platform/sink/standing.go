@@ -24,6 +24,7 @@ func standing(k statement.Kind) bool { return k == statement.KindScope || k == s
 var (
 	errFlag   = errors.New("the grant and the human's statement do not agree on dangerous mode")
 	errBeyond = errors.New("dangerous mode is not for this tool")
+	errEach   = errors.New("desktop control needs a human's word for this very action")
 )
 
 // covers holds a call to a genuine statement. The subject is what this sink itself would act on: a grant under a standing
@@ -129,8 +130,6 @@ func (a *Authority) endedLocked(c *call) bool {
 	_, ended := a.ended[c.statementDigest]
 	return endHolds(ended)
 }
-
-var errEach = errors.New("desktop control needs a human's word for this very action")
 
 // judgeDesktop applies the rules of desktop control (DSK-1) to a call whose papers are in order, and counts it. A tool that
 // controls no desktop is none of its business.
