@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -54,10 +55,14 @@ type Config struct {
 }
 
 // Service serves both. It is safe for concurrent use.
-type Service struct{ Config }
+type Service struct {
+	Config
+	// changing is held while a change is judged, recorded and made: of two at once the second is judged by what the first made.
+	changing sync.Mutex
+}
 
 // New returns a Service.
-func New(c Config) *Service { return &Service{c} }
+func New(c Config) *Service { return &Service{Config: c} }
 
 // Register adds it to a gRPC server.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
@@ -86,6 +91,8 @@ func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCre
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not change a credential here", fault.WithCause(err))
 	}
 	c := v.Credential
+	s.changing.Lock()
+	defer s.changing.Unlock()
 	// Before it is recorded, so that a replay does not look like a change. The store is what makes it none.
 	switch used, err := s.Queue.Store.StatementUsed(ctx, v.Digest[:]); {
 	case err != nil:
@@ -121,6 +128,7 @@ func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCre
 		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
 	})
 	if err != nil {
+		s.noteRefused(ctx, c.Name, "", err) // it is recorded as made
 		return nil, asFault(c.Name, err)
 	}
 	list, err := s.ListCredentials(ctx, &vaultv1.ListCredentialsRequest{})

@@ -114,6 +114,42 @@ func TestACredentialIsChangedByAStatementAlone(t *testing.T) {
 	wantCode(t, v.stored(v.value(statement.CredentialRotate, 3, "x")), callv1.Code_CODE_AUDIT_UNAVAILABLE)
 }
 
+// Of two changes at once the one that holds is recorded; a change that was recorded and does not hold is followed by its refusal.
+func TestAChangeThatDoesNotHoldIsNotRecordedAsOne(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	gate, entered, ended := make(chan struct{}), make(chan struct{}, 2), make(chan error, 2)
+	v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+	for _, value := range []string{"one", "another"} {
+		req := v.value(statement.CredentialRotate, 2, value)
+		go func() { ended <- v.stored(req) }()
+	}
+	<-entered
+	time.Sleep(50 * time.Millisecond) // nothing tells that the other one waits
+	close(gate)
+	won, lost := <-ended, <-ended
+	if won != nil {
+		won, lost = lost, won
+	}
+	v.must(won)
+	wantCode(t, lost, callv1.Code_CODE_CONFLICT)
+	if n := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_CHANGED)); n != 2 {
+		t.Errorf("the log has %d changes, want the first value and one of two", n)
+	}
+	gate, third := make(chan struct{}), v.value(statement.CredentialRotate, 3, "third")
+	v.audit.set(func(f *fakeAudit) { f.gate = gate })
+	go func() { ended <- v.stored(third) }()
+	<-entered
+	_, err := v.credentials().RemoveCredential(t.Context(), &vaultv1.RemoveCredentialRequest{Name: "hf"})
+	v.must(err)
+	close(gate)
+	wantCode(t, <-ended, callv1.Code_CODE_NOT_FOUND)
+	denied := v.audit.of(auditv1.Kind_KIND_DENIED)
+	if n := len(denied); n == 0 || denied[n-1].GetBody().GetAction() != "credential-refused" || denied[n-1].GetBody().GetDetails()["names"] != "hf" {
+		t.Errorf("refusals: %v", denied)
+	}
+}
+
 func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
 	v := newVault(t)
 	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
