@@ -297,6 +297,28 @@ func TestProposalsLapse(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 }
 
+// A proposal that is taken back while it is recorded, and then could not be, takes no other with it.
+func TestAProposalThatFailsLeavesAnother(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(bound)
+	second := w.sign(w.dangerous(s))
+	w.audit.meanwhile = func() {
+		w.audit.meanwhile = nil
+		_, err := w.book.Revoke(t.Context(), "", s.Ref, "", "alice")
+		w.must(err)
+		_, _, _, err = w.book.ProposeDangerous(t.Context(), second, "operator")
+		w.must(err)
+		w.audit.down = true
+	}
+	if _, _, _, err := w.book.ProposeDangerous(t.Context(), w.sign(w.dangerous(s)), "operator"); err == nil {
+		t.Fatal("it is proposed without a record")
+	}
+	w.audit.down = false
+	w.advance(5 * time.Second)
+	_, err := w.confirm(second)
+	w.must(err)
+}
+
 // Whoever watches is told at once: of a beginning, of an end, of a halt, of a session that is over, and each time that lists may have changed.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)

@@ -113,7 +113,9 @@ func (b *Approvals) ProposeDangerous(ctx context.Context, h *callv1.HumanStateme
 	}
 	if err != nil {
 		b.mu.Lock()
-		delete(b.proposals, v.Session)
+		if b.proposals[v.Session] == p { // it may have been taken back, and another proposed
+			delete(b.proposals, v.Session)
+		}
 		b.mu.Unlock()
 		return "", time.Time{}, time.Time{}, statementUsed(err)
 	}
