@@ -48,10 +48,7 @@ func (s *controlService) Halt(ctx context.Context, req *vaultv1.HaltRequest) (*v
 	reason, by := clean.Line(req.GetReason(), 500), caller(ctx).String()
 	epoch, err := s.Server.Halt.Halt(context.WithoutCancel(ctx), by, reason, s.Now())
 	s.halted(ctx, epoch, by, reason)
-	if err != nil {
-		return nil, err
-	}
-	return &vaultv1.HaltResponse{Epoch: epoch}, nil
+	return &vaultv1.HaltResponse{Epoch: epoch}, err
 }
 
 // Resume ends a halt, if a human's statement says so. What was asked for before the halt is void.

@@ -162,10 +162,12 @@ func (s *disclosureService) Resolve(ctx context.Context, req *vaultv1.ResolveReq
 	if err := s.Journal.Must(ctx, disclosureRecord(auditv1.Kind_KIND_RESOLVED, "resolve", o, use.Sink, list)); err != nil {
 		return nil, err
 	}
+	if _, _, err := s.delivering(ctx, req.GetGrant()); err != nil { // audit was waited for: what ended meanwhile has ended, and that is recorded
+		return nil, err
+	}
 	for _, d := range list {
-		ref := d.ID.String()
 		resp.Values = append(resp.Values, &vaultv1.Disclosed{
-			Pointer: d.Pointer, Ref: ref, Type: d.Type, Value: d.value.Text, Salt: s.Tokens.Salt(ctx, o.Session, o.ID, d.Pointer, ref),
+			Pointer: d.Pointer, Ref: d.ID.String(), Type: d.Type, Value: d.value.Text, Salt: s.Tokens.Salt(ctx, o.Session, o.ID, d.Pointer, d.ID.String()),
 		})
 	}
 	return resp, nil

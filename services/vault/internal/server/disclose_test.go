@@ -134,6 +134,33 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
+// What ends while audit is waited for gets no values.
+func TestNothingIsResolvedAfterAHalt(t *testing.T) {
+	v := newDisclosing(t, emailRule)
+	opened := v.open(bearer)
+	_, g := v.runs(opened, v.refers(opened.GetSession(), token.OriginSink, person))
+	list, err := v.deliver(g)
+	v.must(err)
+	gate, entered := make(chan struct{}), make(chan struct{}, 1)
+	v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+	ended := make(chan error, 1)
+	go func() {
+		values, err := v.resolve(g, list...)
+		if len(values) > 0 {
+			t.Errorf("disclosed after the halt: %v", values)
+		}
+		ended <- err
+	}()
+	<-entered
+	_, err = v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+	v.must(err)
+	close(gate)
+	wantCode(t, <-ended, callv1.Code_CODE_HALTED)
+	if n := len(v.audit.of(auditv1.Kind_KIND_DISCLOSURE_DENIED)); n != 1 {
+		t.Errorf("%d refusals are recorded", n)
+	}
+}
+
 // Whoever holds a capability that is not for this use gets nothing.
 func TestCapabilitiesGoNoFurther(t *testing.T) {
 	v := newDisclosing(t, emailRule)
