@@ -27,6 +27,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 	"durward.internal/services/vault/internal/clients"
@@ -45,6 +46,8 @@ const (
 	// PerSession and InAll are how much may be in force.
 	PerSession = 16
 	InAll      = 256
+	// MaxBytes is how long all of it may be together, in bytes: it is shown, and its end told, in one message.
+	MaxBytes = rpc.MaxMessageBytes / 2
 )
 
 // Limits bound what a human may grant: settings of the security configuration.

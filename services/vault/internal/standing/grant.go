@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -258,7 +259,7 @@ func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) erro
 // enforce records a grant, keeps it as evidence, and puts it into force: on one side of a halt or the other.
 func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
 	v, h := e.Verified, e.human
-	if err := b.underCaps(v); err != nil {
+	if err := b.underCaps(e); err != nil {
 		return nil, err
 	}
 	now := b.Now()
@@ -322,20 +323,20 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 }
 
 // underCaps refuses what is beyond the caps. Grants that race may pass it together: a human signs each.
-func (b *Approvals) underCaps(v *statement.Verified) error {
+func (b *Approvals) underCaps(more *entry) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own, all := 0, 0
+	own, all, size := 0, 0, proto.Size(shown(more))
 	for _, e := range b.held {
 		if e.spent {
 			continue // it lets nothing more run
 		}
-		if e.Session == v.Session {
+		if e.Session == more.Session {
 			own++
 		}
-		all++
+		all, size = all+1, size+proto.Size(shown(e))
 	}
-	if own >= PerSession || all >= InAll {
+	if own >= PerSession || all >= InAll || size > MaxBytes {
 		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too much is in force already; revoke some", fault.WithRetry(time.Minute))
 	}
 	return nil
