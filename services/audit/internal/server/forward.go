@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/rpc"
 )
 
 // What audit's file may let be forwarded.
@@ -29,18 +31,28 @@ const (
 // maxDestinations bounds what is remembered of them: the relay names them.
 const maxDestinations = 8
 
+// quiet is how long nothing is heard of a destination that its relay's file does not name any more, while that relay comes for others: for each
+// that it names it comes every two minutes at least, whatever keeps it.
+const quiet = 10 * time.Minute
+
 // Forwarding is what audit knows of where its log is forwarded: what the relay said last, in memory. It is safe for concurrent use.
 type Forwarding struct {
 	what  string
 	since time.Time
 
 	mu  sync.Mutex
-	all map[string]*auditv1.ForwardStatus
+	all map[string]told
+}
+
+// told is what a relay said of a destination.
+type told struct {
+	*auditv1.ForwardStatus
+	relay string
 }
 
 // NewForwarding returns one that lets headers, records or nothing be forwarded.
 func NewForwarding(what string) *Forwarding {
-	return &Forwarding{what: what, since: time.Now(), all: map[string]*auditv1.ForwardStatus{}}
+	return &Forwarding{what: what, since: time.Now(), all: map[string]told{}}
 }
 
 // Behind is how far a log of that size is ahead of the destination that has the least of it, in records and time. Where records are to be
@@ -82,14 +94,18 @@ func (f *Forwarding) Status() []*auditv1.ForwardStatus {
 	return out
 }
 
-// note remembers what the relay says; false: there are too many destinations.
-func (f *Forwarding) note(s *auditv1.ForwardStatus) bool {
+// note remembers what the relay says, and forgets what that relay was told to forward to and does not any more; false: there are too many
+// destinations.
+func (f *Forwarding) note(relay string, s *auditv1.ForwardStatus) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	maps.DeleteFunc(f.all, func(_ string, old told) bool {
+		return old.relay == relay && s.GetHeardAt().AsTime().Sub(old.GetHeardAt().AsTime()) > quiet
+	})
 	if _, known := f.all[s.GetDestination()]; !known && len(f.all) == maxDestinations {
 		return false
 	}
-	f.all[s.GetDestination()] = s
+	f.all[s.GetDestination()] = told{s, relay}
 	return true
 }
 
@@ -138,8 +154,9 @@ func (s forwardService) ReadRecords(ctx context.Context, req *auditv1.ReadRecord
 			status.WaitsSince = entries[0].GetLoggedAt()
 		}
 	}
+	relay, _ := rpc.Caller(ctx)
 	switch {
-	case !f.note(status):
+	case !f.note(relay.String(), status):
 		return nil, fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "the log is forwarded to 8 destinations at most", fault.WithField("destination"))
 	case from > size:
 		return nil, fault.New(callv1.Code_CODE_CONFLICT, "the log is shorter than that", fault.WithField("from_index"))
