@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -45,6 +46,9 @@ func OpenTiles(dir string, keys []note.Verifier) (*Tiles, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // it is there to be served to everybody
 		return nil, fmt.Errorf("the folder of tiles: %w", err)
 	}
+	if err := sweep(filepath.Join(dir, tilesCheckpoint)); err != nil {
+		return nil, err
+	}
 	t := &Tiles{dir: dir, keys: keys}
 	raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
 	switch {
@@ -67,6 +71,21 @@ func OpenTiles(dir string, keys []note.Verifier) (*Tiles, error) {
 		return nil, fmt.Errorf("the checkpoint in the folder of tiles: %w", err)
 	}
 	return t, t.resume()
+}
+
+// sweep removes what an export that was killed left beside a file that it was about to write.
+func sweep(path string) error {
+	dir, begins := filepath.Dir(path), "."+filepath.Base(path)+"."
+	names, err := os.ReadDir(dir)
+	for _, name := range names {
+		if strings.HasPrefix(name.Name(), begins) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, name.Name())))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("the folder of tiles: %w", err)
+	}
+	return nil
 }
 
 // resume reads the tiles at the edge of what the folder holds. Leaves are added again from the last whole bundle on.
@@ -248,6 +267,9 @@ func (t *Tiles) write(level string, n uint64, width int, content []byte) error {
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as above
 		return fmt.Errorf("the folder of tiles: %w", err)
+	}
+	if err := sweep(path); err != nil {
+		return err
 	}
 	if err := installdir.WriteFile(path, content, 0o644); err != nil {
 		return err

@@ -278,6 +278,33 @@ func TestTilesRefuse(t *testing.T) {
 	}
 }
 
+// TestTilesAfterAKill: an export that was killed while it wrote a file leaves a temporary one beside it; the next export goes on from there,
+// and leaves none.
+func TestTilesAfterAKill(t *testing.T) {
+	l := newLog(t)
+	for i := range uint64(300) {
+		l.add(&auditv1.Record{Sequence: i + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: &auditv1.Body{Summary: "one"}})
+	}
+	dir, view := filepath.Join(t.TempDir(), "tiles"), l.open(t.TempDir())
+	if err := os.MkdirAll(filepath.Join(dir, "tile/0"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	left := []string{filepath.Join(dir, ".checkpoint.123"), filepath.Join(dir, "tile/0/.000.456")}
+	for _, path := range left {
+		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.tiles(t, dir, view); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range left {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+}
+
 // TestTilesAreCosigned: a folder ends at the newest checkpoint that a quorum cosigned, with their cosignatures, and goes on from it;
 // where it holds more than that already, or nobody cosigns, it ends at the log's newest.
 func TestTilesAreCosigned(t *testing.T) {
