@@ -82,7 +82,16 @@ func Open(ctx context.Context, cfg Config) (*Keeper, error) {
 func (k *Keeper) Newest() (signed []byte, size uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.judge(k.cfg.Keys())
 	return slices.Clone(k.raw), k.at.Size
+}
+
+// judge drops what is kept once no key that signed it is trusted any more: whoever asks for the head would refuse the whole answer. The
+// caller holds mu.
+func (k *Keeper) judge(keys []note.Verifier) {
+	if _, err := logproof.OpenCheckpoint(k.raw, keys); err != nil {
+		k.at, k.raw, k.quorum = logproof.Checkpoint{}, nil, false
+	}
 }
 
 // Add takes the cosignature lines of one checkpoint, all or none, and keeps them unless what is kept is better: a quorum is better than
@@ -106,6 +115,7 @@ func (k *Keeper) Add(ctx context.Context, signed []byte, lines []string) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.judge(keys)
 	witnesses := k.cfg.Witnesses()
 	all := lines
 	if c == k.at {
