@@ -5,6 +5,7 @@ import (
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/pattern"
+	"durward.internal/services/platform/redaction"
 )
 
 // What a resource never shows (SEC-E2), even where a human wrote it into a name or a description of the catalog, and what
@@ -23,7 +24,7 @@ var (
 	pem = pattern.New(`-----BEGIN [A-Z ]*-----[\s\S]*?(?:-----END [A-Z ]*-----|$)`)
 	// credentials are secrets that are known by their look: tokens with a vendor's prefix, JSON web tokens, and what follows the
 	// words bearer and basic. The id of a session or request (first, and kept) is none, though a vendor's prefix may begin it.
-	credentials = pattern.New(`(\b[rs]-[a-z2-7]{26}\b)|\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
+	credentials = pattern.New(`(\b` + redaction.OwnHandle + `\b)|\b(?:sk|pk|rk|ghp|gho|ghu|ghs|ghr|github_pat|glpat|xox[abeprs]|hf|nvapi|npm|pypi|AIza|ya29)[-_.]?[A-Za-z0-9_-]{16,}` +
 		`|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)+|(?i:\bbearer\s+)[^\s,;]+|(?i:\bbasic\s+)[A-Za-z0-9+/]{4,}={1,2}`)
 	// lines are settings whose value may have blanks: it ends with its line.
 	lines = pattern.New(`(?i)\b((?:proxy-)?authorization|cookie|pass[ _-]?phrase)(["']?[ \t]*[:=][ \t]*)[^\n]+`)

@@ -49,7 +49,11 @@ func (m *memory) has(f field) bool {
 	return true
 }
 
-// ownID reports whether a text is an id that the project's own processes make: r- or s- with 26 characters of base32, or 32 hex digits.
+// OwnHandle is what requests and sessions are called, as a regular expression: r- or s- with 26 characters of base32. It looks like a
+// credential, and is none.
+const OwnHandle = `[rs]-[a-z2-7]{26}`
+
+// ownID reports whether a text is an id that the project's own processes make: an OwnHandle, or 32 hex digits.
 func ownID(s string) bool {
 	digits, low, high := s, "09", "af"
 	switch {

@@ -310,7 +310,7 @@ func TestWhatIsRemembered(t *testing.T) {
 	if n := len(r.clean.new) + len(r.clean.old); n > 2*remembered {
 		t.Errorf("%d texts are remembered", n)
 	}
-	was := regexp.MustCompile(`\A(?:r-[a-z2-7]{26}|s-[a-z2-7]{26}|[0-9a-f]{32})\z`)
+	was := regexp.MustCompile(`\A(?:` + OwnHandle + `|[0-9a-f]{32})\z`)
 	for _, sound := range []string{"r-" + strings.Repeat("a", 26), "s-" + strings.Repeat("7", 26), strings.Repeat("0f", 16)} {
 		for at := range sound {
 			for _, c := range []byte("azgf02789-A{`/:") {
