@@ -220,12 +220,13 @@ func gatewayUser(_ context.Context, cfg Config) []Finding {
 // permissions: nothing in the home folder is anybody else's business.
 func permissions(_ context.Context, cfg Config) []Finding {
 	var open []string
-	err := filepath.WalkDir(cfg.Home.Dir, func(path string, entry fs.DirEntry, err error) error {
+	// The separator: a home that is a symbolic link is the folder behind it.
+	err := filepath.WalkDir(cfg.Home.Dir+string(filepath.Separator), func(path string, entry fs.DirEntry, err error) error {
 		var info fs.FileInfo
 		if err == nil {
 			info, err = entry.Info()
 		}
-		if errors.Is(err, fs.ErrNotExist) && path != cfg.Home.Dir {
+		if errors.Is(err, fs.ErrNotExist) && filepath.Clean(path) != cfg.Home.Dir {
 			return nil // processes write and remove files meanwhile
 		}
 		if err != nil {

@@ -408,6 +408,19 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// A home that is a symbolic link is looked through as the folder behind it is.
+func TestPermissionsBehindALink(t *testing.T) {
+	cfg := installation(t, 0)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.Symlink(cfg.Home.Dir, link), os.Chmod(cfg.Home.Key("grant.key"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Home.Dir = link
+	if got := permissions(t.Context(), cfg); len(got) != 1 || got[0].Level != Bad || !strings.Contains(got[0].Text, "(keys/grant.key)") {
+		t.Errorf("%+v", got)
+	}
+}
+
 // Files that processes remove while the home is looked through are no fault of it.
 func TestPermissionsOfWhatComesAndGoes(t *testing.T) {
 	cfg := installation(t, 0)

@@ -159,7 +159,7 @@ func deep(_ context.Context, cfg Config) []Finding {
 		problems []string
 	}{{"audit", cfg.Host.Audit.GetProblems()}, {"vault", cfg.Host.Vault.GetProblems()}, {"executor", cfg.Host.Status.GetProblems()}, {"egress", cfg.Host.Egress.GetProblems()}, {"gateway", Gateways(cfg.Host.Vault, cfg.Now())}} {
 		for _, problem := range s.problems {
-			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), "Its log says why: " + cfg.Home.Log(s.role)})
+			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), cfg.itsLog(s.role)})
 		}
 	}
 	switch {
@@ -257,7 +257,7 @@ func gpuSource(_ context.Context, cfg Config) []Finding {
 		return []Finding{good("gpu", "%d GPUs, simulated by the catalogue", status.GetGpus())}
 	case driver:
 		return []Finding{{Bad, "gpu", "an NVIDIA driver is there, and the executor finds no GPU",
-			"Its log says why: " + cfg.Home.Log("executor")}}
+			cfg.itsLog("executor")}}
 	}
 	return []Finding{{Warning, "gpu", "no GPU was found, and the catalogue simulates none",
 		"To try things out: durward catalog add gpu 0 --simulated -h"}}

@@ -177,3 +177,15 @@ func TestDeepHealthIsShown(t *testing.T) {
 		})
 	}
 }
+
+// The log that tells why is a file where durward up runs, and the journal on an installed host, which has no such file.
+func TestWhereItTellsWhy(t *testing.T) {
+	cfg := Config{Now: time.Now, Host: Host{Vault: &vaultv1.GetStatusResponse{Problems: []string{"its state cannot be written"}}}}
+	cfg.Home.Dir = "/home"
+	for installed, want := range map[*Installed]string{nil: "Its log says why: /home/logs/vault.log", {}: "Its log says why: journalctl -u durward-vault -n 50"} {
+		cfg.Installed = installed
+		if found := deep(t.Context(), cfg); len(found) != 1 || found[0].Do != want {
+			t.Errorf("doctor finds %+v, want %q", found, want)
+		}
+	}
+}

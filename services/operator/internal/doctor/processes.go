@@ -46,6 +46,14 @@ func processes(ctx context.Context, cfg Config) []Finding {
 	return out
 }
 
+// itsLog is where a process tells why something is not well.
+func (cfg Config) itsLog(role string) string {
+	if cfg.Installed != nil {
+		return "Its log says why: journalctl -u durward-" + role + " -n 50"
+	}
+	return "Its log says why: " + cfg.Home.Log(role)
+}
+
 // whyDown is what keeps a process from running that durward up runs: its log's last word, or a port that is another's.
 func whyDown(cfg Config, role string) (out []Finding) {
 	if cfg.Installed != nil {
