@@ -114,6 +114,12 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a start on a full disk: %s", refused.Raw)
 	}
 	t.Logf("refused: %s / %s", refused.Summary, refused.TellUser)
+	out := c.Run("", "doctor")
+	for _, role := range []string{harness.Audit, harness.Executor} { // the vault was asked as it began, which counts for half a minute
+		if !strings.Contains(out.Stdout, "the "+role+": "+reserve.Problem) {
+			t.Errorf("doctor does not say that the disk of %s is full:\n%s%s", role, out.Stdout, out.Stderr)
+		}
+	}
 	if n := c.Starts(harness.SlowService); n != 0 {
 		t.Errorf("the service was started %d times", n)
 	}
@@ -134,7 +140,6 @@ func TestFullDisk(t *testing.T) {
 	}
 
 	spooled := value(scrape(t, c.Host, harness.Vault)["durward_recorder_spool_records"], nil)
-	var out harness.Output
 	alone, _ := c.Strain(func() { c.Run("", "status") }) // as long as a program that asks every process takes now
 	took, lag := c.Strain(func() { out = c.Run("", "panic", "--reason", "the disk is full") })
 	if out.Code != 0 || took > panicTime+alone+10*lag {

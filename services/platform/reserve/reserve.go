@@ -7,6 +7,7 @@
 package reserve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -35,6 +36,9 @@ const (
 
 // Sentence is what a caller is told whose change has to wait for the disk.
 const Sentence = "the disk is full and nothing more can be written down: only what takes load off the host goes on now"
+
+// Problem is what operators are told of a process for which Room fails.
+const Problem = "its disk is full, and only what takes load off the host goes on: make room, and all goes on by itself"
 
 // Reserve is a file that holds disk space. It is safe for concurrent use. A nil *Reserve holds nothing and refuses nothing.
 type Reserve struct {
@@ -223,6 +227,18 @@ func (r *Reserve) Tight() bool {
 		_ = r.refill() // it stays given up, and the caller is told so
 	}
 	return !r.held
+}
+
+// Room is a deep check: an error while the disk has less left than block, or the reserve is given up.
+func (r *Reserve) Room(context.Context) error {
+	if r == nil {
+		return nil
+	}
+	left, err := free(filepath.Dir(r.path))
+	if err == nil && (left < block || r.Tight()) {
+		err = fmt.Errorf("the disk has %d bytes left: %w", left, syscall.ENOSPC)
+	}
+	return err
 }
 
 // Refused is the fault of a write that has to wait for the disk, of which nothing was done: CODE_UNAVAILABLE, to be tried again.

@@ -10,6 +10,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
 )
 
@@ -92,10 +93,39 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestRoom: a disk that is filling up is told of before the reserve is given up, while it is, and no longer once there is room.
+func TestRoom(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 4<<20)
+	if dir == "" {
+		return // it ran in a process of its own
+	}
+	r := open(t, dir)
+	ballast := filepath.Join(dir, "ballast")
+	if err := r.Room(t.Context()); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+	platformtest.Fill(t, ballast)
+	if err := r.Room(t.Context()); !reserve.Full(err) {
+		t.Errorf("on a full disk: %v", err)
+	}
+	if released, err := r.Release(); !released || err != nil {
+		t.Fatal(released, err)
+	}
+	if err := r.Room(t.Context()); !reserve.Full(err) {
+		t.Errorf("without the reserve: %v", err)
+	}
+	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Room(t.Context()); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+}
+
 // TestNone: a process without a reserve writes as it always did.
 func TestNone(t *testing.T) {
 	var r *reserve.Reserve
-	if released, err := r.Release(); released || err != nil || r.InUse() || r.Refill() != nil {
+	if released, err := r.Release(); released || err != nil || r.InUse() || r.Refill() != nil || r.Room(t.Context()) != nil {
 		t.Error("a reserve that is none does something")
 	}
 	if err := r.Write(false, func() error { return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) {

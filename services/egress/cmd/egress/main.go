@@ -26,6 +26,7 @@ import (
 	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/sink"
@@ -140,7 +141,9 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	srv := newServer(l, authority, logger)
 	egressv1.RegisterToolServiceServer(srv, tools)
 	egressv1.RegisterServerServiceServer(srv, server.NewServers(tools, servers.running, servers))
-	deep := telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe})
+	deep := telemetry.NewDeep(logger,
+		telemetry.Check{Problem: reserve.Problem, Ask: l.Reserve.Room},
+		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe})
 	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
 		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused, Running: servers.running, Pinned: servers,
 	}))

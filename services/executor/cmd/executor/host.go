@@ -22,6 +22,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/sink/wiring"
 	"durward.internal/services/platform/telemetry"
@@ -78,6 +79,7 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 	}
 	h.Add(state.Close)
 	h.deep = telemetry.NewDeep(logger,
+		telemetry.Check{Problem: reserve.Problem, Ask: l.Reserve.Room},
 		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe},
 		telemetry.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
 	h.requirements, err = openRequirements(ctx, cfg, memreq.Config{

@@ -267,7 +267,9 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
 		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: credentials, Audit: records, History: records, Digest: state.Digest,
-		Deep: telemetry.NewDeep(logger, telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
+		Deep: telemetry.NewDeep(logger,
+			telemetry.Check{Problem: reserve.Problem, Ask: diskReserve.Room},
+			telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
 		Now:  time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
