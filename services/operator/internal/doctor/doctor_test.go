@@ -421,6 +421,19 @@ func TestPermissionsBehindALink(t *testing.T) {
 	}
 }
 
+// Root approves nothing on an installed host, and lacks no key there.
+func TestRootHasNoSigningKey(t *testing.T) {
+	cfg := installation(t, 0)
+	cfg.Operator.SigningKey, cfg.Installed = filepath.Join(t.TempDir(), "none"), &Installed{}
+	if f := signingKey(t.Context(), cfg); len(f) != 1 || f[0].Level != Bad {
+		t.Errorf("an operator's: %+v", f)
+	}
+	cfg.Operator.Operator = "root"
+	if f := signingKey(t.Context(), cfg); f != nil {
+		t.Errorf("root's: %+v", f)
+	}
+}
+
 // Files that processes remove while the home is looked through are no fault of it.
 func TestPermissionsOfWhatComesAndGoes(t *testing.T) {
 	cfg := installation(t, 0)

@@ -871,8 +871,10 @@ func (h *installed) reboot() {
 	if out, code := h.install("--apply"); code != 0 || strings.Contains(out, "run ") || strings.Contains(out, "make ") {
 		h.Errorf("something is left to do: %d\n%s", code, out)
 	}
-	if out, code := h.as("alice", nil, "durward", "doctor"); code != 0 {
-		h.Errorf("doctor of alice ended with %d:\n%s", code, out)
+	for _, name := range []string{"alice", "root"} {
+		if out, code := h.as(name, nil, "durward", "doctor"); code != 0 {
+			h.Errorf("doctor of %s ended with %d:\n%s", name, code, out)
+		}
 	}
 	if out, code := h.as("alice", nil, "durward", "install", "--dry-run"); code != 4 {
 		h.Errorf("a dry run of somebody who sees little: %d, %s", code, out)
