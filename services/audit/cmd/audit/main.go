@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -53,9 +54,9 @@ type settings struct {
 	// Optional; nothing.
 	Forward string `yaml:"forward"`
 
-	// copyTo is set by -copy, damaged by -damaged.
-	copyTo  string
-	damaged bool
+	// copyTo is set by -copy, keyOfCopy by -log-key, damaged by -damaged.
+	copyTo, keyOfCopy string
+	damaged           bool
 	// development is set by -development and by nothing else.
 	development bool
 }
@@ -83,6 +84,7 @@ func main() {
 		Flags: func(f *flag.FlagSet) {
 			f.BoolVar(&s.development, "development", false, "one Unix user runs everything: gateway_user is not looked at")
 			f.StringVar(&s.copyTo, "copy", "", "copy the log to the empty database that this other configuration `file` names, close the one that it is in, and exit (durward audit copy)")
+			f.StringVar(&s.keyOfCopy, "log-key", "", "with -copy: the `file` of the log's key, in log_key's place (durward audit copy)")
 			f.BoolVar(&s.damaged, "damaged", false, "with -copy: leave out bodies that are not what was recorded, and leave the damaged database as it is")
 			aside.Flags(f)
 			guardFlags(f)
@@ -251,7 +253,7 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 		return err
 	}
 	defer roots.Close()
-	signer, err := log.LoadSigner(s.LogKey)
+	signer, err := log.LoadSigner(cmp.Or(s.keyOfCopy, s.LogKey))
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package install_test
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"strings"
 )
@@ -47,4 +48,23 @@ func (h *installed) types(line string) string {
 		h.Fatalf("%s: %d\n%s", line, code, out)
 	}
 	return out
+}
+
+// moved has the log go over to another database, as postgresql.md says: audit's key is root's while its unit is stopped.
+func (h *installed) moved() {
+	const config, next = "/etc/durward/audit.yaml", "/etc/durward/audit-new.yaml"
+	text, err := os.ReadFile(config)
+	h.must(err)
+	h.must(os.WriteFile(next, []byte(strings.Replace(string(text), "state_dir: /var/lib/durward/audit", "state_dir: /var/lib/durward/audit/moved", 1)), 0o644))
+	h.root("install", "-d", "-m", "700", "-o", "durward-audit", "-g", "durward-audit", "/var/lib/durward/audit/moved")
+	h.root("systemctl", "stop", "durward-audit")
+	h.types("sudo durward audit copy " + next)
+	h.must(os.Rename(next, config))
+	h.root("systemctl", "start", "durward-audit")
+	h.eventually("the log is whole where it lies now", func() error {
+		if out, code := h.as("alice", nil, "durward", "audit", "verify"); code != 0 {
+			return fmt.Errorf("%d: %s", code, out)
+		}
+		return nil
+	})
 }

@@ -79,6 +79,7 @@ func TestRealLayout(t *testing.T) {
 		{"a change of settings", (*installed).settings},
 		{"a unit, by the narrow executor", (*installed).unit},
 		{"a unit with a credential", (*installed).credential},
+		{"the log moved", (*installed).moved},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.do(&installed{t, h.programs}) }) {
 			out, _ := exec.Command("journalctl", "--no-pager", "-o", "cat", "-n", "60", "-u", "durward-*").CombinedOutput()

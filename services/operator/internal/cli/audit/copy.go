@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
@@ -18,8 +21,8 @@ const (
 	// keeper is the program that has the log, which alone may read its key and its databases; keeperUser runs it on an installed host.
 	keeper     = "audit"
 	keeperUser = "durward-audit"
-	// installed is audit's configuration on such a host.
-	installed = "/etc/durward/audit.yaml"
+	// installed is audit's configuration on such a host, and keys the folder of which systemd hands keys to units that run.
+	installed, keys, credentials = "/etc/durward/audit.yaml", "/etc/durward/keys", "/run/credentials/"
 )
 
 func (a *app) auditCopyCommand() *cobra.Command {
@@ -80,6 +83,11 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 		if cmd.SysProcAttr, err = installdir.AsUser(keeperUser); err != nil {
 			return cli.Failed("Run it on the host where Durward was installed.", "%v", err)
 		}
+		key, err := handOver(cmd, from)
+		if err != nil {
+			return cli.Failed("Run it with sudo.", "the log's key cannot be handed to audit: %v", err)
+		}
+		defer key.Close()
 	} else {
 		cmd.Args = append(cmd.Args, "-development") // one user has all of a home
 	}
@@ -95,4 +103,36 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	}
 	a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
 	return nil
+}
+
+// handOver gives audit the log's key as systemd does, where log_key names what systemd takes away while the unit is stopped: in a file
+// that audit's user alone can read, and that no folder shows. The caller closes it once audit has ended.
+func handOver(cmd *exec.Cmd, from string) (_ *os.File, err error) {
+	raw, err := os.ReadFile(from)
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		LogKey string `yaml:"log_key"`
+	}
+	if err := yaml.Unmarshal(raw, &file); err != nil || !strings.HasPrefix(file.LogKey, credentials) {
+		return nil, nil //nolint:nilerr,nilnil // audit says what is wrong with its file, or reads the key itself
+	}
+	key, err := os.ReadFile(filepath.Join(keys, filepath.Base(file.LogKey)))
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("log.key", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "log.key")
+	_, err = f.Write(key)
+	as := cmd.SysProcAttr.Credential
+	if err = errors.Join(err, f.Chmod(0o600), f.Chown(int(as.Uid), int(as.Gid))); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	cmd.ExtraFiles = []*os.File{f}
+	cmd.Args = append(cmd.Args, "-log-key", "/proc/self/fd/3")
+	return f, nil
 }
