@@ -304,7 +304,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	}
 	switch {
 	case asked == 0:
-		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", "durward up"}}
+		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", cfg.start()}}
 	case worst > maxSkew:
 		return []Finding{{Bad, "clock", fmt.Sprintf("the clock of %s differs by %s: signatures will not be accepted", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}
 	case worst > 5*time.Second:
@@ -316,6 +316,10 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 
 func certificates(_ context.Context, cfg Config) []Finding {
 	now := cfg.Now()
+	renew, keep := "durward cert renew, or put what your authority issues there", "durward cert renew, or keep durward up running"
+	if cfg.Installed != nil {
+		renew, keep = "sudo systemctl start durward-renew.service, or put what your authority issues there", "systemctl status durward-renew.timer; sudo systemctl start durward-renew.service"
+	}
 	var bad, late, ahead []string
 	for _, c := range cfg.Home.Certificates() {
 		switch {
@@ -331,9 +335,9 @@ func certificates(_ context.Context, cfg Config) []Finding {
 	case len(ahead) > 0:
 		return []Finding{{Bad, "certificates", "of the future, by this host's clock: " + strings.Join(ahead, ", "), "Set this host's clock (chrony, systemd-timesyncd); a renewal would help nobody."}}
 	case len(bad) > 0:
-		return []Finding{{Bad, "certificates", "of no use: " + strings.Join(bad, ", "), "durward cert renew, or put what your authority issues there"}}
+		return []Finding{{Bad, "certificates", "of no use: " + strings.Join(bad, ", "), renew}}
 	case len(late) > 0:
-		return []Finding{{Warning, "certificates", "due for renewal, and nobody renews them: " + strings.Join(late, ", "), "durward cert renew, or keep durward up running"}}
+		return []Finding{{Warning, "certificates", "due for renewal, and nobody renews them: " + strings.Join(late, ", "), keep}}
 	default:
 		return []Finding{good("certificates", "all are valid")}
 	}

@@ -20,6 +20,7 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -186,6 +187,27 @@ func TestWhereItTellsWhy(t *testing.T) {
 		cfg.Installed = installed
 		if found := deep(t.Context(), cfg); len(found) != 1 || found[0].Do != want {
 			t.Errorf("doctor finds %+v, want %q", found, want)
+		}
+	}
+}
+
+// On an installed host no remedy is a command of durward up, which is refused there.
+func TestRemediesOfAnInstalledHost(t *testing.T) {
+	for _, installed := range []*Installed{nil, {}} {
+		cfg := installation(t, 0)
+		cfg.Operator.Health, cfg.Installed = installdir.HealthAddresses{}, installed
+		found := append(processes(t.Context(), cfg), clocks(t.Context(), cfg)...)
+		for _, after := range []time.Duration{20 * time.Hour, 30 * time.Hour} {
+			cfg.Now = func() time.Time { return time.Now().Add(after) }
+			found = append(found, certificates(t.Context(), cfg)...)
+		}
+		if len(found) != 4 {
+			t.Fatalf("doctor finds %+v", found)
+		}
+		for _, f := range found {
+			if ours := strings.Contains(f.Do, "durward up") || strings.Contains(f.Do, "durward cert renew"); f.Level == Good || ours != (installed == nil) {
+				t.Errorf("%+v", f)
+			}
 		}
 	}
 }

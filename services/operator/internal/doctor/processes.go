@@ -37,13 +37,21 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		out = append(out, Finding{Bad, "ports", "another program answers on the port of " + strings.Join(strangers, ", "), "Stop it, or change the ports in config/."})
 	}
 	if len(down) > 0 {
-		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; durward up"})
+		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; " + cfg.start()})
 	}
 	out = append(out, why...)
 	if len(out) == 0 {
 		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
 	}
 	return out
+}
+
+// start is the command that starts what does not run.
+func (cfg Config) start() string {
+	if cfg.Installed != nil {
+		return "sudo systemctl start durward.target"
+	}
+	return "durward up"
 }
 
 // itsLog is where a process tells why something is not well.
