@@ -74,3 +74,30 @@ func ours(place string) bool {
 	}
 	return strings.Contains(place, "durward") && !strings.Contains(place, ".wants/")
 }
+
+// A side of before that names other addresses than the processes have now is told of, and only then: durward status would call them down.
+func TestSideOfOtherAddresses(t *testing.T) {
+	m := newImage(t)
+	settings := install.Settings{}
+	m.apply(settings)
+	text := "trust_dir: /etc/durward/trust\nmcp_url: http://127.0.0.1:7430/mcp\nhealth:\n"
+	for _, role := range []string{"gateway", "vault", "executor", "audit"} {
+		text += "  " + role + ": unix:/run/durward/" + role + "/health.sock,user=durward-" + role + "\n"
+	}
+	m.write("home/alice/.durward/config/operator.yaml", text)
+	note := func() (out string) {
+		for _, s := range m.plan(settings).Steps {
+			if s.Verb == install.Keep && s.What == "/home/alice/.durward/config/operator.yaml" {
+				out = s.Note
+			}
+		}
+		return out
+	}
+	if got := note(); got != "" {
+		t.Errorf("control: %q", got)
+	}
+	settings.HealthOnLoopback = true
+	if got := note(); !strings.HasSuffix(got, ": gateway: 127.0.0.1:7440, vault: 127.0.0.1:7441, executor: 127.0.0.1:7442, audit: 127.0.0.1:7443") {
+		t.Errorf("alice is told %q", got)
+	}
+}

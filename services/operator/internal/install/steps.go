@@ -344,12 +344,16 @@ func (p *Plan) member(name string) error {
 		return nil
 	}
 	side := filepath.Join(who.Home, ".durward")
-	there, ours, err := p.side(side + "/config/operator.yaml")
+	there, ours, lines, err := p.side(side + "/config/operator.yaml")
 	switch {
 	case err != nil:
 		return err
 	case ours && (known || name == "root"):
-		p.add(Step{Verb: Same, What: side})
+		step := Step{Verb: Same, What: side}
+		if stale := p.stale(lines); len(stale) > 0 {
+			step = Step{Verb: Keep, What: side + "/config/operator.yaml", Note: "the processes are elsewhere now, and it has to name them: " + strings.Join(stale, ", ")}
+		}
+		p.add(step)
 		return nil
 	}
 	note := operator + " may then approve"
@@ -365,19 +369,31 @@ func (p *Plan) member(name string) error {
 
 // side reports whether a user has an operator.yaml, and whether it is of this installation. Its owner may be anybody, so that it is
 // not parsed here: one that only looks like another's is found to be ours by Join.
-func (p *Plan) side(path string) (there, ours bool, err error) {
+func (p *Plan) side(path string) (there, ours bool, lines []string, err error) {
 	f, err := os.OpenFile(p.on(path), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0) // a pipe is not waited for
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return false, false, nil
+		return false, false, nil, nil
 	case errors.Is(err, syscall.ELOOP):
-		return true, true, nil // a link is its owner's own arrangement, and stays
+		return true, true, nil, nil // a link is its owner's own arrangement, and stays
 	case err != nil:
-		return false, false, err
+		return false, false, nil, err
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, 64<<10))
-	return true, slices.Contains(strings.Split(string(text), "\n"), "trust_dir: "+trustDir), err
+	lines = strings.Split(string(text), "\n")
+	return true, slices.Contains(lines, "trust_dir: "+trustDir), lines, err
+}
+
+// stale are the addresses of these settings of which a side of before names others. It is its owner's to edit.
+func (p *Plan) stale(lines []string) (want []string) {
+	for _, is := range [][2]string{{"mcp_url: ", p.MCPURL()}, {"  gateway: ", p.Health("gateway")}, {"  vault: ", p.Health("vault")}, {"  executor: ", p.Health("executor")}, {"  audit: ", p.Health("audit")}} {
+		line := is[0] + is[1]
+		if !slices.Contains(lines, line) && slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, is[0]) }) {
+			want = append(want, strings.TrimSpace(line))
+		}
+	}
+	return want
 }
 
 // start enables the units and, on this host, starts what does not run or has changed.
