@@ -30,7 +30,7 @@ type running struct {
 // egress is the control side of the process that runs servers.
 func egress(s *cli.Session) (egressv1.ControlServiceClient, error) {
 	if s.Egress == nil {
-		return nil, cli.Failed("Add it: durward up --egress, or on an installed host: durward install --egress", "there is no egress here, which runs the servers")
+		return nil, cli.Failed("Add it: durward up --egress, or on an installed host: sudo durward install --apply --egress", "there is no egress here, which runs the servers")
 	}
 	return s.Egress, nil
 }
