@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/goccy/go-yaml"
+
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/identity"
@@ -188,4 +190,21 @@ func (c Config) validate() error {
 type Listeners struct {
 	Listen       string `yaml:"listen"`
 	HealthListen string `yaml:"health_listen"`
+}
+
+// ReadListeners reads them out of a process's file, which the process itself checks further.
+func ReadListeners(path string) (Listeners, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Listeners{}, fmt.Errorf("configuration: %w", err)
+	}
+	var all map[string]any // which the process reads more strictly
+	if err := config.Parse(path, raw, &all); err != nil {
+		return Listeners{}, err
+	}
+	var l Listeners
+	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
+		return Listeners{}, fmt.Errorf("%s does not say listen and health_listen", path)
+	}
+	return l, nil
 }

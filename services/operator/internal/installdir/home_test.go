@@ -119,6 +119,19 @@ func TestInitOnce(t *testing.T) {
 		t.Errorf("they are not as they were: %s", diff)
 	}
 
+	// The file whose presence says that the home is complete is made by what the others say, whatever ports were asked for.
+	for _, opts.BasePort = range []int{0, 9430} {
+		if err := os.Remove(h.Config("operator")); err != nil {
+			t.Fatal(err)
+		}
+		if made, err = h.Init(opts); err != nil || len(made) != 1 {
+			t.Errorf("of the one file that was gone it made %v, %v", made, err)
+		}
+		if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
+			t.Errorf("it is not as it was: %s", diff)
+		}
+	}
+
 	cfg, err := h.Load()
 	if err != nil {
 		t.Fatal(err)

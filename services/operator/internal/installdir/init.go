@@ -144,13 +144,24 @@ func addresses(base, offset int) Addresses {
 	return Addresses{GRPC: at(base + offset), Health: at(base + offset + healthOffset)}
 }
 
-// ListenersAt are where the processes of an installation with that base port would listen. 0 means DefaultBasePort.
-func ListenersAt(base int) (out []Listeners) {
-	for offset := range roles {
-		of := addresses(cmp.Or(base, DefaultBasePort), offset)
-		out = append(out, Listeners{Listen: of.GRPC, HealthListen: of.Health})
+// byPort are the processes in the order of their ports.
+var byPort = []string{"gateway", "vault", "executor", "audit"}
+
+// Listeners are where the processes listen, in the order of their ports: what their files say, where these are there, and else the ports
+// from base on. 0 means DefaultBasePort.
+func (h Home) Listeners(base int) (out []Listeners, err error) {
+	for offset, role := range byPort {
+		l, err := ReadListeners(h.Config(role))
+		if errors.Is(err, fs.ErrNotExist) {
+			of := addresses(cmp.Or(base, DefaultBasePort), offset)
+			l, err = Listeners{Listen: of.GRPC, HealthListen: of.Health}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
 	}
-	return out
+	return out, nil
 }
 
 // ErrLost means that a key of a home that was made is gone. Another one in its place would be trusted by nobody.
@@ -175,7 +186,15 @@ func (h Home) Init(opts Options) (made []string, err error) {
 		Gateway: addresses(opts.BasePort, 0), Vault: addresses(opts.BasePort, 1),
 		Executor: addresses(opts.BasePort, 2), Audit: addresses(opts.BasePort, 3),
 	}}
-	if own, err := h.Load(); err == nil && base == 0 {
+	if !h.Exists() {
+		listeners, err := h.Listeners(base)
+		if err != nil {
+			return nil, err
+		}
+		for i, of := range []*Addresses{&m.values.Gateway, &m.values.Vault, &m.values.Executor, &m.values.Audit} {
+			*of = Addresses{GRPC: listeners[i].Listen, Health: listeners[i].HealthListen}
+		}
+	} else if own, err := h.Load(); err == nil && base == 0 {
 		m.values.at(own)
 	}
 	for _, step := range []func() error{m.authority, m.grantKey, m.logKey, m.signingKey, m.revoked, m.configs} {

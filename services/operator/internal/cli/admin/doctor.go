@@ -69,7 +69,7 @@ Exit code 1 when anything is ✗.`,
 			}
 			running, isRunning := a.Home.RunningProcess()
 			taken := func(role string) error {
-				l, err := readListeners(a.Home.Config(role))
+				l, err := installdir.ReadListeners(a.Home.Config(role))
 				if err != nil {
 					return nil // the finding "configuration" says so
 				}

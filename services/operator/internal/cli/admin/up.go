@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
@@ -25,7 +24,6 @@ import (
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
-	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -207,9 +205,13 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 	if err := options.Check(); fresh && err != nil {
 		return installdir.Config{}, cli.Usage("See: durward up --help", "%v", err)
 	}
-	if fresh && !opts.prepare {
-		for _, listeners := range installdir.ListenersAt(opts.basePort) {
-			if err := free(listeners); err != nil {
+	if fresh {
+		all, err := a.Home.Listeners(opts.basePort)
+		if err != nil {
+			return installdir.Config{}, unreadable(err)
+		}
+		for _, listeners := range all {
+			if err := free(listeners); err != nil && !opts.prepare {
 				return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up "+cli.When(opts.development, "--development ")+"--base-port 8430",
 					"Durward cannot listen: %s", clean.Line(err.Error(), 500))
 			}
@@ -290,9 +292,9 @@ func (a *app) newPassphrase(ctx context.Context) ([]byte, error) {
 func (a *app) children(roles []string, development bool, bin string) ([]supervisor.Child, error) {
 	var children []supervisor.Child
 	for _, role := range roles {
-		listeners, err := readListeners(a.Home.Config(role))
+		listeners, err := installdir.ReadListeners(a.Home.Config(role))
 		if err != nil {
-			return nil, err
+			return nil, unreadable(err)
 		}
 		if err := free(listeners); err != nil {
 			return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%s cannot listen: %s", role, clean.Line(err.Error(), 500))
@@ -334,21 +336,12 @@ func childEnvironment(getenv func(string) string) []string {
 	return env
 }
 
-// readListeners reads the two addresses out of a process's file; the process itself checks the rest.
-func readListeners(path string) (installdir.Listeners, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return installdir.Listeners{}, fmt.Errorf("configuration: %w", err)
+// unreadable is an error of installdir's as users meet it: a file that cannot be used is wrong usage.
+func unreadable(err error) error {
+	if _, system := errors.AsType[*fs.PathError](err); system {
+		return err
 	}
-	var all map[string]any // which the process reads more strictly
-	if err := config.Parse(path, raw, &all); err != nil {
-		return installdir.Listeners{}, cli.Usage(correctFile, "%v", err)
-	}
-	var l installdir.Listeners
-	if err := yaml.Unmarshal(raw, &l); err != nil || l.Listen == "" || l.HealthListen == "" {
-		return installdir.Listeners{}, cli.Usage(correctFile, "%s does not say listen and health_listen", path)
-	}
-	return l, nil
+	return cli.Usage(correctFile, "%v", err)
 }
 
 // keepCertificates renews certificates at half their life until ctx ends, and reports when it cannot.
