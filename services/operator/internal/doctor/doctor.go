@@ -64,7 +64,7 @@ type Config struct {
 	Version func(ctx context.Context, path string) (string, error)
 	// Check asks a server program what is wrong with a configuration file and what it names; "": nothing. Nil: nobody is asked.
 	Check func(ctx context.Context, path, file string) (string, error)
-	// Taken says which program holds a port that a process would listen on; nil: none does. It is nil itself while durward up runs: then
+	// Taken says that a process cannot listen, and which program holds its port; nil: it can. It is nil itself while durward up runs: then
 	// the processes hold them.
 	Taken func(role string) error
 	// Own is this program's version.

@@ -68,7 +68,7 @@ func answers(t *testing.T, role, status string, skew time.Duration) string {
 func TestUnwell(t *testing.T) {
 	cfg := installation(t, 0)
 	cfg.Operator.Health.Vault = answers(t, "vault", "unavailable", 0)
-	cfg.Taken = func(string) error { return errors.New("127.0.0.1:7431 is in use by vault") }
+	cfg.Taken = func(string) error { return errors.New("vault cannot listen: 127.0.0.1:7431 is in use by vault") }
 	logged(t, cfg.Home.Log("vault"), lifelog.Starting, lifelog.Failed)
 	findings := Examine(t.Context(), cfg)
 	if f := level(t, findings, "processes"); f.Level != Warning || !strings.Contains(f.Text, "vault") {
@@ -177,7 +177,9 @@ func TestExamine(t *testing.T) {
 		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = "127.0.0.1:1" }, "processes", Warning},
 		{"a port that is another's", func(_ *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"
-			c.Taken = func(role string) error { return errors.New("127.0.0.1:7431 is in use by " + role) }
+			c.Taken = func(role string) error {
+				return errors.New(role + " cannot listen: 127.0.0.1:7431 is in use by " + role)
+			}
 		}, "ports", Bad},
 		{"a log that says why", func(t *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"

@@ -72,7 +72,7 @@ func whyDown(cfg Config, role string) (out []Finding) {
 	}
 	if cfg.Taken != nil {
 		if err := cfg.Taken(role); err != nil {
-			out = append(out, Finding{Bad, "ports", clean.Line(role+" cannot listen: "+err.Error(), 500), "Stop that program, or change the port in " + cli.ShellWord(cfg.Home.Config(role))})
+			out = append(out, Finding{Bad, "ports", err.Error(), "Stop that program, or change the port in " + cli.ShellWord(cfg.Home.Config(role))})
 		}
 	}
 	return out

@@ -238,7 +238,7 @@ func (h *installed) apply() {
 	l, err := net.Listen("tcp", "127.0.0.1:"+port)
 	h.must(err)
 	out, code := h.install(append([]string{"--apply"}, first...)...)
-	if _, err := os.Lstat("/etc/durward"); code != 1 || err == nil || !strings.Contains(out, "another program listens at 127.0.0.1:"+port) {
+	if _, err := os.Lstat("/etc/durward"); code != 1 || err == nil || !strings.Contains(out, "cannot listen: 127.0.0.1:"+port+" is in use by ") {
 		h.Errorf("beside what was tried and still runs: %d, %v\n%s", code, err, out)
 	}
 	h.must(l.Close())

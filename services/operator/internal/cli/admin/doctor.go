@@ -73,7 +73,7 @@ Exit code 1 when anything is ✗.`,
 				if err != nil {
 					return nil // the finding "configuration" says so
 				}
-				return free(l)
+				return free(role, l.Listen, l.HealthListen)
 			}
 			if isRunning {
 				taken = nil

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -103,12 +102,9 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 		return err
 	}
 	if opts.apply && filepath.Clean(opts.root) == "/" && plan.First() && !plan.Containers() {
-		l, err := net.Listen("tcp", plan.Address()) //nolint:noctx // of loopback: it does not wait
-		if err != nil {
-			return cli.Failed("Nothing was changed. End that program (durward down, where Durward is tried there), or choose another port: --port 8430",
-				"another program listens at %s, where agents would connect", plan.Address())
+		if err := free("the gateway", plan.Address()); err != nil {
+			return cli.Failed("Nothing was changed. End that program (durward down, where Durward is tried there), or choose another port: --port 8430", "%v", err)
 		}
-		_ = l.Close() // it was only tried
 	}
 	if opts.dryRun {
 		return a.Show(map[string]any{"steps": plan.Steps, "effects": plan.Effects()}, func() {

@@ -211,9 +211,8 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 			return installdir.Config{}, unreadable(err)
 		}
 		for _, listeners := range all {
-			if err := free(listeners); err != nil && !opts.prepare {
-				return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up "+cli.When(opts.development, "--development ")+"--base-port 8430",
-					"Durward cannot listen: %s", clean.Line(err.Error(), 500))
+			if err := free("Durward", listeners.Listen, listeners.HealthListen); err != nil && !opts.prepare {
+				return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up "+cli.When(opts.development, "--development ")+"--base-port 8430", "%v", err)
 			}
 		}
 	}
@@ -296,8 +295,8 @@ func (a *app) children(roles []string, development bool, bin string) ([]supervis
 		if err != nil {
 			return nil, unreadable(err)
 		}
-		if err := free(listeners); err != nil {
-			return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%s cannot listen: %s", role, clean.Line(err.Error(), 500))
+		if err := free(role, listeners.Listen, listeners.HealthListen); err != nil {
+			return nil, cli.Failed("Stop that program, or change the port in "+a.Home.Config(role)+".", "%v", err)
 		}
 		args := []string{"-config", a.Home.Config(role)}
 		if role != "gateway" && development {
@@ -311,15 +310,15 @@ func (a *app) children(roles []string, development bool, bin string) ([]supervis
 	return children, nil
 }
 
-// free says which program holds an address that a process would listen on.
-func free(l installdir.Listeners) error {
-	for _, address := range []string{l.Listen, l.HealthListen} {
+// free says that a process cannot listen at one of its addresses, and which program holds that.
+func free(process string, addresses ...string) error {
+	for _, address := range addresses {
 		listener, err := rpc.Listen(address, true)
-		if err != nil {
-			return err
+		if err == nil {
+			err = listener.Close()
 		}
-		if err := listener.Close(); err != nil {
-			return err
+		if err != nil {
+			return fmt.Errorf("%s cannot listen: %s", process, clean.Line(err.Error(), 500))
 		}
 	}
 	return nil
