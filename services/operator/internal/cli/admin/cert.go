@@ -59,17 +59,22 @@ each as its process judges it: its chain, its identity, its key and its time.`,
 
 func (a *app) certStatus(certificates []installdir.Certificate) error {
 	now := a.Now()
-	bad := 0 // for people alone: a program reads each certificate's end
+	unusable := func(c installdir.Certificate) bool { return c.Problem != "" || now.After(c.NotAfter) }
 	err := a.Show(map[string]any{"certificates": certificates}, func() {
 		a.Out.Table([]string{"PROCESS", "IDENTITY", "EXPIRES IN"}, output.Each(certificates, func(c installdir.Certificate) []string {
 			left := approval.Duration(c.NotAfter.Sub(now))
-			if c.Problem != "" || now.After(c.NotAfter) {
-				bad++
+			if unusable(c) {
 				left = a.Out.Red(cmp.Or(clean.Line(c.Problem, 300), "expired "+approval.Duration(now.Sub(c.NotAfter))+" ago"))
 			}
 			return []string{c.Role, c.Identity, left}
 		}))
 	})
+	bad := 0
+	for _, c := range certificates {
+		if unusable(c) {
+			bad++
+		}
+	}
 	if err == nil && bad > 0 {
 		err = cli.Failed("Issue new ones: durward cert renew", "%d of %d certificates cannot be used", bad, len(certificates))
 	}
