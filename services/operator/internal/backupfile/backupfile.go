@@ -18,7 +18,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -86,11 +88,61 @@ func Create(path, version string, now time.Time) (*Writer, error) {
 	if _, err := os.Lstat(path); err == nil {
 		return nil, fmt.Errorf("%s is there already", path)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	removeLeft(filepath.Dir(path))
+	f, err := createLocked(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
 	return &Writer{path: path, file: f, zip: zip.NewWriter(f), list: List{Made: now.UTC().Truncate(time.Second), Version: version}}, nil
+}
+
+// unfinished is what a file is called until it has its name, with a number behind it. Its writer holds a lock on it: one that nobody holds
+// was left by a program that was killed.
+const unfinished = ".durward-backup."
+
+func createLocked(folder string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(folder, unfinished+"*")
+		if err != nil {
+			return nil, err
+		}
+		// Where the file system has no locks, none is ever taken for left.
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if _, err := os.Lstat(f.Name()); err == nil {
+			return f, nil
+		}
+		_ = f.Close() // another backup took it for left before it was locked
+	}
+}
+
+// removeLeft removes what earlier backups left unfinished in a folder. What cannot be removed stays: the backup is what matters.
+func removeLeft(folder string) {
+	files, _ := os.ReadDir(folder)
+	for _, file := range files {
+		number, ours := strings.CutPrefix(file.Name(), unfinished)
+		if _, err := strconv.ParseUint(number, 10, 64); !ours || err != nil {
+			continue
+		}
+		path := filepath.Join(folder, file.Name())
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if owned(f) && syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.Remove(path)
+		}
+		_ = f.Close()
+	}
+}
+
+// owned reports whether it is a file of this user's.
+func owned(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid()
 }
 
 // Add copies a service's part to the file. run writes it.

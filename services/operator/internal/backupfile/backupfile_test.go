@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -210,4 +211,41 @@ func TestFullDestination(t *testing.T) {
 		t.Fatal(err)
 	}
 	left("control")
+}
+
+// TestLeft: what a program that was killed left unfinished goes with the next backup, and nothing else does.
+func TestLeft(t *testing.T) {
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	running, err := Create(at("first"), "1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed, err := Create(at("second"), "1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := killed.file.Name()
+	if err := errors.Join(killed.file.Close(), // as the kernel does
+		os.WriteFile(at(unfinished+"notes"), nil, 0o600), os.WriteFile(at(".first.123"), nil, 0o600),
+		os.Symlink("first", at(unfinished+"7")), os.Mkdir(at(unfinished+"8"), 0o700), syscall.Mkfifo(at(unfinished+"9"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	third, err := Create(at("third"), "1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer third.Abort()
+	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was left is still there: %v", err)
+	}
+	for _, path := range []string{running.file.Name(), third.file.Name(), at(unfinished + "notes"), at(".first.123"), at(unfinished + "7"), at(unfinished + "8"), at(unfinished + "9")} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("it was removed: %v", err)
+		}
+	}
+	signer, _ := keys(t)
+	if _, err := running.Finish(signer); err != nil {
+		t.Errorf("one that was still written: %v", err)
+	}
 }
