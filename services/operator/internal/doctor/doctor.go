@@ -161,7 +161,7 @@ func bridged(root string, uid int) bool {
 	})
 }
 
-// processUser finds the user of a running process by its configuration file on the command line.
+// processUser finds the user of a running process by its name and its configuration file on the command line.
 func processUser(cfg Config, role string) (uid int, found bool) {
 	entries, err := os.ReadDir(filepath.Join(cfg.Root, "proc"))
 	if err != nil {
@@ -172,8 +172,11 @@ func processUser(cfg Config, role string) (uid int, found bool) {
 			continue
 		}
 		line, err := os.ReadFile(filepath.Join(cfg.Root, "proc", entry.Name(), "cmdline"))
-		if err != nil || !strings.Contains(string(line), "\x00"+cfg.Home.Config(role)+"\x00") {
+		if err != nil {
 			continue
+		}
+		if words := strings.Split(string(line), "\x00"); filepath.Base(words[0]) != role || !slices.Contains(words[1:], cfg.Home.Config(role)) {
+			continue // an editor has the same file on its command line
 		}
 		info, err := entry.Info()
 		if err != nil {

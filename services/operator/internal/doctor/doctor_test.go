@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -342,6 +343,30 @@ func TestBridged(t *testing.T) {
 	}
 	if !bridged(root, os.Getuid()) || bridged(root, os.Getuid()+1) {
 		t.Error("a bridge is not found, or is another user's")
+	}
+}
+
+// TestProcessUser: a process is found by its own name, and not by who looks at its file.
+func TestProcessUser(t *testing.T) {
+	cfg := Config{Root: t.TempDir(), Home: installdir.Home{Dir: "/home/alice/.durward"}}
+	file := cfg.Home.Config("audit")
+	for i, c := range []struct {
+		line string
+		want bool
+	}{
+		{"", false},
+		{"vim\x00" + file + "\x00", false},
+		{"/opt/bin/vault\x00-config\x00" + file + "\x00", false},
+		{"/opt/bin/audit\x00-config\x00/elsewhere/audit.yaml\x00", false},
+		{"/opt/bin/audit\x00-config\x00" + file + "\x00-development\x00", true},
+	} {
+		dir := filepath.Join(cfg.Root, "proc", strconv.Itoa(i+1))
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(c.line), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if uid, found := processUser(cfg, "audit"); found != c.want || found && uid != os.Getuid() {
+			t.Errorf("%q: %v, user %d", c.line, found, uid)
+		}
 	}
 }
 
