@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
+	"durward.internal/services/platform/rpc"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -52,6 +53,8 @@ type processStatus struct {
 	Problem string `json:"problem,omitempty"`
 	// answers: it runs, whatever it says of itself.
 	answers bool
+	// silent: its address is taken, and nothing usable answers there.
+	silent bool
 	// refused: it refuses a file, and goes by the last good one.
 	refused bool
 }
@@ -86,6 +89,9 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 		if p.Role == "audit" && d.altered != "" {
 			p.Problem = d.altered
 		}
+		if p.silent && p.Problem == "" {
+			p.Problem = "it does not answer"
+		}
 		if p.Health == "ok" || !p.answers || p.Problem != "" {
 			continue
 		}
@@ -117,16 +123,23 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 	return nil
 }
 
-// whyNot says where a process tells why it is not well, and how it is started where it does not run.
+// whyNot says where a process tells why it is not well, and how it is started where it does not run or hangs.
 func (a *app) whyNot(p processStatus) string {
-	why, start := "Why it stopped: "+a.Home.Log(p.Role), "Start it: durward up. "
-	if a.installed() {
-		why, start = "Why: journalctl -u durward-"+p.Role, "Start it: sudo systemctl restart durward-"+p.Role+". "
+	running, up := a.Home.RunningProcess()
+	switch installed := a.installed(); {
+	case installed && p.answers:
+		return "It runs. Why: journalctl -u durward-" + p.Role
+	case installed:
+		return "Start it" + cli.When(p.silent, " again") + ": sudo systemctl restart durward-" + p.Role + ". Why: journalctl -u durward-" + p.Role
+	case p.answers:
+		return "It runs. Why it is not well: " + a.Home.Log(p.Role)
+	case p.silent && up:
+		return "It runs and hangs. Start all again: durward down; durward up" + cli.When(running.Development, " --development") + ". What it said last: " + a.Home.Log(p.Role)
+	case p.silent:
+		return "What holds " + p.Address + " is no process of this installation: end that, then: durward up"
+	default:
+		return "Start it: durward up. Why it stopped: " + a.Home.Log(p.Role)
 	}
-	if !p.answers {
-		return start + why
-	}
-	return "It runs. " + strings.Replace(why, "it stopped", "it is not well", 1)
 }
 
 // refusedRules says which files of the rules the vault refuses; "" where it names none or does not answer.
@@ -170,7 +183,7 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 		wait.Go(func() {
 			address := cfg.Health.Of(role)
 			ok, h := health.Healthy(ctx, client, address, role)
-			word := "ok"
+			word, silent := "ok", false
 			switch {
 			case ok:
 			case h.Service == role:
@@ -179,8 +192,12 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 				word = "answered by " + clean.Line(h.Service, 32)
 			default:
 				word = "down"
+				if conn, err := rpc.DialContext(ctx, address); err == nil {
+					_ = conn.Close() // it was only tried
+					word, silent = "no answer", true
+				}
 			}
-			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role}
+			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role, silent: silent}
 		})
 	}
 	wait.Wait()

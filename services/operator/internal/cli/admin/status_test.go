@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"net"
 	"strings"
 	"testing"
 
@@ -24,6 +25,42 @@ func TestWhyNotWell(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := a.whyNot(processStatus{Role: "gateway", answers: true}); strings.Contains(got, "Start it") || !strings.HasPrefix(got, "It runs. Why it is not well: ") {
+		t.Errorf("%q", got)
+	}
+
+	// What hangs has its port, and answers nothing.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	cfg, err := h.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Health.Vault = l.Addr().String()
+	got := map[string]processStatus{}
+	for _, p := range a.health(t.Context(), cfg) {
+		got[p.Role] = p
+	}
+	if p := got["audit"]; p.Health != "down" || p.silent {
+		t.Errorf("nothing runs: %+v", p)
+	}
+	hangs := got["vault"]
+	if hangs.Health != "no answer" || !hangs.silent || hangs.answers {
+		t.Errorf("it hangs: %+v", hangs)
+	}
+	if got := a.whyNot(hangs); got != "What holds "+l.Addr().String()+" is no process of this installation: end that, then: durward up" {
+		t.Errorf("%q", got)
+	}
+	self, err := installdir.Self(true)
+	if err == nil {
+		err = h.WriteProcess(self)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := a.whyNot(hangs); !strings.HasPrefix(got, "It runs and hangs. Start all again: durward down; durward up --development. ") {
 		t.Errorf("%q", got)
 	}
 }
