@@ -74,6 +74,8 @@ type App struct {
 	RequestID string
 	// pinned: the pinned tools were read.
 	pinned bool
+	// gathered keeps results that are part of another; nil: they are written.
+	gathered *[]any
 }
 
 // TakesFiles annotates a command with subcommands that takes the path of a model in their place.
@@ -184,12 +186,24 @@ func (a *App) ShowLine(value any, text func()) error { return a.show(value, true
 // Show writes a result: the value as -o asks for it, a message by its protocol's names, and otherwise what text prints.
 func (a *App) Show(value any, text func()) error { return a.show(value, false, text) }
 
+// Gathered returns what do shows to programs, which becomes part of a result, so that the command writes one document. People see it at once.
+func (a *App) Gathered(do func() error) (results []any, err error) {
+	a.gathered = &results
+	defer func() { a.gathered = nil }()
+	err = do()
+	return results, err
+}
+
 func (a *App) show(value any, stream bool, text func()) error {
 	if !a.Machine() {
 		text()
 		if stream {
 			return a.Out.Failed() // or it would go on for nobody
 		}
+		return nil
+	}
+	if a.gathered != nil {
+		*a.gathered = append(*a.gathered, value)
 		return nil
 	}
 	return a.Out.Write(a.Format, value, stream)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -27,12 +28,10 @@ Services that Durward started keep running. With --services each running service
 a command that you sign, as "durward stop" would.`,
 		Example: "  durward down\n  durward down --services",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if services {
-				if err := a.stopServices(cmd.Context(), yes); err != nil {
-					return err
-				}
+			if !services {
+				return a.down(cmd.Context(), nil)
 			}
-			return a.down(cmd.Context())
+			return a.down(cmd.Context(), func() error { return a.stopServices(cmd.Context(), yes) })
 		},
 	}
 	cmd.Flags().BoolVar(&services, "services", false, "stop running services first")
@@ -40,7 +39,19 @@ a command that you sign, as "durward stop" would.`,
 	return cmd
 }
 
-func (a *app) down(ctx context.Context) error {
+// down stops up, and before it what first stops, if it is given.
+func (a *app) down(ctx context.Context, first func() error) error {
+	result := map[string]any{"stopped": false}
+	if first != nil {
+		services, err := a.Gathered(first)
+		result["services"] = cli.NonNil(services)
+		if err != nil && len(services) > 0 {
+			err = cmp.Or(a.Show(result, func() {}), err)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	process, running := a.Home.RunningProcess()
 	if !running {
 		return cli.Failed("See: durward status", "Durward is not running for %s", a.Home.Dir)
@@ -58,7 +69,8 @@ func (a *app) down(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return a.Show(map[string]any{"stopped": true, "process": process.PID}, func() { a.Out.Printf("Durward has stopped.\n") })
+	result["stopped"], result["process"] = true, process.PID
+	return a.Show(result, func() { a.Out.Printf("Durward has stopped.\n") })
 }
 
 func (a *app) stopServices(ctx context.Context, yes bool) error {

@@ -57,7 +57,7 @@ func TestWhyNothingStarted(t *testing.T) {
 	}
 }
 
-// TestDownForPrograms: what a program reads of down is a result.
+// TestDownForPrograms: what a program reads of down is one result, with those of the services that it stopped.
 func TestDownForPrograms(t *testing.T) {
 	core, out, _ := clitest.Printing(true)
 	core.Home = installdir.Home{Dir: t.TempDir()}
@@ -78,15 +78,27 @@ func TestDownForPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&app{core}).down(t.Context()); err != nil {
+	var result struct {
+		Stopped  bool
+		Process  int
+		Services []struct{ Status string }
+	}
+	services := func(err error) func() error {
+		return func() error { return errors.Join(core.Show(map[string]any{"status": "ok"}, nil), err) }
+	}
+	refused := errors.New("refused")
+	if err := (&app{core}).down(t.Context(), services(refused)); !errors.Is(err, refused) {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || result.Stopped || len(result.Services) != 1 {
+		t.Errorf("after a service that was not stopped: %v: %s", err, out)
+	}
+	out.Reset()
+	if err := (&app{core}).down(t.Context(), services(nil)); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
-	var result struct {
-		Stopped bool
-		Process int
-	}
-	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid {
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid || len(result.Services) != 1 || result.Services[0].Status != "ok" {
 		t.Errorf("%v: %s", err, out)
 	}
 }
