@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -39,7 +40,7 @@ nothing that an agent wrote. Its certificate lets it see that and do nothing els
 
 First: durward notify install`,
 		Example: "  durward notify install\n  durward notify test\n  durward notify",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.notify(cmd.Context(), a.Streams.Out) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.notifyLines(cmd.Context()) },
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "install",
@@ -56,6 +57,27 @@ On a host where Durward was installed (durward install) the certificate is root'
 		RunE:  func(cmd *cobra.Command, _ []string) error { return a.notifyTest(cmd.Context()) },
 	})
 	return cmd
+}
+
+// notifyLines runs the program in the foreground; for a program each line that it writes is an object of a stream.
+func (a *app) notifyLines(ctx context.Context) error {
+	if !a.Machine() {
+		return a.notify(ctx, a.Streams.Out)
+	}
+	said, out := io.Pipe()
+	defer said.Close() // what goes on writing then ends
+	ended := make(chan error, 1)
+	go func() {
+		err := a.notify(ctx, out)
+		_ = out.Close() // of a pipe: it cannot fail
+		ended <- err
+	}()
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		if err := a.ShowLine(map[string]string{"line": lines.Text()}, nil); err != nil {
+			return err
+		}
+	}
+	return <-ended
 }
 
 // notifyTest has the program try each destination.

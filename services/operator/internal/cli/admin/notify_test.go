@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,17 +13,39 @@ import (
 	"durward.internal/services/operator/internal/notify"
 )
 
-// TestNotifyInstallOfAnyFolder: what notify install writes is what durward-notify takes, and the commands that come next are of that
-// installation, whatever its folder is called.
-func TestNotifyInstallOfAnyFolder(t *testing.T) {
+// notifier puts a program in durward-notify's place.
+func notifier(t *testing.T, program string) {
+	t.Helper()
 	beside, err := cli.OwnFolder()
 	if err == nil {
-		err = os.WriteFile(filepath.Join(beside, notifyProgram), nil, 0o600)
+		err = os.WriteFile(filepath.Join(beside, notifyProgram), []byte(program), 0o700) // #nosec G306 -- a program
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(filepath.Join(beside, notifyProgram)) })
+}
+
+// TestNotifyForPrograms: what a program reads of notify is a stream of objects, one for each line.
+func TestNotifyForPrograms(t *testing.T) {
+	notifier(t, "#!/bin/sh\necho Telling 1 destinations.; echo 'The \"vault\"'\nexit 1\n")
+	core, out, _ := clitest.Printing(true)
+	core.Home = installdir.Home{Dir: t.TempDir()}
+	if err := errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&app{core}).notifyLines(t.Context()); err == nil || !strings.Contains(err.Error(), "durward-notify has ended") {
+		t.Errorf("%v", err)
+	}
+	if want := "{\"line\":\"Telling 1 destinations.\"}\n{\"line\":\"The \\\"vault\\\"\"}\n"; out.String() != want {
+		t.Errorf("%s, want %s", out, want)
+	}
+}
+
+// TestNotifyInstallOfAnyFolder: what notify install writes is what durward-notify takes, and the commands that come next are of that
+// installation, whatever its folder is called.
+func TestNotifyInstallOfAnyFolder(t *testing.T) {
+	notifier(t, "")
 	for _, name := range []string{"plain", "at@home", "a+b,c=d%e", "münchen", "a b"} {
 		core, out, _ := clitest.Printing(false)
 		folder := t.TempDir()
