@@ -53,6 +53,16 @@ func Visible(s string) string {
 	return b.String()
 }
 
+// Plain replaces by ? all but letters, digits, spaces and ./_:- of a text for receivers that take markup, mentions or commands from text.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(" ./_:-", r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
 // hostile reports whether r can hide, reorder or command instead of being read. Spaces and line breaks are not hostile.
 func hostile(r rune) bool {
 	switch r {

@@ -242,3 +242,10 @@ func TestLongHostileInput(t *testing.T) {
 		wholesome(t, clean.Text(strings.Repeat(unit, 1<<20/len(unit)), 100), false)
 	}
 }
+
+func TestPlain(t *testing.T) {
+	const shown = "azAZ09 ./_:-"
+	if got := clean.Plain(shown + "<@all>\n`é\x1b"); got != shown+"??all?????" {
+		t.Errorf("%q", got)
+	}
+}

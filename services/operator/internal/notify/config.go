@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/dialer"
@@ -127,7 +128,7 @@ func (c *Config) validate() error {
 	}
 	c.Command = cmp.Or(c.Command, "durward")
 	c.AnHour = cmp.Or(c.AnHour, 30)
-	if c.Command != plain(c.Command) {
+	if c.Command != clean.Plain(c.Command) {
 		problem("command: letters, digits, spaces and ./_:- alone")
 	}
 	for name, d := range map[string]*time.Duration{"gather": &c.Gather, "apart": &c.Apart} {

@@ -43,7 +43,7 @@ func (c *Config) notices(waiting []*vaultv1.Waiting) []Notice {
 	short := opnumber.Shorten(full)
 	out := make([]Notice, len(waiting))
 	for i, w := range waiting {
-		number := plain(short[w.GetNumber()])
+		number := clean.Plain(short[w.GetNumber()])
 		out[i] = Notice{
 			Number: number, Client: word(w.GetPrincipal()), Tool: word(w.GetTool()), Tier: contract.TierName(w.GetTier()),
 			AskedAt: w.GetAskedAt().AsTime(), ExpiresAt: w.GetExpiresAt().AsTime(), Approve: c.Command + " approve " + number,
@@ -63,17 +63,7 @@ func (c *Config) made(now time.Time) Notice {
 
 // word is a name on one line, at most 64 characters long.
 func word(name string) string {
-	return cmp.Or(plain(strings.ReplaceAll(clean.Line(name, 64), " ", "_")), "?")
-}
-
-// plain replaces all but letters, digits, spaces and ./_:- of a text.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(" ./_:-", r) {
-			return r
-		}
-		return '?'
-	}, text)
+	return cmp.Or(clean.Plain(strings.ReplaceAll(clean.Line(name, 64), " ", "_")), "?")
 }
 
 // most is how many requests one message lists, and longest how many bytes that list has: Discord takes 2,000 characters

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clean"
 )
 
 // fake is a destination that keeps what it is told, and fails as long as it is told to.
@@ -266,7 +267,7 @@ func TestNamesAreCleaned(t *testing.T) {
 	} {
 		n := cfg.notices(waiting(strings.Repeat("K", 26), name, name, optionsv1.Tier_TIER_DESTRUCTIVE))[0]
 		for what, text := range map[string]string{"client": n.Client, "tool": n.Tool} {
-			if text == "" || len(text) > 64 || strings.ContainsAny(text, "@<>[]()`\n\x1b${}&;|*=\"' ") || text != plain(text) {
+			if text == "" || len(text) > 64 || strings.ContainsAny(text, "@<>[]()`\n\x1b${}&;|*=\"' ") || text != clean.Plain(text) {
 				t.Errorf("%q as %s is %q", name, what, text)
 			}
 		}

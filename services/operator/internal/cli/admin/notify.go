@@ -20,13 +20,11 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/clean"
 )
 
 // notifyProgram tells an operator what waits. It is a program of its own so that this one, which signs, links nothing that dials out.
 const notifyProgram = "durward-notify"
-
-// shownInNotices are the characters that a notification shows as they are: package notify takes a command of these alone.
-const shownInNotices = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ./_:-"
 
 func (a *app) notifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -147,7 +145,7 @@ func (a *app) notifyInstall(cfg installdir.Config) error {
 		return err
 	}
 	command := a.Elsewhere()
-	if strings.Trim(command, shownInNotices) != "" {
+	if command != clean.Plain(command) {
 		command = "durward" // notify.yaml takes no other, so that no receiver takes it for markup
 	}
 	file, made, err := a.Home.InitNotify(cfg, command)

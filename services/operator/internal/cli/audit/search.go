@@ -42,24 +42,23 @@ With --follow it shows what matches as it is written, and nothing that was there
 			if err != nil {
 				return err
 			}
-			if follow {
-				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
-					if q.Writer, err = writer(f.Writer, s.Config.Audit.Identity); err != nil {
-						return err
-					}
-					return a.tail(ctx, s, 0, q)
-				})
-			}
-			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, _ *history.Log) error {
+			search := func(ctx context.Context, s *cli.Session, _ *history.Log) error {
 				if q.Writer, err = writer(f.Writer, s.Config.Audit.Identity); err != nil {
 					return err
+				}
+				if follow {
+					return a.tail(ctx, s, 0, q)
 				}
 				found, err := s.Audit.SearchRecords(ctx, q)
 				if err != nil {
 					return err
 				}
 				return a.showSearch(found)
-			})
+			}
+			if follow {
+				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error { return search(ctx, s, nil) })
+			}
+			return a.withLog(cmd.Context(), search)
 		},
 	}
 	flags := cmd.Flags()
