@@ -4,6 +4,7 @@
 # beyond chance. Times of day are printed alone: they are the machine's as much as ours. Arguments go to the benchmark (-rounds 10).
 # The figures stay in .cache/bench/COMMIT.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 base=${BASE:-HEAD^} gate=${GATE:-10}

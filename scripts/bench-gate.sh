@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fails where benchstat's comparison as CSV ($2) says that processor time or allocations of a read grew by more than $1 percent.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 awk -F, -v gate="$1" '
   $2 ~ /^(cpu-sec|allocs)\/op$/ { unit = $2; next }
   $2 ~ /\/(op|s)$|sec$/ { unit = ""; next }

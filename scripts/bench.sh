@@ -2,6 +2,7 @@
 # Measures the built programs beside named baselines in one run, then runs the modules' own benchmarks. Numbers fail nothing.
 # The result stays in .cache/bench/result.json; "publish" instead of the benchmarks writes the document's tables from it.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 result=$PWD/.cache/bench/result.json

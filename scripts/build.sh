@@ -2,6 +2,7 @@
 # Builds every binary into bin/ (or $1), without cgo but for the executor: where a C compiler is, it reads GPUs through the
 # driver's library (NVML). NVML=require fails without a compiler: what is released has it. NVML=off never uses one.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 out=${1:-bin}
 mkdir -p "$out"

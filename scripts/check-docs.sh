@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The documents name no test, sentence, control or file that does not exist, and leave out no error code.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -2,6 +2,7 @@
 # Writes the command reference, deploy/docs/commands.md, from the help of the built program and of each of its commands, so that it
 # cannot say anything else. scripts/commands.sh FILE writes it there.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 to=${1:-deploy/docs/commands.md}

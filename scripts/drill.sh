@@ -5,6 +5,7 @@
 # Lines on audit's syscalls need strace (scripts/install-real.sh strace), and say so where there is none. Those on other people's servers
 # need root and bubblewrap, which is installed.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 [ "$(id -u)" != 0 ] || scripts/install-real.sh sandbox

@@ -2,6 +2,7 @@
 # Runs every fuzz target for FUZZTIME each (10s unless told; `make soak` gives the model readers 15 min); crashes are written to testdata/ and fail.
 # Arguments are folders: `FUZZTIME=60s scripts/fuzz.sh services/inspector` runs those below it.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 time=${FUZZTIME:-10s}

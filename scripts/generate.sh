@@ -3,6 +3,7 @@
 # RPCs, from the help of the commands their reference, from the
 # alerts their runbook. With --check it changes nothing and fails if what is committed is not current.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 PATH=$(scripts/tools.sh generate):$PATH

@@ -2,6 +2,7 @@
 # What users and clients see, beside what was accepted: `golden.sh diff` shows the difference and fails if there is one;
 # `golden.sh accept` rewrites the files of deploy/e2e/golden/testdata, and the operator's screens.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 cd deploy/e2e/golden

@@ -7,6 +7,7 @@
 #   scripts/gpu.sh run [FILE]  runs what was built, or packed for a checkout of the same commit. RUN=REGEXP: these tests alone
 # LLAMA_CPP=DIR, a folder with llama.cpp's libraries: what an 8B model holds, for the table `whole` of services/platform/vram (python3).
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 out=.cache/gpu
 build() {

@@ -2,6 +2,7 @@
 # Installs a Git hook that looks at what a commit changes: format, vet of the modules concerned, documents. It takes seconds;
 # `git commit --no-verify` goes without. As `scripts/hooks.sh check` it is that hook.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 if [ "${1:-}" != check ]; then

@@ -4,6 +4,7 @@
 # that the commit chooses, or with DURWARD_FULL=1 all of them. Arguments go to the test: `scripts/hostile.sh -seed 1 -mutants 1000`
 # sends the same strings each time.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo 0)

@@ -4,6 +4,7 @@
 # `docker load` and `podman load` read. Nothing is pulled and no daemon is asked; the same commit and compiler give the same bytes.
 # PROGRAMS=DIR takes programs that scripts/build.sh has built; TAG is the images' tag (local).
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 out=${1:-bin/images} tag=${TAG:-local}
 mkdir -p "$out"

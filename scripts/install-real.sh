@@ -4,6 +4,7 @@
 # programs from npm are enough; `postgres` alone installs PostgreSQL, `syslog` alone rsyslog, `strace` alone strace, `sandbox` bubblewrap, `packages` what Debian's package is
 # held to, `compose` what Compose's suite starts beside PostgreSQL.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/package.sh
 missing() { echo "make real needs $1" >&2; exit 1; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The contract, generated code, formatting, modules on their own, and golangci-lint.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 PATH=$(scripts/tools.sh generate):$(scripts/tools.sh lint):$PATH
@@ -63,3 +64,5 @@ step shell
 . scripts/package.sh
 package shellcheck shellcheck
 git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck
+unhelpful=$(grep -l '^#!' scripts/*.sh | xargs grep -L '^\. "$(dirname "$0")/help.sh"$' || true)
+[ -z "$unhelpful" ] || { echo "-h gives no help, since scripts/help.sh is not sourced: $unhelpful" >&2; exit 1; }

@@ -3,6 +3,7 @@
 # is the newest release before this commit, or where there is none the commit 100 before; where the history does not reach that far (a shallow clone) it
 # prints nothing, and says so.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 base=${1:-$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo HEAD~100)}
 commit=$(git rev-parse --verify --quiet "$base^{commit}") || {

@@ -5,6 +5,7 @@
 # end with it. DOCKER_HOST names the engine's socket, WORK a folder that goes with it. What would be pulled fails: there is no network
 # but loopback. Needs root.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 [ "$(id -u)" = 0 ] || { echo "$0 needs root, for namespaces and a daemon of its own" >&2; exit 1; }
 # shellcheck source=scripts/package.sh
 . "$(dirname "$0")/package.sh"

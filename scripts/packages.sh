@@ -3,6 +3,7 @@
 # digests of all of it. The same commit and compiler give the same bytes. SIGNING_KEY=FILE signs the digests (SSHSIG); PROGRAMS=DIR
 # takes programs that scripts/build.sh has built.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 out=${1:-bin/packages}
 mkdir -p "$out"

@@ -4,6 +4,7 @@
 # anew with PostgreSQL and Prometheus.
 # Nothing is pulled. Needs root, and Go for Docker Compose, which is built once. PROGRAMS=DIR takes programs that are built already; NVML=off needs no C compiler.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 work=$(mktemp -d)

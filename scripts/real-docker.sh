@@ -4,6 +4,7 @@
 # CORPORA=DIR adds Kubernetes' Pod Security examples and Docker's seccomp profile of that folder, judged by
 # the driver's policy. Arguments go to the driver's test.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 work=$(mktemp -d)

@@ -3,6 +3,7 @@
 # nvidia-smi, whose memory changes while they are read. scripts/gpu.sh reads a real card. Needs Go and a C compiler, which is installed if it
 # is missing. Arguments go to `go test`.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 . scripts/package.sh

@@ -4,6 +4,7 @@
 # that tries what it can; then egress with another's MCP server, a witness, and a collector that the relay brings records to. Needs root, for the sandbox.
 # PROGRAMS=DIR takes programs that are built already.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 . scripts/package.sh

@@ -4,6 +4,7 @@
 # network namespace, broken, removed, purged, and taken to a first approved change on a bare host. Needs root, for the sandbox, and a C compiler.
 # PROGRAMS=DIR takes programs that are built already, and packs them twice; NVML=off needs no C compiler.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 scripts/install-real.sh packages

@@ -4,6 +4,7 @@
 # and between an approval and its use, its standby promoted, its disk full, the network cut, and the negative controls. Installs postgresql-15 if it is missing. Arguments go to
 # `go test`.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 scripts/install-real.sh postgres

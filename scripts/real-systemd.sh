@@ -3,6 +3,7 @@
 # polkit, against a real systemd with journald, the system bus and polkitd in a sandbox of their own (scripts/systemd-sandbox.sh).
 # Needs root and Go. Arguments go to the test programs (-test.run=TestRealLogs).
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 export POLKIT_RULE=$PWD/deploy/systemd/polkit/60-durward.rules

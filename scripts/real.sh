@@ -8,6 +8,7 @@
 # them; what they say comes last.
 # Arguments name parts (clients mixed systemd docker process sandbox gpu layout packages compose terminal postgres syslog collector); all unless given, here or in REAL_PARTS.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 read -ra parts <<<"${REAL_PARTS:-clients mixed postgres systemd docker process sandbox gpu layout packages compose terminal syslog collector}"

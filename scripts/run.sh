@@ -3,6 +3,7 @@
 # GPUs are read through the driver's library.
 # Arguments go to `durward up`: scripts/run.sh --home /tmp/durward
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 scripts/build.sh
 exec bin/durward up --development --built "$@"

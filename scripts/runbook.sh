@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the runbook: an entry for each alert of deploy/prometheus/alerts.yaml, from what the alert itself says.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 cat <<'EOF'
 # Runbook

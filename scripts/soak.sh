@@ -2,6 +2,7 @@
 # Half an hour of fuzzing of what reads model files, and the switch drill 20 times over: `SOAK=5 scripts/soak.sh 'host-killed.*'`
 # says how often, and which lines. It takes hours.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 FUZZTIME=${FUZZTIME:-15m} scripts/fuzz.sh services/inspector

@@ -5,6 +5,7 @@
 #   scripts/steps.sh full drill   these steps alone
 #   scripts/steps.sh table        writes the last times into .github/CONTRIBUTING.md
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 mode=${1:-ci}
 shift || true

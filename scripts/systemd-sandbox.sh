@@ -12,6 +12,7 @@
 #   - COMMAND runs as root inside all of those namespaces with SANDBOX=1; the manager's own socket is /run/systemd/private.
 # Needs root, systemd >= 250, overlayfs, and cgroups v1 or v2.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 
 if [ "${1:-}" = --inside ]; then # second half: process 1 to be, in the new namespaces
   shift

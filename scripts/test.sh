@@ -6,6 +6,7 @@
 #   RACE=1                                 the modules' own tests under the race detector, which needs a C compiler
 # Arguments go to `go test`. The last line says how many tests passed and failed; a test's output is shown when its package failed.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 . scripts/go.sh
 . scripts/inputs.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the pinned tools once into .cache/tools and prints that folder. $1 narrows it: "generate", "lint", "bench", "package", "compose" or "collector".
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/tools
 mkdir -p "$bin"

@@ -2,6 +2,7 @@
 # Prints the working tree's semantic version: its tag's (v1.2.3), what comes after that one (v1.2.4-devel.5+COMMIT), or
 # v0.0.0-devel+COMMIT where there is no tag. scripts/version.sh DESCRIPTION reads one of `git describe --tags --long` instead.
 set -euo pipefail
+. "$(dirname "$0")/help.sh"
 cd "$(dirname "$0")/.."
 described=${1:-$(git describe --tags --match 'v[0-9]*' --long --always --dirty=.dirty --abbrev=12 2>/dev/null || true)}
 if [[ $described =~ ^(v[0-9]+\.[0-9]+\.)([0-9]+)(-[0-9A-Za-z.-]+)?-([0-9]+)-g([0-9a-f]+(\.dirty)?)$ ]]; then

@@ -1,7 +1,11 @@
 package release
 
 import (
+	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -63,5 +67,57 @@ func TestVersionOfATag(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %s after %s", c.described, got, err, c.want, last)
 		}
 		last = got
+	}
+}
+
+// TestScriptsOfASourceArchive: what tests read is digested where there is no Git, as by it, and a script says what it does where it is asked.
+func TestScriptsOfASourceArchive(t *testing.T) {
+	input.Outside(t)
+	dir := t.TempDir()
+	const name = "services/operator/cmd/durward/testdata/x"
+	for _, file := range []string{
+		"deploy/config/a", "deploy/systemd/a", "deploy/prometheus/a", "deploy/e2e/engine/a", "deploy/e2e/fakegpu/a", "services/platform/platformtest/a", "services/egress/internal/child/a",
+		"deploy/e2e/weak/testdata/services/audit/guard_weak_test.go", "services/audit/a", "scripts/version.sh", name,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(file)), 0o700), os.WriteFile(filepath.Join(dir, file), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, script := range []string{"inputs.sh", "help.sh", "test.sh", "build.sh"} {
+		text, err := os.ReadFile("../../../scripts/" + script)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "scripts", script), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(line string) string {
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", line)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+		return string(out)
+	}
+	const digests = `. scripts/inputs.sh; echo "$DURWARD_OUTSIDE $DURWARD_TRANSCRIPTS $DURWARD_COMPILED"`
+	plain := run(digests)
+	if len(plain) != 3*33 {
+		t.Errorf("digests %q", plain)
+	}
+	if got := run("git init -q . >/dev/null && git add . && " + digests); got != plain {
+		t.Errorf("in a checkout %q, in an archive %q", got, plain)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("changed"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(digests); strings.Fields(got)[1] == strings.Fields(plain)[1] || strings.Fields(got)[0] != strings.Fields(plain)[0] {
+		t.Errorf("after a change %q, before %q", got, plain)
+	}
+	for _, script := range []string{"build", "test"} {
+		if got := run("bash scripts/" + script + ".sh -h"); !regexp.MustCompile(`^[A-Z][^#]*\n$`).MatchString(got) || strings.Contains(got, "set -e") {
+			t.Errorf("%s says %q", script, got)
+		}
 	}
 }
