@@ -18,6 +18,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 )
@@ -40,9 +41,27 @@ type statistics struct {
 	PerDay     uint64            `json:"records_per_day"`
 	// DaysLeft is nil where it cannot be told.
 	DaysLeft *uint64 `json:"days_left,omitempty"`
-	// Notable are the newest records that stand out, at most maxNotable, oldest first.
-	Notable   []*auditv1.Entry `json:"-"`
+	// Notable are the newest records that stand out, at most maxNotable, oldest first; nil where they were not asked for.
+	Notable   []notable `json:"notable,omitzero"`
 	approvals uint64
+}
+
+// notable is a record that stands out, and what of it does.
+type notable struct {
+	Index    uint64    `json:"index"`
+	LoggedAt time.Time `json:"logged_at"`
+	What     string    `json:"what"`
+	Kind     string    `json:"kind"`
+	Tool     string    `json:"tool"`
+	Client   string    `json:"client"`
+	Summary  string    `json:"summary"`
+}
+
+func notableOf(e *auditv1.Entry) notable {
+	r := e.GetRecord()
+	return notable{
+		e.GetIndex(), e.GetLoggedAt().AsTime(), history.StandsOut(e), kindWord(e), clean.Line(r.GetTool(), 200), clean.Line(r.GetBody().GetPrincipal(), 200), clean.Line(summary(e), 200),
+	}
 }
 
 // calls is how many ended in which way.
@@ -121,9 +140,11 @@ func (a *app) withStatistics(ctx context.Context, since string, notable bool, f 
 			out.Since = from.AsTime()
 		}
 		if notable {
-			if out.Notable, err = standOut(ctx, s.Audit, from); err != nil {
+			found, err := standOut(ctx, s.Audit, from)
+			if err != nil {
 				return err
 			}
+			out.Notable = output.Each(found, notableOf)
 		}
 		return f(out)
 	})
@@ -272,10 +293,8 @@ func markdown(s statistics, now time.Time) string {
 		return out.String()
 	}
 	out.WriteString("| record | time | what | kind | tool | client | summary |\n|---|---|---|---|---|---|---|\n")
-	for _, e := range s.Notable {
-		r := e.GetRecord()
-		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", e.GetIndex(), e.GetLoggedAt().AsTime().UTC().Format(time.RFC3339), history.StandsOut(e),
-			kindWord(e), plain(r.GetTool()), plain(r.GetBody().GetPrincipal()), plain(summary(e)))
+	for _, n := range s.Notable {
+		fmt.Fprintf(&out, "| %d | %s | **%s** | %s | %s | %s | %s |\n", n.Index, n.LoggedAt.UTC().Format(time.RFC3339), n.What, n.Kind, plain(n.Tool), plain(n.Client), plain(n.Summary))
 	}
 	return out.String()
 }

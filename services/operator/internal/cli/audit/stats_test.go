@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/logproof"
 )
 
@@ -20,13 +22,13 @@ import (
 func TestReportIsTextAlone(t *testing.T) {
 	status := &auditv1.GetStatusResponse{Size: 2000, DatabaseBytes: 2_000_000, DiskFreeBytes: 10_000_000, RecordsPerDay: 4, BytesPerDay: 1_400_000}
 	counted := &auditv1.CountRecordsResponse{Records: 7, Kinds: map[string]uint64{"KIND_SINK_REFUSED": 7, "KIND_APPROVED": 2}, Tools: []*auditv1.CallCount{{Name: "stop_service", Denied: 7}}, MoreClients: 3}
-	var notable []*auditv1.Entry
+	var found []*auditv1.Entry
 	for _, hostile := range []string{"[x](http://evil)", "![x](http://evil/a.png)", "<img src=x>", "a | b |\n| c", "https://evil.example", "`code`", "a\\| b"} {
 		counted.Clients = append(counted.Clients, &auditv1.CallCount{Name: hostile, Denied: 1})
-		notable = append(notable, &auditv1.Entry{Record: &auditv1.Record{Kind: auditv1.Kind_KIND_SINK_REFUSED, Status: auditv1.Status_STATUS_DENIED, Tool: "stop_service", Body: &auditv1.Body{Principal: hostile, Summary: hostile}}})
+		found = append(found, &auditv1.Entry{Record: &auditv1.Record{Kind: auditv1.Kind_KIND_SINK_REFUSED, Status: auditv1.Status_STATUS_DENIED, Tool: "stop_service", Body: &auditv1.Body{Principal: hostile, Summary: hostile}}})
 	}
 	s := counts(status, counted)
-	s.Notable = notable
+	s.Notable = output.Each(found, notableOf)
 	got := markdown(s, clitest.Now)
 	unescaped := regexp.MustCompile(`\\.`).ReplaceAllString(got, "")
 	for _, bad := range []string{"](", "![", "[", "<", "://", "`"} {
@@ -44,6 +46,16 @@ func TestReportIsTextAlone(t *testing.T) {
 			t.Errorf("a row has another number of cells: %s", line)
 		}
 	}
+	// A program reads the same rows. Who asked for none gets none.
+	core, out, _ := clitest.Printing(true)
+	var rows struct{ Notable []notable }
+	if err := core.Show(s, nil); err != nil || json.Unmarshal(out.Bytes(), &rows) != nil || !slices.Equal(rows.Notable, s.Notable) || rows.Notable[0].What != "denied" {
+		t.Errorf("%v: %s", err, out)
+	}
+	out.Reset()
+	if err := core.Show(counts(status, counted), nil); err != nil || strings.Contains(out.String(), "notable") {
+		t.Errorf("%v: %s", err, out)
+	}
 	// A disk that is full today has no day left, to programs too.
 	status.DiskFreeBytes = 4096
 	for asJSON, want := range map[bool]string{false: "0 days at", true: `"days_left": 0`} {
@@ -57,7 +69,7 @@ func TestReportIsTextAlone(t *testing.T) {
 	if remote := counts(status, counted); strings.Contains(remote.disk(), "free") || remote.DaysLeft != nil {
 		t.Errorf("a database server's disk: %s", remote.disk())
 	}
-	core, out, _ := clitest.Printing(false)
+	core, out, _ = clitest.Printing(false)
 	(&app{core}).showStatistics(s)
 	if !strings.Contains(out.String(), "stop_service") || !strings.Contains(out.String(), "7 refused before that") {
 		t.Errorf("stats:\n%s", out)
