@@ -162,7 +162,9 @@ func (a *App) ParseTime(flag, s string) (*timestamppb.Timestamp, error) {
 		return timestamppb.New(a.Now().Add(-ago)), nil
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
+		t, err := time.ParseInLocation(layout, s, time.Local)
+		// The last day of 9999 ends in the year 10000 of UTC, west of it; a second of room is for who rounds up.
+		if err == nil && timestamppb.New(t).IsValid() && timestamppb.New(t.Add(time.Second)).IsValid() {
 			return timestamppb.New(t), nil
 		}
 	}

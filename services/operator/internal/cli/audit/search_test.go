@@ -38,6 +38,7 @@ func TestSearchFlags(t *testing.T) {
 	for _, bad := range []*filter{
 		{since: "d"}, {since: "7x"}, {since: "99999999d"},
 		{tier: "denied"}, {channel: "phone"}, {kinds: []string{"unspecified"}}, {statuses: []string{"fine"}}, {since: "yesterday"}, {until: "x"},
+		{until: "9999-12-31T20:00:00-08:00"}, {until: "9999-12-31T23:59:59.5Z"}, {since: "0001-01-01T00:00:00+09:00"},
 	} {
 		var p *cli.Problem
 		if _, err := a.fillSearch(bad); !errors.As(err, &p) || p.Code != cli.ExitUsage {

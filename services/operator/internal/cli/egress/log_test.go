@@ -3,6 +3,7 @@ package egress
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,11 @@ func TestConnected(t *testing.T) {
 		if said := strings.Contains(errs.String(), "There may be more"); said != c.cut {
 			t.Errorf("at most %d: %q", c.limit, errs)
 		}
+	}
+	run, _, _ := clitest.Printing(false)
+	var p *cli.Problem
+	if _, err := (&app{App: run}).connected(t.Context(), nil, logFilter{}); !errors.As(err, &p) || p.Code != cli.ExitUsage {
+		t.Errorf("a limit of 0: %v", err)
 	}
 }
 
