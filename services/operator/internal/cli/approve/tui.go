@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -118,8 +119,9 @@ func (d *desk) Follow(ctx context.Context, tell func(tea.Msg)) {
 		},
 		picture.WatchHost(d.s),
 		func(ctx context.Context, pass func(picture.Change) bool) {
+			known := &asked{}
 			picture.Ask(ctx, "vault", picture.EverySecond, pass, func(ctx context.Context) (picture.Change, error) {
-				said, err := vaultNow(ctx, d.s)
+				said, err := known.vault(ctx, d.s)
 				return func(*picture.Picture) []picture.News {
 					tell(said)
 					return nil
@@ -147,16 +149,54 @@ func copied(services []*executorv1.ServiceSummary) tui.Services {
 	return output.Each(services, proto.CloneOf)
 }
 
-// vaultNow is everything that the vault says there is.
-func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
+// ended are the states of an operation that ended.
+var ended = []vaultv1.OperationState{
+	vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED,
+	vaultv1.OperationState_OPERATION_STATE_WITHDRAWN,
+}
+
+// asked asks the vault again and again. What ended does not change, so that is read again only where more may have ended: where the
+// operations that go on are others, or the newest that ended is another. One goroutine uses it.
+type asked struct {
+	seen map[string]vaultv1.OperationState
+	past []*vaultv1.Operation
+}
+
+// history is what ended, beside what goes on.
+func (k *asked) history(ctx context.Context, s *cli.Session, live []*vaultv1.Operation) ([]*vaultv1.Operation, error) {
+	seen := map[string]vaultv1.OperationState{}
+	for _, op := range live {
+		seen[op.GetOperationId()] = op.GetState()
+	}
+	if maps.Equal(seen, k.seen) {
+		newest, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: 1, States: ended})
+		if err != nil {
+			return nil, err
+		}
+		if slices.EqualFunc(newest.GetOperations(), k.past[:min(len(k.past), 1)], func(x, y *vaultv1.Operation) bool { return x.GetOperationId() == y.GetOperationId() }) {
+			return k.past, nil
+		}
+	}
+	past, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: pastOperations, States: ended})
+	if err != nil {
+		return nil, err
+	}
+	k.seen, k.past = seen, past.GetOperations()
+	return k.past, nil
+}
+
+// vault is everything that the vault says there is. Where it does not answer, all is read when it does again.
+func (k *asked) vault(ctx context.Context, s *cli.Session) (said tui.Vault, err error) {
+	defer func() {
+		if err != nil {
+			*k = asked{}
+		}
+	}()
 	live, err := s.Operations(ctx, append(actionable[:len(actionable):len(actionable)], vaultv1.OperationState_OPERATION_STATE_RUNNING)...)
 	if err != nil {
 		return tui.Vault{}, err
 	}
-	past, err := s.Vault.ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: pastOperations, States: []vaultv1.OperationState{
-		vaultv1.OperationState_OPERATION_STATE_DONE, vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED,
-		vaultv1.OperationState_OPERATION_STATE_WITHDRAWN,
-	}})
+	past, err := k.history(ctx, s, live)
 	if err != nil {
 		return tui.Vault{}, err
 	}
@@ -169,7 +209,7 @@ func vaultNow(ctx context.Context, s *cli.Session) (tui.Vault, error) {
 		return tui.Vault{}, err
 	}
 	return tui.Vault{
-		Operations: live, History: past.GetOperations(), Standing: standing.GetStanding(), Muted: standing.GetMuted(),
+		Operations: live, History: past, Standing: standing.GetStanding(), Muted: standing.GetMuted(),
 		Halted: status.GetHalted(), Epoch: status.GetEpoch(),
 	}, nil
 }

@@ -1,0 +1,97 @@
+package approve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/peers"
+)
+
+// queue is a vault that has operations, the newest first, and counts the bytes that it says of them.
+type queue struct {
+	vaultv1.ApprovalServiceClient
+	vaultv1.StandingServiceClient
+	haltedVault
+	ops  []*vaultv1.Operation
+	said int
+	err  error
+}
+
+func (q *queue) ListOperations(_ context.Context, r *vaultv1.ListOperationsRequest, _ ...grpc.CallOption) (*vaultv1.ListOperationsResponse, error) {
+	out := &vaultv1.ListOperationsResponse{}
+	for _, op := range q.ops {
+		if slices.Contains(r.GetStates(), op.GetState()) && len(out.GetOperations()) < int(r.GetLimit()) {
+			out.Operations = append(out.Operations, proto.CloneOf(op))
+		}
+	}
+	q.said += proto.Size(out)
+	return out, q.err
+}
+
+func (q *queue) ListStanding(context.Context, *vaultv1.ListStandingRequest, ...grpc.CallOption) (*vaultv1.ListStandingResponse, error) {
+	return &vaultv1.ListStandingResponse{}, nil
+}
+
+// TestTheScreenReadsWhatChanged: each second the screen reads what goes on, and what ended only after something has.
+func TestTheScreenReadsWhatChanged(t *testing.T) {
+	const pending, running, done = vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE
+	of := func(id string, state vaultv1.OperationState) *vaultv1.Operation {
+		return &vaultv1.Operation{OperationId: id, State: state, Arguments: []byte(strings.Repeat("x", 1000))}
+	}
+	q := &queue{ops: []*vaultv1.Operation{of("waits", pending), of("runs", running)}}
+	for i := range pastOperations {
+		q.ops = append(q.ops, of(fmt.Sprintf("old-%d", i), done))
+	}
+	s := &cli.Session{Peers: &peers.Peers{Vault: peers.Vault{ApprovalServiceClient: q, Control: q.haltedVault, Standing: q}}}
+	known := &asked{}
+	read := func(most int) {
+		t.Helper()
+		q.said = 0
+		said, err := known.vault(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got []string
+		for _, op := range q.ops {
+			if op.GetState() == done && len(want) < pastOperations {
+				want = append(want, op.GetOperationId())
+			}
+		}
+		for _, op := range said.History {
+			got = append(got, op.GetOperationId())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("what ended is %q, want %q", got, want)
+		}
+		if q.said > most {
+			t.Errorf("the vault said %d bytes, want at most %d", q.said, most)
+		}
+	}
+	const all, little = 60_000, 4_000
+	read(all)
+	read(little)
+	q.ops[1].State = done // what went on ended, and is not the newest
+	read(all)
+	read(little)
+	q.ops = append([]*vaultv1.Operation{of("quick", done)}, q.ops...) // it began and ended between two looks
+	read(all)
+	read(little)
+	q.err = context.DeadlineExceeded
+	if _, err := known.vault(t.Context(), s); err == nil {
+		t.Error("a vault that is away")
+	}
+	q.err, q.ops = nil, q.ops[1:] // another state was put back
+	read(all)
+	read(little)
+	q.ops = nil
+	read(0)
+	read(0)
+}
