@@ -125,7 +125,7 @@ func root(a *cli.App) *cobra.Command {
 		root.AddCommand(commands(a)...)
 	}
 	root.AddCommand(admin.Version(a), exitCodesTopic())
-	checkArguments(root)
+	checkArguments(root, a)
 	completeRest(a, root)
 	return root
 }
@@ -160,8 +160,8 @@ func formatOf(format string, asJSON, quiet bool) (output.Format, error) {
 	return chosen, nil
 }
 
-// checkArguments makes the wrong number of arguments, and unknown subcommands, a usage error of every command.
-func checkArguments(cmd *cobra.Command) {
+// checkArguments makes the wrong number of arguments, unknown subcommands, and for a program their lack, a usage error of every command.
+func checkArguments(cmd *cobra.Command, a *cli.App) {
 	inner := cmd.Args
 	if inner == nil {
 		inner = cobra.NoArgs
@@ -180,10 +180,15 @@ func checkArguments(cmd *cobra.Command) {
 		return misfit(c, args, inner(c, args))
 	}
 	if cmd.HasSubCommands() && cmd.RunE == nil && cmd.Run == nil {
-		cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		cmd.RunE = func(c *cobra.Command, _ []string) error {
+			if a.Machine() {
+				return cli.Usage("See: "+c.CommandPath()+" -h", "%s by itself has no result, only help: name one of its commands", c.CommandPath())
+			}
+			return c.Help()
+		}
 	}
 	for _, sub := range cmd.Commands() {
-		checkArguments(sub)
+		checkArguments(sub, a)
 	}
 }
 
