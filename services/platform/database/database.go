@@ -328,6 +328,26 @@ func (p Place) Check() error {
 	return nil
 }
 
+// queryer is a database or a transaction.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Each calls row for each row that a query finds; scan reads the row's columns. It ends with row's first error.
+func Each(ctx context.Context, on queryer, row func(scan func(into ...any) error) error, query string, args ...any) error {
+	rows, err := on.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // Within runs f in one transaction. What f did counts only if it returns nil and Within does.
 func Within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)

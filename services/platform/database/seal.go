@@ -171,22 +171,19 @@ type State struct {
 
 // State returns what the tables are now.
 func (s *Seals) State(ctx context.Context) (State, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT name, rows, revision, sum FROM seals ORDER BY name`)
+	var totals []Totals
+	err := Each(ctx, s.db, func(scan func(...any) error) error {
+		var t Totals
+		var sum []byte
+		err := scan(&t.Table, &t.Rows, &t.Revision, &sum)
+		copy(t.Sum[:], sum)
+		totals = append(totals, t)
+		return err
+	}, `SELECT name, rows, revision, sum FROM seals ORDER BY name`)
 	if err != nil {
 		return State{}, err
 	}
-	defer rows.Close()
-	var totals []Totals
-	for rows.Next() {
-		var t Totals
-		var sum []byte
-		if err := rows.Scan(&t.Table, &t.Rows, &t.Revision, &sum); err != nil {
-			return State{}, err
-		}
-		copy(t.Sum[:], sum)
-		totals = append(totals, t)
-	}
-	return s.SealKey.State(totals), rows.Err()
+	return s.SealKey.State(totals), nil
 }
 
 // connect returns a driver whose connections know the seals' functions, and make their triggers once these are known.
@@ -221,34 +218,24 @@ type sums struct {
 	sum  Sum
 }
 
-// queryer is a database or a transaction.
-type queryer interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // read reads a table, and tells of each row its name and whether it bears its seal.
 func (o *sums) read(ctx context.Context, on queryer, t sealed, tell func(row string, sound bool)) error {
 	names := make([]string, len(t.keys))
 	for i, key := range t.keys {
 		names[i] = "CASE typeof(" + key + ") WHEN 'blob' THEN hex(" + key + ") ELSE " + key + " END"
 	}
-	rows, err := on.QueryContext(ctx, `SELECT `+strings.Join(names, " || '/' || ")+`, seal, seal IS `+t.digest("")+` FROM `+t.name) // #nosec G202 -- the schema's names
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	return Each(ctx, on, func(scan func(...any) error) error {
 		var name sql.NullString
 		var seal any
 		var sound bool
-		if err := rows.Scan(&name, &seal, &sound); err != nil {
+		if err := scan(&name, &seal, &sound); err != nil {
 			return err
 		}
 		o.rows++
 		o.sum.Add(seal, false)
 		tell(name.String, sound)
-	}
-	return rows.Err()
+		return nil
+	}, `SELECT `+strings.Join(names, " || '/' || ")+`, seal, seal IS `+t.digest("")+` FROM `+t.name) // #nosec G202 -- the schema's names
 }
 
 // verify names what does not bear its seal.
@@ -282,27 +269,23 @@ func (s *Seals) verify(ctx context.Context, tables []sealed) ([]string, error) {
 func (s *Seals) schema(ctx context.Context, tables []string) ([]sealed, error) {
 	var out []sealed
 	for _, name := range tables {
-		rows, err := s.db.QueryContext(ctx, `SELECT name, pk FROM pragma_table_info(?) ORDER BY cid`, name)
-		if err != nil {
-			return nil, err
-		}
 		t, has := sealed{name: name}, false
-		for rows.Next() {
+		if err := Each(ctx, s.db, func(scan func(...any) error) error {
 			var column string
 			var key int
-			if err := rows.Scan(&column, &key); err != nil {
-				return nil, errors.Join(err, rows.Close())
+			if err := scan(&column, &key); err != nil {
+				return err
 			}
 			if column == "seal" {
 				has = true
-				continue
+				return nil
 			}
 			t.columns = append(t.columns, column)
 			if key > 0 {
 				t.keys = append(t.keys, column)
 			}
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil
+		}, `SELECT name, pk FROM pragma_table_info(?) ORDER BY cid`, name); err != nil {
 			return nil, err
 		}
 		if has {

@@ -5,10 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
+	"durward.internal/services/platform/database"
 )
 
 // keepSwitches is how many switches are remembered.
@@ -110,12 +110,9 @@ func noteEnded(ctx context.Context, tx *sql.Tx, id int64, ended *Step) error {
 // EndSwitch writes down, in one go, how the last step ended, how the switch did, and which mode the host is in now.
 func (s *Store) EndSwitch(ctx context.Context, id int64, last *Step, at time.Time, e *Ending) error {
 	notRunning, err := json.Marshal(e.NotRunning)
-	if err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	log, err := json.Marshal(e.Log)
-	if err != nil {
-		return fmt.Errorf("executor store: %w", err)
+	log, bad := json.Marshal(e.Log)
+	if err := errors.Join(err, bad); err != nil {
+		return failed(err)
 	}
 	return s.Within(ctx, func(tx *sql.Tx) error {
 		if err := noteEnded(ctx, tx, id, last); err != nil {
@@ -171,120 +168,84 @@ const selectSwitch = `SELECT id, operation, mode, from_mode, plan_digest, work, 
 func (s *Store) switches(ctx context.Context, query string, args ...any) ([]*Switch, error) {
 	out, err := s.readSwitches(ctx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
+		return nil, failed(err)
 	}
 	// The store has one connection, so one answer is read to its end before the next question.
 	for _, w := range out {
 		if w.Steps, err = s.readSteps(ctx, w.ID); err != nil {
-			return nil, fmt.Errorf("executor store: %w", err)
+			return nil, failed(err)
 		}
 	}
 	return out, nil
 }
 
-func (s *Store) readSwitches(ctx context.Context, query string, args ...any) ([]*Switch, error) {
-	rows, err := s.DB.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []*Switch
-	for rows.Next() {
+func (s *Store) readSwitches(ctx context.Context, query string, args ...any) (out []*Switch, err error) {
+	err = database.Each(ctx, s.DB, func(scan func(...any) error) error {
 		w := &Switch{}
 		var began int64
 		var ended sql.NullInt64
 		var outcome int32
 		var notRunning, log []byte
-		if err := rows.Scan(&w.ID, &w.Operation, &w.Mode, &w.From, &w.PlanDigest, &w.Work, &began, &ended, &outcome, &w.FailedService,
+		if err := scan(&w.ID, &w.Operation, &w.Mode, &w.From, &w.PlanDigest, &w.Work, &began, &ended, &outcome, &w.FailedService,
 			&w.Cause, &notRunning, &log, &w.Recovered); err != nil {
-			return nil, err
+			return err
 		}
 		w.BeganAt, w.Outcome = time.Unix(0, began), executorv1.SwitchOutcome(outcome)
 		if ended.Valid {
 			w.EndedAt = time.Unix(0, ended.Int64)
 		}
-		if err := errors.Join(json.Unmarshal(notRunning, &w.NotRunning), json.Unmarshal(log, &w.Log)); err != nil {
-			return nil, err
-		}
 		out = append(out, w)
-	}
-	return out, rows.Err()
+		return errors.Join(json.Unmarshal(notRunning, &w.NotRunning), json.Unmarshal(log, &w.Log))
+	}, query, args...)
+	return out, err
 }
 
-func (s *Store) readSteps(ctx context.Context, id int64) ([]Step, error) {
-	rows, err := s.DB.QueryContext(ctx, `SELECT number, action, service, compensation, ended, done, took_ms FROM switch_step
-		WHERE switch = ? ORDER BY number`, id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []Step
-	for rows.Next() {
+func (s *Store) readSteps(ctx context.Context, id int64) (out []Step, err error) {
+	err = database.Each(ctx, s.DB, func(scan func(...any) error) error {
 		var t Step
 		var action int32
 		var took int64
-		if err := rows.Scan(&t.Number, &action, &t.Service, &t.Compensation, &t.Ended, &t.Done, &took); err != nil {
-			return nil, err
-		}
+		err := scan(&t.Number, &action, &t.Service, &t.Compensation, &t.Ended, &t.Done, &took)
 		t.Action, t.Took = executorv1.PlanAction(action), time.Duration(took)*time.Millisecond
 		out = append(out, t)
-	}
-	return out, rows.Err()
+		return err
+	}, `SELECT number, action, service, compensation, ended, done, took_ms FROM switch_step WHERE switch = ? ORDER BY number`, id)
+	return out, err
 }
 
 // Took returns how long the newest n steps of that kind took that went well, the oldest first.
-func (s *Store) Took(ctx context.Context, action executorv1.PlanAction, service string, n int) ([]time.Duration, error) {
-	rows, err := s.DB.QueryContext(ctx, `SELECT took_ms FROM (SELECT switch, number, took_ms FROM switch_step
+func (s *Store) Took(ctx context.Context, action executorv1.PlanAction, service string, n int) (out []time.Duration, err error) {
+	err = database.Each(ctx, s.DB, func(scan func(...any) error) error {
+		var took int64
+		err := scan(&took)
+		out = append(out, time.Duration(took)*time.Millisecond)
+		return err
+	}, `SELECT took_ms FROM (SELECT switch, number, took_ms FROM switch_step
 		WHERE service = ? AND action = ? AND done = 1 ORDER BY switch DESC, number DESC LIMIT ?) ORDER BY switch, number`,
 		service, int32(action), n)
-	if err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
-	}
-	defer rows.Close()
-	var out []time.Duration
-	for rows.Next() {
-		var took int64
-		if err := rows.Scan(&took); err != nil {
-			return nil, fmt.Errorf("executor store: %w", err)
-		}
-		out = append(out, time.Duration(took)*time.Millisecond)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
-	}
-	return out, nil
+	return out, failed(err)
 }
 
 // CurrentMode is the mode that the host was switched to last, or "".
-func (s *Store) CurrentMode(ctx context.Context) (string, error) {
-	var mode string
-	if err := s.DB.QueryRowContext(ctx, `SELECT mode FROM host_mode WHERE only = 1`).Scan(&mode); err != nil {
-		return "", fmt.Errorf("executor store: %w", err)
-	}
-	return mode, nil
+func (s *Store) CurrentMode(ctx context.Context) (mode string, err error) {
+	err = s.DB.QueryRowContext(ctx, `SELECT mode FROM host_mode WHERE only = 1`).Scan(&mode)
+	return mode, failed(err)
 }
 
 // SetCurrentMode notes the mode that the host is in without a switch: its boot rule was followed.
 func (s *Store) SetCurrentMode(ctx context.Context, mode string) error {
-	if _, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET mode = ? WHERE only = 1`, mode); err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	return nil
+	_, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET mode = ? WHERE only = 1`, mode)
+	return failed(err)
 }
 
 // Booted is the newest boot of the host whose boot rule was followed to its end; "" where there is none.
-func (s *Store) Booted(ctx context.Context) (string, error) {
-	var boot string
-	if err := s.DB.QueryRowContext(ctx, `SELECT boot FROM host_mode WHERE only = 1`).Scan(&boot); err != nil {
-		return "", fmt.Errorf("executor store: %w", err)
-	}
-	return boot, nil
+func (s *Store) Booted(ctx context.Context) (boot string, err error) {
+	err = s.DB.QueryRowContext(ctx, `SELECT boot FROM host_mode WHERE only = 1`).Scan(&boot)
+	return boot, failed(err)
 }
 
 // SetBooted notes that the boot rule was followed in a boot of the host.
 func (s *Store) SetBooted(ctx context.Context, boot string) error {
-	if _, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1`, boot); err != nil {
-		return fmt.Errorf("executor store: %w", err)
-	}
-	return nil
+	_, err := s.DB.ExecContext(ctx, `UPDATE host_mode SET boot = ? WHERE only = 1`, boot)
+	return failed(err)
 }

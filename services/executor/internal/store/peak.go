@@ -5,9 +5,10 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"time"
+
+	"durward.internal/services/platform/database"
 )
 
 // keepConfigurations is how many ways of running one service are remembered, and keepPeaks how many rows of all services.
@@ -37,31 +38,20 @@ type Peak struct {
 }
 
 // Peaks returns all of them, those of one service together.
-func (s *Store) Peaks(ctx context.Context) ([]Peak, error) {
-	rows, err := s.DB.QueryContext(ctx, `SELECT service, digest, gpus, state, mib, readings, run_since, first_at, last_at FROM peak
-		ORDER BY service, digest, gpus, state`)
-	if err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
-	}
-	defer rows.Close()
-	var out []Peak
-	for rows.Next() {
+func (s *Store) Peaks(ctx context.Context) (out []Peak, err error) {
+	err = database.Each(ctx, s.DB, func(scan func(...any) error) error {
 		var p Peak
 		var mib string
 		var run, first, last int64
-		if err := rows.Scan(&p.Service, &p.Digest, &p.GPUs, &p.State, &mib, &p.Readings, &run, &first, &last); err != nil {
-			return nil, fmt.Errorf("executor store: %w", err)
-		}
-		if err := json.Unmarshal([]byte(mib), &p.MiB); err != nil {
-			return nil, fmt.Errorf("executor store: %w", err)
+		if err := scan(&p.Service, &p.Digest, &p.GPUs, &p.State, &mib, &p.Readings, &run, &first, &last); err != nil {
+			return err
 		}
 		p.Run, p.First, p.Last = time.Unix(0, run), time.Unix(0, first), time.Unix(0, last)
+		err := json.Unmarshal([]byte(mib), &p.MiB)
 		out = append(out, p)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
-	}
-	return out, nil
+		return err
+	}, `SELECT service, digest, gpus, state, mib, readings, run_since, first_at, last_at FROM peak ORDER BY service, digest, gpus, state`)
+	return out, failed(err)
 }
 
 // NotePeak writes one down. What is there already never becomes less: each GPU keeps the larger number, and readings are not

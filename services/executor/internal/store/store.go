@@ -24,7 +24,7 @@ type Store struct{ *sinkstore.Store }
 func Open(ctx context.Context, stateDir string) (*Store, error) {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
-		return nil, fmt.Errorf("executor store: %w", err)
+		return nil, failed(err)
 	}
 	s, err := sinkstore.Open(ctx, sinkstore.Config{
 		Service: "executor", StateDir: stateDir, Migrations: sub, Tables: []string{"switch", "switch_step", "host_mode"},
@@ -33,4 +33,12 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 		return nil, err
 	}
 	return &Store{s}, nil
+}
+
+// failed is an error with the store's name, or nil.
+func failed(err error) error {
+	if err != nil {
+		return fmt.Errorf("executor store: %w", err)
+	}
+	return nil
 }

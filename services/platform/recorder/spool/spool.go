@@ -112,22 +112,16 @@ func (s *Store) Load(ctx context.Context) (out []recorder.Row, kept int, err err
 	if err := s.db.QueryRowContext(ctx, `SELECT coalesce((SELECT rows FROM kept), -1)`).Scan(&kept); err != nil {
 		return nil, 0, err
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT id, sequence, queued, record FROM spool ORDER BY id`)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err = database.Each(ctx, s.db, func(scan func(...any) error) error {
 		var r recorder.Row
 		var queued int64
-		if err := rows.Scan(&r.ID, &r.Sequence, &queued, &r.Record); err != nil {
-			return nil, 0, err
-		}
+		err := scan(&r.ID, &r.Sequence, &queued, &r.Record)
 		r.Queued = time.Unix(0, queued)
 		out = append(out, r)
-	}
+		return err
+	}, `SELECT id, sequence, queued, record FROM spool ORDER BY id`)
 	s.rows = len(out)
-	return out, kept, rows.Err()
+	return out, kept, err
 }
 
 // Commit implements recorder.Store.

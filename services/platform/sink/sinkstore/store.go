@@ -49,7 +49,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Migrations == nil {
 		own, err := fs.Sub(migrations, "migrations")
 		if err != nil {
-			return nil, fmt.Errorf("sink store: %w", err)
+			return nil, failed(err)
 		}
 		cfg.Migrations = own
 	}
@@ -105,7 +105,7 @@ const columns = `key, operation, use, tool, arguments, arguments_digest, request
 
 // prepare is for what every call runs.
 func (s *Store) prepare(ctx context.Context) error {
-	if err := database.Prepare(ctx, s.DB, map[**sql.Stmt]string{
+	return failed(database.Prepare(ctx, s.DB, map[**sql.Stmt]string{
 		&s.lookup: `SELECT ` + columns + `, ` + s.seals.Sound("spent") + ` FROM spent WHERE key = ?`,
 		&s.use: `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, 1, ?)
 			ON CONFLICT (digest) DO UPDATE SET used = used + 1 RETURNING used`,
@@ -115,10 +115,7 @@ func (s *Store) prepare(ctx context.Context) error {
 		&s.finish: `UPDATE spent SET state = ?, ok = ?, response = ?, fault = ?, outcome = ?, found = ?
 			WHERE key = ? AND state = ?`,
 		&s.settled: `UPDATE spent SET settled = 1 WHERE key = ?`,
-	}); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+	}))
 }
 
 // Lookup implements sink.Store.
@@ -143,7 +140,7 @@ func (s *Store) Unsettled(ctx context.Context) ([]*sink.Entry, error) {
 // entries reads the answer to a query for columns.
 func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 	if err != nil {
-		return nil, fmt.Errorf("sink store: %w", err)
+		return nil, failed(err)
 	}
 	defer rows.Close()
 	var out []*sink.Entry
@@ -156,7 +153,7 @@ func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 		if err := rows.Scan(&e.Key, &e.Operation, &e.Use, &e.Tool, &e.Arguments, &e.ArgumentsDigest, &e.RequestID, &e.Principal,
 			&e.Session, &channel, &e.Dangerous, &statement, &at, &until, &e.State, &e.OK, &e.Response, &e.Fault, &e.Outcome,
 			&e.Found, &sound); err != nil {
-			return nil, fmt.Errorf("sink store: %w", err)
+			return nil, failed(err)
 		}
 		if !sound {
 			return nil, fmt.Errorf("sink store: the spent key %s does not bear its seal: %w", clean.Line(e.Key, 100), database.ErrDamaged)
@@ -168,26 +165,20 @@ func entries(rows *sql.Rows, err error) ([]*sink.Entry, error) {
 		}
 		out = append(out, &e)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("sink store: %w", err)
-	}
-	return out, nil
+	return out, failed(rows.Err())
 }
 
 // Knows implements sink.Store.
-func (s *Store) Knows(ctx context.Context, operation string) (bool, error) {
-	var known bool
-	if err := s.DB.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM spent WHERE operation = ?)`, operation).Scan(&known); err != nil {
-		return false, fmt.Errorf("sink store: %w", err)
-	}
-	return known, nil
+func (s *Store) Knows(ctx context.Context, operation string) (known bool, err error) {
+	err = s.DB.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM spent WHERE operation = ?)`, operation).Scan(&known)
+	return known, failed(err)
 }
 
 // Spend implements sink.Store.
 func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 	tx, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
 	var statement []byte
@@ -197,7 +188,7 @@ func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 		// The transaction's end closes the statements that are made for it.
 		err := tx.StmtContext(ctx, s.use).QueryRowContext(ctx, statement, p.Statement.Until.UnixNano()).Scan(&used)
 		if err != nil {
-			return fmt.Errorf("sink store: %w", err)
+			return failed(err)
 		}
 		if used > p.Statement.Limit {
 			return sink.ErrUsedUp
@@ -207,27 +198,21 @@ func (s *Store) Spend(ctx context.Context, p *sink.Spend) error {
 		p.Key, p.Operation, p.Use, p.Tool, p.Arguments, p.ArgumentsDigest, p.RequestID, p.Principal, p.Session, int32(p.Channel),
 		p.Dangerous, statement, p.At.UnixNano(), p.Until.UnixNano(), string(sink.StateSpent))
 	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	}
 	if n, err := done.RowsAffected(); err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	} else if n == 0 {
 		return sink.ErrSpent
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+	return failed(tx.Commit())
 }
 
 // EndStatement implements sink.Store.
 func (s *Store) EndStatement(ctx context.Context, digest [32]byte, until time.Time) error {
 	_, err := s.DB.ExecContext(ctx, `INSERT INTO statement_use (digest, used, keep_until) VALUES (?, ?, ?)
 		ON CONFLICT (digest) DO UPDATE SET used = excluded.used`, digest[:], usedUp, until.UnixNano())
-	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+	return failed(err)
 }
 
 // usedUp is more often than any statement may be used.
@@ -240,10 +225,10 @@ var ErrNotOpen = errors.New("sink store: the key is not waiting for an outcome")
 func (s *Store) Finish(ctx context.Context, key string, r *sink.Result) error {
 	done, err := s.finish.ExecContext(ctx, string(r.State), r.OK, r.Response, r.Fault, r.Outcome, r.Found, key, string(sink.StateSpent))
 	if err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	}
 	if n, err := done.RowsAffected(); err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	} else if n == 0 {
 		return ErrNotOpen
 	}
@@ -265,12 +250,10 @@ func (s *Store) Settled(ctx context.Context, keys []string) error {
 // Purge implements sink.Store.
 func (s *Store) Purge(ctx context.Context, now time.Time) error {
 	if _, err := s.DB.ExecContext(ctx, `DELETE FROM spent WHERE settled = 1 AND keep_until < ?`, now.UnixNano()); err != nil {
-		return fmt.Errorf("sink store: %w", err)
+		return failed(err)
 	}
-	if _, err := s.DB.ExecContext(ctx, `DELETE FROM statement_use WHERE keep_until < ?`, now.UnixNano()); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+	_, err := s.DB.ExecContext(ctx, `DELETE FROM statement_use WHERE keep_until < ?`, now.UnixNano())
+	return failed(err)
 }
 
 // Control implements sink.Store.
@@ -280,7 +263,7 @@ func (s *Store) Control(ctx context.Context) (sink.Control, error) {
 	err := s.DB.QueryRowContext(ctx, `SELECT epoch, halted, reason, changed_by, changed_at FROM control WHERE only = 1`).
 		Scan(&c.Epoch, &c.Halted, &c.Reason, &c.By, &at)
 	if err != nil {
-		return sink.Control{}, fmt.Errorf("sink store: %w", err)
+		return sink.Control{}, failed(err)
 	}
 	if at != 0 {
 		c.At = time.Unix(0, at)
@@ -294,16 +277,19 @@ func (s *Store) SetControl(ctx context.Context, c sink.Control) error {
 	if !c.At.IsZero() {
 		at = c.At.UnixNano()
 	}
-	if _, err := s.DB.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?, changed_at = ? WHERE only = 1`,
-		c.Epoch, c.Halted, c.Reason, c.By, at); err != nil {
-		return fmt.Errorf("sink store: %w", err)
-	}
-	return nil
+	_, err := s.DB.ExecContext(ctx, `UPDATE control SET epoch = ?, halted = ?, reason = ?, changed_by = ?, changed_at = ? WHERE only = 1`,
+		c.Epoch, c.Halted, c.Reason, c.By, at)
+	return failed(err)
 }
 
 // Within runs f in one transaction.
 func (s *Store) Within(ctx context.Context, f func(*sql.Tx) error) error {
-	if err := database.Within(ctx, s.DB, f); err != nil {
+	return failed(database.Within(ctx, s.DB, f))
+}
+
+// failed is an error with the store's name, or nil.
+func failed(err error) error {
+	if err != nil {
 		return fmt.Errorf("sink store: %w", err)
 	}
 	return nil
