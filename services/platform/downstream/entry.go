@@ -15,53 +15,56 @@ const (
 	MaxToolName = 64
 )
 
-// Entry is one server of servers.yaml. Exactly one of Program, NPM and URL is set.
+// Entry is one server of servers.yaml. Exactly one of Program, NPM and URL is set. What has a key of YAML stands so in the file; the
+// names of the fields are those of the form that Digest is of.
 type Entry struct {
 	// ID matches ^[a-z][a-z0-9-]{0,31}$: no native tool's name can begin with ID + separator.
-	ID string
+	ID string `yaml:"id"`
 	// Program is an executable and its arguments; NPM a package; URL a remote server's Streamable HTTP endpoint, over https.
-	Program *Program
-	NPM     *Package
-	URL     string
+	Program *Program `yaml:"program"`
+	NPM     *Package `yaml:"npm"`
+	URL     string   `yaml:"url"`
 	// Bearer names the credential of the vault that a remote server is called with; empty: none.
-	Bearer  string
-	Sandbox Sandbox
+	Bearer  string  `yaml:"bearer"`
+	Sandbox Sandbox `yaml:"-"`
 	// Env are variables with values that are no secret, and Credentials those whose value is a credential of the vault, by its name.
-	Env         map[string]string
-	Credentials map[string]string
-	Timeouts    Timeouts
+	Env         map[string]string `yaml:"env"`
+	Credentials map[string]string `yaml:"credentials"`
+	Timeouts    Timeouts          `yaml:"timeouts"`
 	// Allow are the tools that are offered, by the server's own names; empty: all that the lock has.
-	Allow []string
+	Allow []string `yaml:"-"`
 	// Tiers are what a human says of tools: READ runs without asking; those that are not named are WRITE.
-	Tiers map[string]optionsv1.Tier
+	Tiers map[string]optionsv1.Tier `yaml:"-"`
 	// Roles say what arguments are, by tool and by JSON pointer: RoleURL, RolePath.
-	Roles map[string]map[string]Role
+	Roles map[string]map[string]Role `yaml:"-"`
 	// Shared: one instance serves every principal, and its state is theirs together.
-	Shared bool
+	Shared bool `yaml:"shared"`
 	// PerSession: each session of a principal has an instance of its own, whose folder is in memory: nothing of it outlives the instance.
-	PerSession bool
+	PerSession bool `yaml:"per_session"`
 	// Remote: clients on other hosts may use it though it is a program of this one.
-	Remote bool
+	Remote bool `yaml:"remote"`
 	// Resources and Prompts: those of the server are offered, too.
-	Resources, Prompts bool
+	Resources bool `yaml:"resources"`
+	Prompts   bool `yaml:"prompts"`
 	// Images: pictures in results are passed on, which nobody can look through for personal data.
-	Images bool
+	Images bool `yaml:"images"`
 	// Elicitation: it may ask questions during a call, which AnswerQuestion answers. Left out where it is false: digests of before hold.
-	Elicitation bool `json:",omitempty"`
+	Elicitation bool `yaml:"elicitation" json:",omitempty"`
 }
 
 // Program is what a server's process is.
 type Program struct {
-	Path string
-	Args []string
+	Path string   `yaml:"path"`
+	Args []string `yaml:"args"`
 }
 
 // Package is an exact version of an npm package, installed from a lock with integrity and without its scripts.
 type Package struct {
-	Name, Version string
+	Name    string `yaml:"package"`
+	Version string `yaml:"version"`
 	// Bin is the program of the package that is started, relative to the package; empty: its only one.
-	Bin  string
-	Args []string
+	Bin  string   `yaml:"bin"`
+	Args []string `yaml:"args"`
 }
 
 // Sandbox is what a child sees of the host.
@@ -103,7 +106,9 @@ func (e Entry) Reach() []string {
 
 // Timeouts bound a child: 30 s, 30 s and 10 min where the file says nothing.
 type Timeouts struct {
-	Ready, Call, Idle time.Duration
+	Ready time.Duration `yaml:"ready"`
+	Call  time.Duration `yaml:"call"`
+	Idle  time.Duration `yaml:"idle"`
 }
 
 // Role is what an argument is.

@@ -32,19 +32,7 @@ type file struct {
 }
 
 type server struct {
-	ID      string `yaml:"id"`
-	Program *struct {
-		Path string   `yaml:"path"`
-		Args []string `yaml:"args"`
-	} `yaml:"program"`
-	NPM *struct {
-		Package string   `yaml:"package"`
-		Version string   `yaml:"version"`
-		Bin     string   `yaml:"bin"`
-		Args    []string `yaml:"args"`
-	} `yaml:"npm"`
-	URL     string `yaml:"url"`
-	Bearer  string `yaml:"bearer"`
+	Entry   `yaml:",inline"`
 	Sandbox struct {
 		None       bool `yaml:"none"`
 		Filesystem struct {
@@ -58,27 +46,13 @@ type server struct {
 		CPU       float64 `yaml:"cpu"`
 		Processes int     `yaml:"processes"`
 	} `yaml:"sandbox"`
-	Env         map[string]string `yaml:"env"`
-	Credentials map[string]string `yaml:"credentials"`
-	Timeouts    struct {
-		Ready time.Duration `yaml:"ready"`
-		Call  time.Duration `yaml:"call"`
-		Idle  time.Duration `yaml:"idle"`
-	} `yaml:"timeouts"`
 	Tools struct {
 		Allow       []string                     `yaml:"allow"`
 		Read        []string                     `yaml:"read"`
 		Destructive []string                     `yaml:"destructive"`
 		Roles       map[string]map[string]string `yaml:"roles"`
 	} `yaml:"tools"`
-	Shared      bool `yaml:"shared"`
-	PerSession  bool `yaml:"per_session"`
-	Remote      bool `yaml:"remote"`
-	Resources   bool `yaml:"resources"`
-	Prompts     bool `yaml:"prompts"`
-	Images      bool `yaml:"images"`
-	Elicitation bool `yaml:"elicitation"`
-	Sampling    bool `yaml:"sampling"`
+	Sampling bool `yaml:"sampling"`
 }
 
 var (
@@ -131,23 +105,14 @@ func ReadFile(name string, text []byte) ([]Entry, error) {
 }
 
 func (s server) entry() (Entry, *placed) {
-	e := Entry{
-		ID: s.ID, URL: s.URL, Bearer: s.Bearer, Env: s.Env, Credentials: s.Credentials, Allow: s.Tools.Allow,
-		Sandbox: Sandbox{
-			None: s.Sandbox.None, Read: s.Sandbox.Filesystem.AllowRead, Write: s.Sandbox.Filesystem.AllowWrite, Domains: s.Sandbox.Network.AllowedDomains,
-			MemoryMiB: cmp.Or(s.Sandbox.MemoryMiB, 512), CPU: cmp.Or(s.Sandbox.CPU, 1), Processes: cmp.Or(s.Sandbox.Processes, 64),
-		},
-		Timeouts: Timeouts{
-			Ready: cmp.Or(s.Timeouts.Ready, 30*time.Second), Call: cmp.Or(s.Timeouts.Call, 30*time.Second), Idle: cmp.Or(s.Timeouts.Idle, 10*time.Minute),
-		},
-		Tiers: map[string]optionsv1.Tier{}, Roles: map[string]map[string]Role{},
-		Shared: s.Shared, PerSession: s.PerSession, Remote: s.Remote, Resources: s.Resources, Prompts: s.Prompts, Images: s.Images, Elicitation: s.Elicitation,
+	e := s.Entry
+	e.Allow, e.Tiers, e.Roles = s.Tools.Allow, map[string]optionsv1.Tier{}, map[string]map[string]Role{}
+	e.Sandbox = Sandbox{
+		None: s.Sandbox.None, Read: s.Sandbox.Filesystem.AllowRead, Write: s.Sandbox.Filesystem.AllowWrite, Domains: s.Sandbox.Network.AllowedDomains,
+		MemoryMiB: cmp.Or(s.Sandbox.MemoryMiB, 512), CPU: cmp.Or(s.Sandbox.CPU, 1), Processes: cmp.Or(s.Sandbox.Processes, 64),
 	}
-	if p := s.Program; p != nil {
-		e.Program = &Program{Path: p.Path, Args: p.Args}
-	}
-	if p := s.NPM; p != nil {
-		e.NPM = &Package{Name: p.Package, Version: p.Version, Bin: p.Bin, Args: p.Args}
+	e.Timeouts = Timeouts{
+		Ready: cmp.Or(s.Timeouts.Ready, 30*time.Second), Call: cmp.Or(s.Timeouts.Call, 30*time.Second), Idle: cmp.Or(s.Timeouts.Idle, 10*time.Minute),
 	}
 	if s.Sampling {
 		return e, wrong("no server gets to use a client's model: sampling does not exist here; leave it out", "sampling")
@@ -192,10 +157,8 @@ func checkOrigin(e *Entry) *placed {
 	if kinds != 1 {
 		return wrong("a server is one of program, npm and url")
 	}
-	for _, args := range [][]string{e.argv()} {
-		if i := slices.IndexFunc(args, func(arg string) bool { return len(arg) > 4096 || strings.ContainsRune(arg, 0) }); i >= 0 || len(args) > 100 {
-			return wrong("at most 100 arguments of 4,096 characters, without a NUL")
-		}
+	if args := e.argv(); len(args) > 100 || slices.ContainsFunc(args, func(arg string) bool { return len(arg) > 4096 || strings.ContainsRune(arg, 0) }) {
+		return wrong("at most 100 arguments of 4,096 characters, without a NUL")
 	}
 	switch {
 	case e.Program != nil && !absolute(e.Program.Path):
