@@ -148,8 +148,11 @@ func (c *checker) container(at spot, in *service, out *Service) *problem {
 	return nil
 }
 
-// insideRefused are folders of a container that nothing may be laid over.
-var insideRefused = []string{"/proc", "/sys", "/dev"}
+// Kernels reports whether a place in a container lies among the kernel's files. Nothing may be laid over them: what is masked there
+// would come to light.
+func Kernels(path string) bool {
+	return Within(path, "/proc") || Within(path, "/sys") || Within(path, "/dev")
+}
 
 func (c *checker) mounts(at spot, k Container) *problem {
 	if len(k.Mounts) > maxMounts || len(k.Tmpfs) > maxTmpfs {
@@ -158,7 +161,7 @@ func (c *checker) mounts(at spot, k Container) *problem {
 	var targets []string
 	target := func(at spot, t string) *problem {
 		switch {
-		case !plainPath(t) || t == "/" || slices.ContainsFunc(insideRefused, func(no string) bool { return t == no || strings.HasPrefix(t, no+"/") }):
+		case !plainPath(t) || t == "/" || Kernels(t):
 			return wrong(at, "a place in the container is an absolute path in its shortest form, neither / nor below /proc, /sys and /dev")
 		case slices.Contains(targets, t):
 			return wrong(at, "%s is used twice", t)
@@ -168,7 +171,7 @@ func (c *checker) mounts(at spot, k Container) *problem {
 	}
 	for i, m := range k.Mounts {
 		here := at.in(".mounts[%d]", i)
-		if !plainPath(m.Source) || !slices.ContainsFunc(c.allMounts(), func(yes string) bool { return m.Source == yes || strings.HasPrefix(m.Source, yes+"/") }) {
+		if !plainPath(m.Source) || !slices.ContainsFunc(c.out.Containers.Mounts, func(yes string) bool { return Within(m.Source, yes) }) {
 			return wrong(here.in(".source"), "source must lie in one of the folders under containers.mounts, in its shortest form")
 		}
 		if why := Unmountable(m.Source); why != "" {
@@ -185,9 +188,6 @@ func (c *checker) mounts(at spot, k Container) *problem {
 	}
 	return nil
 }
-
-// allMounts are the folders of every file of the catalog.
-func (c *checker) allMounts() []string { return c.out.Containers.Mounts }
 
 // argv resolves the program and keeps every argument as it is.
 func (c *checker) argv(at spot, argv []string) ([]string, *problem) {

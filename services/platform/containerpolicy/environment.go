@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -80,8 +81,8 @@ func PlainKey(key string) bool { return slices.Contains(keys, key) }
 // lasting reports whether a name of a folder leads to the same place from everywhere, and not to one where anybody writes. An
 // empty one is the working folder.
 func lasting(folder string) bool {
-	within := func(root string) bool { return folder == root || strings.HasPrefix(folder, root+"/") }
-	return path.IsAbs(folder) && path.Clean(folder) == strings.TrimSuffix(folder, "/") && !slices.ContainsFunc(fleeting, within)
+	return path.IsAbs(folder) && path.Clean(folder) == strings.TrimSuffix(folder, "/") &&
+		!slices.ContainsFunc(fleeting, func(root string) bool { return catalog.Within(folder, root) })
 }
 
 // harmless reports whether one of NVIDIA's variables in an image tells its hook nothing but what the image needs. Others make

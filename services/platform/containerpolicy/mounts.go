@@ -6,11 +6,9 @@ import (
 	"strconv"
 	"strings"
 
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/pattern"
 )
-
-// insideRefused are folders of a container that nothing may be laid over: what is masked there would come to light.
-var insideRefused = []string{"/proc", "/sys", "/dev"}
 
 var tmpfsOption = pattern.New(
 	`\A(rw|ro|nosuid|nodev|noexec|exec|noatime|size=[0-9]{1,13}[kmgKMG]?|mode=0?[0-7]{3,4}|uid=[0-9]{1,9}|gid=[0-9]{1,9})\z`)
@@ -166,7 +164,7 @@ func Target(path string) string {
 	switch {
 	case !Plain(path) || path == "/":
 		return safe(path) + " is not a place in a container"
-	case slices.ContainsFunc(insideRefused, func(no string) bool { return Within(path, no) }):
+	case catalog.Kernels(path):
 		return safe(path) + " would lay itself over the kernel's files"
 	}
 	return ""
@@ -176,11 +174,6 @@ func Target(path string) string {
 func Plain(path string) bool {
 	return filepath.IsAbs(path) && filepath.Clean(path) == path && len(path) <= 4096 &&
 		!strings.ContainsFunc(path, func(r rune) bool { return r < 0x20 || r == 0x7f || r == ':' || r == ',' })
-}
-
-// Within reports whether path is folder or lies in it.
-func Within(path, folder string) bool {
-	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
 }
 
 // uid is the number of the user that the container runs as.

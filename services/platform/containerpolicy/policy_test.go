@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/containerpolicy/containertest"
 )
 
@@ -121,10 +122,10 @@ func FuzzSource(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, source string) {
 		k := &check{Rules: &Rules{Mounts: []string{allowed}}, container: container{Config: &config{User: "1000:1000"}}}
-		if k.source(source, true) == "" && !Within(source, allowed) {
+		if k.source(source, true) == "" && !catalog.Within(source, allowed) {
 			t.Errorf("%q is mounted", source)
 		}
-		if k.source(allowed+"/"+source, true) == "" && !Within(filepath.Clean(allowed+"/"+source), allowed) {
+		if k.source(allowed+"/"+source, true) == "" && !catalog.Within(filepath.Clean(allowed+"/"+source), allowed) {
 			t.Errorf("%q below the allowed folder is mounted", source)
 		}
 	})

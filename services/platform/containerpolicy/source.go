@@ -51,7 +51,7 @@ func (k *check) source(path string, recursive bool) string {
 		if err != nil && k.NamesOnly {
 			allowed, err = yes, nil
 		}
-		return err == nil && allowed != "/" && Within(path, allowed)
+		return err == nil && allowed != "/" && catalog.Within(path, allowed)
 	}):
 		return safe(path) + " lies in no folder that a human allows (containers.mounts)"
 	}
@@ -75,7 +75,7 @@ func (k *check) source(path string, recursive bool) string {
 			return safe(path) + " touches " + no
 		}
 	}
-	if recursive && slices.ContainsFunc(table, func(m mountEntry) bool { return m.at != path && Within(m.at, path) }) {
+	if recursive && slices.ContainsFunc(table, func(m mountEntry) bool { return m.at != path && catalog.Within(m.at, path) }) {
 		return safe(path) + " has something mounted below it, which would come along"
 	}
 	info, err := os.Lstat(path)
@@ -157,7 +157,7 @@ func sockets(path string) string {
 	defer f.Close()
 	for _, name := range listening(f) {
 		folder, err := filepath.EvalSymlinks(filepath.Dir(name))
-		if err == nil && Within(filepath.Join(folder, filepath.Base(name)), path) {
+		if err == nil && catalog.Within(filepath.Join(folder, filepath.Base(name)), path) {
 			return safe(name) + " is a socket"
 		}
 	}
@@ -233,7 +233,7 @@ func unescape(s string) string {
 func (t mountsTable) locate(path string) (place, bool) {
 	best := -1
 	for i, m := range t {
-		if Within(path, m.at) && (best < 0 || len(m.at) >= len(t[best].at)) {
+		if catalog.Within(path, m.at) && (best < 0 || len(m.at) >= len(t[best].at)) {
 			best = i
 		}
 	}
@@ -246,10 +246,10 @@ func (t mountsTable) locate(path string) (place, bool) {
 
 // overlap reports whether one of two resolved paths is the other or lies in it, by name or by where they really are.
 func (t mountsTable) overlap(a, b string) bool {
-	if Within(a, b) || Within(b, a) {
+	if catalog.Within(a, b) || catalog.Within(b, a) {
 		return true
 	}
 	pa, oka := t.locate(a)
 	pb, okb := t.locate(b)
-	return oka && okb && pa.device == pb.device && (Within(pa.path, pb.path) || Within(pb.path, pa.path))
+	return oka && okb && pa.device == pb.device && (catalog.Within(pa.path, pb.path) || catalog.Within(pb.path, pa.path))
 }

@@ -317,7 +317,7 @@ func (x *box) isolate() {
 func Outside(mounts []catalog.Mount, path string) string {
 	best := catalog.Mount{}
 	for _, m := range mounts {
-		if containerpolicy.Within(path, m.Target) && len(m.Target) >= len(best.Target) {
+		if catalog.Within(path, m.Target) && len(m.Target) >= len(best.Target) {
 			best = m
 		}
 	}
