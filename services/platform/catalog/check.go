@@ -219,8 +219,7 @@ func card(at spot, c *model.Card) *problem {
 	if c == nil {
 		return nil
 	}
-	var p *model.Problem
-	if err := c.Check(); errors.As(err, &p) {
+	if p, ok := errors.AsType[*model.Problem](c.Check()); ok {
 		return wrong(at.in(".%s", p.Key), "%s", p.What)
 	}
 	return nil

@@ -297,8 +297,8 @@ func Unsound(err error) bool {
 
 // coded reports whether an error is SQLite's with one of these codes.
 func coded(err error, codes ...int) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && slices.Contains(codes, e.Code()&0xff)
 }
 
 // Place is where an open database is on the disk. A database whose files are removed or replaced goes on being read and written

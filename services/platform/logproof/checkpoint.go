@@ -49,13 +49,18 @@ func Origin(identity string) string { return strings.TrimPrefix(identity, "spiff
 
 // SignCheckpoint returns the signed note. The signer must be named like the origin, or nobody would accept it.
 func SignCheckpoint(c Checkpoint, signer note.Signer) ([]byte, error) {
+	return sign("", c, signer)
+}
+
+// sign signs the checkpoint below a header, which may be empty.
+func sign(header string, c Checkpoint, signer note.Signer) ([]byte, error) {
 	if signer.Name() != c.Origin {
 		return nil, fmt.Errorf("the log key is named %q, the log %q", signer.Name(), c.Origin)
 	}
 	if _, err := parseCheckpoint(c.Text()); err != nil {
 		return nil, err
 	}
-	return note.Sign(&note.Note{Text: c.Text()}, signer)
+	return note.Sign(&note.Note{Text: header + c.Text()}, signer)
 }
 
 // OpenCheckpoint returns the checkpoint if a key among keys that is named like its origin signed it. Signatures by other
@@ -66,9 +71,8 @@ func OpenCheckpoint(b []byte, keys []note.Verifier) (Checkpoint, error) {
 	}
 	n, err := note.Open(b, note.VerifierList(keys...))
 	if err != nil {
-		var unverified *note.UnverifiedNoteError
-		var invalid *note.InvalidSignatureError
-		if errors.As(err, &unverified) || errors.As(err, &invalid) {
+		_, unverified := errors.AsType[*note.UnverifiedNoteError](err)
+		if _, invalid := errors.AsType[*note.InvalidSignatureError](err); unverified || invalid {
 			return Checkpoint{}, fmt.Errorf("%w: %w", ErrSignature, err)
 		}
 		return Checkpoint{}, fmt.Errorf("%w: %w", ErrFormat, err)

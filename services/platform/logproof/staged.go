@@ -9,17 +9,11 @@ import (
 
 // stagedHeader is the first line of what a log keeps with the entries that it is about to commit. A checkpoint's first line is its
 // log's name, so that no verifier takes one for the other.
-const stagedHeader = "durward staged checkpoint"
+const stagedHeader = "durward staged checkpoint\n"
 
 // SignStaged signs that a log commits entries up to c, and not that it has them: of what is never committed no checkpoint exists.
 func SignStaged(c Checkpoint, signer note.Signer) ([]byte, error) {
-	if signer.Name() != c.Origin {
-		return nil, fmt.Errorf("the log key is named %q, the log %q", signer.Name(), c.Origin)
-	}
-	if _, err := parseCheckpoint(c.Text()); err != nil {
-		return nil, err
-	}
-	return note.Sign(&note.Note{Text: stagedHeader + "\n" + c.Text()}, signer)
+	return sign(stagedHeader, c, signer)
 }
 
 // OpenStaged returns what SignStaged signed, with a key among keys that is named like its log. It takes no checkpoint.
@@ -31,7 +25,7 @@ func OpenStaged(b []byte, keys []note.Verifier) (Checkpoint, error) {
 	if err != nil {
 		return Checkpoint{}, fmt.Errorf("%w: %w", ErrSignature, err)
 	}
-	text, ok := strings.CutPrefix(n.Text, stagedHeader+"\n")
+	text, ok := strings.CutPrefix(n.Text, stagedHeader)
 	if !ok {
 		return Checkpoint{}, ErrFormat
 	}

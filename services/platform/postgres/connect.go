@@ -207,8 +207,8 @@ func Transient(err error) bool {
 		// Connections, resources, locks, and what the server's operator does.
 		return slices.Contains([]string{"08", "53", "55", "57"}, said.Code[:min(2, len(said.Code))])
 	}
-	var connecting *pgconn.ConnectError
-	var network net.Error
-	return errors.As(err, &connecting) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) ||
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, network := errors.AsType[net.Error](err)
+	return connecting || network || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF)
 }

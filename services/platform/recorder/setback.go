@@ -193,8 +193,7 @@ func (r *Recorder) note(err error) {
 
 // describe is an error's text for our own log, with the private half of a fault.
 func describe(err error) string {
-	var f *fault.Error
-	if errors.As(err, &f) && f.Cause != nil {
+	if f, ok := errors.AsType[*fault.Error](err); ok && f.Cause != nil {
 		return f.Message + ": " + f.Cause.Error()
 	}
 	return err.Error()

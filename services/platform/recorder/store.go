@@ -1,7 +1,9 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -84,17 +86,9 @@ func (m *MemoryStore) SaveWitnessed(_ context.Context, checkpoint []byte) error 
 func (m *MemoryStore) Load(context.Context) (rows []Row, kept int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make([]Row, 0, len(m.rows))
-	for _, r := range m.rows {
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b Row) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
-	return out, len(out), nil
+	rows = slices.Collect(maps.Values(m.rows))
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
+	return rows, len(rows), nil
 }
 
 // Commit implements Store.

@@ -291,8 +291,8 @@ func (d *Driver) uuids(c *catalog.Catalog, s *catalog.Service) ([]string, error)
 
 // unreachable reports whether the daemon did not answer at all.
 func unreachable(err error) bool {
-	var op *net.OpError
-	return client.IsErrConnectionFailed(err) || errors.As(err, &op) || errors.Is(err, syscall.ECONNREFUSED) ||
+	_, network := errors.AsType[*net.OpError](err)
+	return network || client.IsErrConnectionFailed(err) || errors.Is(err, syscall.ECONNREFUSED) ||
 		errors.Is(err, context.DeadlineExceeded)
 }
 

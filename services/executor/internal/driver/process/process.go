@@ -369,11 +369,10 @@ func (d *Driver) turn(id string) *sync.Mutex {
 }
 
 func how(err error) string {
-	var exit *exec.ExitError
 	if err == nil {
 		return "exit status 0"
 	}
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.String()
 	}
 	return "unknown"

@@ -330,8 +330,8 @@ func translate(err error) error {
 	if err == nil {
 		return nil
 	}
-	var refusal dbus.Error
-	if !errors.As(err, &refusal) {
+	refusal, ok := errors.AsType[dbus.Error](err)
+	if !ok {
 		return fmt.Errorf("%w: %w", driver.ErrNoManager, err)
 	}
 	switch refusal.Name {
