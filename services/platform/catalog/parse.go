@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -61,10 +60,8 @@ type Problem struct {
 }
 
 func (p Problem) String() string {
-	if p.Line == 0 {
-		return p.File + ": " + p.What
-	}
-	return fmt.Sprintf("%s:%d:%d: %s", p.File, p.Line, p.Column, p.What)
+	e := config.Error(p)
+	return e.Error()
 }
 
 // Problems is everything that is wrong with a catalog, in the order of its files and lines.
@@ -103,7 +100,7 @@ func Read(path string) ([]File, error) {
 	}
 	files := make([]File, 0, len(names))
 	for _, name := range names {
-		data, err := readFile(name)
+		data, err := config.Read(name)
 		if err != nil {
 			return nil, err
 		}
@@ -139,20 +136,6 @@ func list(path string) ([]string, error) {
 		return nil, fmt.Errorf("%s: more than %d files", path, maxFiles)
 	}
 	return names, nil
-}
-
-func readFile(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", name)
-	}
-	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 }
 
 // Parse checks the bytes of a catalog of one file; name stands for the file in errors.
@@ -236,7 +219,7 @@ func place(files []File, problems []*problem) Problems {
 			tree = parsed(f.Data)
 			trees[p.at.file] = tree
 		}
-		line, column := positionIn(tree, p.at.path)
+		line, column := position(tree, p.at.path)
 		out = append(out, Problem{File: f.Name, Line: line, Column: column, What: p.what})
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int {
@@ -253,12 +236,6 @@ func AsProblems(err error) Problems {
 	return nil
 }
 
-// position finds the line and column of a YAML path such as $.services[1].port. A path that is not in the document (a
-// missing key) gives the place of the nearest parent that is.
-func position(raw []byte, path string) (line, column int) {
-	return positionIn(parsed(raw), path)
-}
-
 // parsed is a file's tree, or nil.
 func parsed(raw []byte) *ast.File {
 	file, err := parser.ParseBytes(raw, 0)
@@ -268,7 +245,9 @@ func parsed(raw []byte) *ast.File {
 	return file
 }
 
-func positionIn(file *ast.File, path string) (line, column int) {
+// position finds the line and column of a YAML path such as $.services[1].port. A path that is not in the document (a
+// missing key) gives the place of the nearest parent that is.
+func position(file *ast.File, path string) (line, column int) {
 	for file != nil && path != "$" && path != "" {
 		if p, err := yaml.PathString(path); err == nil {
 			if node, err := p.FilterFile(file); err == nil && node != nil && node.GetToken() != nil {

@@ -43,7 +43,7 @@ func Find(path, id string) (w Written, ok bool) {
 			if s.Container != nil {
 				w.Command = s.Container.Command
 			}
-			w.Line, _ = position(w.raw, w.path)
+			w.Line, _ = position(parsed(w.raw), w.path)
 			return w, true
 		}
 	}

@@ -33,21 +33,26 @@ const (
 // YAML or UTF-8, an empty file, more than 1 MB, a second document, unknown and duplicate keys, values of the wrong type,
 // anchors, aliases, merges and tags.
 func Load(path string, into any) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return err
-	} else if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s: not a regular file", path)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	data, err := Read(path)
 	if err != nil {
 		return err
 	}
 	return Parse(path, data, into)
+}
+
+// Read reads a regular file, up to one byte more than Parse takes.
+func Read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
 // Blank reports whether a file holds comments and nothing else, which is no YAML document and to some readers no mistake.

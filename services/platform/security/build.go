@@ -25,8 +25,8 @@ func (l *Live) build(p *proposal) (*State, error) {
 				s.Policies = set
 				return s, nil
 			}
-			var problems policy.Problems
-			if !errors.As(err, &problems) {
+			problems, ok := errors.AsType[policy.Problems](err)
+			if !ok {
 				return nil, err
 			}
 			for _, problem := range problems {
@@ -44,7 +44,7 @@ func (l *Live) build(p *proposal) (*State, error) {
 			continue
 		}
 		// Files that were good stand in each other's way now, or a problem is of none: all rules go back together.
-		for _, name := range slices.Sorted(maps.Keys(p.union(l.adopted))) {
+		for _, name := range union(p.data, l.adopted) {
 			if _, also := l.opts.Also[name]; !also && l.differs(p, name) {
 				moved = true
 				p.refuse(name, "it does not go together with the other files", l.adopted)
@@ -64,15 +64,11 @@ func (l *Live) differs(p *proposal, name string) bool {
 	return was != is || !bytes.Equal(before, after)
 }
 
-func (p *proposal) union(adopted map[string][]byte) map[string]bool {
-	out := map[string]bool{}
-	for name := range p.data {
-		out[name] = true
-	}
-	for name := range adopted {
-		out[name] = true
-	}
-	return out
+// union is the names of both, sorted.
+func union[A, B any](a map[string]A, b map[string]B) []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // parse reads everything but the policies, and returns what is wrong by file.

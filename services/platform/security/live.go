@@ -210,15 +210,8 @@ func (l *Live) read(list listing, overlay map[string][]byte) *proposal {
 
 // changes compares a proposal with what is in force.
 func (l *Live) changes(p *proposal) []Change {
-	names := map[string]bool{}
-	for name := range p.data {
-		names[name] = true
-	}
-	for name := range l.adopted {
-		names[name] = true
-	}
 	var out []Change
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range union(p.data, l.adopted) {
 		before, after := digestOf(l.adopted, name), digestOf(p.data, name)
 		if before != after {
 			out = append(out, Change{File: name, Layer: p.layerOf(name), Before: before, After: after})
@@ -247,15 +240,8 @@ func (p *proposal) layerOf(name string) string {
 }
 
 func (l *Live) files(p *proposal) []File {
-	names := map[string]bool{}
-	for name := range p.data {
-		names[name] = true
-	}
-	for name := range p.problems {
-		names[name] = true
-	}
-	out := make([]File, 0, len(names))
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	out := []File{}
+	for _, name := range union(p.data, p.problems) {
 		out = append(out, File{Name: name, Layer: p.layerOf(name), Digest: digestOf(p.data, name), Problem: p.problems[name]})
 	}
 	return out
