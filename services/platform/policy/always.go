@@ -78,8 +78,7 @@ func (s *Set) answer(t *subject, group types.String, tier optionsv1.Tier) answer
 // some says whether any of the rules matches. What fails to be evaluated matches if failing says so.
 func (s *Set) some(t *subject, group types.String, tier optionsv1.Tier, from map[scope][]*rule, failing bool) answer {
 	rules := find(nil, from, group, group+":"+types.String(t.name), t.lineage, whatever, t.call)
-	var fixed batch
-	var open prefixes
+	var fixed, open []*rule
 	for _, r := range rules {
 		switch {
 		case !r.depends(t):
@@ -93,11 +92,11 @@ func (s *Set) some(t *subject, group types.String, tier optionsv1.Tier, from map
 		return maybe
 	}
 	t.entities.group = group
-	_, found := cedar.Authorize(fixed, t.entities, request)
+	_, found := cedar.Authorize(batch{rules: fixed}, t.entities, request)
 	if len(found.Reasons) > 0 || failing && len(found.Errors) > 0 {
 		return yes
 	}
-	_, found = cedar.Authorize(open, t.entities, request)
+	_, found = cedar.Authorize(batch{rules: open, prefix: true}, t.entities, request)
 	if failing && len(found.Errors) > 0 && slices.ContainsFunc(found.Errors, func(e cedar.DiagnosticError) bool { return !s.byID(e.PolicyID).scoped() }) {
 		return yes
 	}

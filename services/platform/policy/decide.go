@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/cedar-policy/cedar-go"
@@ -174,7 +176,7 @@ func (q *question) ask(rules []*rule) (cedar.Diagnostic, bool) {
 		q.request, q.made, q.has = request, true, u
 	}
 	q.t.entities.group = q.group
-	_, diagnostic := cedar.Authorize(batch(rules), q.t.entities, q.request)
+	_, diagnostic := cedar.Authorize(batch{rules: rules}, q.t.entities, q.request)
 	return diagnostic, true
 }
 
@@ -206,10 +208,7 @@ func add(list []matched, r *rule, failed bool) []matched {
 	for i > 0 && list[i-1].place > r.place {
 		i--
 	}
-	list = append(list, m)
-	copy(list[i+1:], list[i:])
-	list[i] = m
-	return list
+	return slices.Insert(list, i, m)
 }
 
 // permit returns the first rule that permits, or, if there is none, the first that could not be evaluated.
@@ -239,9 +238,6 @@ func (q *question) permit(s *Set) (permit, failed *rule) {
 
 // byID finds a rule by the number that the engine knows it by.
 func (s *Set) byID(id cedar.PolicyID) *rule {
-	n := 0
-	for _, digit := range []byte(id) {
-		n = n*10 + int(digit-'0')
-	}
+	n, _ := strconv.Atoi(string(id)) // as number made it
 	return s.rules[n]
 }

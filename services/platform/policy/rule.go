@@ -238,28 +238,21 @@ func number(rules []*rule) {
 	}
 }
 
-// batch is what the engine is asked to evaluate.
-type batch []*rule
+// batch is what the engine is asked to evaluate: rules, with prefix as far as they are the same for every call.
+type batch struct {
+	rules  []*rule
+	prefix bool
+}
 
 // All implements cedar.PolicyIterator.
 func (b batch) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for _, r := range b {
-			if !yield(r.id, r.policy) {
-				return
+		for _, r := range b.rules {
+			policy := r.policy
+			if b.prefix {
+				policy = r.prefix
 			}
-		}
-	}
-}
-
-// prefixes is a batch whose rules are evaluated as far as they are the same for every call.
-type prefixes []*rule
-
-// All implements cedar.PolicyIterator.
-func (b prefixes) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
-	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for _, r := range b {
-			if !yield(r.id, r.prefix) {
+			if !yield(r.id, policy) {
 				return
 			}
 		}

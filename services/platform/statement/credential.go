@@ -100,8 +100,13 @@ func CredentialVariable(name string) bool {
 // Commitment is what stands in a statement for a value: HMAC-SHA256 under a key that is made for it, over the credential's name, the
 // number of the value and the value, each with its length. Without the key nothing can be guessed by it.
 func Commitment(key []byte, name string, version int, value []byte) string {
+	return commitment(key, []byte("durward.credential.v1"), []byte(name), binary.BigEndian.AppendUint64(nil, uint64(version)), value)
+}
+
+// commitment is HMAC-SHA256 over parts, each with its length.
+func commitment(key []byte, parts ...[]byte) string {
 	h := hmac.New(sha256.New, key)
-	for _, part := range [][]byte{[]byte("durward.credential.v1"), []byte(name), binary.BigEndian.AppendUint64(nil, uint64(version)), value} {
+	for _, part := range parts {
 		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = h.Write(part)
 	}

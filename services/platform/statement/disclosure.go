@@ -2,8 +2,6 @@ package statement
 
 import (
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 
 	"durward.internal/services/platform/canonical"
@@ -34,12 +32,7 @@ const (
 // DisclosureCommitment is what stands in a statement for a value: HMAC-SHA256 under a key that is made for it, over where the value goes,
 // its type and itself, each with its length.
 func DisclosureCommitment(key []byte, pointer, ref, kind, value string) string {
-	h := hmac.New(sha256.New, key)
-	for _, part := range []string{"durward.disclosure.v1", pointer, ref, kind, value} {
-		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		_, _ = h.Write([]byte(part))
-	}
-	return canonical.FormatDigest(h.Sum(nil))
+	return commitment(key, []byte("durward.disclosure.v1"), []byte(pointer), []byte(ref), []byte(kind), []byte(value))
 }
 
 // checkDisclosures holds the disclosures to the arguments: they are those of the references in them, all of them or none.

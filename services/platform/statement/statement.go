@@ -268,22 +268,18 @@ func (s *Statement) check() error {
 	anySingle := s.Tool != nil || s.Tier != "" || len(s.Arguments) > 0 || s.ArgumentsDigest != "" || s.SubjectDigest != "" ||
 		s.Operation != "" || s.Target != "" || len(s.Plan) > 0 || s.AgentReason != "" || len(s.Disclosures) > 0
 	anyScope := len(s.Tools) > 0 || len(s.Pinned) > 0 || len(s.Free) > 0 || len(s.SubjectDigests) > 0 || s.AnySubject
-	if (s.Change != nil) != (s.Kind == KindConfig) {
+	switch {
+	case (s.Change != nil) != (s.Kind == KindConfig):
 		return bad("a change is what a statement of kind config is about, and nothing else is")
-	}
-	if (s.Credential != nil) != (s.Kind == KindCredential) {
+	case (s.Credential != nil) != (s.Kind == KindCredential):
 		return bad("a credential is what a statement of kind credential is about, and nothing else is")
-	}
-	if (s.Restore != nil) != (s.Kind == KindRestore) {
+	case (s.Restore != nil) != (s.Kind == KindRestore):
 		return bad("a log is what a statement of kind restore is about, and nothing else is")
-	}
-	if (s.Servers != nil) != (s.Kind == KindServers) {
+	case (s.Servers != nil) != (s.Kind == KindServers):
 		return bad("servers are what a statement of kind servers is about, and nothing else is")
-	}
-	if (s.Confirms != "") != (s.Kind == KindConfirm) {
+	case (s.Confirms != "") != (s.Kind == KindConfirm):
 		return bad("another statement is what one of kind confirm is about, and nothing else is")
-	}
-	if (s.Prune != nil) != (s.Kind == KindPrune) || (s.Hold != nil) != (s.Kind == KindHold) || (s.Releases != "") != (s.Kind == KindRelease) {
+	case (s.Prune != nil) != (s.Kind == KindPrune) || (s.Hold != nil) != (s.Kind == KindHold) || (s.Releases != "") != (s.Kind == KindRelease):
 		return bad("what the log keeps is what statements of the kinds prune, hold and release are about, and no other is")
 	}
 	party := s.Principal != "" && s.Session != "" && s.Channel != ""
