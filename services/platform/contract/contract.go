@@ -375,11 +375,8 @@ func unseen(fd protoreflect.FieldDescriptor) bool {
 	return origin == optionsv1.Origin_ORIGIN_UNSEEN && fd.Kind() == protoreflect.BytesKind
 }
 
-// OutsideFields returns the response fields of the tool whose text a program or a stranger wrote. A sink that cannot
-// tokenise must not serve a tool that has any.
-func (t Tool) OutsideFields() []string { return outsideFields(t.Method) }
-
-// OutsideFields is Tool.OutsideFields for an RPC under a tool's permit.
+// OutsideFields returns the response fields of the RPC whose text a program or a stranger wrote. A sink that cannot tokenise must not
+// serve one that has any.
 func (p Permitted) OutsideFields() []string { return outsideFields(p.Method) }
 
 // AllCatalogue reports whether no text of the RPC's response is from outside, however deep: not in messages of other packages either,

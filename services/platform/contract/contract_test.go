@@ -335,7 +335,7 @@ func TestTextFromOutside(t *testing.T) {
 		if tool.OpenResult {
 			continue // its response is for the gateway, which answers with the original tool's result
 		}
-		if diff := cmp.Diff(want[tool.Name], tool.OutsideFields()); diff != "" {
+		if diff := cmp.Diff(want[tool.Name], outsideFields(tool.Method)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tool.Name, diff)
 		}
 		if odd := Opaque(tool.Method.Output()); len(odd) > 0 {

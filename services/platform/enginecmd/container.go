@@ -221,8 +221,7 @@ func InImage(image string, command []string, environment map[string]string) (Com
 	case strings.HasPrefix(base, "vllm-openai"):
 		return readVLLM(command), true
 	case base == "llama.cpp" && (strings.HasPrefix(tag, "server") || tag == ""):
-		c := readLlama(command, variable)
-		return c, true
+		return readLlama(command, variable), true
 	case base == "llama.cpp" && strings.HasPrefix(tag, "full") && (first(command) == "--server" || first(command) == "-s"):
 		return readLlama(command[1:], variable), true
 	case name == "ollama/ollama" || strings.HasSuffix(name, "/ollama/ollama"):

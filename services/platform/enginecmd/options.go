@@ -228,14 +228,8 @@ var llamaOptions = table(
 	row{"-b --batch-size", value, func(c *Command, v string) { c.Batch = number(v) }},
 	row{"-ub --ubatch-size", value, func(c *Command, v string) { c.MicroBatch = number(v) }},
 	// Without a value it was a flag until 2025.
-	row{"-fa --flash-attn", optional, func(c *Command, v string) {
-		v = cmp.Or(v, "on")
-		c.FlashAttention = truth(v)
-	}},
-	row{"-fit --fit", optional, func(c *Command, v string) {
-		v = cmp.Or(v, "on")
-		c.Fit = truth(v)
-	}},
+	row{"-fa --flash-attn", optional, func(c *Command, v string) { c.FlashAttention = truth(cmp.Or(v, "on")) }},
+	row{"-fit --fit", optional, func(c *Command, v string) { c.Fit = truth(cmp.Or(v, "on")) }},
 	row{"-fitt --fit-target", value, func(c *Command, v string) { c.FitTargetMiB = number(firstOf(v)) }},
 	row{"-fitc --fit-ctx", value, func(c *Command, v string) { c.FitContext = number(v) }},
 	row{"-m --model", value, func(c *Command, v string) { c.Model = v }},

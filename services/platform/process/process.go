@@ -115,26 +115,27 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 		}
 		return ExitBadConfiguration
 	}
+	fail := func(code int, err error) int {
+		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+		return code
+	}
 	if *version {
 		fmt.Fprintf(stdout, "%s %s\n", p.Name, p.Version)
 		return ExitOK
 	}
 	if err := load(p, flags, *path, *remote); err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-		return ExitBadConfiguration
+		return fail(ExitBadConfiguration, err)
 	}
 	common := p.Settings.Shared()
 	if *healthy {
 		if err := ask(p.Name, common); err != nil {
-			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-			return ExitFailure
+			return fail(ExitFailure, err)
 		}
 		return ExitOK
 	}
 	logger, err := telemetry.NewLogger(stderr, p.Name, common.LogLevel)
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-		return ExitBadConfiguration
+		return fail(ExitBadConfiguration, err)
 	}
 	if *check {
 		var err error
@@ -149,15 +150,13 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 			err = errors.Join(err, p.Check())
 		}
 		if err != nil {
-			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-			return ExitBadConfiguration
+			return fail(ExitBadConfiguration, err)
 		}
 		fmt.Fprintf(stdout, "%s: ok\n", *path)
 		return ExitOK
 	}
 	if err := guard(p.Settings, *path); err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-		return ExitBadConfiguration
+		return fail(ExitBadConfiguration, err)
 	}
 	if g, is := p.Settings.(Guarded); is && common.Gateway == nil && !g.InDevelopment() {
 		logger.Warn("DANGEROUS: without gateway_user nobody checks whether the gateway could have written what this process obeys")
@@ -176,8 +175,7 @@ func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	}
 	if p.Instead != nil {
 		if did, err := p.Instead(ctx); err != nil {
-			fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-			return ExitFailure
+			return fail(ExitFailure, err)
 		} else if did {
 			return ExitOK
 		}

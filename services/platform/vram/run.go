@@ -53,7 +53,7 @@ func (r Run) filled(gpus []GPU) Run {
 	if r.Parallel == 0 && r.blocks() {
 		r.Parallel = 1
 	}
-	r.CacheK, r.CacheV = orWord(r.CacheK, d.CacheK), orWord(r.CacheV, d.CacheV)
+	r.CacheK, r.CacheV = cmp.Or(r.CacheK, d.CacheK), cmp.Or(r.CacheV, d.CacheV)
 	r.Batch, r.MicroBatch = cmp.Or(r.Batch, d.Batch), cmp.Or(r.MicroBatch, d.MicroBatch)
 	if r.blocks() {
 		r.MicroBatch = min(r.MicroBatch, r.Batch) // src/llama-context.cpp
@@ -97,19 +97,12 @@ func (r Run) filled(gpus []GPU) Run {
 	return r
 }
 
-func orWord(v, other string) string {
-	if v == "" {
-		return other
-	}
-	return v
-}
-
 // RunOf is how the service runs its model: what its command line says, else what extra_config says, else the engine's defaults.
 // It returns ErrNoEngine where neither names an engine that formulas are known for, and ErrConfigFile with what is known of the engine.
 func RunOf(s *catalog.Service) (Run, error) {
 	said := command(s)
 	extra := s.ExtraConfig
-	r, known := Defaults(orWord(said.Engine, extra["engine"]))
+	r, known := Defaults(cmp.Or(said.Engine, extra["engine"]))
 	if !known {
 		return Run{}, ErrNoEngine
 	}
@@ -136,7 +129,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		if n.key == "context_size" && said.OwnContext {
 			given = 0
 		}
-		*n.where = cmp.Or(n.said, cmp.Or(given, *n.where))
+		*n.where = cmp.Or(n.said, given, *n.where)
 	}
 	if said.Parallel > 0 || extra["parallel"] != "" {
 		r.Unified = false // a number of slots that is given switches sharing off (tools/server, PR 17997)
@@ -149,9 +142,9 @@ func RunOf(s *catalog.Service) (Run, error) {
 			r.Hosts = hosts
 		}
 	}
-	r.CacheK = orWord(said.CacheK, orWord(extra["kv_cache_dtype_k"], orWord(extra["kv_cache_dtype"], r.CacheK)))
-	r.CacheV = orWord(said.CacheV, orWord(extra["kv_cache_dtype_v"], orWord(extra["kv_cache_dtype"], r.CacheV)))
-	if u := orWord(said.Utilisation, extra["gpu_memory_utilization"]); u != "" {
+	r.CacheK = cmp.Or(said.CacheK, extra["kv_cache_dtype_k"], extra["kv_cache_dtype"], r.CacheK)
+	r.CacheV = cmp.Or(said.CacheV, extra["kv_cache_dtype_v"], extra["kv_cache_dtype"], r.CacheV)
+	if u := cmp.Or(said.Utilisation, extra["gpu_memory_utilization"]); u != "" {
 		part, err := strconv.ParseFloat(u, 64)
 		if err != nil || !(part > 0 && part <= 1) {
 			return Run{}, fmt.Errorf("gpu_memory_utilization is a share of the GPU, above 0 and at most 1")
@@ -193,7 +186,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 		}
 	}
 	r.FullWindow = said.FullWindow
-	r.SplitMode, r.TensorSplit, r.Devices = orWord(said.SplitMode, extra["split_mode"]), orWord(said.TensorSplit, extra["tensor_split"]), said.Devices
+	r.SplitMode, r.TensorSplit, r.Devices = cmp.Or(said.SplitMode, extra["split_mode"]), cmp.Or(said.TensorSplit, extra["tensor_split"]), said.Devices
 	main, err := number(extra, "main_gpu")
 	if err != nil {
 		return Run{}, err

@@ -34,14 +34,11 @@ import (
 
 // Services is what a switch needs of the service manager.
 type Services interface {
-	Status(s *catalog.Service) service.View
+	plan.Services
 	StartLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
 	StopLocked(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
 	Sleep(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
 	Wake(ctx context.Context, s *catalog.Service, a service.Act) (bool, error)
-	Definition(ctx context.Context, s *catalog.Service) (string, error)
-	// Pins say of each file that a service is given whether it is held.
-	Pins(ctx context.Context, s *catalog.Service) []string
 	Logs(ctx context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error)
 }
 
