@@ -322,6 +322,17 @@ func (c *Catalog) Mode(id string) (*Mode, bool) {
 	return c.Modes[i], true
 }
 
+// Members are a mode's services, in the order in which they are started.
+func (c *Catalog) Members(m *Mode) []*Service {
+	var out []*Service
+	for _, id := range m.Services {
+		if s, ok := c.Lookup(id); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // Model finds a model by id.
 func (c *Catalog) Model(id string) (*Model, bool) {
 	i := slices.IndexFunc(c.Models, func(m Model) bool { return m.ID == id })

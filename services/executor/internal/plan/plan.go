@@ -328,13 +328,7 @@ func unsettled(s *catalog.Service, v service.View) string {
 
 // Members are a mode's services, each after those that it depends on, otherwise in the mode's order.
 func Members(c *catalog.Catalog, m *catalog.Mode) []*catalog.Service {
-	var listed []*catalog.Service
-	for _, id := range m.Services {
-		if one, ok := c.Lookup(id); ok {
-			listed = append(listed, one)
-		}
-	}
-	return supported(c, listed)
+	return supported(c, c.Members(m))
 }
 
 // supported returns the services and all that they depend on, each after what it depends on.

@@ -33,7 +33,7 @@ func (t *Tools) ListModes(ctx context.Context, _ *executorv1.ListModesRequest) (
 	out := &executorv1.ListModesResponse{Current: t.cfg.Modes.Current()}
 	for _, m := range c.Modes {
 		one := &executorv1.ModeSummary{ModeId: m.ID, Name: m.Name, Services: m.Services, Running: true}
-		for _, s := range modeServices(c, m) {
+		for _, s := range c.Members(m) {
 			one.VramMib += s.VRAMMiB
 			one.Running = one.Running && t.services.Status(s).Up()
 		}
@@ -55,7 +55,7 @@ func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*e
 	}
 	out := &executorv1.ModeInfoResponse{ModeId: m.ID, Name: m.Name, Description: m.Description, Current: t.cfg.Modes.Current() == m.ID}
 	running := 0
-	for _, s := range modeServices(t.services.Catalog(), m) {
+	for _, s := range t.services.Catalog().Members(m) {
 		v := t.services.Status(s)
 		if v.Up() {
 			running++
@@ -72,17 +72,6 @@ func (t *Tools) ModeInfo(ctx context.Context, r *executorv1.ModeInfoRequest) (*e
 	}
 	sink.Summarise(ctx, line)
 	return out, nil
-}
-
-// modeServices are a mode's own, in the order in which they are started.
-func modeServices(c *catalog.Catalog, m *catalog.Mode) []*catalog.Service {
-	var out []*catalog.Service
-	for _, id := range m.Services {
-		if s, ok := c.Lookup(id); ok {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // ListModels lists the models and who serves them.
@@ -295,9 +284,7 @@ const maxSwitchLine = 500
 
 // ListSwitches returns the newest switches with what happened in each.
 func (c *Control) ListSwitches(ctx context.Context, r *executorv1.ListSwitchesRequest) (*executorv1.ListSwitchesResponse, error) {
-	limit := int(r.GetLimit())
-	limit = cmp.Or(limit, defaultSwitches)
-	known, err := c.cfg.Modes.History(ctx, limit)
+	known, err := c.cfg.Modes.History(ctx, cmp.Or(int(r.GetLimit()), defaultSwitches))
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/moby/moby/client/pkg/versions"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/containerpolicy"
 )
@@ -82,8 +82,7 @@ func (d *Driver) image(ctx context.Context, s *catalog.Service) (img, error) {
 
 // definition is the digest of what a container made from the image consists of beyond the entry.
 func (i img) definition() string {
-	sum := sha256.Sum256([]byte("image " + i.id + " " + i.digest + "\n"))
-	return "sha256:" + hex.EncodeToString(sum[:])
+	return canonical.DigestText([]byte("image " + i.id + " " + i.digest + "\n"))
 }
 
 // adoptedDefinition is the digest of a container that a human made: its image, and everything of its configuration. What
@@ -100,7 +99,7 @@ func adoptedDefinition(i img, raw []byte) string {
 			h.Write([]byte("\n"))
 		}
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+	return canonical.FormatDigest(h.Sum(nil))
 }
 
 // canonicalJSON orders the keys, so that two answers that say the same have the same digest.

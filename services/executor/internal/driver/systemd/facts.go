@@ -21,6 +21,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/executor/internal/driver/pin"
+	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/catalog"
 )
 
@@ -370,7 +371,7 @@ func digest(f facts) (string, error) {
 			return "", fmt.Errorf("%w: %w", errBadUnit, err)
 		}
 	}
-	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+	return canonical.FormatDigest(sum.Sum(nil)), nil
 }
 
 // add hashes a file's name and contents, each behind its length, so that no two lists of files look alike.
