@@ -20,6 +20,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -103,17 +104,7 @@ type Folder struct {
 }
 
 // ReadLogKeys reads the log_keys of a trust folder, and nothing else of it.
-func ReadLogKeys(dir string) ([]note.Verifier, error) {
-	raw, err := readFile(dir, FileLogKeys)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := parseLogKeys(raw)
-	if err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileLogKeys, err)
-	}
-	return keys, nil
-}
+func ReadLogKeys(dir string) ([]note.Verifier, error) { return read(dir, FileLogKeys, parseLogKeys) }
 
 // ReadWitnesses reads the witnesses.yaml of a trust folder, and nothing else of it. Without the file there are no witnesses.
 func ReadWitnesses(dir string) (logproof.Witnesses, error) {
@@ -212,26 +203,15 @@ func (f *Folder) load() error {
 // Read reads a trust folder once.
 func Read(dir string) (*Snapshot, error) {
 	s := &Snapshot{revoked: map[string]struct{}{}}
-	ca, err := readFile(dir, FileCA)
-	if err != nil {
+	var err error
+	if s.Bundle, err = read(dir, FileCA, parseBundle); err != nil {
 		return nil, err
 	}
-	if s.Bundle, err = parseBundle(ca); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileCA, err)
-	}
-	signers, err := readFile(dir, FileGrantSigners)
-	if err != nil {
+	if s.GrantSigners, err = read(dir, FileGrantSigners, parseGrantSigners); err != nil {
 		return nil, err
 	}
-	if s.GrantSigners, err = parseGrantSigners(signers); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileGrantSigners, err)
-	}
-	allowed, err := readFile(dir, FileAllowedSigners)
-	if err != nil {
+	if s.AllowedSigners, err = read(dir, FileAllowedSigners, ParseAllowedSigners); err != nil {
 		return nil, err
-	}
-	if s.AllowedSigners, err = ParseAllowedSigners(allowed); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", FileAllowedSigners, err)
 	}
 	if s.LogKeys, err = ReadLogKeys(dir); err != nil {
 		return nil, err
@@ -274,29 +254,41 @@ func isIdentity(s string) bool {
 	return ok && known && role == strings.ToLower(role) && instancePattern().MatchString(instance)
 }
 
-func readFile(dir, name string) ([]byte, error) {
+// read reads one file of the folder, and returns what parse makes of it.
+func read[T any](dir, name string, parse func([]byte) (T, error)) (out T, err error) {
+	raw, err := readFile(dir, name)
+	if err != nil {
+		return out, err
+	}
+	if out, err = parse(raw); err != nil {
+		err = fmt.Errorf("trust file %s: %w", name, err)
+	}
+	return out, err
+}
+
+func readFile(dir, name string) (raw []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("trust file %s: %w", name, err)
+		}
+	}()
 	path := filepath.Join(dir, name)
 	if err := ownership.Own(path); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", name, err)
+		return nil, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", name, err)
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", name, err)
+		return nil, err
 	}
 	if info.Size() > maxFile {
-		return nil, fmt.Errorf("trust file %s: larger than 1 MB", name)
+		return nil, errors.New("larger than 1 MB")
 	}
-	b := make([]byte, 0, info.Size())
-	buf := bytes.NewBuffer(b)
-	if _, err := buf.ReadFrom(f); err != nil {
-		return nil, fmt.Errorf("trust file %s: %w", name, err)
-	}
-	return buf.Bytes(), nil
+	return io.ReadAll(f)
 }
 
 // parse reads a YAML file of the folder; one of comments alone says nothing.
