@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/mod/sumdb/note"
@@ -97,17 +96,17 @@ func (t *Tiles) resume() error {
 		if width == 0 {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(t.dir, tilePath(strconv.Itoa(level), n/tileWidth, width)))
+		b, err := os.ReadFile(filepath.Join(t.dir, tilePath(level, n/tileWidth, width)))
 		if errors.Is(err, fs.ErrNotExist) {
 			// An export that was cut off may have written the full tile in its place.
-			b, err = os.ReadFile(filepath.Join(t.dir, tilePath(strconv.Itoa(level), n/tileWidth, tileWidth)))
+			b, err = os.ReadFile(filepath.Join(t.dir, tilePath(level, n/tileWidth, tileWidth)))
 			b = b[:min(len(b), width*tlog.HashSize)]
 		}
 		if err != nil {
 			return fmt.Errorf("the folder of tiles is not whole: %w", err)
 		}
 		if len(b) != width*tlog.HashSize {
-			return fmt.Errorf("the folder of tiles is not whole: %s", tilePath(strconv.Itoa(level), n/tileWidth, width))
+			return fmt.Errorf("the folder of tiles is not whole: %s", tilePath(level, n/tileWidth, width))
 		}
 		for ; len(b) > 0; b = b[tlog.HashSize:] {
 			t.levels[level] = append(t.levels[level], tlog.Hash(b[:tlog.HashSize]))
@@ -184,23 +183,23 @@ func fold(hashes []tlog.Hash) tlog.Hash {
 
 // root is the root of what was added.
 func (t *Tiles) root() tlog.Hash {
-	var subtrees []tlog.Hash // complete ones, left to right
-	for level := len(t.levels) - 1; level >= 0; level-- {
-		left := t.levels[level]
-		for width := tileWidth / 2; width > 0; width /= 2 {
-			if len(left)&width != 0 {
-				subtrees = append(subtrees, fold(left[:width]))
-				left = left[width:]
+	var root tlog.Hash
+	some := false
+	for _, left := range t.levels { // the complete subtrees, right to left
+		for width := 1; width < tileWidth; width *= 2 {
+			if len(left)&width == 0 {
+				continue
 			}
+			at := len(left) - width
+			subtree := fold(left[at:])
+			if left = left[:at]; some {
+				subtree = tlog.NodeHash(subtree, root)
+			}
+			root, some = subtree, true
 		}
 	}
-	if len(subtrees) == 0 {
-		root, _ := tlog.TreeHash(0, nil) // the empty tree's root reads nothing
-		return root
-	}
-	root := subtrees[len(subtrees)-1]
-	for i := len(subtrees) - 2; i >= 0; i-- {
-		root = tlog.NodeHash(subtrees[i], root)
+	if !some {
+		root, _ = tlog.TreeHash(0, nil) // the empty tree's root reads nothing
 	}
 	return root
 }
@@ -237,7 +236,7 @@ func (t *Tiles) writeTile(level int) error {
 		content = append(content, h[:]...)
 	}
 	// Of a level's hashes those of whole tiles are no longer in levels.
-	return t.write(strconv.Itoa(level), (t.size>>(8*level)-1)/tileWidth, len(hashes), content)
+	return t.write(level, (t.size>>(8*level)-1)/tileWidth, len(hashes), content)
 }
 
 // errLongLeaf: a bundle writes a leaf's length in two bytes.
@@ -251,11 +250,11 @@ func (t *Tiles) writeBundle() error {
 		}
 		content = append(binary.BigEndian.AppendUint16(content, uint16(len(leaf))), leaf...)
 	}
-	return t.write("entries", (t.size-1)/tileWidth, len(t.bundle), content)
+	return t.write(bundles, (t.size-1)/tileWidth, len(t.bundle), content)
 }
 
 // write writes a tile. One that is there already must be the same: what a tile holds never changes.
-func (t *Tiles) write(level string, n uint64, width int, content []byte) error {
+func (t *Tiles) write(level int, n uint64, width int, content []byte) error {
 	path := filepath.Join(t.dir, tilePath(level, n, width))
 	switch there, err := os.ReadFile(path); {
 	case err == nil && bytes.Equal(there, content):
@@ -284,19 +283,13 @@ func (t *Tiles) write(level string, n uint64, width int, content []byte) error {
 	return nil
 }
 
-// tilePath is where a tile lies: tile/LEVEL/N, N in groups of three digits of which all but the last begin with x, and .p/WIDTH for
-// one that is not full.
-func tilePath(level string, n uint64, width int) string {
-	path := fmt.Sprintf("%03d", n%1000)
-	for n >= 1000 {
-		n /= 1000
-		path = fmt.Sprintf("x%03d/%s", n%1000, path)
-	}
-	path = "tile/" + level + "/" + path
-	if width < tileWidth {
-		path += ".p/" + strconv.Itoa(width)
-	}
-	return filepath.FromSlash(path)
+// bundles is the level of the leaves' bundles, below the tree.
+const bundles = -1
+
+// tilePath is where a tile lies: as Go's own log has it, but that C2SP's names no height, and calls the leaves entries.
+func tilePath(level int, n uint64, width int) string {
+	path := tlog.Tile{H: 8, L: level, N: int64(n), W: width}.Path()
+	return filepath.FromSlash(strings.Replace(strings.Replace(path, "tile/8/", "tile/", 1), "/data/", "/entries/", 1))
 }
 
 // ExportTiles brings a folder of tiles to the newest checkpoint that a quorum of witnesses cosigned, with their cosignatures; where there

@@ -34,7 +34,7 @@ func (tileReader) Height() int { return 8 }
 func (r tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	var out [][]byte
 	for _, tile := range tiles {
-		b, err := os.ReadFile(filepath.Join(r.dir, tilePath(fmt.Sprint(tile.L), uint64(tile.N), tile.W)))
+		b, err := os.ReadFile(filepath.Join(r.dir, tilePath(tile.L, uint64(tile.N), tile.W)))
 		if err != nil {
 			return nil, err
 		}
@@ -51,7 +51,7 @@ func leaves(t *testing.T, dir string, size uint64) [][]byte {
 	var out [][]byte
 	for n := uint64(0); n*tileWidth < size; n++ {
 		width := min(size-n*tileWidth, tileWidth)
-		b, err := os.ReadFile(filepath.Join(dir, tilePath("entries", n, int(width))))
+		b, err := os.ReadFile(filepath.Join(dir, tilePath(bundles, n, int(width))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,17 +68,17 @@ func leaves(t *testing.T, dir string, size uint64) [][]byte {
 
 func TestTilePath(t *testing.T) {
 	for _, tc := range []struct {
-		level string
+		level int
 		n     uint64
 		width int
 		want  string
 	}{
-		{"0", 0, 256, "tile/0/000"},
-		{"0", 67, 256, "tile/0/067"},
-		{"1", 1067, 256, "tile/1/x001/067"},
-		{"0", 1234067, 256, "tile/0/x001/x234/067"},
-		{"entries", 1234067, 1, "tile/entries/x001/x234/067.p/1"},
-		{"3", 0, 255, "tile/3/000.p/255"},
+		{0, 0, 256, "tile/0/000"},
+		{0, 67, 256, "tile/0/067"},
+		{1, 1067, 256, "tile/1/x001/067"},
+		{0, 1234067, 256, "tile/0/x001/x234/067"},
+		{bundles, 1234067, 1, "tile/entries/x001/x234/067.p/1"},
+		{3, 0, 255, "tile/3/000.p/255"},
 	} {
 		if got := tilePath(tc.level, tc.n, tc.width); got != tc.want {
 			t.Errorf("%s, not %s", got, tc.want)

@@ -272,9 +272,7 @@ const ahead = 4
 // export that ends early may be read for one more message after Each has returned.
 func Each(stream exporter, head func(checkpoint []byte, consistency [][]byte) error, entry func(logproof.Checked) error) error {
 	first := true
-	return inOrder(func() (*auditv1.ExportLogResponse, error) { return stream.Recv() }, func(part *auditv1.ExportLogResponse) []logproof.Checked {
-		return logproof.CheckPage(part)
-	}, func(part *auditv1.ExportLogResponse, checked []logproof.Checked) error {
+	return inOrder(stream.Recv, logproof.CheckPage, func(part *auditv1.ExportLogResponse, checked []logproof.Checked) error {
 		if first {
 			first = false
 			if err := head(part.GetCheckpoint(), part.GetConsistency()); err != nil {
