@@ -235,7 +235,7 @@ func visible(s *catalog.Service) string {
 	seen := slices.Sorted(slices.Values(s.GPUs))
 	var places []string
 	ordered := true
-	for name := range strings.SplitSeq(orWord(added[key], s.Environment[key]), ",") {
+	for name := range strings.SplitSeq(cmp.Or(added[key], s.Environment[key]), ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(name), 10, 32)
 		if err == nil && s.Container != nil && n < uint64(len(seen)) {
 			n = uint64(seen[n])
