@@ -15,7 +15,6 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
 
@@ -257,12 +256,9 @@ func (s Signer) Scope(scope *Scope, previews []*executorv1.PreviewCallResponse) 
 
 // standing fills in what every standing statement has.
 func (s Signer) standing(kind statement.Kind, life time.Duration, epoch uint64) *statement.Statement {
-	return &statement.Statement{
-		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: s.Operator,
-		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
-		ExpiresAt: statement.FormatTime(s.Now.Truncate(time.Second).Add(life)),
-		Epoch:     epoch, Audience: s.Executor.String(),
-	}
+	st := s.begin(kind, life, s.Executor.String(), epoch)
+	st.ExpiresAt = statement.FormatTime(s.Now.Truncate(time.Second).Add(life))
+	return st
 }
 
 // Dangerous makes the statement that lets a session change things without asking (DNG-1). The session is the vault's word; its

@@ -164,16 +164,20 @@ func (s Signer) single(kind statement.Kind, call Call, preview *executorv1.Previ
 	}
 	arguments, subject := canonical.Digest(call.Arguments), canonical.Digest(entry)
 	tool := statement.ToolOf(call.Tool.Ref())
+	st := s.begin(kind, life, preview.GetAudience(), 0)
+	st.Tool, st.Tier, st.Uses = &tool, contract.TierName(call.Tool.Tier), 1
+	st.Arguments, st.ArgumentsDigest = call.Arguments, canonical.FormatDigest(arguments[:])
+	st.Target, st.SubjectDigest, st.Plan = preview.GetSubject().GetLabel(), canonical.FormatDigest(subject[:]), preview.GetPlan()
+	return st, nil
+}
+
+// begin fills in what every statement has.
+func (s Signer) begin(kind statement.Kind, life time.Duration, audience string, epoch uint64) *statement.Statement {
 	return &statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: kind, ID: grant.NewID(), Operator: s.Operator,
-		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
-		ExpiresAt: statement.FormatTime(s.Now.Add(life)),
-		Audience:  preview.GetAudience(),
-		Tool:      &tool, Tier: contract.TierName(call.Tool.Tier),
-		Arguments: call.Arguments, ArgumentsDigest: canonical.FormatDigest(arguments[:]),
-		Target: preview.GetSubject().GetLabel(), SubjectDigest: canonical.FormatDigest(subject[:]), Plan: preview.GetPlan(),
-		Uses: 1,
-	}, nil
+		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now), ExpiresAt: statement.FormatTime(s.Now.Add(life)),
+		Epoch: epoch, Audience: audience,
+	}
 }
 
 // Approve makes the statement that lets one operation run once. The operation is the vault's word and is held against the
@@ -226,32 +230,25 @@ func (s Signer) Command(call Call, preview *executorv1.PreviewCallResponse, epoc
 
 // Resume makes the statement that ends a halt of one process; epoch is the one that it begins.
 func (s Signer) Resume(audience string, epoch uint64) *statement.Statement {
-	return &statement.Statement{
-		Type: statement.Type, Version: statement.Version, Kind: statement.KindResume, ID: grant.NewID(), Operator: s.Operator,
-		IssuedAt: statement.FormatTime(s.Now), NotBefore: statement.FormatTime(s.Now),
-		ExpiresAt: statement.FormatTime(s.Now.Add(resumeLife)),
-		Epoch:     epoch, Audience: audience,
-	}
+	return s.begin(statement.KindResume, resumeLife, audience, epoch)
 }
 
 // Retention makes a statement about what the log of that audit keeps, to be completed: of kind prune, hold or release.
 func (s Signer) Retention(kind statement.Kind, audience string, epoch uint64) *statement.Statement {
-	st := s.Resume(audience, epoch)
-	st.Kind = kind
-	return st
+	return s.begin(kind, resumeLife, audience, epoch)
 }
 
 // Credential makes the statement by which the vault of that identity changes a stored credential.
 func (s Signer) Credential(vault string, epoch uint64, c *statement.Credential) *statement.Statement {
-	st := s.Resume(vault, epoch)
-	st.Kind, st.Credential = statement.KindCredential, c
+	st := s.begin(statement.KindCredential, resumeLife, vault, epoch)
+	st.Credential = c
 	return st
 }
 
 // Servers makes the statement by which an operator accepts other people's servers: what stands in servers.lock.
 func (s Signer) Servers(vault string, epoch uint64, accepted *statement.Servers) *statement.Statement {
-	st := s.Resume(vault, epoch)
-	st.Kind, st.Servers = statement.KindServers, accepted
+	st := s.begin(statement.KindServers, resumeLife, vault, epoch)
+	st.Servers = accepted
 	return st
 }
 
