@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/client"
@@ -81,34 +80,14 @@ func CompleteAsked[T any](a *App, cmd *cobra.Command, args []string, list func(c
 	})
 }
 
-// CompleteServices completes service ids.
-func (a *App) CompleteServices(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return CompleteAsked(a, cmd, args, func(ctx context.Context, s *Session) ([]*executorv1.ServiceSummary, error) {
-		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
-		return list.GetServices(), err
-	}, func(s *executorv1.ServiceSummary) (id, about string) {
-		return clean.Line(s.GetServiceId(), 64), clean.Line(s.GetName(), 64)
-	})
-}
-
-// CompleteModes completes mode ids.
-func (a *App) CompleteModes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return CompleteAsked(a, cmd, args, func(ctx context.Context, s *Session) ([]*executorv1.ModeSummary, error) {
-		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
-		return list.GetModes(), err
-	}, func(m *executorv1.ModeSummary) (id, about string) {
-		return clean.Line(m.GetModeId(), 64), clean.Line(m.GetName(), 64)
-	})
-}
-
-// CompleteModels completes model ids.
-func (a *App) CompleteModels(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return CompleteAsked(a, cmd, args, func(ctx context.Context, s *Session) ([]*executorv1.ModelSummary, error) {
-		list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
-		return list.GetModels(), err
-	}, func(m *executorv1.ModelSummary) (id, about string) {
-		return clean.Line(m.GetModelId(), 128), clean.Line(m.GetServedName(), 128)
-	})
+// CompleteEntries completes the ids of a kind of the catalog's entries: "service", "mode" or "model".
+func (a *App) CompleteEntries(kind string) cobra.CompletionFunc {
+	longest := map[string]int{"service": 64, "mode": 64, "model": 128}[kind]
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return CompleteAsked(a, cmd, args, func(ctx context.Context, s *Session) ([]entry, error) { return s.entries(ctx, kind) }, func(e entry) (id, about string) {
+			return clean.Line(e.id, longest), clean.Line(e.name, longest)
+		})
+	}
 }
 
 // CompleteSessions completes the references of open sessions.

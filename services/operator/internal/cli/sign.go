@@ -246,19 +246,28 @@ func (s *Session) FindSession(ctx context.Context, name string) (*vaultv1.OpenSe
 	return found, nil
 }
 
-// IDs are the ids of everything of a kind that the executor's catalog has: "service", "mode" or "model".
-func (s *Session) IDs(ctx context.Context, kind string) ([]string, error) {
+// entry is one of the executor's catalog.
+type entry struct{ id, name string }
+
+// entries is everything of a kind that the executor's catalog has: "service", "mode" or "model".
+func (s *Session) entries(ctx context.Context, kind string) ([]entry, error) {
 	switch kind {
 	case "service":
 		list, err := s.Executor.Tools.ListServices(ctx, &executorv1.ListServicesRequest{})
-		return output.Each(list.GetServices(), (*executorv1.ServiceSummary).GetServiceId), err
+		return output.Each(list.GetServices(), func(e *executorv1.ServiceSummary) entry { return entry{e.GetServiceId(), e.GetName()} }), err
 	case "mode":
 		list, err := s.Executor.Tools.ListModes(ctx, &executorv1.ListModesRequest{})
-		return output.Each(list.GetModes(), (*executorv1.ModeSummary).GetModeId), err
+		return output.Each(list.GetModes(), func(e *executorv1.ModeSummary) entry { return entry{e.GetModeId(), e.GetName()} }), err
 	default:
 		list, err := s.Executor.Tools.ListModels(ctx, &executorv1.ListModelsRequest{})
-		return output.Each(list.GetModels(), (*executorv1.ModelSummary).GetModelId), err
+		return output.Each(list.GetModels(), func(e *executorv1.ModelSummary) entry { return entry{e.GetModelId(), e.GetServedName()} }), err
 	}
+}
+
+// IDs are the ids of everything of a kind.
+func (s *Session) IDs(ctx context.Context, kind string) ([]string, error) {
+	list, err := s.entries(ctx, kind)
+	return output.Each(list, func(e entry) string { return e.id }), err
 }
 
 // Interactive reports whether a person sits before this command.

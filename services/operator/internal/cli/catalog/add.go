@@ -215,7 +215,7 @@ func (a *app) addModeCommand(add *addition) *cobra.Command {
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return a.CompleteServices(cmd, nil, word)
+			return a.CompleteEntries("service")(cmd, nil, word)
 		},
 	}
 	cmd = a.adder(add, draft.Modes, cmd, func(cmd *cobra.Command, args []string) (draft.Entry, error) {

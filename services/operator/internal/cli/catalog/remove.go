@@ -46,9 +46,9 @@ keeps the catalogue with it in force until it is stopped.`,
 			case len(args) == 0:
 				return kinds, cobra.ShellCompDirectiveNoFileComp
 			case len(args) == 1 && args[0] == "service":
-				return a.CompleteServices(cmd, nil, word)
+				return a.CompleteEntries("service")(cmd, nil, word)
 			case len(args) == 1 && args[0] == "mode":
-				return a.CompleteModes(cmd, nil, word)
+				return a.CompleteEntries("mode")(cmd, nil, word)
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},

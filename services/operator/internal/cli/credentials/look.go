@@ -39,7 +39,7 @@ func (a *app) find(ctx context.Context, s *cli.Session, name string) (*vaultv1.C
 func (a *app) complete(cmd *cobra.Command, args []string, to string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		if cmd.Name() == "grant" || cmd.Name() == "revoke" {
-			return a.CompleteServices(cmd, nil, to)
+			return a.CompleteEntries("service")(cmd, nil, to)
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -39,7 +39,7 @@ Without -f, --json gives a cursor (up to -n 40): --cursor reads on from there. W
   durward logs demo-chat -f --tail 200
   durward logs demo-chat --json | jq -r .cursor`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteServices,
+		ValidArgsFunction: a.CompleteEntries("service"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lines > maxFollowed, lines < 1 && !follow:

@@ -69,7 +69,7 @@ func (a *app) modeShowCommand() *cobra.Command {
 		Short:             "One mode: its services in order, and what drifted from it",
 		Example:           "  durward mode show coding",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteModes,
+		ValidArgsFunction: a.CompleteEntries("mode"),
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ModeInfoResponse, error) {
 			return s.Executor.Tools.ModeInfo(ctx, &executorv1.ModeInfoRequest{ModeId: &args[0]})
 		}, func(m *executorv1.ModeInfoResponse) {
@@ -106,7 +106,7 @@ Switching to the current mode again starts what has died since.
 ` + signedRoad,
 		Example:           "  durward switch coding\n  durward switch coding --plan 3f2a91c04d17 --yes",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteModes,
+		ValidArgsFunction: a.CompleteEntries("mode"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if plan = strings.ToLower(plan); cmd.Flags().Changed("plan") && plan == "" {
 				// A script that took it from a simulation without a number would else switch without any plan.
@@ -288,7 +288,7 @@ func (a *app) modelCommand() *cobra.Command {
 		Short:             "One model and the services that serve it",
 		Example:           "  durward model show durward/demo-1b",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteModels,
+		ValidArgsFunction: a.CompleteEntries("model"),
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ModelInfoResponse, error) {
 			return s.Executor.Tools.ModelInfo(ctx, &executorv1.ModelInfoRequest{ModelId: &args[0]})
 		}, func(m *executorv1.ModelInfoResponse) {

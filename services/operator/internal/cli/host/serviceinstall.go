@@ -61,7 +61,7 @@ names. It belongs into /etc/polkit-1/rules.d.`,
 			}
 			return a.rendered(unit.Name(s.ID), output, text)
 		},
-		ValidArgsFunction: a.CompleteServices,
+		ValidArgsFunction: a.CompleteEntries("service"),
 	}
 	cmd.Flags().StringVar(&output, "out", "", "write this file, which must not be there yet, instead of standard output")
 	cli.CompleteFlag(cmd, "out", cli.CompleteFiles())

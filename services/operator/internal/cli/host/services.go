@@ -73,7 +73,7 @@ func (a *app) serviceShowCommand() *cobra.Command {
 		Short:             "One service: state, address, model, memory",
 		Example:           "  durward service show demo-chat\n  durward service show demo-chat --json | jq -r .service.base_url",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteServices,
+		ValidArgsFunction: a.CompleteEntries("service"),
 		RunE: cli.Asked(a.App, func(ctx context.Context, s *cli.Session, args []string) (*executorv1.ServiceInfoResponse, error) {
 			return s.Executor.Tools.ServiceInfo(ctx, &executorv1.ServiceInfoRequest{ServiceId: &args[0]})
 		}, func(info *executorv1.ServiceInfoResponse) { a.printService(info.GetService()) }),
@@ -155,7 +155,7 @@ func (a *app) actCommand(v verb) *cobra.Command {
 		Long:              v.long + "\n" + signedRoad,
 		Example:           "  durward " + v.word + " demo-chat",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.CompleteServices,
+		ValidArgsFunction: a.CompleteEntries("service"),
 		RunE: a.Connected(func(ctx context.Context, s *cli.Session, args []string) error {
 			return a.ActOnService(ctx, s, v.tool, args[0], *how)
 		}),

@@ -56,7 +56,7 @@ Exit code 1 when it does not fit or cannot be done.`,
   durward simulate coding --context qwen3-32b=16384 --verbose
   durward simulate coding --json | jq -r .plan_digest`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.CompleteModes,
+		ValidArgsFunction: a.CompleteEntries("mode"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := q.request(cmd, args)
 			if err != nil {
@@ -411,7 +411,7 @@ func (a *app) applied(plan *executorv1.SimulateModeResponse, asked *executorv1.S
 // completeServiceList completes the last of several ids with commas between them, wherever on the line.
 func (a *app) completeServiceList(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndex(typed, ",")+1]
-	ids, directive := a.CompleteServices(cmd, nil, "")
+	ids, directive := a.CompleteEntries("service")(cmd, nil, "")
 	for i := range ids {
 		ids[i] = before + ids[i]
 	}

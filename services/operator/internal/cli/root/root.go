@@ -263,7 +263,7 @@ func flagWords(a *cli.App) map[string]cobra.CompletionFunc {
 		"home": cli.CompleteFolders, "programs": cli.CompleteFolders, "root": cli.CompleteFolders, "trust": cli.CompleteFolders,
 		"file": cli.CompleteFiles(), "from": cli.CompleteFiles(), "to": cli.CompleteFiles(), "output": cli.OneOf(output.Formats()...), "offline": cli.CompleteFiles(), "catalogue": cli.CompleteFiles(), "signing-key": cli.CompleteFiles(), "signers": cli.CompleteFiles(), "ssh-key": cli.CompleteFiles("pub"),
 		"client": a.CompleteClients, "principal": a.CompleteClients, "as": a.CompleteClients, "agent": a.CompleteAgents, "user": a.CompleteUsers,
-		"session": a.CompleteSessions, "tool": a.CompleteTools, "service": a.CompleteServices, "depends-on": a.CompleteServices, "mode": a.CompleteModes, "model": a.CompleteModels,
+		"session": a.CompleteSessions, "tool": a.CompleteTools, "service": a.CompleteEntries("service"), "depends-on": a.CompleteEntries("service"), "mode": a.CompleteEntries("mode"), "model": a.CompleteEntries("model"),
 		"tier": cli.OneOf("READ", "WRITE", "DESTRUCTIVE"), "kind": cli.OneOf(cli.EnumWords(auditv1.Kind_name, "KIND_")...), "status": cli.OneOf(cli.EnumWords(auditv1.Status_name, "STATUS_")...), "writer": cli.OneOf(cli.Roles()...), "channel": cli.OneOf("cli", "desktop-ui", "api", "messaging"),
 		"run-as": cli.CompleteAccounts, "executor-user": cli.CompleteAccounts, "operator": cli.CompleteAccounts,
 		"since": cli.OneOf("1h", "24h", "168h"), "every": cli.OneOf("1h"), "for": cli.OneOf("15m", "1h", "2h", "8h"), "until": cli.OneOf("24h", "168h", "720h"),
