@@ -28,11 +28,7 @@ changed.`,
 		Example:           "  durward server diff files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, e, err := a.named(cfg, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
 			now, _, err := a.listed(ctx, s, files, e)
 			if err != nil {
 				return err
@@ -85,11 +81,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 		Example:           "  durward server accept files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, e, err := a.named(cfg, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
 			p, err := a.accepted(ctx, s, files, e)
 			if err != nil {
 				return err
@@ -117,11 +109,7 @@ it, stay until you delete them.
 		Example:           "  durward server remove files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
-			s, files, e, err := a.named(cfg, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
 			return a.sign(ctx, cfg, files, s.Without(e.ID), change{
 				action: "server remove " + e.ID, done: "the server " + e.ID + " is gone", yes: yes,
 				edit: func(before []byte) ([]byte, error) { return servers.Remove(before, e.ID) },

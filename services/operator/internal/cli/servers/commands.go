@@ -50,16 +50,19 @@ func (a *app) state(cfg installdir.Config) (servers.State, servers.Files, error)
 	return s, files, nil
 }
 
-// named is the server that a person named, and what it stands in.
-func (a *app) named(cfg installdir.Config, id string) (s servers.State, files servers.Files, e downstream.Entry, err error) {
-	if s, files, err = a.state(cfg); err != nil {
-		return s, files, e, err
-	}
-	var known bool
-	if e, known = s.Entry(id); !known {
-		err = cli.Usage("See: durward server list", "there is no server %s", clean.Visible(id))
-	}
-	return s, files, e, err
+// named makes a command's function of one that takes the server that a person named, and what it stands in.
+func (a *app) named(f func(context.Context, installdir.Config, servers.State, servers.Files, downstream.Entry) error) func(*cobra.Command, []string) error {
+	return a.Configured(func(ctx context.Context, cfg installdir.Config, args []string) error {
+		s, files, err := a.state(cfg)
+		if err != nil {
+			return err
+		}
+		e, known := s.Entry(args[0])
+		if !known {
+			return cli.Usage("See: durward server list", "there is no server %s", clean.Visible(args[0]))
+		}
+		return f(ctx, cfg, s, files, e)
+	})
 }
 
 // complete completes a server.

@@ -159,11 +159,7 @@ func (a *app) showCommand() *cobra.Command {
 		Example:           "  durward server show files",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
-			s, _, e, err := a.named(cfg, args[0])
-			if err != nil {
-				return err
-			}
+		RunE: a.named(func(_ context.Context, _ installdir.Config, s servers.State, _ servers.Files, e downstream.Entry) error {
 			row := summary(s, e)
 			return a.Show(row, func() {
 				a.about(e)
@@ -208,16 +204,12 @@ func (a *app) toolsCommand() *cobra.Command {
 		Example:           "  durward server tools files\n  durward server tools files --json",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
-		RunE: a.Configured(func(_ context.Context, cfg installdir.Config, args []string) error {
-			s, _, _, err := a.named(cfg, args[0])
-			if err != nil {
-				return err
-			}
-			p, _ := s.Pinned(args[0])
-			tools := output.Each(p.Tools, func(t downstream.Tool) tool { return toolOf(args[0], t) })
-			return a.Show(map[string]any{"server": args[0], "instructions": p.Instructions, "tools": tools}, func() {
+		RunE: a.named(func(_ context.Context, _ installdir.Config, s servers.State, _ servers.Files, e downstream.Entry) error {
+			p, _ := s.Pinned(e.ID)
+			tools := output.Each(p.Tools, func(t downstream.Tool) tool { return toolOf(e.ID, t) })
+			return a.Show(map[string]any{"server": e.ID, "instructions": p.Instructions, "tools": tools}, func() {
 				if len(tools) == 0 {
-					a.Out.Printf("None was accepted: %s server accept %s\n", a.Typed(), args[0])
+					a.Out.Printf("None was accepted: %s server accept %s\n", a.Typed(), e.ID)
 				}
 				a.tools(p)
 			})
