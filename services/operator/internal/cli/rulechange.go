@@ -164,7 +164,7 @@ func (a *App) ChangeRules(ctx context.Context, cfg installdir.Config, r RuleChan
 	if err := a.Confirm(ctx, "Sign and change it?", r.Yes); err != nil {
 		return nil, err
 	}
-	signed, err := signer.Sign(ctx, statements, func() { a.Out.Remark("Touch your security key.") })
+	signed, err := signer.Sign(ctx, statements, a.Touch)
 	if err != nil && r.Unsigned && ctx.Err() == nil {
 		return a.changeUnsigned(ctx, cfg, r, plans, vault, PublicText(err))
 	}

@@ -19,6 +19,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/output"
+	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -87,26 +88,15 @@ func (a *App) KeySource(s *Session, ask signingkey.Asker) signingkey.Source {
 
 // Sign opens the operator's key, for these statements of one decision, and signs.
 func (a *App) Sign(ctx context.Context, s *Session, statements ...*statement.Statement) (signed []*callv1.HumanStatement, err error) {
-	key, err := a.KeySource(s, signingkey.AskTerminal).Open(ctx)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, Failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.Config.SigningKey)
-		}
-		return nil, err
+	signed, err = signedchange.Signer{Key: a.KeySource(s, signingkey.AskTerminal)}.Sign(ctx, statements, a.Touch)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, Failed("config/operator.yaml names it as signing_key.", "the signing key %s is missing", s.Config.SigningKey)
 	}
-	defer func() { err = errors.Join(err, key.Close()) }()
-	for _, st := range statements {
-		if key.Protection == "touch" {
-			a.Out.Remark("Touch your security key.")
-		}
-		one, err := statement.Sign(st, key)
-		if err != nil {
-			return nil, err
-		}
-		signed = append(signed, one)
-	}
-	return signed, nil
+	return signed, err
 }
+
+// Touch asks a person to touch their security key.
+func (a *App) Touch() { a.Out.Remark("Touch your security key.") }
 
 // Asking is how a person is asked before something is signed.
 type Asking struct {

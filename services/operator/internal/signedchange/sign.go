@@ -18,7 +18,7 @@ import (
 // Signer is whose key signs.
 type Signer struct {
 	Operator string
-	key      signingkey.Source
+	Key      signingkey.Source
 }
 
 // FindSigner is this operator; or, under sudo, the operator who called it, since root approves nothing.
@@ -50,7 +50,7 @@ func FindOperator(cfg installdir.Config, getenv func(string) string) (installdir
 
 // Sign opens the key once, for what was shown together, and signs. touch is called before each signature that a security key makes.
 func (s Signer) Sign(ctx context.Context, statements []*statement.Statement, touch func()) (out []*callv1.HumanStatement, err error) {
-	key, err := s.key.Open(ctx)
+	key, err := s.Key.Open(ctx)
 	if err != nil {
 		return nil, err
 	}

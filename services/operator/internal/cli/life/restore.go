@@ -116,7 +116,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	if err := a.Confirm(ctx, "Sign, and put this backup in the place of the state?", yes); err != nil {
 		return err
 	}
-	signed, err := signer.Sign(ctx, []*statement.Statement{st}, func() { a.Out.Remark("Touch your security key.") })
+	signed, err := signer.Sign(ctx, []*statement.Statement{st}, a.Touch)
 	if err != nil {
 		return err
 	}
