@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // notices is a vault in which one request waits.
@@ -53,9 +53,7 @@ func TestRun(t *testing.T) {
 	write := func(name, text string) string {
 		t.Helper()
 		path := filepath.Join(kit.Dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, text)
 		return path
 	}
 	config := func(as optionsv1.Role, local string) string {
@@ -112,10 +110,7 @@ destinations: [{name: phone, kind: ntfy, url_file: %s, local: %q}]
 	}
 	api.Send(notifier.String(), chain, key)
 	files := kit.Files(optionsv1.Role_ROLE_NOTIFIER, "alice")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testfile.Read(t, file)
 	supplied := write("supplied.yaml", strings.Replace(string(text), fmt.Sprintf("{certificate: %s, key: %s}", files.Certificate, files.Key),
 		fmt.Sprintf("{workload_api: %q}", api.Address()), 1))
 	ctx, cancel = context.WithCancel(t.Context())

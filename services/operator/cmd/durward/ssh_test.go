@@ -15,6 +15,7 @@ import (
 
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // opening is what an agent program says first. Nobody listens at the gateway's address, and the bridge says so in its own words:
@@ -77,19 +78,14 @@ func TestForcedCommandOverSSH(t *testing.T) {
 			t.Fatalf("ssh-keygen: %v\n%s", err, out)
 		}
 	}
-	public, err := os.ReadFile(file("key.pub"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	public := testfile.Read(t, file("key.pub"))
 	line, err := client.AuthorizedKey(program, h.Dir, "remote", string(public))
 	if err != nil {
 		t.Fatal(err)
 	}
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(file(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, file(name), text)
 	}
 	write("authorized_keys", line+"\n")
 	write("sshd_config", fmt.Sprintf("HostKey %s\nAuthorizedKeysFile %s\nStrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\n"+

@@ -20,6 +20,7 @@ import (
 
 	"durward.internal/services/platform/backup"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func keys(t *testing.T) (note.Signer, note.Verifier) {
@@ -82,10 +83,7 @@ func TestOpenRefuses(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := testfile.Read(t, path)
 	for name, c := range map[string]struct {
 		file []byte
 		want string
@@ -99,9 +97,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a log head": {[]byte("durward.local/audit/main\n9\n"), "not written to its end"},
 	} {
 		altered := filepath.Join(t.TempDir(), "altered")
-		if err := os.WriteFile(altered, c.file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, altered, c.file)
 		if _, err := Open(altered, []note.Verifier{verifier}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -130,9 +126,7 @@ func TestKeep(t *testing.T) {
 	}
 	others := []string{"durward-20200101T030000Z.backup.age", "durward-2020-01-01", "durward-20209901T030000Z.backup", "notes"}
 	for _, name := range append(others, ours...) {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(dir, name), "")
 	}
 	folder := Name(at.AddDate(-1, 0, 0))
 	if err := os.Mkdir(filepath.Join(dir, folder), 0o700); err != nil {

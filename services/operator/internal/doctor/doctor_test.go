@@ -20,6 +20,7 @@ import (
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/lifelog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // installation is a home whose four processes are one test server.
@@ -89,9 +90,7 @@ func logged(t *testing.T, path string, messages ...string) {
 	for _, m := range messages {
 		text += `{"level":"ERROR","msg":"` + m + `","error":"the database is damaged"}` + "\n{}\n"
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, text)
 }
 
 // A log of a life that began again, or ended well, says nothing of an older one's end.
@@ -211,9 +210,7 @@ func TestExamineEgress(t *testing.T) {
 	builtIn := uint32(len(destination.BuiltIn().Block))
 	list := func(text string) func(*testing.T, *Config) {
 		return func(t *testing.T, c *Config) {
-			if err := os.WriteFile(filepath.Join(c.Operator.SecurityDir, file), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, filepath.Join(c.Operator.SecurityDir, file), text)
 		}
 	}
 	for _, c := range []struct {

@@ -22,6 +22,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func services(drivers ...string) *catalog.Catalog {
@@ -39,9 +40,7 @@ func TestExamineHost(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(root, name), "")
 	}
 	put("with/proc/driver/nvidia/version")
 	put("with/run/systemd/private")

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestServers(t *testing.T) {
@@ -17,9 +17,7 @@ func TestServers(t *testing.T) {
 	if got := servers(t.Context(), cfg); got != nil {
 		t.Errorf("without servers: %v", got)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "servers.yaml"), []byte("servers: [{id: notes, program: {path: /usr/bin/notes}}]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(dir, "servers.yaml"), "servers: [{id: notes, program: {path: /usr/bin/notes}}]\n")
 	if got := servers(t.Context(), cfg); len(got) != 1 || got[0].Level != Warning {
 		t.Errorf("without egress: %v", got)
 	}

@@ -23,6 +23,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/trust"
 )
 
@@ -51,10 +52,7 @@ func leaves(t *testing.T, dir string, size uint64) [][]byte {
 	var out [][]byte
 	for n := uint64(0); n*tileWidth < size; n++ {
 		width := min(size-n*tileWidth, tileWidth)
-		b, err := os.ReadFile(filepath.Join(dir, tilePath(bundles, n, int(width))))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := testfile.Read(t, filepath.Join(dir, tilePath(bundles, n, int(width))))
 		for ; len(b) > 0; width-- {
 			length := int(binary.BigEndian.Uint16(b))
 			out, b = append(out, b[2:2+length]), b[2+length:]
@@ -233,10 +231,7 @@ func TestTilesRefuse(t *testing.T) {
 			if _, err := l.tiles(t, dir, l.open(t.TempDir())); err != nil {
 				t.Fatal(err)
 			}
-			before, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := testfile.Read(t, filepath.Join(dir, tilesCheckpoint))
 			tc.spoil(t, l, dir)
 			if tc.want != nil {
 				before, _ = os.ReadFile(filepath.Join(dir, tilesCheckpoint))
@@ -270,9 +265,7 @@ func TestTilesRefuse(t *testing.T) {
 	if _, err := l.tiles(t, dir, view); err == nil || !strings.Contains(err.Error(), "the folder of tiles is not whole") {
 		t.Errorf("an edge that was cut: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(l.kit.Dir, "other"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(l.kit.Dir, "other"), "")
 	if _, err := OpenTiles(l.kit.Dir, l.kit.Trust.Current().LogKeys); err == nil {
 		t.Error("a folder with other files in it was taken")
 	}

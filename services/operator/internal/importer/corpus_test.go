@@ -12,15 +12,14 @@ import (
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // importText imports a text as from a file.
 func importText(t *testing.T, p *proposal.Proposal, kind, text string, given Given) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, text)
 	if kind == "compose" {
 		return Compose(t.Context(), p, []string{file}, given)
 	}

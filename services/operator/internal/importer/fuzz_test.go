@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // settles holds what every import promises: what comes out is accepted by the catalog and shows nothing but text, whatever came in.
@@ -127,9 +128,7 @@ func TestGpumodFolder(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, name, text)
 	}
 	for link, target := range map[string]string{"link.yaml": outside, "folder": filepath.Dir(outside)} {
 		if err := os.Symlink(target, filepath.Join(dir, "presets", link)); err != nil {

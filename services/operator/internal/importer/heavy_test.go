@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/importer/boundedyaml"
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // many joins n texts that format makes of their numbers.
@@ -79,9 +79,7 @@ func TestHeavyFiles(t *testing.T) {
 	for _, c := range heavy() {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "x.yaml")
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, file, c.text)
 			if len(c.text) > boundedyaml.MaxBytes {
 				t.Fatalf("%d bytes: it would not be read at all", len(c.text))
 			}

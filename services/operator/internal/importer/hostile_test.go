@@ -3,7 +3,6 @@ package importer
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // hostile are files that somebody made to hurt, and the sentence that each of them ends with.
@@ -87,9 +87,7 @@ func TestHostileFiles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "x.yaml")
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, file, c.text)
 			done := make(chan error, 1)
 			go func() { done <- read(proposal.New(c.kind, nil, "x"), c.kind, file) }()
 			select {
@@ -204,9 +202,7 @@ func TestHostileEntries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "x.yaml")
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, file, c.text)
 			p := proposal.New(c.kind, nil, "x")
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
@@ -284,9 +280,7 @@ func TestHarmlessEntries(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "x.yaml")
-			if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, file, c.text)
 			p := proposal.New(c.kind, nil, "x")
 			if err := read(p, c.kind, file); err != nil {
 				t.Fatal(err)
@@ -324,9 +318,7 @@ func TestHostileNames(t *testing.T) {
 	text := "models:\n  \"" + name + "\":\n    name: \"" + name + "\"\n    description: \"" + name + "\"\n    aliases: [\"" + name + "\"]\n" +
 		"    \"" + name + "x\": y\n    cmd: /x/llama-server --port 8080\ngroups: {\"" + name + "\": {swap: false, members: [\"" + name + "\"]}}\n\"" + name + "\": 1\n"
 	file := filepath.Join(t.TempDir(), "x.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, text)
 	p := proposal.New("llama-swap", nil, "x\n\x1b[31my")
 	if err := LlamaSwap(context.Background(), p, file, Given{}); err != nil {
 		t.Fatal(err)

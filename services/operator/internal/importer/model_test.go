@@ -3,13 +3,13 @@ package importer
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestModelsAlike: services of two quantizations of one model name two models, whichever tool they come from.
@@ -18,15 +18,11 @@ func TestModelsAlike(t *testing.T) {
 	dir := t.TempDir()
 	for name, quant := range map[string]string{"a": "q4", "d": "q8"} {
 		text := fmt.Sprintf("id: %s\ndriver: llamacpp\nmodel_id: Qwen/Qwen3-32B\nmodel_path: /srv/%s.gguf\n", name, quant)
-		if err := os.WriteFile(filepath.Join(dir, name+".yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(dir, name+".yaml"), text)
 	}
 	swap := filepath.Join(dir, "swap.yml.txt")
 	text := "models:\n  \"qwen:Q4\": {cmd: /x/llama-server --port 81 -m /srv/q4.gguf}\n  \"qwen-Q4\": {cmd: /x/llama-server --port 82 -m /srv/q8.gguf}\n"
-	if err := os.WriteFile(swap, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, swap, text)
 	for kind, from := range map[string]string{"gpumod": filepath.Join(dir, "a.yaml"), "llama-swap": swap} {
 		p := proposal.New(kind, nil, "x")
 		if err := read(p, kind, from); err != nil {

@@ -1,12 +1,12 @@
 package importer
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // secrets are what the files of TestNoSecretIsCopied hold.
@@ -99,9 +99,7 @@ func TestNoSecretIsCopied(t *testing.T) {
 func proposed(t *testing.T, kind, text string) (made, left string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, text)
 	p := proposal.New(kind, nil, "x")
 	if err := read(p, kind, file); err != nil {
 		t.Fatal(err)

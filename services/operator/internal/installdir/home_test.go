@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/trust"
 )
 
@@ -208,10 +209,7 @@ func TestRenewalsAtOnce(t *testing.T) {
 // The example that up writes is the one that is documented, and every server's own tests load that one.
 func TestCatalogIsTheDocumentedExample(t *testing.T) {
 	input.Outside(t)
-	documented, err := os.ReadFile("../../../../deploy/config/catalogue.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	documented := testfile.Read(t, "../../../../deploy/config/catalogue.yaml")
 	embedded, err := templates.ReadFile("templates/catalogue.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -234,10 +232,7 @@ func TestDocumentedOperatorConfig(t *testing.T) {
 
 func TestLoadConfigRefuses(t *testing.T) {
 	input.Outside(t)
-	good, err := os.ReadFile("../../../../deploy/config/operator.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := testfile.Read(t, "../../../../deploy/config/operator.yaml")
 	for name, c := range map[string][3]string{
 		"unknown key":   {"operator: alice", "operater: alice", `did you mean "operator"`},
 		"relative path": {"/etc/durward/trust", "trust", "trust_dir"},
@@ -246,9 +241,7 @@ func TestLoadConfigRefuses(t *testing.T) {
 		"no health":     {"gateway: 127.0.0.1:7440", "gateway: localhost", "health.gateway"},
 	} {
 		path := filepath.Join(t.TempDir(), "operator.yaml")
-		if err := os.WriteFile(path, bytes.Replace(good, []byte(c[0]), []byte(c[1]), 1), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, bytes.Replace(good, []byte(c[0]), []byte(c[1]), 1))
 		if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), c[2]) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // write puts a file of the test's there, for its owner alone.
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, text)
 	return path
 }
 
@@ -90,15 +90,10 @@ func TestLoadRefuses(t *testing.T) {
 
 // TestShippedConfiguration: the documented example is one that the program takes, with the files that it names.
 func TestShippedConfiguration(t *testing.T) {
-	text, err := os.ReadFile("../../../../deploy/config/notify.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testfile.Read(t, "../../../../deploy/config/notify.yaml")
 	folder := t.TempDir()
 	for name, secret := range map[string]string{"ntfy-url": "https://ntfy.example.com/topic", "ntfy-token": "tk_1", "mattermost-url": "http://192.168.1.5:8065/hooks/x"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(secret+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(folder, name), secret+"\n")
 	}
 	cfg, err := Load(write(t, "notify.yaml", strings.ReplaceAll(string(text), "/home/alice/.durward/keys", folder)))
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func waiting(number, principal, tool string, tier optionsv1.Tier) []*vaultv1.Waiting {
@@ -163,11 +164,7 @@ func TestCommand(t *testing.T) {
 	}
 	read := func(name string) string {
 		t.Helper()
-		b, err := os.ReadFile(filepath.Join(folder, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
+		return string(testfile.Read(t, filepath.Join(folder, name)))
 	}
 	if got := read("in"); got != `{"waiting":[{"number":"K7F3","client":"claude-code","tool":"start_service","tier":"WRITE","asked_at":"1970-01-01T00:16:40Z","expires_at":"1970-01-01T00:46:40Z","approve":"durward approve K7F3"}],"more":0,"test":false}`+"\n" {
 		t.Errorf("its input: %s", got)

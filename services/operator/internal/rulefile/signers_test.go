@@ -3,7 +3,6 @@ package rulefile_test
 import (
 	"crypto/ed25519"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/rulefile"
 	"durward.internal/services/operator/internal/signedchange"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
@@ -47,9 +47,7 @@ func TestSigners(t *testing.T) {
 		{"nobody", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", false) }, "", rulefile.ErrNoOperator},
 		{"nobody, known elsewhere", line("ann", 1), func() ([]*signedchange.Plan, error) { return rulefile.RemoveSigner(cfg, "bob", true) }, line("ann", 1), nil},
 	} {
-		if err := os.WriteFile(filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), []byte(test.before), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(cfg.TrustDir, trust.FileAllowedSigners), test.before)
 		plans, err := test.change()
 		if !errors.Is(err, test.err) || test.err == nil && (len(plans) != 1 || string(plans[0].After) != test.want) {
 			t.Errorf("%s: %+v, %v", test.name, plans, err)

@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 )
 
@@ -44,9 +45,7 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, []byte("old\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, path, "old\n")
 			p := prepare(t, path, "new\n")
 			if err := meanwhile(); err != nil {
 				t.Fatal(err)
@@ -65,9 +64,7 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 	// One that was not there is there now.
 	path = filepath.Join(dir, "tools.yaml")
 	p := prepare(t, path, "new\n")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "")
 	if err := p.Write(); !errors.Is(err, signedchange.ErrMoved) {
 		t.Errorf("got %v", err)
 	}
@@ -148,9 +145,7 @@ func TestWrites(t *testing.T) {
 
 func TestStatement(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "security.yaml")
-	if err := os.WriteFile(path, []byte("a\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "a\n")
 	p := prepare(t, path, "b\n")
 	st := signedchange.Statement("alice", "spiffe://durward.local/vault/main", 3, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC), p.Change())
 	raw, err := st.Marshal()

@@ -3,7 +3,6 @@ package signingkey
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/grant"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 )
 
@@ -39,9 +39,7 @@ func held(t *testing.T, passphrase string, life time.Duration) *Holder {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, private, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, private)
 	k, err := NewHolder(HolderConfig{For: life, Open: func(ctx context.Context, ask Asker) (*Signer, error) {
 		return Source{File: file, Ask: ask}.Open(ctx)
 	}})

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"durward.internal/services/platform/keyfile"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func writeKey(t *testing.T, passphrase string) (file string) {
@@ -23,9 +24,7 @@ func writeKey(t *testing.T, passphrase string) (file string) {
 	}
 	file = filepath.Join(t.TempDir(), "key")
 	for name, content := range map[string][]byte{file: private, file + ".pub": public} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, name, content)
 	}
 	return file
 }
@@ -37,9 +36,7 @@ func answer(passphrase string) Asker {
 func TestOpenRefuses(t *testing.T) {
 	protected := writeKey(t, "correct horse")
 	garbage := filepath.Join(t.TempDir(), "garbage")
-	if err := os.WriteFile(garbage, []byte("not a key"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, garbage, "not a key")
 	for _, c := range []struct {
 		name   string
 		source Source

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"durward.internal/services/platform/health"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // The test binary is also the child that the supervisor runs: DURWARD_TEST_CHILD names its behaviour.
@@ -100,10 +101,7 @@ func (s *scene) reported() string {
 }
 
 func (s *scene) events(t *testing.T) string {
-	b, err := os.ReadFile(s.journal)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testfile.Read(t, s.journal)
 	return strings.Join(strings.Split(strings.TrimSpace(string(b)), "\n"), ", ")
 }
 
@@ -189,17 +187,13 @@ func TestTail(t *testing.T) {
 	if got := Tail(path, 3, 0); got != "" {
 		t.Errorf("missing file: %q", got)
 	}
-	if err := os.WriteFile(path, []byte("one\ntwo\nthree\nfour\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "one\ntwo\nthree\nfour\n")
 	for from, want := range map[int64]string{0: "three\nfour", int64(len("one\ntwo\nthree\n")): "four", 1000: "three\nfour"} {
 		if got := Tail(path, 2, from); got != want {
 			t.Errorf("from %d: %q, want %q", from, got, want)
 		}
 	}
-	if err := os.WriteFile(path, []byte(strings.Repeat("an old line\n", 8000)+"the newest\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, strings.Repeat("an old line\n", 8000)+"the newest\n")
 	for _, from := range []int64{0, 1 << 20} { // the second is behind a log that was put aside and has grown again
 		if got := Tail(path, 1, from); got != "the newest" {
 			t.Errorf("from %d: %q", from, got)
@@ -228,10 +222,7 @@ func TestBoundLog(t *testing.T) {
 		if err := boundLog(path, 10); err != nil {
 			t.Fatal(err)
 		}
-		log, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		log := testfile.Read(t, path)
 		// There is none at first.
 		aside, _ := os.ReadFile(path + ".1")
 		if string(log) != c.log || string(aside) != c.aside {

@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/supervisor"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/procfs"
 )
 
@@ -67,10 +68,7 @@ func TestDownForPrograms(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- up.Wait() }()
-	raw, err := os.ReadFile("/proc/" + strconv.Itoa(up.Process.Pid) + "/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, "/proc/"+strconv.Itoa(up.Process.Pid)+"/stat")
 	start, err := strconv.ParseUint(procfs.Stat(raw)[19], 10, 64)
 	if err == nil {
 		err = core.Home.WriteProcess(installdir.Process{PID: up.Process.Pid, StartTime: start})

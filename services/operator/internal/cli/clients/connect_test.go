@@ -9,14 +9,13 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestReplaceSeesChanges: what a program wrote while a human looked at the change is not overwritten.
 func TestReplaceSeesChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "claude.json")
-	if err := os.WriteFile(path, []byte("theirs"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "theirs")
 	for _, before := range []string{"", "as it was read"} {
 		if err := replaceProgramFile(path, []byte(before), []byte("new"), connectOptions{}); err == nil {
 			t.Errorf("read as %q: a change was overwritten", before)
@@ -45,9 +44,7 @@ func TestReplaceKeepsTheOwner(t *testing.T) {
 		t.Skip("root alone can give a file away")
 	}
 	path := filepath.Join(t.TempDir(), "mcp.json")
-	if err := os.WriteFile(path, []byte("theirs"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "theirs")
 	if err := os.Chown(path, 12345, 54321); err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +77,7 @@ func TestKnownClientsByURL(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(cfg.Clients, file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, cfg.Clients, file)
 	for _, c := range []struct {
 		o  connectOptions
 		ok bool

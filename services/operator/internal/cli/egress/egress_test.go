@@ -1,11 +1,11 @@
 package egress
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
 	"durward.internal/services/platform/destination"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestAddressesThatAreNeverDialled: to allow them does nothing, unless egress' own file names them.
@@ -17,9 +17,7 @@ func TestAddressesThatAreNeverDialled(t *testing.T) {
 			t.Errorf("%s is dialled without egress.yaml", domain)
 		}
 	}
-	if err := os.WriteFile(config, []byte("listen: x\nlocal: [\"127.0.0.1:8080\", \"[::1]:80\"]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, config, "listen: x\nlocal: [\"127.0.0.1:8080\", \"[::1]:80\"]\n")
 	for domain, want := range map[string]bool{
 		"127.0.0.1": false, "127.0.0.1:8080": false, "[::1]:80": false, "127.0.0.1:8081": true, "127.0.0.2": true, "[::1]:81": true,
 		"docs.example": false, "localhost": false, "93.184.216.34": false, "93.184.216.34:8443": false, "[2606:4700::1111]:443": false,

@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/catalog"
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // brought is the absolute path of one of package bring's fixtures.
@@ -47,9 +48,7 @@ func TestCatalogImport(t *testing.T) {
 
 	// What is there stays, unless somebody says otherwise.
 	const mine = proposal.Heading + "that is mine now"
-	if err := os.WriteFile("durward-import-llama-swap.yaml", []byte(mine), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, "durward-import-llama-swap.yaml", mine)
 	if got := c.run("y\n", "catalog", "import", "llama-swap", source); got.code != cli.ExitDenied {
 		t.Errorf("nobody was there to ask: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
@@ -70,9 +69,7 @@ func TestCatalogImport(t *testing.T) {
 
 	// What is no proposal is never overwritten, whoever says yes.
 	for _, own := range []string{"", "mine", testCatalog} {
-		if err := os.WriteFile("own.yaml", []byte(own), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, "own.yaml", own)
 		if got := c.run("", "catalog", "import", "llama-swap", source, "--out", "own.yaml", "--yes"); got.code != cli.ExitUsage || !strings.Contains(got.err, "no proposal") {
 			t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 		}
@@ -151,9 +148,7 @@ func TestCatalogImportRefuses(t *testing.T) {
 	if err := syscall.Mkfifo("pipe.yaml", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("none.yaml", []byte("services: {web: {image: x}}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, "none.yaml", "services: {web: {image: x}}")
 	if err := os.Symlink("none.yaml", "link.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -245,10 +240,7 @@ func TestProposalsPassTheCheck(t *testing.T) {
 				if got.code != cli.ExitOK || check.code != cli.ExitOK {
 					t.Errorf("%s %q: %d, %d\n%s%s%s", source, home, got.code, check.code, got.err, check.out, check.err)
 				}
-				text, err := os.ReadFile("p.yaml")
-				if err != nil {
-					t.Fatal(err)
-				}
+				text := testfile.Read(t, "p.yaml")
 				if len(home) > 0 && home[0] == "--home" && strings.Contains(string(text), "gpus:") && !strings.Contains(string(text), "the GPUs are simulated") {
 					t.Errorf("%s: nothing says that its GPUs are simulated", source)
 				}

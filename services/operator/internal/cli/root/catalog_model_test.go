@@ -14,6 +14,7 @@ import (
 	platform "durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 const twoGPUs = `# mine
@@ -52,19 +53,14 @@ func newModelHost(t *testing.T, text, inspectorSays string) modelHost {
 		}
 	}
 	config := h.home.Config("executor")
-	raw, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, config)
 	lines := strings.Split(string(raw), "\n")
 	for i, line := range lines {
 		if strings.HasPrefix(line, "programs_dir:") {
 			lines[i] = ""
 		}
 	}
-	if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\nprograms_dir: "+h.programs+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, config, strings.Join(lines, "\n")+"\nprograms_dir: "+h.programs+"\n")
 	h.file = filepath.Join(t.TempDir(), "Tiny-8B-Q4_K_M-00001-of-00002.gguf")
 	if err := os.WriteFile(h.file, []byte("GGUF"), 0o644); err != nil {
 		t.Fatal(err)
@@ -246,9 +242,7 @@ func TestCatalogAddFromModelToAFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"a.yaml": twoGPUs, "b.yaml": "version: 1\nmodels:\n  - id: m   # mine\n"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(folder, name), text)
 	}
 	if got := h.run("", "catalog", "--catalogue", folder, "add", h.file, "--yes"); got.code != cli.ExitOK {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 const testCatalog = `# mine
@@ -75,11 +76,7 @@ func (c catalogWorld) write(text string) {
 
 func (c catalogWorld) read() string {
 	c.t.Helper()
-	b, err := os.ReadFile(c.path)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return string(b)
+	return string(testfile.Read(c.t, c.path))
 }
 
 func (c catalogWorld) run(stdin string, args ...string) ran {
@@ -273,9 +270,7 @@ func TestCatalogAddToAFolder(t *testing.T) {
 	}
 	before, modes, _ := strings.Cut(testCatalog, "# how it is used\n")
 	for name, text := range map[string]string{"a.yaml": before, "b.yaml": "version: 1\n" + modes, ".c.yaml": "nonsense", "d.txt": "nonsense"} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(folder, name), text)
 	}
 	add := func(args ...string) ran {
 		return c.run("", append([]string{"catalog", "--catalogue", folder, "add"}, args...)...)
@@ -325,9 +320,7 @@ func TestAFileThatIsNoCatalogHasItsPlace(t *testing.T) {
 // there.
 func TestCheckTellsWhatTheExecutorHasDisabled(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(w.home.Config("catalogue"), []byte(testCatalog), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, w.home.Config("catalogue"), testCatalog)
 	w.catalogue = canonical.DigestText([]byte(testCatalog))
 	w.disabled = []*executorv1.DisabledEntry{{Kind: "service", Id: "chat", Problem: "user \"llm\" does not exist on this host"}}
 	const said = "the executor has service chat disabled, which was wrong when it looked; it looks again each minute"

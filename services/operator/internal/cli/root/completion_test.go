@@ -2,7 +2,6 @@ package root
 
 import (
 	"bytes"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestEverythingCompletes walks every command: an argument and a flag's value are completed with what they name, or with
@@ -100,9 +100,7 @@ func TestShellsTakeTheScripts(t *testing.T) {
 			continue // that shell is not here; the script is cobra's
 		}
 		file := filepath.Join(t.TempDir(), "durward")
-		if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, file, out.Bytes())
 		if said, err := exec.CommandContext(t.Context(), program, "-n", file).CombinedOutput(); err != nil {
 			t.Errorf("%s does not take its script: %v\n%s", shell, err, said)
 		}

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	entry "durward.internal/services/operator/internal/unattended"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/trust"
 )
@@ -48,9 +49,7 @@ func TestARuleWithItsEntryIsNotWarnedAbout(t *testing.T) {
 		t.Errorf("with its entry: %s%s", r.out, r.err)
 	}
 	file := filepath.Join(folder, "executor.yaml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(read(t, file), "stop_service", "start_service")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, strings.ReplaceAll(read(t, file), "stop_service", "start_service"))
 	if r := w.run("policy", "check"); !strings.Contains(r.out+r.err, half) {
 		t.Errorf("without its entry nothing is said: %s%s", r.out, r.err)
 	}
@@ -98,9 +97,7 @@ func TestACommentIsNoEntry(t *testing.T) {
 	}
 	path := filepath.Join(folder, "executor.yaml")
 	off := strings.Replace(strings.Replace(read(t, path), "unattended:\n", "unattended: []\n", 1), "  - {tool: stop_service", "#  - {tool: stop_service", 1)
-	if err := os.WriteFile(path, []byte(off), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, off)
 	if len(entries(t, folder)) != 0 {
 		t.Fatal("it is an entry still")
 	}
@@ -133,9 +130,7 @@ func TestRulesThatBindNobody(t *testing.T) {
 	w := newWorld(t)
 	folder := w.withClients(t)
 	path := filepath.Join(folder, "clients.yaml")
-	if err := os.WriteFile(path, []byte(strings.Replace(read(t, path), "{id: cursor,", "{id: cursor, user: alice,", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, strings.Replace(read(t, path), "{id: cursor,", "{id: cursor, user: alice,", 1))
 	for _, c := range []struct {
 		args []string
 		want string
@@ -217,9 +212,7 @@ func TestTooLongToSign(t *testing.T) {
 	w := newWorld(t)
 	folder := w.withClients(t)
 	project := filepath.Join(t.TempDir(), "durward.yaml")
-	if err := os.WriteFile(project, []byte("settings: {tier_ceiling: READ}\n"+strings.Repeat("# "+strings.Repeat("x", 100)+"\n", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, project, "settings: {tier_ceiling: READ}\n"+strings.Repeat("# "+strings.Repeat("x", 100)+"\n", 1000))
 	before := len(treeOf(t, folder))
 	r := w.run("config", "trust", project, "--yes")
 	if r.code != cli.ExitUsage || !strings.Contains(r.err, "too long to be signed") || strings.Contains(r.out, "statement that you sign") || len(w.signed) > 0 {
@@ -270,9 +263,7 @@ func TestRightsAreSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	pub := filepath.Join(t.TempDir(), "bob.pub")
-	if err := os.WriteFile(pub, public, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, pub, public)
 	signers, clients := w.home.Trust(trust.FileAllowedSigners), filepath.Join(folder, "clients.yaml")
 	before := read(t, signers)
 	r := w.run("operator", "add", "bob", pub)
@@ -293,9 +284,7 @@ func TestRightsAreSigned(t *testing.T) {
 		!strings.Contains(read(t, clients), "revoked: true") {
 		t.Errorf("%+v", r)
 	}
-	if err := os.WriteFile(cfg.SigningKey, []byte(key), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, cfg.SigningKey, key)
 	if r = w.run("operator", "add", "bob", pub, "--yes"); r.code != cli.ExitOK || !strings.Contains(r.out, "+bob ") || len(w.signed) != 1 ||
 		w.signed[0].Change.File != "trust/allowed_signers" || !strings.HasPrefix(read(t, signers), before) {
 		t.Errorf("%+v", r)

@@ -1,12 +1,12 @@
 package root
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestRulesAtATerminal: at a real terminal, with a protected key: no is no, a wrong passphrase is none, and then it is changed.
@@ -43,9 +43,7 @@ func TestImportAsksForVariables(t *testing.T) {
 	file, out := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "p.yaml")
 	const text = "models:\n  a: {cmd: \"/opt/llama-server -m ${folder}/x.gguf --port 81\"}\n  b: {cmd: \"docker run -p 82:80 ${image}\"}\n" +
 		"  c: {cmd: \"/bin/true ${extra} --port 83\"}\n  d: {cmd: \"/bin/true ${HF_TOKEN} --port 84\"}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, text)
 	x := openTerminal(t, 120, 60)
 	code := w.runAt(t.Context(), x, "catalog", "import", "llama-swap", file, "--out", out, "--home", filepath.Join(dir, "none"))
 	for _, answer := range []struct{ name, value string }{{"folder", "/srv/models"}, {"image", "hf_abcdefghijklmnop"}, {"extra", ""}} {

@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/policy"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/sink/unattended"
@@ -103,19 +104,13 @@ func (w *world) withClients(t *testing.T) string {
   - {id: cursor, token_sha256: "` + strings.Repeat("a", 64) + `", key: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl", channel: cli, tier_ceiling: DESTRUCTIVE}
   - {id: dashboard, token_sha256: "` + strings.Repeat("b", 64) + `", channel: api, tier_ceiling: READ}
 `
-	if err := os.WriteFile(cfg.Clients, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, cfg.Clients, text)
 	return filepath.Dir(cfg.Clients)
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(raw)
+	return string(testfile.Read(t, path))
 }
 
 // tree is every file below a folder, so that what must not change can be compared.
@@ -165,9 +160,7 @@ func TestRulesNeedAPersonAndAKey(t *testing.T) {
 	w := newWorld(t)
 	folder := w.withClients(t)
 	project := filepath.Join(t.TempDir(), "durward.yaml")
-	if err := os.WriteFile(project, []byte("settings: {tier_ceiling: READ}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, project, "settings: {tier_ceiling: READ}\n")
 	commands := [][]string{
 		{"config", "set", "approvals.wait_s", "600"},
 		{"config", "set", "approvals.wait_s", "600", "--user", "alice"},
@@ -216,9 +209,7 @@ func TestARefusedStatementWritesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	folder := w.withClients(t)
-	if err := os.WriteFile(w.home.Trust(trust.FileAllowedSigners), []byte("# nobody\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, w.home.Trust(trust.FileAllowedSigners), "# nobody\n")
 	before := read(t, filepath.Join(folder, "security/security.yaml"))
 	if r := w.run("config", "set", "tier_ceiling", "READ", "--yes"); r.code == cli.ExitOK || !strings.Contains(r.err, "does not verify") {
 		t.Errorf("%+v", r)
@@ -321,25 +312,19 @@ func TestRulesThatTheVaultWouldRefuse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	folder := w.withClients(t)
-	if err := os.WriteFile(filepath.Join(folder, "security/policy/broken.cedar"), []byte("permit ("), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(folder, "security/policy/broken.cedar"), "permit (")
 	if r := w.run("policy", "check"); r.code != cli.ExitFailed || !strings.Contains(r.out, "policy/broken.cedar:1") {
 		t.Errorf("%+v", r)
 	}
 	if r := w.run("config", "set", "tier_ceiling", "WRITE", "--yes"); r.code != cli.ExitOK {
 		t.Errorf("%+v", r)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "security/security.yaml"), []byte("approvals: {wait: 1}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(folder, "security/security.yaml"), "approvals: {wait: 1}\n")
 	if r := w.run("config", "set", "tier_ceiling", "READ", "--yes"); r.code != cli.ExitUsage || !strings.Contains(r.err, "Nothing was written") || !strings.Contains(r.err, "security.yaml:1:") {
 		t.Errorf("%+v", r)
 	}
 	project := filepath.Join(t.TempDir(), "durward.yaml")
-	if err := os.WriteFile(project, []byte("tools:\n  switch_mode: {tier: READ}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, project, "tools:\n  switch_mode: {tier: READ}\n")
 	if r := w.run("config", "trust", project, "--yes"); r.code != cli.ExitUsage || !strings.Contains(r.err, "Nothing was written") {
 		t.Errorf("a project that loosens: %+v", r)
 	}
@@ -357,9 +342,7 @@ func TestTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := "settings:\n  approvals: {wait_s: 120}\n  desktop: {allowed: true}\ntools:\n  stop_service: {tier: DENIED}\n# \x1b[31mhostile\n"
-	if err := os.WriteFile(project, []byte(strings.ReplaceAll(text, "\x1b", "\u202e")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, project, strings.ReplaceAll(text, "\x1b", "\u202e"))
 	r := w.run("config", "trust", project, "--client", "cursor", "--yes")
 	if r.code != cli.ExitOK {
 		t.Fatalf("%+v", r)
@@ -383,9 +366,7 @@ func TestTrust(t *testing.T) {
 		t.Errorf("it binds others: %+v", r)
 	}
 	// The project's own folder counts for nothing until it is trusted again.
-	if err := os.WriteFile(project, []byte("settings: {}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, project, "settings: {}\n")
 	if r = w.run("policy", "explain", "--as", "cursor", "stop_service", "service_id=chat"); !strings.Contains(r.out, "denied") {
 		t.Errorf("%+v", r)
 	}
@@ -501,9 +482,7 @@ func TestPolicyAllow(t *testing.T) {
 	if r = w.run("policy", "test", cases); r.code != cli.ExitOK || !strings.Contains(r.out, "4 cases, all as expected") {
 		t.Errorf("%+v", r)
 	}
-	if err := os.WriteFile(cases, []byte("cases:\n  - {client: cursor, tool: stop_service, arguments: {service_id: chat}, expect: asks, rule: x}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, cases, "cases:\n  - {client: cursor, tool: stop_service, arguments: {service_id: chat}, expect: asks, rule: x}\n")
 	if r = w.run("policy", "test", cases); r.code != cli.ExitFailed || !strings.Contains(r.out, "- asks  x") || !strings.Contains(r.out, "+ runs") {
 		t.Errorf("%+v", r)
 	}

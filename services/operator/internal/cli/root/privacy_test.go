@@ -3,12 +3,12 @@ package root
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/privacy"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestPrivacyDetect(t *testing.T) {
@@ -36,9 +36,7 @@ func TestPrivacyDetect(t *testing.T) {
 		}
 	}
 	const text = "all is well\nécrivez à maria@example.org, s'il vous plaît\n\x1b[31m+1 (555) 234-5678\n"
-	if err := os.WriteFile("mail.txt", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, "mail.txt", text)
 	code, out, errs := run("", "mail.txt")
 	if code != cli.ExitOK || errs != "" || !strings.Contains(out, "2:11") || !strings.Contains(out, "EMAIL") || !strings.Contains(out, "maria@example.org") ||
 		!strings.Contains(out, "PHONE") || !strings.Contains(out, "2 values in") || strings.Contains(out, "\x1b") {

@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/sink/unattended"
 	"durward.internal/services/platform/statement"
 )
@@ -99,9 +100,7 @@ func TestAllowForEgress(t *testing.T) {
 		if r := w.run("policy", "check"); r.code != cli.ExitOK || strings.Contains(r.out+r.err, "also needs an entry") {
 			t.Errorf("%v: with its entry: %+v", c.args, r)
 		}
-		if err := os.WriteFile(egress, []byte(before), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, egress, before)
 		if r := w.run("policy", "check"); !strings.Contains(r.out, c.wants) {
 			t.Errorf("%v: without its entry: %+v", c.args, r)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/host"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // install runs durward service install.
@@ -67,9 +68,7 @@ func TestServiceInstall(t *testing.T) {
 	if text, err := os.ReadFile(file); err != nil || string(text) != got.out {
 		t.Errorf("the file holds %q, %v", text, err)
 	}
-	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, "mine")
 	if again := c.install("chat", "--out", file); again.code != cli.ExitFailed || !strings.Contains(again.err, "there already") {
 		t.Errorf("over another file: exit code %d\n%s%s", again.code, again.out, again.err)
 	}

@@ -1,7 +1,6 @@
 package root
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // Of plans.
@@ -74,9 +74,7 @@ services:
 // TestSimulateShows is what people see, whole.
 func TestSimulateShows(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.home.Dir, "config", "catalogue.yaml"), []byte(simulatedCatalog), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(w.home.Dir, "config", "catalogue.yaml"), simulatedCatalog)
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
 	two := []*executorv1.GpuForecast{
 		{Index: 0, NowMib: 22630, AfterMib: 19866, FreeMib: 4710, TotalMib: 24576, Source: "measured"},

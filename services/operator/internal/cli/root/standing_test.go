@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +20,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 )
 
@@ -406,17 +406,12 @@ func TestPanicWithAPeerThatAcceptsAndSaysNothing(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = silent.Close() })
 	file := w.home.Config("operator")
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, file)
 	cfg, err := w.home.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, bytes.ReplaceAll(raw, []byte(cfg.Vault.Address), []byte(silent.Addr().String())), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, bytes.ReplaceAll(raw, []byte(cfg.Vault.Address), []byte(silent.Addr().String())))
 	began := time.Now()
 	got := w.run("panic")
 	if took := time.Since(began); took > 2*time.Second || !strings.Contains(got.out, "✓ executor halted") {

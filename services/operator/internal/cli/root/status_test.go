@@ -16,6 +16,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/telemetry"
@@ -123,9 +124,7 @@ func TestStatusOfABrokenFile(t *testing.T) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "no.cedar"), []byte("forbid (principal, action\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(folder, "no.cedar"), "forbid (principal, action\n")
 	got = w.run("status")
 	for _, want := range []string{"policy/no.cedar: ", "the last good one is in force"} {
 		if !strings.Contains(got.out, want) {

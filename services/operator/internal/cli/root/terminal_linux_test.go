@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 )
 
@@ -357,9 +358,7 @@ func (w *world) protect(t *testing.T, passphrase string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(cfg.SigningKey, private, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, cfg.SigningKey, private)
 }
 
 // TestScreenAtATerminal drives the whole screen in a real pseudo-terminal: look, sign with a passphrase, panic, leave.

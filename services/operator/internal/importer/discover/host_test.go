@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/containerpolicy"
 	"durward.internal/services/platform/containerpolicy/containertest"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 var update = flag.Bool("update", false, "write the golden proposals anew")
@@ -45,9 +46,7 @@ func proc(t *testing.T, all map[int][2]string) string {
 			t.Fatal(err)
 		}
 		for name, text := range map[string]string{"cgroup": "0::" + one[0] + "\n", "cmdline": strings.ReplaceAll(one[1], " ", "\x00") + "\x00"} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, filepath.Join(dir, name), text)
 		}
 	}
 	return root

@@ -16,6 +16,7 @@ import (
 
 	"durward.internal/services/operator/internal/importer/proposal"
 	"durward.internal/services/platform/containerpolicy"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // asking speaks to the daemon as whoever makes containers does.
@@ -62,10 +63,7 @@ func TestRealContainers(t *testing.T) {
 	}}}}
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	program, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := testfile.Read(t, "/proc/self/exe")
 	if err := w.WriteHeader(&tar.Header{Name: "llama-server", Mode: 0o755, Size: int64(len(program))}); err != nil {
 		t.Fatal(err)
 	}
