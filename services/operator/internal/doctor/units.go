@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/platform/clean"
 )
 
@@ -22,7 +23,7 @@ type Installed struct {
 	// Reinstall is the command that makes the package whole.
 	Reinstall string
 	// Misplaced have another owner or mode than they were installed with; MisplacedError says why they cannot be looked at. Root alone looks.
-	Misplaced      []Misplaced
+	Misplaced      []install.Misplaced
 	MisplacedError error
 	// Beside is a program of an installation without the package that stands before the package's; empty: there is none.
 	Beside string
@@ -30,9 +31,6 @@ type Installed struct {
 	// UnitsError says that systemd could not be asked.
 	UnitsError error
 }
-
-// Misplaced is a file or folder, its owner and mode, those that it was installed with, and the command that brings those back.
-type Misplaced struct{ Path, Is, Wanted, Mend string }
 
 // Unit is what systemd says of one of ours.
 type Unit struct {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"durward.internal/services/operator/internal/install"
 )
 
 const shown = `Id=durward-vault.service
@@ -75,7 +77,7 @@ func TestMisplaced(t *testing.T) {
 	}
 	got := misplaced(t.Context(), Config{Installed: &Installed{
 		MisplacedError: errors.New("ca.key is not root's alone"),
-		Misplaced:      []Misplaced{{"/etc/durward/clients.yaml", "64001:0 0666", "root:root 0644", "sudo chown root:root /etc/durward/clients.yaml"}},
+		Misplaced:      []install.Misplaced{{Path: "/etc/durward/clients.yaml", Is: "64001:0 0666", Wanted: "root:root 0644", Mend: "sudo chown root:root /etc/durward/clients.yaml"}},
 	}})
 	if len(got) != 2 || got[0].Level != Bad || !strings.Contains(got[0].Text, "not root's alone") || got[1].Level != Bad ||
 		got[1].Text != "/etc/durward/clients.yaml is 64001:0 0666, and was installed as root:root 0644" || got[1].Do != "sudo chown root:root /etc/durward/clients.yaml" {

@@ -42,7 +42,6 @@ type Executor struct {
 	executorv1.ControlServiceClient
 	Tools  executorv1.ToolServiceClient
 	Events executorv1.EventServiceClient
-	Conn   grpc.ClientConnInterface
 }
 
 // Audit is audit's side that faces the operator.
@@ -129,7 +128,7 @@ func Open(ctx context.Context, cfg installdir.Config) (*Peers, error) {
 		vaultv1.NewStandingServiceClient(vault), vaultv1.NewPolicyServiceClient(vault), vaultv1.NewCredentialServiceClient(vault),
 		vaultv1.NewPrivacyServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
-		executorv1.NewEventServiceClient(executor), executor}
+		executorv1.NewEventServiceClient(executor)}
 	executorID, err := identity.Parse(cfg.Executor.Identity)
 	if err != nil {
 		return nil, errors.Join(err, p.Close())

@@ -123,11 +123,7 @@ func (a *app) examinedUnits(ctx context.Context) *doctor.Installed {
 		}
 	}
 	if os.Geteuid() == 0 {
-		found, err := install.Examine("/", a.Now)
-		for _, m := range found {
-			in.Misplaced = append(in.Misplaced, doctor.Misplaced(m))
-		}
-		in.MisplacedError = err
+		in.Misplaced, in.MisplacedError = install.Examine("/", a.Now)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
