@@ -11,12 +11,13 @@ func TestHandover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const name = "hf-canary-8d21" // a short one stands among random bytes now and then
 	secret := []byte("canary-3f7a1c")
-	sealed, err := Seal(key.Public(), "llm", []Value{{Name: "hf", File: true, Variable: "HF_TOKEN_PATH", Value: bytes.Clone(secret)}})
+	sealed, err := Seal(key.Public(), "llm", []Value{{Name: name, File: true, Variable: "HF_TOKEN_PATH", Value: bytes.Clone(secret)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(sealed, secret) || bytes.Contains(sealed, []byte("hf")) {
+	if bytes.Contains(sealed, secret) || bytes.Contains(sealed, []byte(name)) {
 		t.Error("what a carrier sees holds the value, or its name")
 	}
 	other, err := NewKey()
