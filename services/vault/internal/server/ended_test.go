@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -418,6 +419,21 @@ func TestWatchersOfOneIdentity(t *testing.T) {
 	}
 	for range watchesEach {
 		v.must(<-answers)
+	}
+}
+
+// However many gateways there are, each is told: a hostile one takes its own places alone.
+func TestWatchersOfManyIdentities(t *testing.T) {
+	v := newVault(t)
+	for id := range 20 {
+		client := vaultv1.NewSessionServiceClient(v.as(gateway, fmt.Sprintf("gateway%d", id)))
+		for range watchesEach {
+			stream, err := client.WatchSessions(t.Context(), &vaultv1.WatchSessionsRequest{})
+			v.must(err)
+			if begun, err := stream.Header(); begun == nil || err != nil {
+				t.Fatalf("gateway %d: the headers are %v, %v", id, begun, err)
+			}
+		}
 	}
 }
 

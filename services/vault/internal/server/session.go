@@ -201,7 +201,7 @@ func (s *sessionService) CloseSession(ctx context.Context, req *vaultv1.CloseSes
 	return &vaultv1.CloseSessionResponse{}, nil
 }
 
-// watchesEach is how many such streams a process may hold: a reconnect overlaps the stream that it replaces.
+// watchesEach is how many such streams a process may hold: a reconnect overlaps the one it replaces. How many processes: who has a certificate.
 const watchesEach = 4
 
 // WatchSessions tells a gateway, or egress, of dangerous mode and of sessions that end, until the caller goes away.

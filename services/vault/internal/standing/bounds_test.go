@@ -1,10 +1,8 @@
 package standing
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 
 	"google.golang.org/protobuf/proto"
 
@@ -15,7 +13,6 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
-	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/session"
 )
 
@@ -61,27 +58,4 @@ func TestWhatStandsFitsIntoAMessage(t *testing.T) {
 	if err := b.underCaps(one("another")); err != nil {
 		t.Errorf("once one is used up: %v", err)
 	}
-}
-
-// So many watch at once, and no more; one that leaves makes room.
-func TestWatchersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &Approvals{Config: Config{Halt: &halt.Switch{}, Lists: func() <-chan struct{} { return nil }}, watchers: map[*watcher]struct{}{}}
-		ctx, leave := context.WithCancel(t.Context())
-		begun, quiet := func() error { return nil }, func(*vaultv1.WatchSessionsResponse) error { return nil }
-		for range maxWatchers {
-			go func() { _ = b.Watch(ctx, begun, quiet) }() // it ends with its ctx
-		}
-		synctest.Wait()
-		if err := b.Watch(t.Context(), begun, quiet); !fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
-			t.Errorf("one too many: %v", err)
-		}
-		leave()
-		synctest.Wait()
-		late, end := context.WithCancel(t.Context())
-		end()
-		if err := b.Watch(late, begun, quiet); fault.Is(err, callv1.Code_CODE_RATE_LIMITED) {
-			t.Errorf("once there is room: %v", err)
-		}
-	})
 }

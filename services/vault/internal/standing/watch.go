@@ -6,14 +6,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/statement"
 )
-
-// maxWatchers bounds how many programs watch at once.
-const maxWatchers = 16
 
 // watcher gathers changes for one program. A slow one gets fewer, newer states, and holds nobody up.
 type watcher struct {
@@ -45,15 +40,11 @@ func (b *Approvals) tellLocked(c *vaultv1.WatchSessionsResponse) {
 }
 
 // Watch sends every session in dangerous mode, then each change. A halt is seen at once. It calls begun, before it sends, when no change
-// is missed any more. It returns when ctx ends or either fails.
+// is missed any more. It returns when ctx ends or either fails. The caller bounds how many watch at once.
 func (b *Approvals) Watch(ctx context.Context, begun func() error, send func(*vaultv1.WatchSessionsResponse) error) error {
 	w := &watcher{changed: map[string]*vaultv1.WatchSessionsResponse{}, signal: make(chan struct{}, 1)}
 	lists := b.Lists()
 	b.mu.Lock()
-	if len(b.watchers) >= maxWatchers {
-		b.mu.Unlock()
-		return fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded: too many programs watch already", fault.WithRetry(time.Minute))
-	}
 	entries := b.sortedLocked(func(e *entry) bool { return e.Kind == statement.KindDangerous && !e.spent })
 	b.watchers[w] = struct{}{}
 	b.mu.Unlock()
