@@ -30,8 +30,10 @@ func sessionHeaders(session, protocol string) http.Header {
 }
 
 // listen relays what the gateway says of its own accord, until the session that was opened as the seen-th ends or ctx does.
-// A gateway that has nothing to say so does not offer the stream.
+// A gateway that has nothing to say so does not offer the stream. A session that is lost is opened again for what the client
+// subscribed to, as soon as that succeeds.
 func (b *Bridge) listen(ctx context.Context, seen int) {
+	reported := false
 	for pause := listenPause; ; pause = min(2*pause, listenPauseMost) {
 		headers, opened := b.headers()
 		if opened != seen || headers.Get(headerSession) == "" {
@@ -47,10 +49,13 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			case response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusConflict: // it may not know yet that the last one broke
 			case response.StatusCode < http.StatusInternalServerError:
 				b.discard(response)
-				if response.StatusCode == http.StatusNotFound && b.subscribes() && b.reopen(ctx, seen) != nil {
-					b.cfg.Report("the session was lost, and with it what the client subscribed to")
+				if response.StatusCode != http.StatusNotFound || !b.subscribes() || b.reopen(ctx, seen) == nil {
+					return
 				}
-				return
+				if !reported {
+					b.cfg.Report("the session was lost, and with it what the client subscribed to; it is tried again")
+					reported = true
+				}
 			}
 			_ = response.Body.Close()
 		}

@@ -135,6 +135,32 @@ func TestUnsubscribedWhateverTheGatewaySays(t *testing.T) {
 	}
 }
 
+// A session that is lost while it cannot be opened again, as when the vault starts later than the gateway, is opened once it can be,
+// without a request of the client's.
+func TestNewsAfterAnOpeningThatFailed(t *testing.T) {
+	g := newGateway(t, nil)
+	first := make(chan string)
+	g.news = first
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+	c.receive()
+	second := make(chan string)
+	g.mu.Lock()
+	g.news, g.session, g.late = second, g.session+10, 1
+	g.mu.Unlock()
+	close(first)
+	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated"}`
+	second <- updated
+	if got := c.receive(); got != updated {
+		t.Errorf("got %s", got)
+	}
+	c.close()
+	if got := strings.Count(g.events(), "resources/subscribe 1"); got != 2 {
+		t.Errorf("events:\n%s", g.events())
+	}
+}
+
 // What the client subscribed to is asked for again as anything else is: without a proof that the client made up. One that the
 // gateway refuses then is reported, and forgotten.
 func TestSubscriptionsAreTakenUpAgain(t *testing.T) {
