@@ -227,20 +227,18 @@ func isJSON(values []string) bool {
 	return err == nil && media == "application/json" && (len(params) == 0 || len(params) == 1 && strings.EqualFold(params["charset"], "utf-8"))
 }
 
-// accepts reports which of the two media types a client takes.
+// accepts reports which of the two media types a client takes: of the ranges that match one the closest decides (RFC 9110, section 12.5.1).
 func accepts(h http.Header) (jsonOK, streamOK bool) {
+	takes := map[string]bool{}
 	for _, accept := range strings.Split(strings.Join(h.Values("Accept"), ","), ",") {
-		media, _, _ := strings.Cut(accept, ";")
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case "application/json", "application/*":
-			jsonOK = true
-		case "text/event-stream", "text/*":
-			streamOK = true
-		case "*/*":
-			jsonOK, streamOK = true, true
-		}
+		media, params, _ := mime.ParseMediaType(accept) // names no media type where it is malformed
+		takes[media] = params["q"] == "" || strings.Trim(params["q"], "0.") != ""
 	}
-	return jsonOK, streamOK
+	of := func(ranges ...string) bool {
+		i := slices.IndexFunc(ranges, func(r string) bool { _, said := takes[r]; return said })
+		return i >= 0 && takes[ranges[i]]
+	}
+	return of("application/json", "application/*", "*/*"), of("text/event-stream", "text/*", "*/*")
 }
 
 // allowedHost reports whether a Host header names this machine's loopback or a configured name: a page that rebinds its
