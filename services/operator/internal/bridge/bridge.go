@@ -35,10 +35,12 @@ import (
 
 // Bounds.
 const (
-	// maxMessage bounds a message in either direction.
+	// maxMessage bounds a message in either direction, and maxLine what is kept of a line: a longer message is refused by its id.
 	maxMessage = 4 << 20
-	// maxParallel bounds the requests under way.
+	maxLine    = 4 * maxMessage
+	// maxParallel bounds the requests under way, and maxWaiting those that wait for their turn besides.
 	maxParallel = 64
+	maxWaiting  = 1024
 	// refusedPatience is how long a gateway that is being restarted is waited for: a refused connection did nothing.
 	refusedPatience = 3 * time.Second
 	// drainPatience is how long requests may go on when the client closed its side.
@@ -129,9 +131,13 @@ type Bridge struct {
 	opened int
 	// subscribed are the session's subscriptions: the requests for them by URI, to be sent again with it.
 	subscribed map[string][]byte
-	// cancels end stateless requests that are under way, by id; listening are the _meta of those that subscribe.
+	// tracking guards cancels, which end requests that wait for their turn and stateless ones that are under way, by id, and listening,
+	// the _meta of those that subscribe. It is held for no exchange, so that a cancellation is never behind one.
+	tracking  sync.Mutex
 	cancels   map[string]context.CancelFunc
 	listening map[string]json.RawMessage
+	// waiting counts what waits for its turn.
+	waiting atomic.Int32
 }
 
 // New returns a bridge.
@@ -255,37 +261,51 @@ func (b *Bridge) Run(ctx context.Context) error {
 	return end
 }
 
-// read splits the input into lines.
+// read splits the input into lines. Of one above maxLine the rest is left out, so that it is no message.
 func read(ctx context.Context, in io.Reader, lines chan<- []byte) error {
-	scanner := bufio.NewScanner(in)
-	scanner.Buffer(nil, maxMessage)
-	for scanner.Scan() {
-		line := bytes.TrimSpace(scanner.Bytes())
-		if len(line) == 0 {
+	reader := bufio.NewReader(in)
+	var line []byte
+	for {
+		part, err := reader.ReadSlice('\n')
+		if len(line) <= maxLine {
+			line = append(line, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		select {
-		case lines <- bytes.Clone(line):
-		case <-ctx.Done():
-			return ctx.Err()
+		if whole := bytes.TrimSpace(line); len(whole) > 0 {
+			select {
+			case lines <- whole:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
+		if errors.Is(err, io.EOF) {
+			return io.EOF
+		}
+		if err != nil {
+			return fmt.Errorf("read from the client: %w", err)
+		}
+		line = nil
 	}
-	if err := scanner.Err(); err != nil {
-		return fmt.Errorf("read from the client: %w", err)
-	}
-	return io.EOF
 }
 
 // accept relays one message of the client's. The handshake is relayed before anything else is read; other messages go
 // beside each other.
 func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, running *sync.WaitGroup) {
 	var m message
-	if err := json.Unmarshal(line, &m); err != nil {
-		code, text := codeParse, "the message is not JSON"
-		if json.Valid(line) {
+	if err := json.Unmarshal(line, &m); err != nil || len(line) > maxMessage {
+		id, code, text := json.RawMessage("null"), codeParse, "the message is not JSON"
+		switch {
+		case len(line) > maxMessage:
+			code, text = codeInvalid, "the message is too large, the most is 4 MiB"
+			if err == nil && m.isRequest() {
+				id = m.ID
+			}
+		case json.Valid(line):
 			code, text = codeInvalid, "the message is not one JSON-RPC object"
 		}
-		b.fail(json.RawMessage("null"), code, text)
+		b.fail(id, code, text)
 		return
 	}
 	line, m = b.spoken(line, m)
@@ -303,15 +323,28 @@ func (b *Bridge) accept(ctx context.Context, line []byte, slots chan struct{}, r
 		b.note(ctx, line)
 		return
 	}
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
+	if b.waiting.Add(1) > maxWaiting {
+		b.waiting.Add(-1)
+		if m.isRequest() {
+			b.fail(m.ID, codeUnavailable, "too many requests wait already; ask again when some are answered")
+		}
 		return
 	}
-	ctx, done := b.track(ctx, m)
+	// A request waits for its turn beside the reading: a cancellation of one under way may stand behind it.
+	ctx, begin, done := b.track(ctx, m)
 	running.Go(func() {
-		defer func() { <-slots }()
 		defer done()
+		select {
+		case slots <- struct{}{}:
+			b.waiting.Add(-1)
+		case <-ctx.Done():
+			b.waiting.Add(-1)
+			return
+		}
+		defer func() { <-slots }()
+		if !begin() {
+			return
+		}
 		if m.isRequest() {
 			b.call(ctx, line, m)
 		} else {

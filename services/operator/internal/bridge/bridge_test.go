@@ -39,6 +39,8 @@ type gateway struct {
 	// late is how many openings are refused as from before the vault's start.
 	late    int
 	answers func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool
+	// noted gets each notification; nil: none.
+	noted func(m message)
 	// news is what a session's own stream brings; nil: there is none. asked counts who wanted it.
 	news  chan string
 	asked int
@@ -209,6 +211,9 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	purpose := g.verify(m)
 	g.log("%s %s %s", m.Method, m.ID, purpose)
 	if !m.isRequest() {
+		if g.noted != nil {
+			g.noted(m)
+		}
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}

@@ -256,30 +256,39 @@ func headerValue(s string) string {
 	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(s)) + "?="
 }
 
-// track makes a stateless request one that its client can cancel. What it returns ends that.
-func (b *Bridge) track(ctx context.Context, m message) (context.Context, context.CancelFunc) {
-	if !m.isRequest() || m.statelessHeaders() == nil {
-		return ctx, func() {}
+// track makes a request one that its client can cancel: one of a session until begin says that it is sent, since its cancellation
+// must then reach the gateway; a stateless one until done is called. begin reports whether it may be sent.
+func (b *Bridge) track(ctx context.Context, m message) (tracked context.Context, begin func() bool, done context.CancelFunc) {
+	if !m.isRequest() {
+		return ctx, func() bool { return true }, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	id := spelled(m.ID)
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	id, stateless := spelled(m.ID), m.statelessHeaders() != nil
+	b.tracking.Lock()
+	defer b.tracking.Unlock()
 	b.cancels[id] = cancel
-	if params, ok := object(m.Params); ok && m.Method == methodListen {
-		b.listening[id] = params["_meta"]
+	begin = func() bool {
+		b.tracking.Lock()
+		defer b.tracking.Unlock()
+		if params, ok := object(m.Params); ok && stateless && m.Method == methodListen {
+			b.listening[id] = params["_meta"]
+		}
+		if !stateless {
+			delete(b.cancels, id)
+		}
+		return ctx.Err() == nil
 	}
-	return ctx, func() {
+	return ctx, begin, func() {
 		cancel()
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		b.tracking.Lock()
+		defer b.tracking.Unlock()
 		delete(b.cancels, id)
 		delete(b.listening, id)
 	}
 }
 
-// cancel ends the stateless request that a cancellation names, and reports whether there is one: over HTTP its client cancels
-// it by hanging up.
+// cancel ends the request that a cancellation names if it waits here or is stateless, and reports whether there is one: over HTTP
+// the client of a stateless request cancels it by hanging up.
 func (b *Bridge) cancel(m message) bool {
 	var params struct {
 		RequestID json.RawMessage `json:"requestId"`
@@ -287,9 +296,9 @@ func (b *Bridge) cancel(m message) bool {
 	if json.Unmarshal(m.Params, &params) != nil {
 		return false
 	}
-	b.mu.Lock()
+	b.tracking.Lock()
+	defer b.tracking.Unlock()
 	cancel := b.cancels[spelled(params.RequestID)]
-	b.mu.Unlock()
 	if cancel == nil {
 		return false
 	}

@@ -111,12 +111,12 @@ func (b *Bridge) keepWatching(ctx context.Context) {
 
 // watched reports whether there are subscriptions of the session, and the _meta of one of the stateless era.
 func (b *Bridge) watched() (session bool, stateless json.RawMessage) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.tracking.Lock()
+	defer b.tracking.Unlock()
 	for _, meta := range b.listening {
 		stateless = meta
 	}
-	return len(b.subscribed) > 0, stateless
+	return b.subscribes(), stateless
 }
 
 // renew makes a request of the bridge's own that carries a renewal. What becomes of it is nobody's to know: the next one, or a
