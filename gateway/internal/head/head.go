@@ -54,15 +54,35 @@ func Folded(ctx context.Context) bool {
 	return counted && c.folded.Load()
 }
 
-// Handler serves by next, and ends the connection with the answer where it is not known where the next request begins.
+// Handler serves by next, and ends the connection with the answer where it is not known where the next request begins, whatever next says
+// of the connection: an answer of the MCP SDK asks to keep it.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, counted := r.Context().Value(key{}).(*conn); counted && c.last.Load() {
-			w.Header().Set("Connection", "close")
+			w = closing{w}
+			w.Header().Set("Connection", "close") // where next writes nothing
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// closing is an answer with which net/http ends the connection.
+type closing struct{ http.ResponseWriter }
+
+// close says so for what is called next.
+func (c closing) close() http.ResponseWriter {
+	c.Header().Set("Connection", "close")
+	return c.ResponseWriter
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (c closing) WriteHeader(status int) { c.close().WriteHeader(status) }
+
+// Write implements http.ResponseWriter.
+func (c closing) Write(b []byte) (int, error) { return c.close().Write(b) }
+
+// Unwrap is for http.ResponseController, which flushes so as well: the headers as they are then.
+func (c closing) Unwrap() http.ResponseWriter { return c.close() }
 
 // conn is one connection. Its reader is one goroutine at a time: net/http's.
 type conn struct {

@@ -86,6 +86,10 @@ func served(t *testing.T, start func(*httptest.Server)) *httptest.Server {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
+		w.Header().Set("Connection", "keep-alive") // as the MCP SDK does for a stream
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			t.Error(err)
+		}
 		fmt.Fprintf(w, "%s|%v", body, err)
 	})))
 	srv.Config.ConnContext = Context(func(ctx context.Context, nc net.Conn) context.Context {
