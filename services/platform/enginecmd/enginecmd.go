@@ -35,6 +35,10 @@ type Command struct {
 	TensorParallel, PipelineParallel, DataParallel uint32
 	// DataParallelLocal is how many of vLLM's copies are on this host; Nodes is vLLM's and SGLang's --nnodes. See Hosts and GPUs.
 	DataParallelLocal, Nodes uint32
+	// PrefillParallel and DecodeParallel are vLLM's context parallelism: so many times the GPUs, and so many of those of tensor parallelism
+	// that share one cache. Ray: vLLM's workers are placed by Ray, on any host of its cluster.
+	PrefillParallel, DecodeParallel uint32
+	Ray                             bool
 	// GPULayers is llama.cpp's -ngl; nil: not said, which means all.
 	GPULayers *uint32
 	// CPUExperts is llama.cpp's --n-cpu-moe: of so many layers, from the first on, the experts stay with the host; AllExperts: of all.
@@ -84,7 +88,7 @@ func (c *Command) Hosts() uint32 {
 // GPUs is how many of this host's GPUs vLLM or SGLang takes.
 func (c *Command) GPUs() uint64 {
 	all := uint64(1)
-	for _, n := range []uint32{c.TensorParallel, c.PipelineParallel, c.DataParallel} {
+	for _, n := range []uint32{c.TensorParallel, c.PipelineParallel, c.DataParallel, c.PrefillParallel} {
 		all *= uint64(min(max(n, 1), maxArguments))
 	}
 	return (all-1)/uint64(c.Hosts()) + 1

@@ -71,6 +71,7 @@ func TestGPUsOfAHost(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]uint64{
 		"": 1, "-tp 2": 2, "-tp 2 -pp 2 -dp 3": 12, "-tp 8 -pp 2 --nnodes 2": 8, "-dp 4 -dpl 2 -tp 2": 4, "-dp 4 --data-parallel-rank 1": 1, "-dp 4 -dpl 4": 4,
+		"-tp 2 -pcp 2": 4, "--prefill-context-parallel-size=2 -dp 2": 4, "-tp 4 --decode-context-parallel-size 4": 4,
 		"-tp 4294967295 -pp 4294967295 -dp 4294967295 --nnodes 4294967295": 1,
 	} {
 		if c, _ := Read(strings.Fields("vllm serve a/b "+line), nil); c.GPUs() != want {

@@ -323,6 +323,9 @@ var vllmOptions = table(
 	row{"-dp --data-parallel-size", value, func(c *Command, v string) { c.DataParallel = number(v) }},
 	row{"-dpl --data-parallel-size-local", value, func(c *Command, v string) { c.DataParallelLocal = number(v) }},
 	row{"-dpn --data-parallel-rank", value, func(c *Command, _ string) { c.DataParallelLocal = 1 }}, // others run the other copies
+	row{"-pcp --prefill-context-parallel-size", value, func(c *Command, v string) { c.PrefillParallel = number(v) }},
+	row{"-dcp --decode-context-parallel-size", value, func(c *Command, v string) { c.DecodeParallel = number(v) }},
+	row{"--distributed-executor-backend -dpb --data-parallel-backend", value, func(c *Command, v string) { c.Ray = c.Ray || v == "ray" }},
 	row{"-n --nnodes", value, func(c *Command, v string) { c.Nodes = number(v) }},
 	row{"--gpu-memory-utilization", value, func(c *Command, v string) { c.Utilisation = share(v) }},
 	row{"--kv-cache-memory-bytes", value, func(c *Command, v string) { c.KVCacheBytes = size(v) }},

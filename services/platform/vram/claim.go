@@ -45,9 +45,14 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	tensor = min(tensor, n)
 	// GPUs beyond tensor parallelism hold layers one after the other (pipeline parallelism), where nothing else is said.
 	stages, copies := ceilDiv(n, tensor), uint64(1)
+	// Context parallelism divides each sequence's cache. What it adds in GPUs holds the weights once more, but for the experts
+	// (docs/serving/context_parallel_deployment.md of vllm-project/vllm).
+	rings := uint64(max(run.PrefillParallel, 1))
+	parts := mul(rings, uint64(max(run.DecodeParallel, 1)))
 	if run.PipelineParallel > 0 || run.DataParallel > 0 {
 		stages, copies = uint64(max(run.PipelineParallel, 1)), uint64(max(run.DataParallel, 1))
-		used := mul(mul(tensor, stages), copies)
+		rings = mul(rings, copies)
+		used := mul(mul(tensor, stages), rings)
 		enough = enough && used <= n
 		n = min(used, n) // those that come after are not touched
 		gpus = gpus[:ceilDiv(n, hosts)]
@@ -59,10 +64,10 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	// need is one sequence of the longest length on each GPU: the engine does not start without that.
 	sequence := func(context uint32) (need uint64) {
 		for _, l := range card.Layers {
-			tokens := pad(uint64(context), block)
+			tokens := pad(ceilDiv(uint64(context), parts), block)
 			if l.Kind == model.Sliding && !run.FullWindow {
 				// vLLM, SlidingWindowSpec.max_memory_usage_bytes: the window and a batch, and a block more.
-				tokens = min(tokens, add(pad(add(uint64(l.Window), batch), block), block))
+				tokens = min(pad(uint64(context), block), add(pad(add(uint64(l.Window), batch), block), block))
 			}
 			need = add(need, mul(uint64(l.Count), layerBytes(l, k, v, tensor, tokens, 1)))
 		}
@@ -71,7 +76,7 @@ func ofClaim(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	need := sequence(context)
 
 	weights := ceilDiv(bytesOf(card.WeightsMiB), min(mul(tensor, stages), n))
-	if copies > 1 && run.Engine == enginecmd.VLLM {
+	if rings > 1 && run.Engine == enginecmd.VLLM {
 		// Experts are divided among all copies, by tensor or by expert (docs/serving/data_parallel_deployment.md of vllm-project/vllm).
 		experts := bytesOf(card.ExpertsMiB)
 		weights = add(ceilDiv(bytesOf(card.WeightsMiB)-experts, min(mul(tensor, stages), n)), ceilDiv(experts, n))

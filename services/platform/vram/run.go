@@ -3,6 +3,7 @@ package vram
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,8 +139,13 @@ func RunOf(s *catalog.Service) (Run, error) {
 		// A command line that was read and says nothing means one GPU (vllm/config/parallel.py, server_args.py).
 		r.TensorParallel = cmp.Or(r.TensorParallel, 1)
 		r.PipelineParallel, r.DataParallel = cmp.Or(said.PipelineParallel, 1), cmp.Or(said.DataParallel, 1)
-		if hosts := said.Hosts(); hosts > 1 {
-			r.Hosts = hosts
+		r.PrefillParallel, r.DecodeParallel = said.PrefillParallel, said.DecodeParallel
+		hosts := uint64(said.Hosts())
+		if here := uint64(len(s.GPUs)); said.Ray && here > 0 {
+			hosts = max(hosts, ceilDiv(said.GPUs(), here)) // what is more than this host has lies on others of Ray's cluster
+		}
+		if hosts > 1 {
+			r.Hosts = uint32(min(hosts, math.MaxUint32))
 		}
 	}
 	r.CacheK = cmp.Or(said.CacheK, extra["kv_cache_dtype_k"], extra["kv_cache_dtype"], r.CacheK)

@@ -68,6 +68,13 @@ func TestRunOf(t *testing.T) {
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 2, 3 })},
 		{"vLLM on several hosts", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "-dp", "4", "-dpl", "2"}},
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel, r.Hosts = 1, 1, 4, 2 })},
+		{"vLLM on hosts that Ray has", catalog.Service{GPUs: []uint32{0, 1}, Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-pp", "3", "-pcp", "2", "-dcp", "2",
+			"--distributed-executor-backend", "ray"}},
+			with(vllm, func(r *Run) {
+				r.TensorParallel, r.PipelineParallel, r.DataParallel, r.PrefillParallel, r.DecodeParallel, r.Hosts = 2, 3, 1, 2, 2, 6
+			})},
+		{"vLLM with Ray on this host alone", catalog.Service{GPUs: []uint32{0, 1}, Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-dpb", "ray"}},
+			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 1, 1 })},
 		{"experts with the host", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ncmoe", "4"}},
 			with(llama, func(r *Run) { r.CPUExperts, r.Overridden = enginecmd.FirstLayers(4), true })},
 		{"what is moved, and stays", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ot", "blk.0.=CUDA1,exps=CPU", "-nkvo", "--fit-ctx", "8192"}},

@@ -34,6 +34,8 @@ type Run struct {
 	Context, Parallel, TensorParallel uint32
 	// PipelineParallel and DataParallel are vLLM's and SGLang's. 0, and TensorParallel 0: as many as fill the GPUs.
 	PipelineParallel, DataParallel uint32
+	// PrefillParallel and DecodeParallel are vLLM's context parallelism, as enginecmd.Command has it; 0: none.
+	PrefillParallel, DecodeParallel uint32
 	// Hosts is over how many hosts, with GPUs as those here, all that is spread; 0: this one.
 	Hosts uint32
 	// CacheK and CacheV are data types of the KV cache, as the engine calls them; "": two bytes an element. One that is not known

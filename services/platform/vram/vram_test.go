@@ -363,6 +363,7 @@ func TestSeveralHosts(t *testing.T) {
 		"stages over two":    {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.Hosts = 2, 2, 2 }, 80_000, 2},
 		"copies over two":    {func(r *Run) { r.TensorParallel, r.DataParallel, r.Hosts = 2, 2, 2 }, 40_000 + 60_000, 2},
 		"one GPU of this":    {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.Hosts = 1, 4, 4 }, 40_000, 1},
+		"context over two":   {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.PrefillParallel, r.Hosts = 2, 1, 2, 2 }, 40_000 + 60_000, 2},
 		"all of it, on this": {func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 1, 1 }, 160_000, 2},
 	} {
 		run := vllmRun(func(r *Run) { r.Context = 4096; c.change(r) })
@@ -370,6 +371,25 @@ func TestSeveralHosts(t *testing.T) {
 		if e.WeightsMiB != c.weights || e.Starts != (c.weights < 140_000) || (e.PerGPU[1] > 0) != (c.touched == 2) {
 			t.Errorf("%s: %d MiB of weights, want %d; %v on GPUs, starts: %v", name, e.WeightsMiB, c.weights, e.PerGPU, e.Starts)
 		}
+	}
+}
+
+// TestContextParallelism: a sequence's cache is divided, and what adds GPUs takes them.
+func TestContextParallelism(t *testing.T) {
+	t.Parallel()
+	card := model.Card{WeightsMiB: 16_000, Layers: dense(32, 8, 128), Hidden: 4096, Vocabulary: 128256, Context: 65536}
+	with := func(tensor, prefill, decode uint32) Estimate {
+		t.Helper()
+		return of(t, card, vllmRun(func(r *Run) {
+			r.TensorParallel, r.PipelineParallel, r.PrefillParallel, r.DecodeParallel = tensor, 1, prefill, decode
+		}), 24564, 24564)
+	}
+	plain, decode, prefill := with(2, 0, 0), with(2, 0, 2), with(1, 2, 0)
+	if decode.KVTokens/plain.KVTokens != 2 || decode.PerGPU[1] != plain.PerGPU[1] {
+		t.Errorf("decode: room for %d tokens and %v, without %d and %v", decode.KVTokens, decode.PerGPU, plain.KVTokens, plain.PerGPU)
+	}
+	if prefill.PerGPU[1] != plain.PerGPU[1] || prefill.WeightsMiB != 32_000 || !prefill.Starts || with(2, 2, 0).Starts {
+		t.Errorf("prefill: %+v; four GPUs where two are: starts %v", prefill, with(2, 2, 0).Starts)
 	}
 }
 
