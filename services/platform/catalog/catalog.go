@@ -10,10 +10,13 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/enginecmd"
 	"durward.internal/services/platform/model"
 )
 
@@ -241,6 +244,27 @@ func (s *Service) ServedModel() string {
 
 // StallTimeout is how long a start may go without progress.
 func (s *Service) StallTimeout() time.Duration { return time.Duration(s.StallTimeoutS) * time.Second }
+
+// Visible are the indexes of those of the service's GPUs that CUDA_VISIBLE_DEVICES leaves its engine, in the order in which it sees them. A
+// program counts the host's GPUs, a container those that it was given, from the lowest index on. A list that names them otherwise, or
+// others, is passed over.
+func (s *Service) Visible() []uint32 {
+	_, added, _ := enginecmd.Unwrap(s.Argv)
+	const key = "CUDA_VISIBLE_DEVICES"
+	given := slices.Sorted(slices.Values(s.GPUs))
+	var seen []uint32
+	for name := range strings.SplitSeq(cmp.Or(added[key], s.Environment[key]), ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(name), 10, 32)
+		if err == nil && s.Container != nil && n < uint64(len(given)) {
+			n = uint64(given[n])
+		}
+		if err != nil || !slices.Contains(s.GPUs, uint32(n)) || slices.Contains(seen, uint32(n)) {
+			return s.GPUs
+		}
+		seen = append(seen, uint32(n))
+	}
+	return seen
+}
 
 // Share is what the service declares on one of its n GPUs when it declares mib in all: evenly, in whole MiB rounded up.
 func Share(mib uint32, n int) uint32 {

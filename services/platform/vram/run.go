@@ -233,29 +233,15 @@ func command(s *catalog.Service) enginecmd.Command {
 	return c
 }
 
-// visible is Run.Visible of a service. A program counts the host's GPUs, a container those that it was given, from the lowest index on.
-// What names them otherwise, or others, is passed over.
+// visible is Run.Visible of a service.
 func visible(s *catalog.Service) string {
-	_, added, _ := enginecmd.Unwrap(s.Argv)
-	const key = "CUDA_VISIBLE_DEVICES"
-	seen := slices.Sorted(slices.Values(s.GPUs))
-	var places []string
-	ordered := true
-	for name := range strings.SplitSeq(cmp.Or(added[key], s.Environment[key]), ",") {
-		n, err := strconv.ParseUint(strings.TrimSpace(name), 10, 32)
-		if err == nil && s.Container != nil && n < uint64(len(seen)) {
-			n = uint64(seen[n])
-		}
-		at := slices.Index(s.GPUs, uint32(n))
-		place := strconv.Itoa(at)
-		if err != nil || at < 0 || slices.Contains(places, place) {
-			return ""
-		}
-		ordered = ordered && at == len(places)
-		places = append(places, place)
-	}
-	if ordered && len(places) == len(s.GPUs) {
+	seen := s.Visible()
+	if slices.Equal(seen, s.GPUs) {
 		return ""
+	}
+	places := make([]string, len(seen))
+	for i, index := range seen {
+		places[i] = strconv.Itoa(slices.Index(s.GPUs, index))
 	}
 	return strings.Join(places, ",")
 }

@@ -35,13 +35,13 @@ type Sizes interface {
 type Declared struct{}
 
 // Awake implements Sizes.
-func (Declared) Awake(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+func (Declared) Awake(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.Visible()) }
 
 // Loading implements Sizes.
-func (Declared) Loading(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.GPUs) }
+func (Declared) Loading(s *catalog.Service) map[uint32]uint32 { return shares(s.VRAMMiB, s.Visible()) }
 
 // Asleep implements Sizes.
-func (Declared) Asleep(s *catalog.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.GPUs) }
+func (Declared) Asleep(s *catalog.Service) map[uint32]uint32 { return shares(s.SleepMiB, s.Visible()) }
 
 func shares(mib uint32, gpus []uint32) map[uint32]uint32 {
 	if mib == 0 {

@@ -34,7 +34,7 @@ func (b *Tracker) compute(c *catalog.Catalog, models *gpu.Models, s *catalog.Ser
 	known := Need{Source: vram.Unknown, PerGPU: map[uint32]uint32{}}
 	switch {
 	case s.VRAMMiB > 0:
-		known = Need{Source: vram.Declared, PerGPU: even(s.VRAMMiB, s.GPUs)}
+		known = Need{Source: vram.Declared, PerGPU: even(s.VRAMMiB, s.Visible())}
 	case z.estimateErr == nil && exact != nil:
 		known = Need{Source: vram.Estimated, PerGPU: byIndex(s, z.whole(exact))}
 	case z.estimateErr == nil:
@@ -100,9 +100,9 @@ func sleeping(c *catalog.Catalog, s *catalog.Service, z *sizes, peak store.Peak,
 	known := Need{Source: vram.Unknown, PerGPU: map[uint32]uint32{}}
 	switch {
 	case s.SleepMiB > 0:
-		known = Need{Source: vram.Declared, PerGPU: even(s.SleepMiB, s.GPUs)}
+		known = Need{Source: vram.Declared, PerGPU: even(s.SleepMiB, s.Visible())}
 	case z.estimateErr == nil:
-		known = Need{Source: vram.Estimated, PerGPU: even(z.estimate.AsleepMiB, s.GPUs)}
+		known = Need{Source: vram.Estimated, PerGPU: even(z.estimate.AsleepMiB, s.Visible())}
 	case !simulated(c, s): // one that is simulated keeps what is declared, and nothing else
 		known = Need{Source: vram.Estimated, PerGPU: map[uint32]uint32{}}
 		for _, index := range s.GPUs {

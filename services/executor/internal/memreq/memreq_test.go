@@ -120,6 +120,20 @@ func TestTruthOrder(t *testing.T) {
 	}
 }
 
+// TestDeclaredOnWhatIsVisible: what is declared lies on the GPUs that CUDA_VISIBLE_DEVICES leaves the program, awake and asleep.
+func TestDeclaredOnWhatIsVisible(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.edit(`gpus: [0, 1], vram_mib: 8000, sleep: vllm-l2,`, `gpus: [0, 1], vram_mib: 8000, sleep: vllm-l2, sleep_mib: 600,`)
+	s := *b.entry("dozes")
+	s.Environment = map[string]string{"CUDA_VISIBLE_DEVICES": "1"}
+	book := b.book()
+	wantNeed(t, "awake", book.Awake(&s), vram.Declared, map[uint32]uint32{1: 8000})
+	wantNeed(t, "asleep", book.Asleep(&s), vram.Declared, map[uint32]uint32{1: 600})
+	s.Environment = nil
+	wantNeed(t, "awake, all visible", book.Awake(&s), vram.Declared, map[uint32]uint32{0: 4000, 1: 4000})
+}
+
 // TestOnlyItsOwnWayOfRunningCounts: another definition, entry or GPU is another configuration.
 func TestOnlyItsOwnWayOfRunningCounts(t *testing.T) {
 	t.Parallel()

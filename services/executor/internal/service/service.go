@@ -268,7 +268,7 @@ func (m *Manager) Claims() []gpu.Claim {
 		if !v.Holds() {
 			continue
 		}
-		claim := gpu.Claim{Service: s.ID, CGroup: status.CGroup, PID: status.PID, MiB: s.VRAMMiB, GPUs: s.GPUs}
+		claim := gpu.Claim{Service: s.ID, CGroup: status.CGroup, PID: status.PID, MiB: s.VRAMMiB, GPUs: s.Visible()}
 		if v.Asleep() {
 			claim.MiB = s.SleepMiB
 		}

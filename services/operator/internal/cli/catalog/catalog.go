@@ -132,8 +132,9 @@ func catalogRemarks(c *catalog.Catalog) []string {
 			if !ok {
 				continue
 			}
-			for _, index := range s.GPUs {
-				need[index] += catalog.Share(s.VRAMMiB, len(s.GPUs))
+			seen := s.Visible()
+			for _, index := range seen {
+				need[index] += catalog.Share(s.VRAMMiB, len(seen))
 			}
 		}
 		for _, g := range c.GPUs {
