@@ -68,12 +68,27 @@ type Command struct {
 	FullWindow           bool   // llama.cpp's --swa-full
 	Unified              *bool  // llama.cpp's --kv-unified
 	Adapters, Projectors []string
+	// Repository: llama.cpp chooses the files of a repository (-hf), a projector among them where it has one. NoProjector: none is loaded
+	// (--no-mmproj), or none on a GPU (--no-mmproj-offload). See GPUProjectors.
+	Repository, NoProjector bool
 	// Drafts are models that guess tokens for the main one.
 	Drafts []string
 	// SplitMode, TensorSplit, Devices and MainGPU say how llama.cpp lays a model on several GPUs, as it was told: "row", "3,1",
 	// "CUDA0,CUDA1". MainGPU is an index among the GPUs that it sees, or among Devices.
 	SplitMode, TensorSplit, Devices string
 	MainGPU                         uint32
+}
+
+// GPUProjectors is how many projectors llama.cpp may load on a GPU. A repository may have one, and counts as one
+// (common_params_handle_models in common/arg.cpp).
+func (c *Command) GPUProjectors() int {
+	switch {
+	case c.NoProjector:
+		return 0
+	case c.Repository && len(c.Projectors) == 0:
+		return 1
+	}
+	return len(c.Projectors)
 }
 
 // Hosts is on how many hosts, as many GPUs on each, vLLM or SGLang runs what the command line says.
@@ -209,6 +224,8 @@ func readLlama(args []string, variable func(string) string) Command {
 			c.Unified = truth(value)
 		case key.option == "-kvo":
 			c.HostCache = true
+		case key.option == "--mmproj-auto", key.option == "--mmproj-offload":
+			c.NoProjector = true
 		}
 	}
 	llamaOptions.read(&c, args)

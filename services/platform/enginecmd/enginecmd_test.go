@@ -46,7 +46,7 @@ func TestRead(t *testing.T) {
 		{"flash attention was a flag", "llama-server -fa -m x", nil, Command{Engine: LlamaCPP, Model: "x", FlashAttention: ptr(true)}},
 		{"and is by itself", "llama-server -fa auto -m x", nil, Command{Engine: LlamaCPP, Model: "x"}},
 		{"a file wins over a repository", "llama-server -m x.gguf -hf a/b:Q4", nil, Command{Engine: LlamaCPP, Model: "x.gguf"}},
-		{"a repository", "llama-server -hf a/b:Q4_K_M", nil, Command{Engine: LlamaCPP, Model: "a/b:Q4_K_M"}},
+		{"a repository", "llama-server -hf a/b:Q4_K_M", nil, Command{Engine: LlamaCPP, Model: "a/b:Q4_K_M", Repository: true}},
 		{"a router", "llama-server --models-preset p.ini --port 8080", nil, Command{Engine: LlamaCPP, Port: 8080, Router: true}},
 		{"a preset", "llama-server --gpt-oss-20b-default", nil, Command{Engine: LlamaCPP, Model: "ggml-org/gpt-oss-20b-GGUF", Port: 8013, Batch: 32768, MicroBatch: 2048,
 			Parallel: 2, Context: 262144}},

@@ -232,8 +232,10 @@ var llamaOptions = table(
 	row{"-fit --fit", optional, func(c *Command, v string) { c.Fit = truth(cmp.Or(v, "on")) }},
 	row{"-fitt --fit-target", value, func(c *Command, v string) { c.FitTargetMiB = number(firstOf(v)) }},
 	row{"-fitc --fit-ctx", value, func(c *Command, v string) { c.FitContext = number(v) }},
-	row{"-m --model", value, func(c *Command, v string) { c.Model = v }},
-	row{"-hf -hfr --hf-repo -mu --model-url -dr --docker-repo", value, func(c *Command, v string) {
+	row{"-m --model", value, func(c *Command, v string) { c.Model, c.Repository = v, false }},
+	row{"-hf -hfr --hf-repo", value, func(c *Command, v string) { c.Model, c.Repository = cmp.Or(c.Model, v), c.Model == "" }},
+	row{"-hff --hf-file", value, func(c *Command, _ string) { c.Repository = false }},
+	row{"-mu --model-url -dr --docker-repo", value, func(c *Command, v string) {
 		// A file on the host is what is loaded where both are named.
 		c.Model = cmp.Or(c.Model, v)
 	}},
@@ -246,6 +248,8 @@ var llamaOptions = table(
 	row{"--lora", value, func(c *Command, v string) { c.Adapters = append(c.Adapters, list(v, false)...) }},
 	row{"--lora-scaled", value, func(c *Command, v string) { c.Adapters = append(c.Adapters, list(v, true)...) }},
 	row{"-mm --mmproj -mmu --mmproj-url", value, func(c *Command, v string) { c.Projectors = append(c.Projectors, v) }},
+	row{"--no-mmproj --no-mmproj-auto --no-mmproj-offload", flag, func(c *Command, _ string) { c.NoProjector = true }},
+	row{"--mmproj-auto --mmproj-offload", flag, func(c *Command, _ string) { c.NoProjector = false }},
 	row{"-md --model-draft --spec-draft-model -hfd -hfrd --hf-repo-draft --spec-draft-hf", value, func(c *Command, v string) {
 		c.Drafts = append(c.Drafts, v)
 	}},
@@ -263,8 +267,8 @@ var llamaOptions = table(
 	row{"--fim-qwen-30b-default", flag, preset("Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF", fim)},
 	row{"--gpt-oss-20b-default", flag, preset("gpt-oss-20b-GGUF", gptOSS)},
 	row{"--gpt-oss-120b-default", flag, preset("gpt-oss-120b-GGUF", gptOSS)},
-	row{"--vision-gemma-4b-default", flag, preset("gemma-3-4b-it-qat-GGUF", Command{Port: 8014})},
-	row{"--vision-gemma-12b-default", flag, preset("gemma-3-12b-it-qat-GGUF", Command{Port: 8014})},
+	row{"--vision-gemma-4b-default", flag, preset("gemma-3-4b-it-qat-GGUF", Command{Port: 8014, Repository: true})},
+	row{"--vision-gemma-12b-default", flag, preset("gemma-3-12b-it-qat-GGUF", Command{Port: 8014, Repository: true})},
 )
 
 // What llama-server's presets have in common (common/arg.cpp, "presets").
@@ -281,6 +285,7 @@ const (
 // preset has a model of llama.cpp's own served as said says. What it says nothing of stays as it was.
 func preset(model string, said Command, drafts ...string) func(*Command, string) {
 	return func(c *Command, _ string) {
+		c.Repository = c.Repository || said.Repository && c.Model == ""
 		c.Model = cmp.Or(c.Model, presets+model)
 		c.Port, c.Batch, c.MicroBatch = said.Port, cmp.Or(said.Batch, c.Batch), cmp.Or(said.MicroBatch, c.MicroBatch)
 		c.Parallel = cmp.Or(said.Parallel, c.Parallel)
@@ -299,6 +304,8 @@ var llamaVariables = []struct{ variable, option string }{
 	{"LLAMA_ARG_MODEL", "-m"}, {"LLAMA_ARG_HF_REPO", "-hf"}, {"LLAMA_ARG_MODEL_URL", "-mu"}, {"LLAMA_ARG_DOCKER_REPO", "-dr"},
 	{"LLAMA_ARG_ALIAS", "-a"}, {"LLAMA_ARG_HOST", "--host"}, {"LLAMA_ARG_PORT", "--port"}, {"LLAMA_ARG_SWA_FULL", "--swa-full"},
 	{"LLAMA_ARG_KV_UNIFIED", "-kvu"}, {"LLAMA_ARG_MMPROJ", "-mm"}, {"LLAMA_ARG_MMPROJ_URL", "-mmu"},
+	{"LLAMA_ARG_NO_MMPROJ", "--no-mmproj"}, {"LLAMA_ARG_NO_MMPROJ_OFFLOAD", "--no-mmproj-offload"}, {"LLAMA_ARG_HF_FILE", "-hff"},
+	{"LLAMA_ARG_MMPROJ_AUTO", "--mmproj-auto"}, {"LLAMA_ARG_MMPROJ_OFFLOAD", "--mmproj-offload"},
 	{"LLAMA_ARG_SPLIT_MODE", "-sm"}, {"LLAMA_ARG_TENSOR_SPLIT", "-ts"}, {"LLAMA_ARG_MAIN_GPU", "-mg"}, {"LLAMA_ARG_DEVICE", "-dev"},
 	{"LLAMA_ARG_MODEL_DRAFT", "-md"}, {"LLAMA_ARG_SPEC_DRAFT_MODEL", "-md"},
 	{"LLAMA_ARG_HFD_REPO", "-hfd"}, {"LLAMA_ARG_SPEC_DRAFT_HF_REPO", "-hfd"},

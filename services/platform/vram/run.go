@@ -199,7 +199,7 @@ func RunOf(s *catalog.Service) (Run, error) {
 	}
 	r.MainGPU = cmp.Or(said.MainGPU, main)
 	r.Visible = visible(s)
-	r.Drafts, r.Projectors, r.Adapters = len(said.Drafts), len(said.Projectors), len(said.Adapters)
+	r.Drafts, r.Projectors, r.Adapters = len(said.Drafts), said.GPUProjectors(), len(said.Adapters)
 	return r, nil
 }
 

@@ -75,6 +75,7 @@ func TestRunOf(t *testing.T) {
 			})},
 		{"vLLM with Ray on this host alone", catalog.Service{GPUs: []uint32{0, 1}, Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-dpb", "ray"}},
 			with(vllm, func(r *Run) { r.TensorParallel, r.PipelineParallel, r.DataParallel = 2, 1, 1 })},
+		{"a projector that a repository may have", catalog.Service{Argv: []string{"llama-server", "-hf", "org/model"}}, with(llama, func(r *Run) { r.Projectors = 1 })},
 		{"experts with the host", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ncmoe", "4"}},
 			with(llama, func(r *Run) { r.CPUExperts, r.Overridden = enginecmd.FirstLayers(4), true })},
 		{"what is moved, and stays", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-ot", "blk.0.=CUDA1,exps=CPU", "-nkvo", "--fit-ctx", "8192"}},
