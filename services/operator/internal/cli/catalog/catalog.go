@@ -17,6 +17,8 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/enginecmd"
+	"durward.internal/services/platform/vram"
 )
 
 func (a *app) catalogCommand() *cobra.Command {
@@ -148,6 +150,12 @@ func catalogRemarks(c *catalog.Catalog) []string {
 		if s.Driver == catalog.DriverProcess && (s.Network == catalog.NetworkLoopback || s.Network == catalog.NetworkNone) {
 			out = append(out, fmt.Sprintf("service %s expects network %q, which the process driver cannot enforce; "+
 				"a systemd unit can: durward service install %s", s.ID, s.Network, s.ID))
+		}
+		// docs/faq of ollama/ollama: by itself three for each GPU, each new one while it fits.
+		const most = "OLLAMA_MAX_LOADED_MODELS"
+		if run, err := vram.RunOf(s); err == nil && run.Engine == enginecmd.Ollama && len(s.GPUs) > 0 && s.VRAMMiB == 0 && s.Environment[most] != "1" {
+			out = append(out, fmt.Sprintf("service %s: Ollama keeps several models loaded where they fit (%s=1 keeps it to one), and an estimate is of one; "+
+				"vram_mib says what it may take in all", s.ID, most))
 		}
 	}
 	return out
