@@ -128,6 +128,11 @@ type config struct {
 	NGroups        size `json:"n_groups"`
 	AttnPeriod     size `json:"attn_layer_period"`
 	AttnOffset     size `json:"attn_layer_offset"`
+	AttnIndices    list `json:"attn_layer_indices"` // Bamba: these attend, the others are state spaces
+	NMambaHeads    size `json:"n_mamba_heads"`      // Zamba2
+	MambaHeaddim   size `json:"mamba_headdim"`
+	MambaNgroups   size `json:"mamba_ngroups"`
+	AttnHeadDim    size `json:"attention_head_dim"`
 	ConvLCache     size `json:"conv_L_cache"`
 	NumHeads       size `json:"num_heads"`
 	MambaHeadDim2  size `json:"mamba2_head_dim"`

@@ -25,11 +25,17 @@ func (c *config) headDim() uint64 {
 	if c.HeadDim > 0 {
 		return uint64(c.HeadDim)
 	}
-	if h := c.heads(); h > 0 {
-		return c.hidden() / h
+	h := c.heads()
+	switch {
+	case h == 0:
+		return 0
+	case c.zamba(): // attention sees the hidden state beside the embedding, twice as wide (transformers' configuration_zamba2.py)
+		return first(c.AttnHeadDim, size(2*c.hidden()/h))
 	}
-	return 0
+	return c.hidden() / h
 }
+
+func (c *config) zamba() bool { return c.ModelType == "zamba" || c.ModelType == "zamba2" }
 
 // thinned reports whether layers are listed one by one, with how many heads share keys and values in each.
 func (c *config) thinned() bool { return c.ModelType == "nemotron-nas" && len(c.BlockConfigs) > 0 }
@@ -101,7 +107,11 @@ func (c *config) kind(i, n uint64) (string, error) {
 		if uint64(len(types)) < n {
 			return "", errors.New("config.json names the kinds of fewer layers than it has")
 		}
-		if k, ok := words[types[i]]; ok {
+		k, ok := words[types[i]]
+		switch {
+		case k == linear && strings.HasPrefix(c.ModelType, "minimax"):
+			return lightning, nil // transformers' word for what attn_type_list calls 0
+		case ok:
 			return k, nil
 		}
 		return "", errors.New("config.json has a layer of a kind that is not known")
@@ -137,6 +147,11 @@ func (c *config) kind(i, n uint64) (string, error) {
 			return lightning, nil
 		}
 		return full, nil
+	case len(c.AttnIndices) > 0:
+		if slices.Contains(c.AttnIndices, i) {
+			return full, nil
+		}
+		return mamba, nil
 	case slices.Contains(stateOnly, c.ModelType):
 		return mamba, nil
 	case c.ModelType == "falcon_h1":
@@ -294,10 +309,14 @@ func (c *config) mambaState() uint64 {
 	kernel := first(c.MambaDConv, c.ConvKernel, 4)
 	expand := first(c.MambaExpand, c.Expand, 2)
 	heads := first(c.MambaNHeads, c.MambaNumHeads)
-	if heads == 0 && c.ModelType == "mamba2" {
+	switch {
+	case heads > 0:
+	case c.ModelType == "mamba2":
 		heads = uint64(c.NumHeads)
+	case c.ModelType == "zamba2":
+		heads = uint64(c.NMambaHeads)
 	}
-	dim := uint64(c.MambaHeadDim)
+	dim := first(c.MambaHeadDim, c.MambaHeaddim)
 	if d, ok := c.MambaDHead.(float64); ok && d > 0 && d < maxSize {
 		dim = uint64(d)
 	}
@@ -315,6 +334,6 @@ func (c *config) mambaState() uint64 {
 		inner = cards.Product(expand, c.hidden())
 		return cards.Bounded(cards.Product(inner, kernel-1) + cards.Product(inner, state))
 	}
-	groups := first(c.MambaNGroups, c.NGroups, 1)
+	groups := first(c.MambaNGroups, c.MambaNgroups, c.NGroups, 1)
 	return cards.Bounded(cards.Product(inner+cards.Product(2, groups, state), kernel-1) + cards.Product(inner, state))
 }
