@@ -174,8 +174,8 @@ func (b *builder) judged(s *program, container string) (map[string]string, bool)
 func (b *builder) secretNamed(s *program, name string) {
 	name = clean.Line(secret.Redact(name), 64)
 	s.note("%s was left out: it holds a secret (credentials: [%s] is how an entry would name it).", name, credentialName(name))
-	b.Note("Secrets were left out: what is in a catalogue is shown to approvers and recorded. Let each program read its own from a file that its user " +
-		"alone can read; services cannot be given credentials by Durward yet.")
+	b.Note("Secrets were left out: what is in a catalogue is shown to approvers and recorded. The vault keeps them and gives them to the services " +
+		"that you grant them to (durward credential add, durward credential grant).")
 }
 
 // unknown are the keys of a mapping that are none of those, to be shown. What begins with x- is its author's own, and says nothing to a tool.
