@@ -161,16 +161,16 @@ func (r *run) note(ctx context.Context, next *store.Step) error {
 	return nil
 }
 
+// phase is what a step is told as. Undoing ends services too: those are not brought back.
 func phase(a executorv1.PlanAction, compensation bool) string {
-	if compensation {
-		return progress.PhaseCompensate
-	}
-	switch a {
-	case plan.Sleep:
+	switch {
+	case a == plan.Sleep:
 		return progress.PhaseSleep
-	case plan.Stop:
+	case a == plan.Stop:
 		return progress.PhaseStop
-	case plan.Wake:
+	case compensation:
+		return progress.PhaseCompensate
+	case a == plan.Wake:
 		return progress.PhaseWake
 	default:
 		return progress.PhaseStart
