@@ -270,3 +270,44 @@ func eachHolds(t *testing.T, h *harness.Host, token string, read downstream.Tool
 		}
 	}
 }
+
+// TestWhatOnlyLooksAsksForPersonalData: a READ tool of another's server runs unasked until its arguments hold personal data, which a human lets
+// go to that server in this very call.
+func TestWhatOnlyLooksAsksForPersonalData(t *testing.T) {
+	t.Parallel()
+	h := harness.New(t, harness.Options{Egress: true})
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const found = "Finds notes."
+	pinned, findings := downstream.Clean("notes", []downstream.Listed{{Name: "add", Description: found,
+		Input: json.RawMessage(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)}})
+	if len(findings) > 0 {
+		t.Fatal(findings)
+	}
+	pinned[0].Tier = optionsv1.Tier_TIER_READ
+	h.Accept(fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: %s}\n    tools: {read: [add]}\n",
+		program, notesVariable, h.Path("notes.txt"), found), map[string][]downstream.Tool{"notes": pinned})
+	token := h.AddClient("agent")
+	h.StartAll()
+	agent := h.Connect(token)
+	if e := agent.Ask("notes__add", map[string]any{"text": "plain"}); e.Status != "ok" {
+		t.Fatalf("without personal data: %s", e.Raw)
+	}
+	for _, who := range []string{"mary.gonzalez@example.org", "carol@example.org"} { // what a human agreed to is one call alone
+		asked := agent.Ask("notes__add", map[string]any{"text": who})
+		if asked.Status != "pending_approval" {
+			t.Fatalf("with personal data: %s", asked.Raw)
+		}
+		if card := h.Approve(asked.OperationID); !strings.Contains(card, who[:1]+"•••@example.org") {
+			t.Errorf("the card says %s", card)
+		}
+		if e := agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}); e.Status != "ok" || !strings.Contains(string(e.Raw), "noted") {
+			t.Fatalf("approved: %s", e.Raw)
+		}
+	}
+	if got := h.ReadFile("notes.txt"); got != "plain\nmary.gonzalez@example.org\ncarol@example.org\n" {
+		t.Errorf("the server got %q", got)
+	}
+}

@@ -216,7 +216,7 @@ func (s *authorityService) follow(ctx context.Context, a *asked, d policy.Decisi
 		// A human confirms what has to be confirmed, whatever stands.
 		way, standing = policy.Ask, confirmation == desktop.None
 	}
-	if a.discloses && a.tool.Tier != optionsv1.Tier_TIER_READ {
+	if a.discloses {
 		way, standing = policy.Ask, false
 	}
 	if err := place.Commit(ctx); err != nil {
