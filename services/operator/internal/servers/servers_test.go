@@ -88,6 +88,13 @@ func TestFromFile(t *testing.T) {
 				Sandbox: downstream.Sandbox{Write: []string{"/w"}, Domains: []string{"x.example"}},
 			}}, "",
 		},
+		"as people write them": {
+			"\ufeff{\"mcpServers\":{/* \"x\": {},\n */ \"sh\":{\"command\":\"true\", // mine\n\"args\":[\"//a,]\",],\"env\":{\"PORT\":8080,\"FAST\":true,\"GONE\":null,\"APP_TOKEN\":12345,},},},}",
+			map[string]downstream.Entry{"sh": {
+				ID: "sh", Program: &downstream.Program{Path: "/usr/bin/true", Args: []string{"//a,]"}},
+				Env: map[string]string{"PORT": "8080", "FAST": "true"}, Credentials: map[string]string{"APP_TOKEN": "sh-app-token"},
+			}}, "APP_TOKEN is not copied",
+		},
 		"Cursor, elsewhere": {
 			`{"mcpServers":{"r":{"url":"https://r.example/mcp","headers":{"Authorization":"Bearer secret"}}}}`,
 			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp", Bearer: "r-token"}}, "headers are not copied",
@@ -95,10 +102,10 @@ func TestFromFile(t *testing.T) {
 		"the registry": {
 			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
 			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
-			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","default":"fast"}]}]}`,
+			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","default":"fast"},{"name":"PORT","default":8080}]}]}`,
 			map[string]downstream.Entry{"io.example/files": {
 				ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0", Args: []string{"--root=/srv"}},
-				Env: map[string]string{"MODE": "fast"}, Credentials: map[string]string{"API": "files-api"},
+				Env: map[string]string{"MODE": "fast", "PORT": "8080"}, Credentials: map[string]string{"API": "files-api"},
 			}}, "argument dir has no value",
 		},
 		"the registry, elsewhere": {

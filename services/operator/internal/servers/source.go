@@ -2,6 +2,7 @@ package servers
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tailscale/hujson"
 
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
@@ -77,8 +80,15 @@ func FromFile(raw []byte) (map[string]Found, error) {
 			Headers []registryKeyword `json:"headers"`
 		} `json:"remotes"`
 	}
-	if err := json.Unmarshal(withoutComments(raw), &f); err != nil {
-		return nil, errors.New("it is no JSON that names servers")
+	plain, err := hujson.Standardize(bytes.TrimPrefix(raw, []byte("\ufeff"))) // people's files hold comments and commas behind the last
+	if err != nil {
+		return nil, fmt.Errorf("it is no JSON: %s", clean.Line(strings.TrimPrefix(err.Error(), "hujson: "), 200))
+	}
+	if err := json.Unmarshal(plain, &f); err != nil {
+		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
+			err = fmt.Errorf("%s cannot be a %s", wrong.Field, wrong.Value)
+		}
+		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
 	}
 	out := map[string]Found{}
 	for _, of := range []map[string]configured{f.MCPServers, f.Servers} {
@@ -140,24 +150,26 @@ func (f *Found) secrets() error {
 	return nil
 }
 
-// withoutComments takes the lines out that hold nothing but a comment, which VS Code writes.
-func withoutComments(raw []byte) []byte {
-	var out []byte
-	for line := range bytes.Lines(raw) {
-		if !bytes.HasPrefix(bytes.TrimSpace(line), []byte("//")) {
-			out = append(out, line...)
-		}
+// scalar is a text. Where one belongs, as in a variable, people write numbers and true, too.
+type scalar string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *scalar) UnmarshalJSON(raw []byte) error {
+	switch raw[0] {
+	case '"', '{', '[':
+		return json.Unmarshal(raw, (*string)(s))
 	}
-	return out
+	*s = scalar(raw)
+	return nil
 }
 
 // configured is one server of Claude Desktop, Cursor or VS Code.
 type configured struct {
-	Command string            `json:"command"`
-	Args    []string          `json:"args"`
-	Env     map[string]string `json:"env"`
-	URL     string            `json:"url"`
-	Headers map[string]string `json:"headers"`
+	Command string             `json:"command"`
+	Args    []string           `json:"args"`
+	Env     map[string]*scalar `json:"env"`
+	URL     string             `json:"url"`
+	Headers map[string]string  `json:"headers"`
 	Sandbox struct {
 		Filesystem struct {
 			AllowRead  []string `json:"allowRead"`
@@ -181,7 +193,10 @@ func (c configured) found(name string) (f Found, err error) {
 	box := c.Sandbox
 	f.Entry.Sandbox = downstream.Sandbox{Read: box.Filesystem.AllowRead, Write: box.Filesystem.AllowWrite, Domains: box.Network.AllowedDomains}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
-		f.variable(key, c.Env[key], secretly().MatchString(key) || secret.Suspect(c.Env[key]) || strings.Contains(c.Env[key], "${"))
+		if c.Env[key] != nil { // null takes a variable away
+			value := string(*c.Env[key])
+			f.variable(key, value, secretly().MatchString(key) || secret.Suspect(value) || strings.Contains(value, "${"))
+		}
 	}
 	switch path.Base(c.Command) {
 	case "npx", "bunx", "pnpx":
@@ -251,8 +266,8 @@ type registryPackage struct {
 type registryKeyword struct {
 	Type     string `json:"type"`
 	Name     string `json:"name"`
-	Value    string `json:"value"`
-	Default  string `json:"default"`
+	Value    scalar `json:"value"`
+	Default  scalar `json:"default"`
 	Required bool   `json:"isRequired"`
 	Secret   bool   `json:"isSecret"`
 }
@@ -263,10 +278,7 @@ func (p registryPackage) found(name string) (f Found, err error) {
 		return f, err
 	}
 	for _, a := range p.Arguments {
-		value := a.Value
-		if value == "" {
-			value = a.Default
-		}
+		value := string(cmp.Or(a.Value, a.Default))
 		switch {
 		case strings.ContainsAny(value, "{}") || value == "" && a.Required:
 			f.Notes = append(f.Notes, fmt.Sprintf("its argument %s has no value yet: give it behind --", clean.Visible(clean.Line(a.Name, 64))))
@@ -279,10 +291,7 @@ func (p registryPackage) found(name string) (f Found, err error) {
 		}
 	}
 	for _, v := range p.Variables {
-		value := v.Value
-		if value == "" {
-			value = v.Default
-		}
+		value := string(cmp.Or(v.Value, v.Default))
 		if v.Secret || secretly().MatchString(v.Name) && v.Required {
 			f.variable(v.Name, "", true)
 		} else if value != "" {
