@@ -95,6 +95,13 @@ func TestFromFile(t *testing.T) {
 				Env: map[string]string{"PORT": "8080", "FAST": "true"}, Credentials: map[string]string{"APP_TOKEN": "sh-app-token"},
 			}}, "APP_TOKEN is not copied",
 		},
+		"a package by an option": {
+			`{"mcpServers":{"a":{"command":"npx","args":["-y","--package=@x/a@1.0.0","a","--v"]},"b":{"command":"npx","args":["-p","@x/b@1.0.0","b"]}}}`,
+			map[string]downstream.Entry{
+				"a": {ID: "a", NPM: &downstream.Package{Name: "@x/a", Version: "1.0.0", Args: []string{"--v"}}},
+				"b": {ID: "b", NPM: &downstream.Package{Name: "@x/b", Version: "1.0.0", Args: []string{}}},
+			}, "",
+		},
 		"Cursor, elsewhere": {
 			`{"mcpServers":{"r":{"url":"https://r.example/mcp","headers":{"Authorization":"Bearer secret"}}}}`,
 			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp", Bearer: "r-token"}}, "headers are not copied",

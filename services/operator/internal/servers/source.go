@@ -200,15 +200,23 @@ func (c configured) found(name string) (f Found, err error) {
 	}
 	switch path.Base(c.Command) {
 	case "npx", "bunx", "pnpx":
-		args := c.Args
+		args, spec := c.Args, ""
 		for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			name, value, with := strings.Cut(args[0], "=")
 			args = args[1:]
+			if name != "-p" && name != "--package" {
+				continue
+			}
+			if spec = value; !with && len(args) > 0 {
+				spec, args = args[0], args[1:]
+			}
 		}
 		if len(args) == 0 {
 			return f, errors.New("it runs npx without a package")
 		}
-		if f.Entry.NPM, err = Package(args[0]); err != nil {
-			return f, fmt.Errorf("%w; find one with: npm view %s version", err, clean.Line(args[0], 200))
+		spec = cmp.Or(spec, args[0]) // what stands behind a package of its own is the name of its program
+		if f.Entry.NPM, err = Package(spec); err != nil {
+			return f, fmt.Errorf("%w; find one with: npm view %s version", err, clean.Line(spec, 200))
 		}
 		f.Entry.NPM.Args = args[1:]
 	case "docker", "podman", "uvx", "uv", "pipx", "sh", "bash", "cmd":
