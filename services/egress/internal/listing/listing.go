@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"durward.internal/services/egress/internal/child"
@@ -112,9 +113,27 @@ func remote(ctx context.Context, asked downstream.ListRequest) (*downstream.List
 	if err != nil {
 		return nil, err
 	}
-	listing, err := said(ctx, child.Config{Remote: &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}}, asked)
-	if err != nil && asked.Entry.Bearer != "" {
+	var shut atomic.Bool
+	way := &http.Transport{DialContext: judged.DialContext, Proxy: nil, ForceAttemptHTTP2: true}
+	listing, err := said(ctx, child.Config{Remote: noting(func(r *http.Request) (*http.Response, error) {
+		response, err := way.RoundTrip(r)
+		if err == nil && response.StatusCode == http.StatusUnauthorized {
+			shut.Store(true)
+		}
+		return response, err
+	})}, asked)
+	switch {
+	case err == nil:
+	case asked.Entry.Bearer != "":
 		err = fmt.Errorf("%w; it was asked without its credential, which the vault gives to egress alone", err)
+	case shut.Load():
+		err = fmt.Errorf("%w: it wants a credential; store its token with durward credential add NAME --variable TOKEN, and name it with --bearer NAME", err)
 	}
 	return listing, err
 }
+
+// noting is a way to a server that is watched.
+type noting func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (n noting) RoundTrip(r *http.Request) (*http.Response, error) { return n(r) }

@@ -150,9 +150,11 @@ func TestRemote(t *testing.T) {
 	if got := answer(t, t.Context(), downstream.ListRequest{Entry: downstream.Entry{ID: "far", URL: closed.URL, Bearer: "x"}}); got.Listing != nil || !strings.Contains(got.Problem, "without its credential") {
 		t.Errorf("%+v", got)
 	}
+	if got := answer(t, t.Context(), downstream.ListRequest{Entry: downstream.Entry{ID: "far", URL: closed.URL}}); got.Listing != nil || !strings.HasSuffix(got.Problem, "--bearer NAME") {
+		t.Errorf("a closed door: %+v", got)
+	}
 	for name, e := range map[string]downstream.Entry{
 		"a redirect":         {ID: "far", URL: elsewhere.URL},
-		"a closed door":      {ID: "far", URL: closed.URL},
 		"a private address":  {ID: "far", URL: "https://10.0.0.1/mcp"},
 		"a cloud's metadata": {ID: "far", URL: "http://169.254.169.254/mcp"},
 	} {
