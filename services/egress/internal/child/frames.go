@@ -54,9 +54,22 @@ type frame struct {
 }
 
 type frameError struct {
-	Code    int            `json:"code"`
+	Code    errorCode      `json:"code"`
 	Message string         `json:"message"`
 	Data    jsontext.Value `json:"data"`
+}
+
+// errorCode is a code, or that of an internal error: some servers write a word there, and their message is of use all the same.
+type errorCode int64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *errorCode) UnmarshalJSON(raw []byte) error {
+	n, err := strconv.ParseInt(string(raw), 10, 32)
+	if err != nil {
+		n = jsonrpc.CodeInternalError
+	}
+	*c = errorCode(n)
+	return nil
 }
 
 // sent notes what goes to the server: a call waits for an answer, and one that was cancelled no longer does.
@@ -99,13 +112,22 @@ var halves = jsontext.AllowInvalidUTF8(true)
 
 // received returns the message that is passed on, nil for a frame that is not, or why the server cannot go on.
 func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
-	raw = bytes.TrimSpace(raw)
+	raw = bytes.TrimPrefix(bytes.TrimSpace(raw), []byte("\ufeff")) // .NET writes a byte order mark before its first frame
 	if len(raw) == 0 || raw[0] != '{' || !bytes.Contains(raw, []byte(`"jsonrpc"`)) {
 		// Servers print greetings, traces and objects that they log where frames belong.
 		return nil, f.drop()
 	}
 	var in frame
-	if !utf8.Valid(raw) || json.Unmarshal(raw, &in, halves) != nil {
+	if !utf8.Valid(raw) {
+		return nil, errMalformed
+	}
+	if json.Unmarshal(raw, &in, halves) != nil || in.Version == "" {
+		var own struct {
+			Version jsontext.Value `json:"jsonrpc"`
+		}
+		if json.Unmarshal(raw, &own, halves) == nil && own.Version == nil {
+			return nil, f.drop() // what they log may hold a frame
+		}
 		return nil, errMalformed
 	}
 	if in.Version != "2.0" {

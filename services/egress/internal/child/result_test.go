@@ -120,6 +120,41 @@ func TestStructured(t *testing.T) {
 	}
 }
 
+// TestSloppyFrames: what a server that is merely sloppy sends is read as it is meant, or taken for its log.
+func TestSloppyFrames(t *testing.T) {
+	one, err := jsonrpc.MakeID(1.0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for raw, want := range map[string]string{
+		"\ufeff" + `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`:                       `{"id":1,"jsonrpc":"2.0","result":{"content":[]}}`,
+		`{"jsonrpc":"2.0","id":1,"error":{"code":"ENOENT","message":"no such file"}}`:       `{"error":{"code":-32603,"message":"no such file"},"id":1,"jsonrpc":"2.0"}`,
+		`{"jsonrpc":"2.0","id":1,"error":{"code":1e99,"message":"no"}}`:                     `{"error":{"code":-32603,"message":"no"},"id":1,"jsonrpc":"2.0"}`,
+		`{"level":30,"method":7,"msg":{"jsonrpc":"2.0","id":1,"result":{"content":[]}}}`:    "nothing",
+		`{"level":30,"id":1,"msg":"sent","frame":{"jsonrpc":"2.0","id":1,"method":"ping"}}`: "nothing",
+		`{"jsonrpc":"2.0","id":1,"result":`:                                                 errMalformed.Error(),
+		`{"jsonrpc":2.0,"id":1,"result":{}}`:                                                errMalformed.Error(),
+		`{"jsonrpc":"1.0","id":1,"result":{}}`:                                              "what it sent is not JSON-RPC 2.0",
+	} {
+		frames := &frames{}
+		frames.sent(&jsonrpc.Request{ID: one, Method: "tools/call"})
+		got := "nothing"
+		message, err := frames.received([]byte(raw))
+		if err != nil {
+			got = err.Error()
+		} else if message != nil {
+			line, err := encode(message)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = string(line)
+		}
+		if got != want {
+			t.Errorf("%s passes as %s, want %s", raw, got, want)
+		}
+	}
+}
+
 // FuzzFrames: whatever a server says, what passes is an answer to the call that waits, and only one, with known fields; or a question of two
 // kinds or a form. It is within the bounds, and its own rebuilt form.
 func FuzzFrames(f *testing.F) {
