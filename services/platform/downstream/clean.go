@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/platform/canonical"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/injection"
+	"durward.internal/services/platform/pattern"
 )
 
 // Bounds of what a server says of itself, in characters. Longer texts are cut, and the human is told.
@@ -139,7 +140,7 @@ func (c *cleaner) prose(what, text string, limit int) string {
 }
 
 func (c *cleaner) said(what, before, after string) string {
-	switch plain := strings.TrimSpace(strings.ReplaceAll(before, "\r\n", "\n")); {
+	switch plain := strings.TrimSpace(emoji().ReplaceAllString(strings.ReplaceAll(before, "\r\n", "\n"), "$1")); {
 	case plain == after:
 	case strings.HasSuffix(after, "…") && !strings.HasSuffix(plain, "…"):
 		c.find("%s is too long, and is cut", what)
@@ -209,8 +210,12 @@ func (c *cleaner) texts(v any, at string) (any, error) {
 	return v, nil
 }
 
+// emoji is a symbol with the one character behind it that has it shown as a picture: it hides nothing.
+var emoji = pattern.New(`([\p{So}\x{2190}-\x{21FF}\x{203C}\x{2049}\x{2139}])\x{FE0F}`)
+
 // hidden reports whether a text holds a character that cannot be seen as what it is.
 func hidden(s string) bool {
+	s = emoji().ReplaceAllString(s, "$1")
 	s = strings.NewReplacer("\n", "", "\t", "", `\`, "").Replace(s)
 	return clean.Visible(s) != s
 }

@@ -33,6 +33,8 @@ func TestCleanLeavesOut(t *testing.T) {
 		"a schema that is none":       {[]downstream.Listed{{Name: "x", Input: json.RawMessage(object), Problem: "the schema is none"}}, "the schema is none"},
 		"a hidden argument":           {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a\u202eb":{}}}`)}, "characters that hide"},
 		"a hidden value":              {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u200b"]}}}`)}, "characters that hide"},
+		"two selectors":               {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u26a0\ufe0f\ufe0e"]}}}`)}, "characters that hide"},
+		"a selector behind a letter":  {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["a\ufe0f"]}}}`)}, "characters that hide"},
 		"annotations that are none":   {[]downstream.Listed{{Name: "x", Input: json.RawMessage(object), Annotations: json.RawMessage(`{"readOnlyHint":"yes"}`)}}, "annotations"},
 		"results that loop":           {[]downstream.Listed{{Name: "x", Input: json.RawMessage(object), Output: json.RawMessage(`{"type":"object","anyOf":[{"$ref":"#"}]}`)}}, "its results: "},
 		"look-alikes":                 {[]downstream.Listed{listed("delete_a1l", "", object), listed("delete_all", "", object)}, "looks like that of another"},
@@ -51,6 +53,18 @@ func TestCleanLeavesOut(t *testing.T) {
 	}
 	if tools, findings := downstream.Clean("files", many); len(tools) > 128 || len(findings) == 0 {
 		t.Errorf("200 tools: %d, %v", len(tools), findings)
+	}
+}
+
+// TestCleanTakes what servers write without harm: pictures.
+func TestCleanTakes(t *testing.T) {
+	tools, findings := downstream.Clean("files", []downstream.Listed{listed("x", "\u26a0\ufe0f Deletes.",
+		`{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"default":"\u2139\ufe0f","enum":["\u26a1\ufe0f","\u2139\ufe0f"]}}}`)})
+	if len(findings) > 0 || len(tools) != 1 {
+		t.Fatalf("%+v", findings)
+	}
+	if got, want := string(tools[0].Input), `{"$defs":{"a":{"default":"ℹ\ufe0f","enum":["⚡\ufe0f","ℹ\ufe0f"]}},"properties":{"a":{"$ref":"#/$defs/a"}},"type":"object"}`; got != strings.ReplaceAll(want, `\ufe0f`, "\ufe0f") {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
