@@ -164,6 +164,9 @@ func (c *cleaner) schema(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, err
 	}
 	v, err := decode(raw)
+	if root, is := v.(map[string]any); is {
+		delete(root, "$id") // its name, which nothing within may refer to
+	}
 	if err == nil {
 		v, err = c.texts(v, "")
 	}

@@ -56,10 +56,10 @@ func TestCleanLeavesOut(t *testing.T) {
 	}
 }
 
-// TestCleanTakes what servers write without harm: pictures.
+// TestCleanTakes what servers write without harm: pictures, and a schema's name for itself.
 func TestCleanTakes(t *testing.T) {
 	tools, findings := downstream.Clean("files", []downstream.Listed{listed("x", "\u26a0\ufe0f Deletes.",
-		`{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"default":"\u2139\ufe0f","enum":["\u26a1\ufe0f","\u2139\ufe0f"]}}}`)})
+		`{"$id":"https://x.example/x.json","type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"default":"\u2139\ufe0f","enum":["\u26a1\ufe0f","\u2139\ufe0f"]}}}`)})
 	if len(findings) > 0 || len(tools) != 1 {
 		t.Fatalf("%+v", findings)
 	}

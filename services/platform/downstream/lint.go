@@ -128,7 +128,7 @@ func (l *linter) walk(v any, at string, depth int) error {
 				if _, err := l.target(text); err != nil {
 					return refuse("%v", err)
 				}
-			case key == "$dynamicRef", key == "$recursiveRef", key == "$id":
+			case key == "$dynamicRef", key == "$recursiveRef", key == "$id" && at != "":
 				return refuse("%s is not accepted", key)
 			case key == "$schema" && (at != "" || !slices.Contains(drafts, text)):
 				return refuse("$schema is none of the drafts 7, 2019-09 and 2020-12, or not at the top")

@@ -91,6 +91,7 @@ func TestSchemasThatAreUsual(t *testing.T) {
 		"a tree":              {tree, `{"left":{"right":{"n":1}}}`, ""},
 		"a tree, wrong":       {tree, `{"left":{"right":{"n":"x"}}}`, "/left/right/n: "},
 		"draft 7":             {`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{"path":{"type":"string"}},"required":["path"],"additionalProperties":false}`, `{"path":"/x"}`, ""},
+		"a name of its own":   {`{"$id":"https://x.example/x.json","type":"object","properties":{"x":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"number"}}}`, `{"x":"1"}`, "/x"},
 		"draft 7, missing":    {`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","required":["path"]}`, `{}`, "path"},
 		"one too many":        {`{"type":"object","properties":{},"additionalProperties":false}`, `{"x":1}`, "x"},
 		"a property $ref":     {`{"type":"object","properties":{"$ref":{"type":"string"},"not":{"type":"string"}}}`, `{"$ref":"x","not":"y"}`, ""},
