@@ -104,6 +104,25 @@ func (f *frames) forget(call jsonrpc.Request) {
 	delete(f.pending, lexeme(call.ID))
 }
 
+// forgetAll notes that no answer to any call is waited for.
+func (f *frames) forgetAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.pending)
+}
+
+// unheard reports whether the first question of the newest revision has no answer yet.
+func (f *frames) unheard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, call := range f.pending {
+		if call.Method == "server/discover" {
+			return true
+		}
+	}
+	return false
+}
+
 // lexeme is how an id of ours is written: the SDK counts its calls.
 func lexeme(id jsonrpc.ID) string { return fmt.Sprint(id.Raw()) }
 

@@ -92,6 +92,12 @@ func (h *hostile) serve() {
 		}
 		switch message.Method {
 		case "server/discover":
+			switch h.mode {
+			case "older":
+				os.Exit(1)
+			case "older and mute":
+				continue
+			}
 			h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, message.ID)
 		case "initialize":
 			capabilities = string(message.Params.Capabilities)

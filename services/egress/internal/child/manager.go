@@ -57,6 +57,8 @@ type instance struct {
 	tools map[string]Presence
 	// orphan: its session ended, so that its last call ends it.
 	orphan bool
+	// older: it is of an older revision, and does not survive the first question of the newest.
+	older bool
 }
 
 const (

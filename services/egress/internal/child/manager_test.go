@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -66,6 +67,34 @@ func pinned(id string) downstream.Pinned {
 // environment gives the mode, which is the server's id.
 func environment(_ context.Context, server *downstream.Pinned, _ string) (map[string]string, error) {
 	return map[string]string{"HOSTILE": strings.ReplaceAll(server.Entry.ID, "-", " ")}, nil
+}
+
+// TestOlder: a server that ends over the first question of the newest revision, or leaves it without an answer, is asked as its own revision has
+// it; once that is known, from its start.
+func TestOlder(t *testing.T) {
+	t.Parallel()
+	for mode, starts := range map[string]int32{"older": 3, "older-and-mute": 3, "good": 2} {
+		server := pinned(mode)
+		server.Entry.Timeouts.Ready = 3 * time.Second
+		var started atomic.Int32
+		m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, principal string, env map[string]string) (*Process, error) {
+			started.Add(1)
+			return execute(ctx, server, principal, env)
+		}})
+		t.Cleanup(m.Close)
+		m.Set([]downstream.Pinned{server})
+		for range 2 {
+			if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil || len(result.Content) != 1 {
+				t.Errorf("%s: %+v, %v", mode, result, err)
+			}
+			if err := m.Restart(mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := started.Load(); n != starts {
+			t.Errorf("%s was started %d times, want %d", mode, n, starts)
+		}
+	}
 }
 
 // manager runs servers whose mode is their id.

@@ -34,8 +34,6 @@ type run struct {
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	ready chan struct{}
-	// drained is closed when nothing more is read of a process.
-	drained chan struct{}
 
 	// The manager's mu guards these.
 	process *Process
@@ -74,13 +72,15 @@ const (
 	between = time.Second
 	// relist is how old a comparison may be when a call comes.
 	relist = time.Minute
+	// olderRevision is the newest that begins without a question that older servers do not know.
+	olderRevision = "2025-11-25"
 )
 
 // start begins a run. The caller holds the manager's mu.
 func (m *Manager) start(i *instance, server *downstream.Pinned) {
 	written := server.Entry.Timeouts
 	r := &run{
-		manager: m, instance: i, server: server, ready: make(chan struct{}), drained: make(chan struct{}), used: time.Now(),
+		manager: m, instance: i, server: server, ready: make(chan struct{}), used: time.Now(),
 		timeouts: downstream.Timeouts{
 			Ready: cmp.Or(written.Ready, 30*time.Second), Call: cmp.Or(written.Call, 30*time.Second), Idle: cmp.Or(written.Idle, 10*time.Minute),
 		},
@@ -146,14 +146,25 @@ func (r *run) tell() {
 	})
 }
 
-// open starts what there is to start, speaks to it, and compares its tools.
+// open starts what there is to start, speaks to it, and compares its tools. A process that ends over the first question of the newest revision, or
+// leaves it without an answer, is of an older one, and is started again without that question.
 func (r *run) open() error {
-	transport, err := r.transport()
+	r.manager.mu.Lock()
+	older := r.instance.older
+	r.manager.mu.Unlock()
+	err := r.connect(older)
+	if r.ctx.Err() == nil && r.process != nil && r.frames.unheard() {
+		r.process.Kill()
+		<-r.exited
+		r.frames.forgetAll()
+		if err = r.connect(true); err == nil {
+			r.manager.mu.Lock()
+			r.instance.older = true
+			r.manager.mu.Unlock()
+		}
+	}
 	if err != nil {
 		return err
-	}
-	if r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, nil); err != nil {
-		return r.reason(err)
 	}
 	if err := r.compare(); err != nil {
 		return err
@@ -162,6 +173,31 @@ func (r *run) open() error {
 		go r.manager.lost(r)
 	}
 	return nil
+}
+
+// connect begins to speak to the server, in the newest revision that both know or in an older one.
+func (r *run) connect(older bool) error {
+	transport, err := r.transport()
+	if err != nil {
+		return err
+	}
+	options := &mcp.ClientSessionOptions{}
+	if older {
+		options.ProtocolVersion = olderRevision
+	}
+	unheard := time.AfterFunc(r.timeouts.Ready/3, func() {
+		r.manager.mu.Lock()
+		defer r.manager.mu.Unlock()
+		if r.process != nil && r.frames.unheard() {
+			r.process.Kill()
+		}
+	})
+	defer unheard.Stop()
+	r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, options)
+	if err != nil && !r.frames.unheard() {
+		return r.reason(err)
+	}
+	return err
 }
 
 // closing closes a transport's connection when ctx ends, whatever the SDK makes of it.
@@ -213,7 +249,7 @@ func (r *run) transport() (mcp.Transport, error) {
 	r.process, r.exited = process, exited
 	frozen := m.frozen
 	m.mu.Unlock()
-	logged := make(chan struct{})
+	logged, drained := make(chan struct{}), make(chan struct{}) // nothing more is read of it
 	go func() {
 		defer close(logged)
 		r.instance.log.follow(process.Stderr)
@@ -223,7 +259,7 @@ func (r *run) transport() (mcp.Transport, error) {
 		err := process.Wait()
 		late, cancel := context.WithTimeout(context.Background(), grace)
 		defer cancel()
-		for _, last := range []<-chan struct{}{r.drained, logged} { // what it said last counts
+		for _, last := range []<-chan struct{}{drained, logged} { // what it said last counts
 			select {
 			case <-last:
 			case <-late.Done():
@@ -233,18 +269,24 @@ func (r *run) transport() (mcp.Transport, error) {
 		if err != nil {
 			why += ": " + clean.Line(err.Error(), maxMessage)
 		}
-		r.end(errors.New(why))
+		if !r.frames.unheard() {
+			r.end(errors.New(why))
+		}
 	}()
 	if frozen {
 		return nil, errFrozen
 	}
-	drained := sync.OnceFunc(func() { close(r.drained) })
+	drain := sync.OnceFunc(func() { close(drained) })
 	return newPipe(r.frames, process, r.timeouts.Call, func(err error) {
-		drained()
+		drain()
 		if errors.Is(err, errSilent) {
 			select { // how it ended says more
 			case <-r.ctx.Done():
+			case <-exited:
 			case <-time.After(grace):
+			}
+			if r.frames.unheard() {
+				return
 			}
 		}
 		r.end(err)
