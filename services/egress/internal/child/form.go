@@ -31,7 +31,7 @@ type form struct {
 }
 
 type field struct {
-	Type        string         `json:"type"`
+	Type        string         `json:"type,omitempty"`
 	Title       string         `json:"title,omitempty"`
 	Description string         `json:"description,omitempty"`
 	Format      string         `json:"format,omitempty"`
@@ -49,9 +49,11 @@ type field struct {
 	Default     jsontext.Value `json:"default,omitempty"`
 }
 
+// choice is one of those that people choose from, or a type where a field has one or none.
 type choice struct {
 	Const string `json:"const"`
 	Title string `json:"title,omitempty"`
+	Type  string `json:"type,omitempty"`
 }
 
 var errForm = errors.New("it asks in a form that is not passed on")
@@ -64,7 +66,7 @@ func formOf(params jsontext.Value) ([]byte, error) {
 	}
 	f.Message = clean.Block(f.Message, clean.Whole)
 	for name, p := range f.Schema.Properties {
-		if p == nil || !plain(name) || !p.known() || (p.Type == "array") != (p.Items != nil) || p.Items != nil && (p.Items.Type != "string" || !p.Items.known()) {
+		if p == nil || !plain(name) || !p.known() || (p.Type == "array") != (p.Items != nil) || p.Type == "" || p.Items != nil && (!p.Items.known() || p.Items.Type != "" && p.Items.Type != "string") {
 			return nil, errForm
 		}
 	}
@@ -80,14 +82,31 @@ func formOf(params jsontext.Value) ([]byte, error) {
 	return out, nil
 }
 
+// typed gives a field that may be null, as Python's SDK writes what may be left out, its type.
+func (p *field) typed() {
+	others := slices.DeleteFunc(slices.Clone(p.AnyOf), func(c choice) bool { return c.Type == "null" })
+	if p.Type != "" || len(others) != 1 || others[0].Type == "" {
+		return
+	}
+	p.Type, p.AnyOf = others[0].Type, nil
+	if p.Default.Kind() == 'n' {
+		p.Default = nil
+	}
+}
+
 // known cleans what people read of a field, and reports whether the rest can be passed on as it is.
 func (p *field) known() bool {
+	p.typed()
 	p.Title, p.Description = clean.Line(p.Title, maxName), clean.Line(p.Description, maxMessage)
-	if !slices.Contains([]string{"string", "number", "integer", "boolean", "array"}, p.Type) || p.Format != "" && !plain(p.Format) {
+	titled := p.Type == "" && len(p.AnyOf) > 0 // as MCP writes a choice of several
+	if !titled && !slices.Contains([]string{"string", "number", "integer", "boolean", "array"}, p.Type) || p.Format != "" && !plain(p.Format) {
 		return false
 	}
 	values := slices.Concat(p.Enum, p.EnumNames)
 	for _, c := range slices.Concat(p.OneOf, p.AnyOf) {
+		if c.Type != "" {
+			return false
+		}
 		values = append(values, c.Const, c.Title)
 	}
 	switch p.Default.Kind() {

@@ -184,6 +184,25 @@ func TestForms(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]string{
+		`{"type":"array","items":{"anyOf":[{"const":"a","title":"A"},{"const":"b","title":"B"}]},"minItems":1}`: `{"type":"array","items":{"anyOf":[{"const":"a","title":"A"},{"const":"b","title":"B"}]},"minItems":1}`,
+		`{"anyOf":[{"type":"integer"},{"type":"null"}],"default":null,"title":"Age"}`:                           `{"type":"integer","title":"Age"}`,
+		`{"type":"string","oneOf":[{"const":"a","title":"A"}],"default":"a"}`:                                   `{"type":"string","oneOf":[{"const":"a","title":"A"}],"default":"a"}`,
+		`{"type":"string","enum":["a"],"enumNames":["A"]}`:                                                      `{"type":"string","enum":["a"],"enumNames":["A"]}`,
+		`{"anyOf":[{"type":"integer"},{"type":"string"}]}`:                                                      "",
+		`{"anyOf":[{"const":"a"}]}`:                                                                             "",
+		`{"type":"array","items":{"anyOf":[{"type":"integer"}]}}`:                                               "",
+		`{"type":"array","items":{"anyOf":[{"type":"object"},{"const":"a"}]}}`:                                  "",
+		`{"anyOf":[{"type":"object"},{"type":"null"}]}`:                                                         "",
+	} {
+		got, err := formOf([]byte(field(in)))
+		if want != "" {
+			want = field(want)
+		}
+		if same := sameJSON(t, string(got), want); !same || (err == nil) != (want != "") {
+			t.Errorf("%s: %s, %v, want %s", in, got, err, want)
+		}
+	}
+	for in, want := range map[string]string{
 		`{"content":[]}`: `{"content":[]}`,
 		`{"inputRequests":{"a":{"Method":"x","method":"elicitation/create","params":{"message":"m","requestedSchema":{"type":"object","$ref":"#"}}}}}`: `{"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{"properties":{},"type":"object"}}}}}`,
 		`{"inputRequests":{"a":{"method":"roots/list","params":{}}},"requestState":"s"}`:                                                               `{"inputRequests":{"a":{"method":"roots/list","params":{}}},"requestState":"s"}`,

