@@ -229,8 +229,13 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 	case auditv1.Kind_KIND_REDEEMED:
 		first(&o.redeemed)
 	case auditv1.Kind_KIND_DENIED:
-		if pruned || body.GetAction() == "deny" {
+		switch action := body.GetAction(); {
+		case pruned || action == "deny":
 			first(&o.ended)
+		case action == "ask-given-up":
+			o.asked = place{} // it never waited for a human
+		case action != "redeem-given-up" && strings.HasSuffix(action, "-given-up"):
+			o.approved = place{} // the approval came to nothing
 		}
 	case auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
 		first(&o.ended)

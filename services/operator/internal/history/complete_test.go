@@ -165,9 +165,19 @@ func TestFindings(t *testing.T) {
 		"redeemed, not begun":        {spoil: []func([]step) []step{without(intent, outcome), later}, want: []string{"redeemed and not begun 3"}},
 		"redeemed by nobody's grant": {spoil: []func([]step) []step{without(granted, intent, outcome), end(auditv1.Kind_KIND_EXPIRED, "expire")}, want: []string{"not granted 2"}},
 		"approved, not taken up":     {spoil: []func([]step) []step{without(granted, redeemed, intent, outcome), later}, want: []string{"approved and never taken up 1"}},
-		"never decided":              {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), later}, want: []string{"never decided 0"}},
-		"waits":                      {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome)}, open: 1},
-		"denied":                     {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "deny"), later}},
+		"approved in vain": {spoil: []func([]step) []step{
+			without(granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "approve-given-up"), later,
+		}, want: []string{"never decided 0"}},
+		"a run in vain": {spoil: []func([]step) []step{
+			without(asked, granted, redeemed, intent, outcome), change(approved, func(s *step) { s.record.Body.Action = "dangerous" }),
+			end(auditv1.Kind_KIND_DENIED, "dangerous-given-up"), later,
+		}},
+		"asked in vain": {spoil: []func([]step) []step{
+			without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "ask-given-up"), later,
+		}},
+		"never decided": {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), later}, want: []string{"never decided 0"}},
+		"waits":         {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome)}, open: 1},
+		"denied":        {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "deny"), later}},
 		"done after a no": {spoil: []func([]step) []step{
 			without(redeemed), end(auditv1.Kind_KIND_DENIED, "deny"), move(auditv1.Kind_KIND_DENIED, 2),
 		}, want: []string{"after its end 4", "not redeemed 4"}},

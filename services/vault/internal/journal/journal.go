@@ -79,12 +79,28 @@ func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
 	if err == nil {
 		return nil
 	}
+	j.giveUp(ctx, r, "it could not be recorded in time; nothing was done")
+	return unavailable(err)
+}
+
+// Do records as Must does and then does it. Where that fails, as after a halt in between, another record follows and says so.
+func (j *Journal) Do(ctx context.Context, r *auditv1.Record, effect func() error) error {
+	if err := j.Must(ctx, r); err != nil {
+		return err
+	}
+	err := effect()
+	if err != nil {
+		j.giveUp(ctx, r, "it was recorded, and then refused; nothing was done: "+err.Error())
+	}
+	return err
+}
+
+func (j *Journal) giveUp(ctx context.Context, r *auditv1.Record, why string) {
 	given := proto.CloneOf(r)
 	given.Kind, given.Status = auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_ERROR
-	given.Body.Action, given.Body.Reason = r.GetBody().GetAction()+"-given-up", "it could not be recorded in time; nothing was done"
+	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+"-given-up", why, ""
 	given.Body.Statement, given.Body.Arguments, given.Body.Confirmed = nil, "", false
 	j.Note(ctx, given)
-	return unavailable(err)
 }
 
 // Follow spools a record; CODE_AUDIT_UNAVAILABLE when the spool is full.

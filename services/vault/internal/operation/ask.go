@@ -136,10 +136,9 @@ func (q *Queue) ask(ctx context.Context, r Request, epoch uint64) (*store.Operat
 	record.Body.Reason = o.AgentReason
 	record.Body.DecisionSource = r.Rule
 	record.Body.Action, record.Body.Dangerous = "ask", r.InDangerous
-	if err := q.Journal.Must(ctx, record); err != nil {
-		return nil, err
-	}
-	err = q.Halt.Within(epoch, func() error { return q.Store.Insert(context.WithoutCancel(ctx), &o) })
+	err = q.Journal.Do(ctx, record, func() error {
+		return q.Halt.Within(epoch, func() error { return q.Store.Insert(context.WithoutCancel(ctx), &o) })
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -69,11 +69,8 @@ func (q *Queue) approve(ctx context.Context, o store.Operation, h *callv1.HumanS
 	}
 	record := journal.Operation(auditv1.Kind_KIND_APPROVED, auditv1.Status_STATUS_OK, &o)
 	decision(record, h, v, caller)
-	if err := q.Journal.Must(ctx, record); err != nil {
-		return nil, err
-	}
-	err = q.Halt.Within(o.Epoch, func() error {
-		return q.Store.Approve(context.WithoutCancel(ctx), &o, used)
+	err = q.Journal.Do(ctx, record, func() error {
+		return q.Halt.Within(o.Epoch, func() error { return q.Store.Approve(context.WithoutCancel(ctx), &o, used) })
 	})
 	if err != nil {
 		return nil, err
@@ -309,13 +306,9 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 		return nil, err
 	}
 	decision(record, h, v, caller)
-	if err := q.Journal.Must(ctx, record); err != nil {
-		return nil, err
-	}
-	err = q.Halt.Within(o.Epoch, func() error {
-		return q.Store.InsertCommand(context.WithoutCancel(ctx), &o, store.UsedStatement{
-			Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: now,
-		})
+	used := store.UsedStatement{Digest: v.Digest[:], OperationID: o.ID, Kind: string(v.Kind), Operator: v.Operator, UsedAt: now}
+	err = q.Journal.Do(ctx, record, func() error {
+		return q.Halt.Within(o.Epoch, func() error { return q.Store.InsertCommand(context.WithoutCancel(ctx), &o, used) })
 	})
 	if err != nil {
 		return nil, err

@@ -131,15 +131,15 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 	if e == nil {
 		return q.spendRead(ctx, g, record)
 	}
-	if err := q.Journal.Must(ctx, record); err != nil {
-		return time.Time{}, err
-	}
-	// Again: audit was waited for, and what a human ended meanwhile has ended.
-	if err := q.stands(g, e); err != nil {
-		q.refuseGrant(ctx, g, g.GetAudience(), err)
-		return time.Time{}, err
-	}
-	return q.spendWithin(ctx, g)
+	var at time.Time
+	err := q.Journal.Do(ctx, record, func() (err error) {
+		// Again: audit was waited for, and what a human ended meanwhile has ended.
+		if err = q.stands(g, e); err == nil {
+			at, err = q.spendWithin(ctx, g)
+		}
+		return err
+	})
+	return at, err
 }
 
 // spendRead spends a one-call grant of a READ tool. Its record follows, and nothing waits for audit: no human stands behind it that the

@@ -76,10 +76,9 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 	if v != nil {
 		record.Body.Details["statement"] = v.ID
 	}
-	if err := q.Journal.Must(ctx, record); err != nil {
-		return nil, false, err
-	}
-	err = q.Halt.Within(o.Epoch, func() error { return q.Store.Insert(context.WithoutCancel(ctx), &o) })
+	err = q.Journal.Do(ctx, record, func() error {
+		return q.Halt.Within(o.Epoch, func() error { return q.Store.Insert(context.WithoutCancel(ctx), &o) })
+	})
 	if err != nil {
 		return nil, false, err
 	}

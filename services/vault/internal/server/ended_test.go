@@ -12,6 +12,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/proof"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/standing"
 )
 
@@ -464,4 +465,75 @@ func TestFourEyesWithoutAUser(t *testing.T) {
 	v.rewrite("user: "+platformtest.Operator, "user: somebody")
 	id = v.ask(v.open(other).GetSessionId(), "a").GetOperationId()
 	v.must(approve())
+}
+
+// What was recorded and then came to nothing, since a halt came in between, is followed in the log by a record that says so.
+func TestWhatAHaltRefusesAfterItsRecordIsRecordedSo(t *testing.T) {
+	for action, begin := range map[string]func(v *vault) (refused func() error){
+		"ask": func(v *vault) func() error {
+			opened := v.open(bearer)
+			return func() error {
+				_, err := v.authority().Authorise(t.Context(), request(opened.GetSessionId(), "start_service", "a"))
+				return err
+			}
+		},
+		"approve": func(v *vault) func() error {
+			id := v.ask(v.open(bearer).GetSessionId(), "a").GetOperationId()
+			h := v.sign(v.statementFor(v.operation(id)))
+			return func() error {
+				_, err := v.approvals().ApproveOperation(t.Context(), &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
+				return err
+			}
+		},
+		"command": func(v *vault) func() error {
+			h := v.command("a", func(*statement.Statement) {})
+			return func() error {
+				_, err := v.approvals().GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: h})
+				return err
+			}
+		},
+		"dangerous": func(v *vault) func() error {
+			opened := v.openBound(1)
+			v.dangerous(opened.GetSession())
+			return func() error {
+				_, err := v.authority().Authorise(t.Context(), v.proved(opened, 1, "start_service", arguments("a")))
+				return err
+			}
+		},
+		"scope-granted": func(v *vault) func() error {
+			h := v.sign(v.scope(v.openBound(1).GetSession(), bound, 2))
+			return func() error {
+				_, err := v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: h})
+				return err
+			}
+		},
+		"redeem": func(v *vault) func() error {
+			_, _, g := v.granted(bearer, "a")
+			return func() error { return v.redeem(g) }
+		},
+	} {
+		t.Run(action, func(t *testing.T) {
+			v := newVault(t)
+			call := begin(v)
+			gate, entered, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+			v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+			go func() { ended <- call() }()
+			select {
+			case <-entered:
+			case err := <-ended:
+				t.Fatalf("it was not recorded: %v", err)
+			}
+			_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+			v.must(err)
+			close(gate)
+			wantCode(t, <-ended, callv1.Code_CODE_HALTED)
+			for _, r := range v.audit.of(auditv1.Kind_KIND_DENIED) {
+				body := r.GetBody()
+				if body.GetAction() == action+"-given-up" && body.GetStatement() == nil && strings.HasPrefix(body.GetReason(), "it was recorded, and then refused") {
+					return
+				}
+			}
+			t.Errorf("no record says so: %v", v.audit.of(auditv1.Kind_KIND_DENIED))
+		})
+	}
 }

@@ -108,10 +108,9 @@ func (b *Approvals) ProposeDangerous(ctx context.Context, h *callv1.HumanStateme
 	}
 	r := b.record(v, h, live, auditv1.Status_STATUS_PENDING, caller)
 	r.Body.Action = "dangerous-asked"
-	err = b.Journal.Must(ctx, r)
-	if err == nil {
-		err = b.Store.UseStatement(context.WithoutCancel(ctx), store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: now})
-	}
+	err = b.Journal.Do(ctx, r, func() error {
+		return b.Store.UseStatement(context.WithoutCancel(ctx), store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: now})
+	})
 	if err != nil {
 		b.mu.Lock()
 		if b.proposals[v.Session] == p { // it may have been taken back, and another proposed
@@ -274,11 +273,8 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 	}
 	r := b.record(v, signed, e.session, auditv1.Status_STATUS_OK, caller)
 	r.Body.Action = string(v.Kind) + "-granted"
-	if err := b.Journal.Must(ctx, r); err != nil {
-		return nil, err
-	}
 	var replaced *entry
-	err := b.Halt.Within(v.Epoch, func() error {
+	inForce := func() error {
 		err := b.Store.InsertStanding(context.WithoutCancel(ctx), &store.Standing{
 			ID: v.ID, Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, Principal: v.Principal, Session: v.Session,
 			GrantedAt: now, Statement: h.GetStatement(), Signature: h.GetSignature(),
@@ -301,7 +297,8 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 		}
 		b.held[v.ID] = e
 		return nil
-	})
+	}
+	err := b.Journal.Do(ctx, r, func() error { return b.Halt.Within(v.Epoch, inForce) })
 	if err != nil {
 		return nil, statementUsed(err)
 	}
