@@ -49,17 +49,25 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 		}
 		q.mu.Lock()
 		if e := q.identicalLocked(&r.Operation, control.Epoch); e != nil {
-			e.op.Joined++
-			e.askers[r.Operation.Session] = true
 			o := e.op
 			q.mu.Unlock()
 			record := journal.Operation(auditv1.Kind_KIND_ASKED, auditv1.Status_STATUS_PENDING, &o)
 			record.Body.Session = r.Operation.Session
 			record.Body.Action, record.Body.Dangerous = "joined", r.InDangerous
 			record.Body.DecisionSource = r.Rule
+			// Before the session counts as an asker: one that is told of an error asks for nothing.
 			if err := q.Journal.Follow(ctx, record); err != nil {
 				return nil, false, err
 			}
+			q.mu.Lock()
+			if len(e.askers) == 0 { // the last that asked for it took it back meanwhile
+				q.mu.Unlock()
+				continue
+			}
+			e.op.Joined++
+			e.askers[r.Operation.Session] = true
+			o = e.op
+			q.mu.Unlock()
 			return &o, true, nil
 		}
 		if err := q.mutedLocked(r.Operation.Principal); err != nil {

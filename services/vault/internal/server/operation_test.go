@@ -529,6 +529,23 @@ func TestASharedRequestOutlivesOneWithdrawal(t *testing.T) {
 	withdraw(sibling, other, withdrawn)
 }
 
+// A session whose joining could not be recorded hears of an error and asks for nothing: it does not keep waiting what the other took back.
+func TestWhatCouldNotBeRecordedIsNoJoining(t *testing.T) {
+	v := newVault(t)
+	mine, sibling := v.open(bearer), v.open(bearer)
+	id := v.ask(mine.GetSessionId(), "a").GetOperationId()
+	v.audit.set(func(f *fakeAudit) { f.full = true })
+	_, err := v.authority().Authorise(t.Context(), request(sibling.GetSessionId(), "start_service", "a"))
+	wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.audit.set(func(f *fakeAudit) { f.full = false })
+	if o := v.operation(id); o.GetJoined() != 0 {
+		t.Errorf("%d joined", o.GetJoined())
+	}
+	if got, err := v.withdraw(mine, id); err != nil || got.GetState() != withdrawn {
+		t.Errorf("taken back, it is %v, %v", got, err)
+	}
+}
+
 func TestCoalescingAndCaps(t *testing.T) {
 	v := newVault(t, func(_ *Config, c *operation.Config) { c.PendingCap = 7 })
 	one, two, theirs := v.open(bearer), v.open(bearer), v.open(other)
