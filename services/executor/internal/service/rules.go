@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -44,8 +45,8 @@ type ruling struct {
 	known            bool
 	// began is when it was started or woken.
 	began time.Time
-	// spent: it ended more often than the entry allows.
-	spent bool
+	// spent: it ended more often than the entry allows. changed: the newest restart was refused, since the entry says something else now.
+	spent, changed bool
 	// next is when a rule may act again, and wait how long it waited before that.
 	next time.Time
 	wait time.Duration
@@ -65,6 +66,7 @@ func (r *ruling) ran(well bool, now time.Time) {
 	default:
 		r.live, r.again = false, false
 	}
+	r.changed = false
 	if well {
 		r.used, r.began, r.wait, r.next = now, now, 0, time.Time{}
 	}
@@ -141,7 +143,7 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 	window := time.Duration(s.Restart.WithinS) * time.Second
 	u.rules.times = slices.DeleteFunc(u.rules.times, func(t time.Time) bool { return now.Sub(t) > window })
 	u.rules.spent = uint32(len(u.rules.times)) >= s.Restart.Max
-	spent, definition, runs, known := u.rules.spent, u.rules.definition, u.rules.runs, u.rules.known
+	spent, ruledOut, definition, runs, known := u.rules.spent, u.rules.changed, u.rules.definition, u.rules.runs, u.rules.known
 	u.mu.Unlock()
 	if !known {
 		u.rest(true)
@@ -169,6 +171,9 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Late: r.late, Definition: definition}, m.Admissible)
 	}
 	r.outcome(ctx, err)
+	if changed := errors.Is(err, driver.ErrChanged); changed != ruledOut {
+		m.set(s, u, func(u *instance) { u.rules.changed = changed })
+	}
 	u.rest(err != nil)
 }
 

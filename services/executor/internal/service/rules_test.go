@@ -260,6 +260,9 @@ func TestAnEntryThatChangedIsNotRestarted(t *testing.T) {
 				if starts, _ := w.program.count(); starts != c.starts {
 					t.Errorf("%d starts, want %d", starts, c.starts)
 				}
+				if cause := w.Status(&one).Cause; (cause == driver.CauseChanged) != (c.starts == 0) {
+					t.Errorf("its cause is %q", cause)
+				}
 			})
 		})
 	}

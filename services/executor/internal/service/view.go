@@ -103,8 +103,11 @@ func (u *instance) view(status driver.Status) View {
 			v.State, v.Cause = executorv1.ServiceState_SERVICE_STATE_FAILED, u.failure
 		}
 	}
-	if v.State == executorv1.ServiceState_SERVICE_STATE_FAILED && u.rules.spent {
+	switch failed := v.State == executorv1.ServiceState_SERVICE_STATE_FAILED; {
+	case failed && u.rules.spent:
 		v.Cause = driver.CauseRestartLimit
+	case failed && u.rules.changed:
+		v.Cause = driver.CauseChanged
 	}
 	return v
 }
