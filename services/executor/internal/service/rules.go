@@ -245,9 +245,12 @@ func (r *byRule) outcome(ctx context.Context, err error) {
 }
 
 // idle reports whether nobody has used the service for as long as its entry says. An engine that tells of its requests is
-// believed; otherwise whoever is connected uses it. A running service uses those that it depends on.
+// believed; otherwise whoever is connected uses it. A service uses those that it depends on while it runs, and while it sleeps: it
+// would not wake without them.
 func (m *Manager) idle(ctx context.Context, s *catalog.Service, u *instance) bool {
-	used := len(m.Dependents(s)) > 0
+	used := slices.ContainsFunc(m.All(), func(other *catalog.Service) bool {
+		return slices.Contains(other.DependsOn, s.ID) && m.Status(other).Holds()
+	})
 	u.mu.Lock()
 	served := u.rules.served
 	u.mu.Unlock()

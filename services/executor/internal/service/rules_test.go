@@ -444,13 +444,27 @@ func TestIdleCountsFromTheFirstLook(t *testing.T) {
 	})
 }
 
-// TestWhatARunningServiceNeedsIsNotReleased: its idle time begins once nothing that depends on it runs any more.
+// webSleeps is an engine in which "web" alone sleeps.
+type webSleeps struct {
+	*model
+	slept *atomic.Bool
+}
+
+func (e webSleeps) Asleep(_ context.Context, s *catalog.Service) (bool, error) {
+	return s.ID == "web" && e.slept.Load(), nil
+}
+
+// TestWhatARunningServiceNeedsIsNotReleased: its idle time begins once nothing that depends on it runs or sleeps any more.
 func TestWhatARunningServiceNeedsIsNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := ruled(t)
 		w.model.usage = engine.Usage{Told: true}
 		w.s.Idle = &catalog.Idle{Action: "stop", AfterS: 60}
-		web, catalogue := &catalog.Service{ID: "web", Driver: "test", DependsOn: []string{"chat"}, StartTimeoutS: 10, StopTimeoutS: 5}, *w.cfg.Catalog()
+		var slept atomic.Bool
+		w.cfg.Engine = webSleeps{w.model, &slept}
+		web, catalogue := &catalog.Service{
+			ID: "web", Driver: "test", DependsOn: []string{"chat"}, StartTimeoutS: 10, StopTimeoutS: 5, Sleep: catalog.SleepVLLM1,
+		}, *w.cfg.Catalog()
 		catalogue.Services = []*catalog.Service{w.s, web}
 		w.cfg.Catalog = func() *catalog.Catalog { return &catalogue }
 		other := &program{}
@@ -461,6 +475,14 @@ func TestWhatARunningServiceNeedsIsNotReleased(t *testing.T) {
 			time.Sleep(time.Hour)
 			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
 				t.Fatalf("%v, while web runs", w.state())
+			}
+			slept.Store(true)
+			time.Sleep(time.Hour)
+			if state := w.Status(web).State; state != executorv1.ServiceState_SERVICE_STATE_SLEEPING {
+				t.Fatalf("web: %v", state)
+			}
+			if w.state() != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Fatalf("%v, while web sleeps, which could not wake without it", w.state())
 			}
 			other.set(driver.Status{State: driver.Stopped})
 			time.Sleep(50 * time.Second)
