@@ -198,6 +198,9 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 		ended[i] = &o
 	}
 	if err := q.Store.End(ctx, from, ended...); err != nil {
+		if errors.Is(err, store.ErrState) {
+			return q.expireEach(ctx, from, entries, now)
+		}
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		for _, e := range entries {
@@ -213,6 +216,22 @@ func (q *Queue) expire(ctx context.Context, from vaultv1.OperationState, entries
 		_, _ = q.settleClaim(e, ended[i], nil)
 	}
 	return nil
+}
+
+// expireEach is expire where one of them stands elsewhere in the store, as after a change that was written down and whose answer was
+// lost: that one is read again, for the next sweep to judge, and keeps none of the others.
+func (q *Queue) expireEach(ctx context.Context, from vaultv1.OperationState, entries []*entry, now time.Time) error {
+	var errs []error
+	for i, e := range entries {
+		if len(entries) > 1 {
+			errs = append(errs, q.expire(ctx, from, entries[i:i+1], now))
+			continue
+		}
+		o, err := q.Store.Operation(ctx, e.op.ID)
+		_, _ = q.settleClaim(e, o, err)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // Prune forgets operations that were asked for longer than Kept ago.

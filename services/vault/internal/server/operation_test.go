@@ -785,6 +785,30 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// An operation that stands elsewhere in the store, since the answer to a change of it was lost, keeps no other one from expiring.
+func TestOneLostAnswerKeepsNothingFromExpiring(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	lost, approvedUnheard, other := v.ask(opened.GetSessionId(), "a").GetOperationId(), v.ask(opened.GetSessionId(), "b").GetOperationId(),
+		v.ask(opened.GetSessionId(), "c").GetOperationId()
+	v.must(v.store.End(t.Context(), pending, &store.Operation{ID: lost, State: vaultv1.OperationState_OPERATION_STATE_DENIED}))
+	o, err := v.store.Operation(t.Context(), approvedUnheard)
+	v.must(err)
+	v.must(v.store.Approve(t.Context(), o, nil))
+	v.clock.advance(operation.Life)
+	for range 2 {
+		v.must(v.server.Sweep(t.Context()))
+	}
+	for id, want := range map[string]vaultv1.OperationState{lost: vaultv1.OperationState_OPERATION_STATE_DENIED, approvedUnheard: expired, other: expired} {
+		if o, err := v.store.Operation(t.Context(), id); err != nil || o.State != want {
+			t.Errorf("it is %v, %v; want %s", o, err, want)
+		}
+	}
+	if n := v.server.Queue.PendingCount(); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+}
+
 // A grant that was issued in time is worth nothing once the approval is over.
 func TestApprovalEndsBetweenIssueAndRedemption(t *testing.T) {
 	v := newVault(t)
