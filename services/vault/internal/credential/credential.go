@@ -253,6 +253,15 @@ func (s *sinks) ReleaseForRequest(ctx context.Context, req *vaultv1.ReleaseForRe
 func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask safe.Ask, may func(*store.Operation, safe.Ask) error,
 	public []byte, to string) ([]byte, error) {
 	epoch, grant := s.Halt.Now().Epoch, &callv1.Grant{}
+	note := func(err error) {
+		s.noteRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
+	}
+	ended := func(err error) error {
+		if note(err); fault.Is(err, callv1.Code_CODE_HALTED) {
+			return err
+		}
+		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+	}
 	if may != nil {
 		var err error
 		if grant, err = s.Issuer.KnownGrant(signed); err == nil {
@@ -260,16 +269,12 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 			err = s.runsNow(ctx, grant, &ask, may)
 		}
 		if err != nil {
-			s.noteRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
-			if fault.Is(err, callv1.Code_CODE_HALTED) {
-				return nil, err
-			}
-			return nil, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
+			return nil, ended(err)
 		}
 	}
 	uses, err := s.Safe.MayRelease(ctx, ask)
 	if err != nil {
-		s.noteRefused(ctx, strings.Join(ask.Names, " "), cmp.Or(ask.Service, ask.Origin), err)
+		note(err)
 		return nil, asFault("", err)
 	}
 	for _, u := range uses {
@@ -288,6 +293,11 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 			return nil, err
 		}
 	}
+	if may != nil { // again: audit was waited for, and what a human ended meanwhile has ended
+		if err := s.runsNow(ctx, grant, &ask, may); err != nil {
+			return nil, ended(err)
+		}
+	}
 	var sealed []byte
 	err = s.Halt.Within(epoch, func() error {
 		return s.Safe.Release(context.WithoutCancel(ctx), ask, func(values []handover.Value) (err error) {
@@ -296,6 +306,7 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 		})
 	})
 	if err != nil {
+		note(err) // it is recorded as used
 		return nil, asFault("", err)
 	}
 	return sealed, nil

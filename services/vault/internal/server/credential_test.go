@@ -242,6 +242,50 @@ func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
 }
 
 // TestACredentialIsReleasedUnattendedWhereAHumanSaidSo: without a call, recorded, and never while the host is halted.
+// TestACredentialStaysWhereItsUseEndsWhileItIsRecorded: a use is recorded before, and what a human ends meanwhile has ended; the log says so.
+func TestACredentialStaysWhereItsUseEndsWhileItIsRecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(v *vault) error
+		code callv1.Code
+	}{
+		"the client is gone": {func(v *vault) error { v.revoke(bearer); return nil }, callv1.Code_CODE_DENIED},
+		"it is removed": {func(v *vault) error {
+			_, err := v.credentials().RemoveCredential(t.Context(), &vaultv1.RemoveCredentialRequest{Name: "hf"})
+			return err
+		}, callv1.Code_CODE_NOT_FOUND},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVault(t)
+			v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+			v.must(v.stored(v.grantedTo("chat")))
+			key, err := handover.NewKey()
+			v.must(err)
+			_, _, g := v.granted(bearer, "chat")
+			v.must(v.redeem(g))
+			gate, entered, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+			v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+			go func() {
+				_, err := vaultv1.NewReleaseServiceClient(v.as(executor, "local")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+					Grant: g, Service: "chat", Names: []string{"hf"}, PublicKey: key.Public(),
+				})
+				ended <- err
+			}()
+			select {
+			case <-entered:
+			case err := <-ended:
+				t.Fatalf("no use was recorded: %v", err)
+			}
+			v.must(c.end(v))
+			close(gate)
+			wantCode(t, <-ended, c.code)
+			denied := v.audit.of(auditv1.Kind_KIND_DENIED)
+			if n := len(denied); n == 0 || denied[n-1].GetBody().GetAction() != "credential-refused" || denied[n-1].GetBody().GetDetails()["names"] != "hf" {
+				t.Errorf("refusals: %v", denied)
+			}
+		})
+	}
+}
+
 func TestACredentialIsReleasedUnattendedWhereAHumanSaidSo(t *testing.T) {
 	v := newVault(t)
 	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
