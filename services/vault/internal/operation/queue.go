@@ -116,6 +116,7 @@ type Queue struct {
 
 type busy struct {
 	principal string // of a request that will be pending; empty otherwise
+	runs      string // the principal of one that will run without an approval of its own; empty otherwise
 	done      chan struct{}
 }
 

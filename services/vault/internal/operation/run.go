@@ -44,7 +44,8 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 		q.refuseStatement(ctx, &o, "run", err)
 		return nil, false, fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(err))
 	}
-	release, err := q.reserve(ctx, "run\x00"+o.Session+"\x00"+hex.EncodeToString(o.ToolDigest)+hex.EncodeToString(o.ArgumentsDigest))
+	key := "run\x00" + o.Session + "\x00" + hex.EncodeToString(o.ToolDigest) + hex.EncodeToString(o.ArgumentsDigest)
+	release, err := q.reserve(ctx, key)
 	if err != nil {
 		return nil, false, err
 	}
@@ -63,6 +64,9 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 		return &same, true, nil
 	}
 	waiting := q.runningLocked(o.Principal)
+	if waiting < runCap {
+		q.busy[key] = busy{runs: o.Principal, done: q.busy[key].done} // it counts while it is recorded
+	}
 	q.mu.Unlock()
 	if waiting >= runCap {
 		return nil, false, fault.New(callv1.Code_CODE_TOO_MANY_PENDING, "too many calls of this client have not begun yet", fault.WithRetry(RunLife))
@@ -116,10 +120,15 @@ func (q *Queue) authorised(o *store.Operation, h *callv1.HumanStatement) (*state
 	return v, nil
 }
 
-// runningLocked counts a principal's operations that nobody was asked about and that are not redeemed.
+// runningLocked counts a principal's operations that nobody was asked about and that are not redeemed, with those that are about to be.
 func (q *Queue) runningLocked(principal string) (n int) {
 	for _, e := range q.live {
 		if e.op.State == approved && e.op.Principal == principal && alone(&e.op) {
+			n++
+		}
+	}
+	for _, b := range q.busy {
+		if b.runs == principal {
 			n++
 		}
 	}

@@ -791,7 +791,7 @@ func TestOneLostAnswerKeepsNothingFromExpiring(t *testing.T) {
 	opened := v.open(bearer)
 	lost, approvedUnheard, other := v.ask(opened.GetSessionId(), "a").GetOperationId(), v.ask(opened.GetSessionId(), "b").GetOperationId(),
 		v.ask(opened.GetSessionId(), "c").GetOperationId()
-	v.must(v.store.End(t.Context(), pending, &store.Operation{ID: lost, State: vaultv1.OperationState_OPERATION_STATE_DENIED}))
+	v.must(v.store.End(t.Context(), pending, &store.Operation{ID: lost, State: refused}))
 	o, err := v.store.Operation(t.Context(), approvedUnheard)
 	v.must(err)
 	v.must(v.store.Approve(t.Context(), o, nil))
@@ -799,13 +799,52 @@ func TestOneLostAnswerKeepsNothingFromExpiring(t *testing.T) {
 	for range 2 {
 		v.must(v.server.Sweep(t.Context()))
 	}
-	for id, want := range map[string]vaultv1.OperationState{lost: vaultv1.OperationState_OPERATION_STATE_DENIED, approvedUnheard: expired, other: expired} {
+	for id, want := range map[string]vaultv1.OperationState{lost: refused, approvedUnheard: expired, other: expired} {
 		if o, err := v.store.Operation(t.Context(), id); err != nil || o.State != want {
 			t.Errorf("it is %v, %v; want %s", o, err, want)
 		}
 	}
 	if n := v.server.Queue.PendingCount(); n != 0 {
 		t.Errorf("%d wait", n)
+	}
+}
+
+// Calls that run without an approval count against their bound while they are recorded: none slip past it together.
+func TestCallsAtOnceKeepTheBoundOfWhatRuns(t *testing.T) {
+	const most, more = 64, 6
+	v := newVault(t)
+	opened := v.openBound(1)
+	gate, entered, ended := make(chan struct{}), make(chan struct{}, most+more), make(chan error, most+more)
+	v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+	for i := range most + more {
+		raw, tool := arguments(fmt.Sprintf("s%d", i)), toolRef("start_service")
+		known, _ := contract.Lookup(tool.GetName())
+		decoded, err := known.Decode(raw)
+		v.must(err)
+		go func() {
+			_, _, err := v.server.Queue.Run(t.Context(), operation.Request{Rule: "unattended", Arguments: decoded, Operation: store.Operation{
+				Principal: bound, Session: opened.GetSession(), Channel: callv1.Channel_CHANNEL_CLI, KeyBound: true, ToolName: tool.GetName(),
+				ToolSource: tool.GetSource(), ToolDigest: tool.GetDefinitionDigest(), Tier: optionsv1.Tier_TIER_WRITE, Arguments: raw,
+				ArgumentsDigest: operationDigest(raw), Audience: v.ID(executor, "local").String(),
+			}}, nil, false)
+			ended <- err
+		}()
+	}
+	recording := 0
+	for range most + more {
+		select {
+		case <-entered:
+			recording++
+		case err := <-ended:
+			wantCode(t, err, callv1.Code_CODE_TOO_MANY_PENDING)
+		}
+	}
+	close(gate)
+	if recording != most {
+		t.Errorf("%d run at once", recording)
+	}
+	for range recording {
+		v.must(<-ended)
 	}
 }
 
