@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/backupfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
+	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/backup"
@@ -107,7 +108,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	}
 	signer, err := signedchange.FindSigner(cfg, a.Streams.Getenv)
 	if err != nil {
-		return cli.Denied("Run it with sudo, as an operator.", "only an operator's signature lets the log go on: %s", reason(err))
+		return noSigner(err)
 	}
 	document := approval.Document{Statement: st, About: about(path, f.List, st.Restore)}
 	if err := a.ShowDocument(document); err != nil {
@@ -169,13 +170,21 @@ func opens(f *backupfile.File, service string, identities []age.Identity) error 
 // operatorConfig is this operator's; or, under sudo, that of the operator who called it.
 func (a *app) operatorConfig() (installdir.Config, error) {
 	cfg, err := a.Config()
-	if err == nil {
-		return signedchange.FindOperator(cfg, a.Streams.Getenv)
-	}
-	if cfg, found := signedchange.FindOperator(installdir.Config{}, a.Streams.Getenv); found == nil {
-		return cfg, nil
+	own, found := signedchange.FindOperator(cfg, a.Streams.Getenv)
+	switch {
+	case found == nil:
+		return own, nil
+	case err == nil:
+		return cfg, noSigner(found)
+	case os.Geteuid() == 0 && install.OnHost():
+		return cfg, noSigner(errors.New("root has no key"))
 	}
 	return cfg, err
+}
+
+// noSigner is that nobody is here who could sign.
+func noSigner(err error) error {
+	return cli.Denied("Run it with sudo, as an operator.", "only an operator's signature lets the log go on: %s", reason(err))
 }
 
 // agree is the statement: which log goes on, and what is lost.
