@@ -98,6 +98,8 @@ type Config struct {
 	Out io.Writer
 	// Report gets a line about trouble, for a person; never a token or a message's content.
 	Report func(line string)
+	// Start is the command that starts the gateway where it does not run.
+	Start string
 	// HTTP is the transport; nil for one that ignores proxies.
 	HTTP http.RoundTripper
 	Now  func() time.Time
@@ -404,7 +406,7 @@ func (b *Bridge) failWith(ctx context.Context, id json.RawMessage, err error) {
 	text := "Durward's gateway did not answer"
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		text = "Durward is not running. Ask the user to start it: durward up"
+		text = "Durward is not running. Ask the user to start it: " + b.cfg.Start
 	case errors.Is(err, errSession):
 		text = "the session has ended; connect again"
 	}

@@ -254,7 +254,7 @@ func start(t *testing.T, g *gateway, key ed25519.PrivateKey, now func() time.Tim
 	t.Helper()
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	cfg := Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, In: inR, Out: outW, Now: now}
+	cfg := Config{Endpoint: g.server.URL, Token: testToken, Client: "tester", Key: key, Start: "the command", In: inR, Out: outW, Now: now}
 	looks := make(chan time.Time)
 	cfg.looks = looks
 	for _, c := range configure {
@@ -334,7 +334,7 @@ func TestGatewayDown(t *testing.T) {
 	g.server.Close()
 	c := start(t, g, key, nil)
 	c.send(`{"jsonrpc":"2.0","id":"a","method":"initialize","params":{}}`)
-	if got := c.receive(); !strings.Contains(got, "Durward is not running") || !strings.Contains(got, `"id":"a"`) || strings.Contains(got, "127.0.0.1") {
+	if got := c.receive(); !strings.Contains(got, "Durward is not running. Ask the user to start it: the command") || !strings.Contains(got, `"id":"a"`) || strings.Contains(got, "127.0.0.1") {
 		t.Errorf("answer %s", got)
 	}
 	c.close()

@@ -132,7 +132,11 @@ func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
 	}
 	p, err := peers.Open(ctx, cfg)
 	if err != nil {
-		return ctx, nil, Failed("Certificates are renewed while durward up runs, or with: durward cert renew", "%s", clean.Block(err.Error(), 500))
+		next := "Certificates are renewed while durward up runs, or with: durward cert renew"
+		if !a.Home.Runs() {
+			next = "Certificates are renewed by a timer, or with: sudo durward renew"
+		}
+		return ctx, nil, Failed(next, "%s", clean.Block(err.Error(), 500))
 	}
 	a.RequestID = rpc.NewRequestID()
 	return rpc.WithRequestID(ctx, a.RequestID), &Session{p, cfg, a.warnOfDanger}, nil

@@ -94,7 +94,14 @@ func TestHintsNameTheInstallation(t *testing.T) {
 // Where an internal error's cause is told depends on what runs the processes: durward up for a home, or systemd.
 func TestAnInternalErrorNamesTheLogs(t *testing.T) {
 	home := installdir.Home{Dir: t.TempDir()}
-	for _, want := range []string{"journalctl -u 'durward-*'", filepath.Join(home.Dir, "logs")} {
+	for _, c := range [][3]string{
+		{"journalctl -u 'durward-*'", "journalctl -u durward-vault -n 50", "sudo systemctl start durward.target"},
+		{filepath.Join(home.Dir, "logs"), home.Log("vault"), "durward up"},
+	} {
+		want := c[0]
+		if log, start := ItsLog(home, "vault"), Start(home); log != c[1] || start != c[2] {
+			t.Errorf("got %q and %q, want %q", log, start, c)
+		}
 		var errs bytes.Buffer
 		a := &App{Streams: Streams{Err: &errs}, Home: home}
 		if a.Explain(fault.New(callv1.Code_CODE_INTERNAL, "internal error")); !strings.HasSuffix(errs.String(), ": "+want+"\n") {

@@ -138,3 +138,19 @@ func (a *App) logs() string {
 	}
 	return "journalctl -u 'durward-*'"
 }
+
+// ItsLog is where a process tells why something is not well: a file of its home, or the journal of an installed host.
+func ItsLog(home installdir.Home, role string) string {
+	if home.Runs() {
+		return home.Log(role)
+	}
+	return "journalctl -u durward-" + role + " -n 50"
+}
+
+// Start is the command that starts what does not run.
+func Start(home installdir.Home) string {
+	if home.Runs() {
+		return "durward up"
+	}
+	return "sudo systemctl start durward.target"
+}

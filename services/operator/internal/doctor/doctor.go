@@ -307,7 +307,7 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 	}
 	switch {
 	case asked == 0:
-		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", cfg.start()}}
+		return []Finding{{Warning, "clock", "no process answers, so that clocks cannot be compared", cli.Start(cfg.Home)}}
 	case worst > maxSkew:
 		return []Finding{{Bad, "clock", fmt.Sprintf("the clock of %s differs by %s: signatures will not be accepted", where, worst.Round(time.Second)), "Set the clocks (chrony, systemd-timesyncd)."}}
 	case worst > 5*time.Second:

@@ -181,10 +181,12 @@ func TestDeepHealthIsShown(t *testing.T) {
 // The log that tells why is a file where durward up runs, and the journal on an installed host, which has no such file.
 func TestWhereItTellsWhy(t *testing.T) {
 	cfg := Config{Now: time.Now, Host: Host{Vault: &vaultv1.GetStatusResponse{Problems: []string{"its state cannot be written"}}}}
-	cfg.Home.Dir = "/home"
-	for installed, want := range map[*Installed]string{nil: "Its log says why: /home/logs/vault.log", {}: "Its log says why: journalctl -u durward-vault -n 50"} {
-		cfg.Installed = installed
-		if found := deep(t.Context(), cfg); len(found) != 1 || found[0].Do != want {
+	for home, want := range map[installdir.Home]string{
+		{Dir: "/home"}:          "Its log says why: journalctl -u durward-vault -n 50",
+		installation(t, 0).Home: "/logs/vault.log",
+	} {
+		cfg.Home = home
+		if found := deep(t.Context(), cfg); len(found) != 1 || !strings.HasSuffix(found[0].Do, want) {
 			t.Errorf("doctor finds %+v, want %q", found, want)
 		}
 	}
@@ -195,6 +197,11 @@ func TestRemediesOfAnInstalledHost(t *testing.T) {
 	for _, installed := range []*Installed{nil, {}} {
 		cfg := installation(t, 0)
 		cfg.Operator.Health, cfg.Installed = installdir.HealthAddresses{}, installed
+		if installed != nil { // an operator's side of it has no process's configuration
+			if err := os.Remove(cfg.Home.Config("audit")); err != nil {
+				t.Fatal(err)
+			}
+		}
 		found := append(processes(t.Context(), cfg), clocks(t.Context(), cfg)...)
 		for _, after := range []time.Duration{20 * time.Hour, 30 * time.Hour} {
 			cfg.Now = func() time.Time { return time.Now().Add(after) }

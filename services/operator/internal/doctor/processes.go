@@ -37,7 +37,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		out = append(out, Finding{Bad, "ports", "another program answers on the port of " + strings.Join(strangers, ", "), "Stop it, or change the ports in config/."})
 	}
 	if len(down) > 0 {
-		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; " + cfg.start()})
+		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; " + cli.Start(cfg.Home)})
 	}
 	out = append(out, why...)
 	if len(out) == 0 {
@@ -46,20 +46,9 @@ func processes(ctx context.Context, cfg Config) []Finding {
 	return out
 }
 
-// start is the command that starts what does not run.
-func (cfg Config) start() string {
-	if cfg.Installed != nil {
-		return "sudo systemctl start durward.target"
-	}
-	return "durward up"
-}
-
-// itsLog is where a process tells why something is not well.
+// itsLog says where a process tells why something is not well.
 func (cfg Config) itsLog(role string) string {
-	if cfg.Installed != nil {
-		return "Its log says why: journalctl -u durward-" + role + " -n 50"
-	}
-	return "Its log says why: " + cfg.Home.Log(role)
+	return "Its log says why: " + cli.ItsLog(cfg.Home, role)
 }
 
 // whyDown is what keeps a process from running that durward up runs: its log's last word, or a port that is another's.

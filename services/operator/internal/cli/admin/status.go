@@ -128,9 +128,9 @@ func (a *app) whyNot(p processStatus) string {
 	running, up := a.Home.RunningProcess()
 	switch installed := a.installed(); {
 	case installed && p.answers:
-		return "It runs. Why: journalctl -u durward-" + p.Role
+		return "It runs. Why: " + cli.ItsLog(a.Home, p.Role)
 	case installed:
-		return "Start it" + cli.When(p.silent, " again") + ": sudo systemctl restart durward-" + p.Role + ". Why: journalctl -u durward-" + p.Role
+		return "Start it" + cli.When(p.silent, " again") + ": sudo systemctl restart durward-" + p.Role + ". Why: " + cli.ItsLog(a.Home, p.Role)
 	case p.answers:
 		return "It runs. Why it is not well: " + a.Home.Log(p.Role)
 	case p.silent && up:

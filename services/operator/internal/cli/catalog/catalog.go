@@ -96,7 +96,7 @@ func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.C
 			a.Out.Printf("%s the executor uses it\n", a.Out.Green("✓"))
 		case known:
 			a.Out.Printf("%s the executor uses another one; if it still does in a second, its log says why: %s\n", a.Out.Yellow("!"),
-				a.Home.Log("executor"))
+				cli.ItsLog(a.Home, "executor"))
 		}
 	})
 }

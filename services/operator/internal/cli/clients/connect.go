@@ -436,6 +436,7 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 			b, err := bridge.New(bridge.Config{
 				Endpoint: cfg.MCPURL, Token: credentials.Token, Client: name, Key: credentials.Key,
 				In: a.Streams.In, Out: a.Streams.Out, Agent: agent,
+				Start:  cli.Start(a.Home),
 				Remote: a.Streams.Getenv("SSH_CONNECTION") != "", // by sshd, whatever the other machine asks to run
 				Reload: func() (string, ed25519.PrivateKey, error) {
 					c, err := client.LoadCredentials(a.Home.Client(name))
