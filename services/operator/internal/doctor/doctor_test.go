@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -175,6 +176,14 @@ func TestExamine(t *testing.T) {
 		{"another version", func(_ *testing.T, c *Config) { c.Own = "2" }, "programs", Warning},
 		{"swapped ports", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = c.Operator.Health.Audit }, "ports", Bad},
 		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = "127.0.0.1:1" }, "processes", Warning},
+		{"one that hangs", func(t *testing.T, c *Config) {
+			l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+			c.Operator.Health.Vault, c.HTTP = l.Addr().String(), &http.Client{Timeout: 100 * time.Millisecond}
+		}, "processes", Warning},
 		{"a port that is another's", func(_ *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"
 			c.Taken = func(role string) error {
@@ -196,6 +205,9 @@ func TestExamine(t *testing.T) {
 			}
 			if f.Level != Good && f.Do == "" || c.name == "a clock of last year" && !strings.Contains(f.Do, "clock") {
 				t.Errorf("%+v does not say what to do", f)
+			}
+			if c.name == "one that hangs" && strings.Contains(f.Do, "durward up") {
+				t.Errorf("%+v: what runs is not to be started", f)
 			}
 			if dir := cfg.Home.Dir; strings.Contains(f.Do, dir) && !strings.Contains(f.Do, " '"+dir) {
 				t.Errorf("%q is not to be typed: the folder's name has a space", f.Do)

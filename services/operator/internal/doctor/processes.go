@@ -11,13 +11,14 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/lifelog"
+	"durward.internal/services/platform/rpc"
 )
 
 // count is how many processes there are.
 func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(cfg.Operator.Roles())] }
 
 func processes(ctx context.Context, cfg Config) []Finding {
-	var down, strangers []string
+	var down, hang, strangers []string
 	var why []Finding
 	for _, role := range cfg.Operator.Roles() {
 		ok, h := health.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
@@ -25,6 +26,8 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		case ok:
 		case h.Service != "" && h.Service != role:
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
+		case h.Service == "" && taken(ctx, cfg.Operator.Health.Of(role)):
+			hang = append(hang, role)
 		default:
 			down = append(down, role)
 			if h.Service == "" { // what answers says itself what it lacks
@@ -39,11 +42,23 @@ func processes(ctx context.Context, cfg Config) []Finding {
 	if len(down) > 0 {
 		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; " + cli.Start(cfg.Home)})
 	}
+	if len(hang) > 0 {
+		out = append(out, Finding{Warning, "processes", strings.Join(hang, ", ") + " hang: something has their port, and answers nothing", "durward status says what to do"})
+	}
 	out = append(out, why...)
 	if len(out) == 0 {
 		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
 	}
 	return out
+}
+
+// taken reports whether something listens at an address.
+func taken(ctx context.Context, address string) bool {
+	conn, err := rpc.DialContext(ctx, address)
+	if err == nil {
+		_ = conn.Close() // it was only tried
+	}
+	return err == nil
 }
 
 // itsLog says where a process tells why something is not well.
