@@ -35,8 +35,8 @@ type Installed struct {
 // Unit is what systemd says of one of ours.
 type Unit struct {
 	Name string
-	// Load, Active, File, Fragment and Deny are LoadState, ActiveState, UnitFileState, FragmentPath and IPAddressDeny.
-	Load, Active, File, Fragment, Deny string
+	// Load, Active, Sub, File, Fragment and Deny are LoadState, ActiveState, SubState, UnitFileState, FragmentPath and IPAddressDeny.
+	Load, Active, Sub, File, Fragment, Deny string
 	// Stale: its file has changed since systemd read it.
 	Stale bool
 }
@@ -62,6 +62,8 @@ func ParseUnits(shown []byte) (out []Unit, err error) {
 			u.Load = value
 		case "ActiveState":
 			u.Active = value
+		case "SubState":
+			u.Sub = value
 		case "UnitFileState":
 			u.File = value
 		case "FragmentPath":
@@ -80,7 +82,7 @@ func ParseUnits(shown []byte) (out []Unit, err error) {
 }
 
 // UnitProperties are what ParseUnits reads.
-const UnitProperties = "Id,LoadState,ActiveState,UnitFileState,FragmentPath,IPAddressDeny,NeedDaemonReload"
+const UnitProperties = "Id,LoadState,ActiveState,SubState,UnitFileState,FragmentPath,IPAddressDeny,NeedDaemonReload"
 
 // packaged: the package is whole and in force, and the only installation.
 func packaged(_ context.Context, cfg Config) []Finding {
@@ -148,6 +150,8 @@ func units(_ context.Context, cfg Config) []Finding {
 			bad(u, "does not start with the host", "sudo systemctl enable "+u.Name)
 		case u.Active == "failed":
 			bad(u, "has failed", "journalctl -u "+u.Name+" -n 50; sudo systemctl reset-failed "+u.Name+" && sudo systemctl start "+u.Name)
+		case strings.HasPrefix(u.Sub, "auto-restart"):
+			bad(u, "ends, and systemd starts it again each second", "journalctl -u "+u.Name+" -n 50")
 		case u.Active != "active" && u.Active != "activating" && u.Active != "reloading":
 			bad(u, "does not run", "sudo systemctl start "+u.Name)
 		case u.Deny == "" && deniesAddresses(u.Name):

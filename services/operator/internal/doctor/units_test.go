@@ -11,6 +11,7 @@ import (
 const shown = `Id=durward-vault.service
 LoadState=loaded
 ActiveState=active
+SubState=running
 FragmentPath=/usr/lib/systemd/system/durward-vault.service
 UnitFileState=enabled
 NeedDaemonReload=no
@@ -28,13 +29,15 @@ NeedDaemonReload=no
 func TestUnits(t *testing.T) {
 	for _, c := range []struct{ was, is, text, do string }{
 		{"", "", "all 2 are as they were shipped", ""},
-		{"LoadState=loaded\nActiveState=active\nFragmentPath=/usr/lib/systemd/system/durward-vault", "LoadState=masked\nActiveState=inactive\nFragmentPath=/usr/lib/systemd/system/durward-vault",
+		{"LoadState=loaded\nActiveState=active\nSubState=running\nFragmentPath=/usr/lib/systemd/system/durward-vault", "LoadState=masked\nActiveState=inactive\nFragmentPath=/usr/lib/systemd/system/durward-vault",
 			"durward-vault.service is masked", "sudo systemctl unmask durward-vault.service"},
 		{"LoadState=loaded", "LoadState=not-found", "durward-vault.service cannot be loaded (not-found)", "sudo durward install --apply"},
 		{"NeedDaemonReload=no", "NeedDaemonReload=yes", "has not read durward-vault.service", "sudo systemctl daemon-reload"},
 		{"/usr/lib/systemd/system/durward-vault", "/etc/systemd/system/durward-vault", "stands before the package's", "sudo rm /etc/systemd/system/durward-vault.service"},
 		{"UnitFileState=enabled", "UnitFileState=disabled", "does not start with the host", "sudo systemctl enable durward-vault.service"},
 		{"ActiveState=active", "ActiveState=failed", "durward-vault.service has failed", "journalctl -u durward-vault.service"},
+		{"ActiveState=active\nSubState=running", "ActiveState=activating\nSubState=auto-restart", "durward-vault.service ends, and systemd starts it again each second", "journalctl -u durward-vault.service"},
+		{"ActiveState=active", "ActiveState=activating", "all 2 are as they were shipped", ""},
 		{"ActiveState=active", "ActiveState=inactive", "durward-vault.service does not run", "sudo systemctl start durward-vault.service"},
 		{"IPAddressDeny=::/0 0.0.0.0/0", "IPAddressDeny=", "has no IPAddressDeny", "systemctl cat durward-vault.service"},
 	} {
