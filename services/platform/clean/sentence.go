@@ -1,6 +1,8 @@
 package clean
 
 import (
+	"cmp"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -25,6 +27,14 @@ func Name(s string, max int) string {
 		return short
 	}
 	return ""
+}
+
+// Count writes how many there are: "1 file", "2 files". many is what else than a final s more than one has: "record waits", "records wait".
+func Count[N int | int64 | uint32 | uint64](n N, one string, many ...string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprint(n) + " " + cmp.Or(strings.Join(many, ""), one+"s")
 }
 
 // maxLooked is how much of a text is looked at, in characters, even if less of it is shown.

@@ -77,3 +77,14 @@ func TestSentenceLeavesPlainWords(t *testing.T) {
 		}
 	}
 }
+
+func TestCount(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{clean.Count(0, "file"), "0 files"}, {clean.Count(1, "file"), "1 file"}, {clean.Count(uint64(2), "file"), "2 files"},
+		{clean.Count(uint32(1), "record waits", "records wait"), "1 record waits"}, {clean.Count(2, "record waits", "records wait"), "2 records wait"},
+	} {
+		if c.got != c.want {
+			t.Errorf("got %q, want %q", c.got, c.want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
@@ -110,7 +111,7 @@ func (r *Recorder) head() error {
 	if r.fresh {
 		r.fresh = false
 		if written := answer.GetLastSequence(); written > 0 {
-			r.tellLost(fmt.Sprintf("this process has written %d records, and its spool is a new one: what waited in the old one is lost", written))
+			r.tellLost("this process has written " + clean.Count(written, "record") + ", and its spool is a new one: what waited in the old one is lost")
 		}
 	}
 	r.mu.Lock()

@@ -26,6 +26,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/audit/internal/transfer"
 	"durward.internal/services/platform/backup/statecopy"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
@@ -284,7 +285,7 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 	}
 	size, err := stores[1].Extent(ctx)
 	if err == nil {
-		fmt.Printf("the log is copied: %d records\n", size)
+		fmt.Printf("the log is copied: %s\n", clean.Count(size, "record"))
 	}
 	return err
 }

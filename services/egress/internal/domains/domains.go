@@ -155,7 +155,7 @@ func (d *Domains) open(from destination.Source, late bool) error {
 			if from.Layer == trusted.Layer && len(before.Block)+len(now.Block) == 0 {
 				return ""
 			}
-			return fmt.Sprintf("%d domains allowed, %d blocked", len(now.Allow), len(now.Block))
+			return fmt.Sprintf("%s allowed, %d blocked", clean.Count(len(now.Allow), "domain"), len(now.Block))
 		},
 		Set: func(list *destination.List) error { d.set(from, list); return nil },
 	})

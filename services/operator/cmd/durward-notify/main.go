@@ -125,6 +125,6 @@ func serve(ctx context.Context, cfg *notify.Config, out io.Writer) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // nothing is under way any more
-	fmt.Fprintf(out, "Telling %d destinations what waits. Ctrl-C ends it.\n", len(cfg.Destinations))
+	fmt.Fprintf(out, "Telling %s what waits. Ctrl-C ends it.\n", clean.Count(len(cfg.Destinations), "destination"))
 	return notify.Run(ctx, cfg, vaultv1.NewNoticeServiceClient(conn), func(line string) { fmt.Fprintln(out, clean.Line(line, 500)) })
 }

@@ -67,7 +67,7 @@ func (s Document) terms(now time.Time) []Line {
 		out = append(out, Line{Danger, fmt.Sprintf("You sign: the log goes on from the backup of %s, at %d records; %d records behind them are lost, up to the head %s", r.Made, r.Size, r.Lost, clean.Visible(r.OldRoot))})
 	case statement.KindServers:
 		for _, id := range slices.Sorted(maps.Keys(st.Servers.Tools)) {
-			out = append(out, Line{Plain, fmt.Sprintf("You sign: the server %s has %d tools, as they were displayed", clean.Visible(id), st.Servers.Tools[id])})
+			out = append(out, Line{Plain, fmt.Sprintf("You sign: the server %s has %s displayed", clean.Visible(id), clean.Count(st.Servers.Tools[id], "tool, as it was", "tools, as they were"))})
 		}
 	case statement.KindHold:
 		out = append(out, Line{Plain, "You sign: no pruning reaches these records until this hold is released, for: " + clean.Visible(st.Hold.Reason)})

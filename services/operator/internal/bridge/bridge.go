@@ -31,6 +31,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"durward.internal/services/platform/clean"
 )
 
 // Bounds.
@@ -255,7 +257,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 	b.background.Wait()
 	b.close(context.WithoutCancel(ctx))
 	if n := b.kept.Load(); n > 0 {
-		b.cfg.Report(fmt.Sprintf("kept from the client: %d messages that it did not ask for", n))
+		b.cfg.Report(fmt.Sprintf("kept from the client: %s that it did not ask for", clean.Count(n, "message")))
 	}
 	if errors.Is(end, io.EOF) || errors.Is(end, context.Canceled) {
 		return nil

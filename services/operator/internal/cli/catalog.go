@@ -148,7 +148,7 @@ func (a *App) BadCatalog(path string, err error) error {
 		if err := a.Show(map[string]any{"path": path, "good": false, "problems": list}, nil); err != nil {
 			return err
 		}
-		return Failed("", "the catalogue is not good: %s", Count(len(list), "mistake"))
+		return Failed("", "the catalogue is not good: %s", clean.Count(len(list), "mistake"))
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || len(problems) == 0 {
 		return Failed("", "%s", clean.Block(err.Error(), 2000))
@@ -157,5 +157,5 @@ func (a *App) BadCatalog(path string, err error) error {
 		a.Out.Printf("%s %s\n", a.Out.Red("✗"), clean.Line(p.String(), 1000))
 	}
 	return Failed("A wrong service, model or mode is disabled, with what needs it. After any other mistake the last good catalogue stays in force.", "the catalogue is not good: %s",
-		Count(len(problems), "mistake"))
+		clean.Count(len(problems), "mistake"))
 }

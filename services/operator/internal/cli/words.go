@@ -31,13 +31,6 @@ func OperationState(s vaultv1.OperationState) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "OPERATION_STATE_"))
 }
 
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
-}
-
 // NonNil makes an empty list of none, for JSON.
 func NonNil[T any](items []T) []T {
 	if items == nil {

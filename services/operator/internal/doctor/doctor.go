@@ -257,7 +257,7 @@ func permissions(_ context.Context, cfg Config) []Finding {
 		return []Finding{{Bad, "permissions", "the home folder cannot be read whole", "sudo chown -R \"$USER\" " + cli.ShellWord(cfg.Home.Dir)}}
 	case len(open) > 0:
 		shown := open[:min(len(open), 3)]
-		return []Finding{{Bad, "permissions", fmt.Sprintf("others can read or write %d files or folders (%s)", len(open), strings.Join(shown, ", ")),
+		return []Finding{{Bad, "permissions", fmt.Sprintf("others can read or write %s (%s)", clean.Count(len(open), "file or folder", "files or folders"), strings.Join(shown, ", ")),
 			"chmod -R go= " + cli.ShellWord(cfg.Home.Dir)}}
 	default:
 		return []Finding{good("permissions", "nobody else can read or write %s", cfg.Home.Dir)}

@@ -151,7 +151,7 @@ func Gateways(vault *vaultv1.GetStatusResponse, now time.Time) (problems []strin
 func deep(_ context.Context, cfg Config) []Finding {
 	var out []Finding
 	if days, known := history.DaysLeft(cfg.Host.Audit); known && days < history.FewDays {
-		out = append(out, Finding{Warning, "audit's disk", fmt.Sprintf("it is full in %d days at the rate of the last week; then nothing may be changed", days),
+		out = append(out, Finding{Warning, "audit's disk", fmt.Sprintf("it is full in %s at the rate of the last week; then nothing may be changed", clean.Count(days, "day")),
 			"Make room, or look what may go: durward audit prune --older-than 90d --dry-run"})
 	}
 	for _, s := range []struct {
@@ -233,7 +233,7 @@ func catalogFile(_ context.Context, cfg Config) []Finding {
 	case h.Status != nil && h.Status.GetCatalogueDigest() != h.Catalog.Digest:
 		return []Finding{{Warning, "catalogue", "it is good, and the executor uses another one", "Look again in a second: durward doctor"}}
 	}
-	return []Finding{good("catalogue", "%d services and %d modes, without a mistake", len(h.Catalog.Services), len(h.Catalog.Modes))}
+	return []Finding{good("catalogue", "%s and %s, without a mistake", clean.Count(len(h.Catalog.Services), "service"), clean.Count(len(h.Catalog.Modes), "mode"))}
 }
 
 func gpuSource(_ context.Context, cfg Config) []Finding {
@@ -273,10 +273,10 @@ func systemd(_ context.Context, cfg Config) []Finding {
 		place, manager = "run/user/"+strconv.Itoa(os.Getuid())+"/systemd/private", "systemd's user manager"
 	}
 	if _, err := os.Stat(filepath.Join(cfg.Root, place)); err != nil && !errors.Is(err, fs.ErrPermission) {
-		return []Finding{{Bad, "systemd", fmt.Sprintf("the catalogue has %d services of %s, which does not run here", n, manager),
+		return []Finding{{Bad, "systemd", fmt.Sprintf("the catalogue has %s of %s, which does not run here", clean.Count(n, "service"), manager),
 			"Use another driver for them, or see systemd.manager in config/executor.yaml."}}
 	}
-	return []Finding{good("systemd", "%s runs; %d services are its units", manager, n)}
+	return []Finding{good("systemd", "%s runs; %s", manager, clean.Count(n, "service is its unit", "services are its units"))}
 }
 
 // dockerPatience is how long a connection to a socket of this host may take.
@@ -289,7 +289,7 @@ func docker(ctx context.Context, cfg Config) []Finding {
 	case n == 0:
 		return nil
 	case socket == "":
-		return []Finding{{Bad, "docker", fmt.Sprintf("the catalogue has %d containers, and the executor is given no socket", n),
+		return []Finding{{Bad, "docker", fmt.Sprintf("the catalogue has %s, and the executor is given no socket", clean.Count(n, "container")),
 			"Name it in config/executor.yaml: docker: {socket: /run/docker.sock}"}}
 	}
 	dialer := net.Dialer{Timeout: dockerPatience}
@@ -300,7 +300,7 @@ func docker(ctx context.Context, cfg Config) []Finding {
 		return []Finding{{Warning, "docker", "it answers, to you too: whoever may use it is root in all but name",
 			"Let the executor's user alone use " + clean.Line(socket, 200) + "."}}
 	case errors.Is(err, syscall.EACCES):
-		return []Finding{good("docker", "its socket is there, and you may not use it; %d services are containers", n)}
+		return []Finding{good("docker", "its socket is there, and you may not use it; %s", clean.Count(n, "service is a container", "services are containers"))}
 	}
 	return []Finding{{Bad, "docker", "nobody answers on " + clean.Line(socket, 200),
 		"Start Docker (systemctl start docker), or correct docker.socket in config/executor.yaml."}}

@@ -96,7 +96,7 @@ func packaged(_ context.Context, cfg Config) []Finding {
 	case in.PackageError != nil:
 		out = append(out, Finding{Bad, "package", "the list of what was packed cannot be read: " + clean.Line(in.PackageError.Error(), 200), in.Reinstall})
 	case len(in.Differ) > 0:
-		out = append(out, Finding{Bad, "package", fmt.Sprintf("%d files are not what was packed (%s)", len(in.Differ), few(in.Differ)), in.Reinstall})
+		out = append(out, Finding{Bad, "package", fmt.Sprintf("%s not what was packed (%s)", clean.Count(len(in.Differ), "file is", "files are"), few(in.Differ)), in.Reinstall})
 	case len(in.Behind) > 0:
 		out = append(out, Finding{Bad, "package", fmt.Sprintf("the version that was installed last is not in force (%s)", few(in.Behind)), "sudo dpkg --configure durward; sudo durward install --apply"})
 	}

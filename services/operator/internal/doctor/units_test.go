@@ -61,7 +61,7 @@ func TestPackaged(t *testing.T) {
 		text, do string
 	}{
 		{Installed{}, "those that were packed", ""},
-		{Installed{Differ: []string{"/usr/lib/durward/vault"}}, "1 files are not what was packed (/usr/lib/durward/vault)", "sudo dpkg --install x.deb"},
+		{Installed{Differ: []string{"/usr/lib/durward/vault"}}, "1 file is not what was packed (/usr/lib/durward/vault)", "sudo dpkg --install x.deb"},
 		{Installed{Behind: []string{"/usr/lib/durward/vault"}}, "not in force", "sudo durward install --apply"},
 		{Installed{PackageError: errors.New("no list")}, "no list", "sudo dpkg --install x.deb"},
 		{Installed{Beside: "/usr/local/bin/durward"}, "two installations", "sudo /usr/bin/durward install --apply"},

@@ -131,18 +131,11 @@ func NewCompleteness() *Completeness {
 // Gap takes an entry whose sequence is not the one after the writer's last.
 func (c *Completeness) Gap(e *auditv1.Entry, last uint64) {
 	sequence := e.GetRecord().GetSequence()
-	text := fmt.Sprintf("it wrote %d after %d: %s of it are not in the log", sequence, last, missing(sequence, last))
+	text := fmt.Sprintf("it wrote %d after %d: %s not in the log", sequence, last, clean.Count(sequence-last-1, "record of it is", "records of it are"))
 	if sequence <= last {
 		text = fmt.Sprintf("it wrote %d after %d: a sequence came twice", sequence, last)
 	}
 	c.report(FoundGap, "", placeOf(e), "%s", text)
-}
-
-func missing(sequence, last uint64) string {
-	if n := sequence - last - 1; n > 1 {
-		return fmt.Sprintf("%d records", n)
-	}
-	return "1 record"
 }
 
 func (c *Completeness) report(kind, id string, at place, format string, args ...any) {

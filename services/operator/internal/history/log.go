@@ -22,6 +22,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/redaction"
 	"durward.internal/services/platform/trust"
@@ -312,9 +313,9 @@ func Extends(ctx context.Context, client auditv1.LogServiceClient, open func([]b
 		}
 		switch err := logproof.VerifyConsistency(s.Checkpoint, now, head.GetConsistency()); {
 		case errors.Is(err, logproof.ErrRollback):
-			return &Altered{fmt.Sprintf("the log was put back: it has %d records, and %s has seen %d", now.Size, s.By, s.Checkpoint.Size), err}
+			return &Altered{fmt.Sprintf("the log was put back: it has %s, and %s has seen %d", clean.Count(now.Size, "record"), s.By, s.Checkpoint.Size), err}
 		case err != nil:
-			return &Altered{fmt.Sprintf("the log was replaced: its %d records do not go on from the %d that %s has seen", now.Size, s.Checkpoint.Size, s.By), err}
+			return &Altered{fmt.Sprintf("the log was replaced: its %s not go on from the %d that %s has seen", clean.Count(now.Size, "record does", "records do"), s.Checkpoint.Size, s.By), err}
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ func WitnessLine(roots *trust.Snapshot, signed []byte, now time.Time) (line stri
 		newest = logproof.Witnessed{}
 		line = fmt.Sprintf("COSIGNED BY NO QUORUM OF ITS %d WITNESSES", len(witnesses.Keys))
 	} else {
-		line = fmt.Sprintf("cosigned by %s at %d records, %s ago", clean.Line(strings.Join(newest.By, ", "), 200), newest.Size, now.Sub(newest.At).Round(time.Second))
+		line = fmt.Sprintf("cosigned by %s at %s, %s ago", clean.Line(strings.Join(newest.By, ", "), 200), clean.Count(newest.Size, "record"), now.Sub(newest.At).Round(time.Second))
 	}
 	if fresh := witnesses.Fresh(newest, now); fresh != nil {
 		return line + "; CHANGES WAIT: " + fresh.Error(), false
@@ -56,12 +56,12 @@ func ForwardLine(s *auditv1.GetStatusResponse, now time.Time) (line string, good
 		switch {
 		case d.GetProblem() != "":
 			good = false
-			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s, %d records behind: %s", name, records, clean.Line(d.GetProblem(), 300)))
+			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s, %s behind: %s", name, clean.Count(records, "record"), clean.Line(d.GetProblem(), 300)))
 		case waits > behindFor:
 			good = false
-			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s for %s, %d records behind", name, waits.Round(time.Second), records))
+			parts = append(parts, fmt.Sprintf("NOT FORWARDED to %s for %s, %s behind", name, waits.Round(time.Second), clean.Count(records, "record")))
 		case records > 0:
-			parts = append(parts, fmt.Sprintf("forwarded to %s, %d records behind", name, records))
+			parts = append(parts, fmt.Sprintf("forwarded to %s, %s behind", name, clean.Count(records, "record")))
 		default:
 			parts = append(parts, "forwarded to "+name)
 		}

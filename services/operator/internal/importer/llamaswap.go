@@ -336,7 +336,7 @@ func (l *swap) settings(s *program, m *macros, key string, v *boundedyaml.Value)
 		s.note("It also answers to %s in llama-swap.", clean.Line(clean.Visible(strings.Join(names, ", ")), 200))
 	}
 	if n, ok := v.Get("concurrencyLimit").Number(); ok && n > 0 {
-		s.note("llama-swap lets %d requests through at a time; a catalogue has no such limit.", n)
+		s.note("llama-swap lets %s through at a time; a catalogue has no such limit.", clean.Count(n, "request"))
 	}
 	for _, key := range unknown(v, modelQuiet) {
 		s.note("%s was left out.", key)

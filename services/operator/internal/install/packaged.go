@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"durward.internal/services/platform/clean"
 )
 
 // Folders of Debian's package, which carries programs, units, users, folders, manual pages and completion files. Where it is installed, an
@@ -115,7 +117,7 @@ func (p *Plan) supersede() {
 	if len(gone) == 0 {
 		return
 	}
-	p.add(Step{Verb: Remove, What: fmt.Sprintf("%d programs, manual pages and completion files below /usr/local", len(gone)), Note: "the package has them", do: func(context.Context) (string, error) {
+	p.add(Step{Verb: Remove, What: fmt.Sprintf("%s below /usr/local", clean.Count(len(gone), "program, manual page or completion file", "programs, manual pages and completion files")), Note: "the package has them", do: func(context.Context) (string, error) {
 		for _, file := range gone {
 			if err := os.Remove(p.on(file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return "", err

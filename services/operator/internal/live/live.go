@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/term"
+
+	"durward.internal/services/platform/clean"
 )
 
 // Codes of the terminal (ECMA-48 and xterm).
@@ -97,9 +99,9 @@ func (a *Area) fitting(lines []string, room int) []string {
 	case left <= 1:
 		return lines
 	case a.whole:
-		return append(slices.Clone(lines[:room-1]), fmt.Sprintf("… %d more lines: this terminal is too low for them", left))
+		return append(slices.Clone(lines[:room-1]), fmt.Sprintf("… %s: this terminal is too low for them", clean.Count(left, "more line")))
 	default:
-		return append([]string{fmt.Sprintf("… %d lines before these: this terminal is too low for them", left)}, lines[left:]...)
+		return append([]string{fmt.Sprintf("… %s before these: this terminal is too low for them", clean.Count(left, "line"))}, lines[left:]...)
 	}
 }
 

@@ -37,7 +37,7 @@ func clip(lines []string, max int, how string) []string {
 		return nil
 	}
 	missing := len(lines) - (max - 1)
-	return append(lines[:max-1:max-1], fmt.Sprintf("… %d more lines: %s", missing, how))
+	return append(lines[:max-1:max-1], fmt.Sprintf("… %s: %s", clean.Count(missing, "more line"), how))
 }
 
 // printable is the last gate before the terminal: whoever forgot to make text visible moves no cursor with it.

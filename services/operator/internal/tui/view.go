@@ -325,7 +325,7 @@ func (m *Model) detail(id string) []approval.Line {
 	}
 	add(approval.Heading, "Names:")
 	add(approval.Plain, "operation "+clean.Visible(op.GetOperationId()), "request   "+clean.Visible(op.GetRequestId()),
-		"sink      "+clean.Visible(op.GetAudience()), fmt.Sprintf("waiting   %d calls, %d joined", op.GetWaiters(), op.GetJoined()))
+		"sink      "+clean.Visible(op.GetAudience()), fmt.Sprintf("waiting   %s, %d joined", clean.Count(op.GetWaiters(), "call"), op.GetJoined()))
 	if op.GetRule() != "" {
 		add(approval.Plain, "rule      "+clean.Visible(op.GetRule()))
 	}
@@ -359,7 +359,7 @@ func (m *Model) reading(room int) []string {
 	to := min(from+page, len(lines))
 	where := fmt.Sprintf("── lines %d to %d of %d", min(from+1, len(lines)), to, len(lines))
 	if left := len(lines) - to; left > 0 {
-		where += fmt.Sprintf(" · … %d more lines below", left)
+		where += " · … " + clean.Count(left, "more line") + " below"
 	} else {
 		where += " · the end"
 	}

@@ -264,7 +264,7 @@ func (s *Servers) tell(ctx context.Context, before, now *state, first bool) {
 	for _, p := range now.servers {
 		tools += len(p.Tools)
 	}
-	what := fmt.Sprintf("%s: %d servers with %d tools are in force", downstream.LockFile, len(now.servers), tools)
+	what := fmt.Sprintf("%s: in force: %s with %s", downstream.LockFile, clean.Count(len(now.servers), "server"), clean.Count(tools, "tool"))
 	if now.older != "" {
 		what += ". " + now.older
 	}

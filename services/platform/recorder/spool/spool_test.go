@@ -169,7 +169,7 @@ func TestALostSpoolIsTold(t *testing.T) {
 			return errors.Join(err, db.Close())
 		}
 	}
-	const anew = "this process has written 1 records, and its spool is a new one"
+	const anew = "this process has written 1 record, and its spool is a new one"
 	for name, c := range map[string]struct {
 		lose func(path string) error
 		// told is how what the log is told of it begins; "": it is told nothing.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/security/ownership"
@@ -75,7 +76,7 @@ func OpenRules(cfg RulesConfig) (*Rules, error) {
 			if reflect.DeepEqual(before.list, after.list) {
 				return ""
 			}
-			return fmt.Sprintf("%d calls may run without a human's statement", len(after.list))
+			return clean.Count(len(after.list), "call") + " may run without a human's statement"
 		},
 		Set: func(now ruling) error {
 			if last == nil || !reflect.DeepEqual(last.list, now.list) {

@@ -100,7 +100,7 @@ Exit code 1 when anything is ✗.`,
 				}
 			})
 			if err == nil && bad > 0 {
-				err = cli.Failed("", "%d of %d findings are bad", bad, len(findings))
+				err = cli.Failed("", "%s bad, of %d", clean.Count(bad, "finding is", "findings are"), len(findings))
 			}
 			return err
 		}),

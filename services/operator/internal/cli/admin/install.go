@@ -114,7 +114,7 @@ func (a *app) install(ctx context.Context, opts installOptions) error {
 			if plan.Effects() == 0 {
 				a.Out.Printf("Everything is as it should be.\n")
 			} else {
-				a.Out.Printf("%d steps would change something. Do them: sudo durward install --apply\n", plan.Effects())
+				a.Out.Printf("%s would change something. For that: sudo durward install --apply\n", clean.Count(plan.Effects(), "step"))
 			}
 		})
 	}

@@ -162,7 +162,7 @@ func refusedRules(ctx context.Context, s *cli.Session) string {
 		return ""
 	}
 	if more > 0 {
-		refused += fmt.Sprintf(" (and %d more files)", more)
+		refused += fmt.Sprintf(" (and %s)", clean.Count(more, "more file"))
 	}
 	return refused + "; the last good one is in force"
 }
@@ -407,29 +407,29 @@ func (d deep) detail(role string, now time.Time) string {
 	switch {
 	case role == "vault" && d.vault != nil:
 		return fmt.Sprintf("epoch %d%s%s%s%s", d.vault.GetEpoch(), haltedBy(d.vault),
-			d.withoutAudit(d.vault.GetAuditReachable()), some(d.vault.GetSpooledRecords(), "records wait for audit"), wrong(d.vault))
+			d.withoutAudit(d.vault.GetAuditReachable()), some(d.vault.GetSpooledRecords(), "record waits for audit", "records wait for audit"), wrong(d.vault))
 	case role == "executor" && d.executor != nil:
 		return fmt.Sprintf("epoch %d%s%s%s%s%s%s", d.executor.GetEpoch(), haltedBy(d.executor),
 			d.withoutAudit(d.executor.GetAuditReachable()), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
-			some(d.executor.GetSpooledRecords(), "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operations"),
+			some(d.executor.GetSpooledRecords(), "record waits for audit", "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operation", "interrupted operations"),
 			wrong(d.executor))
 	case role == "egress" && d.egress != nil:
-		return fmt.Sprintf("epoch %d, %d domains listed%s%s%s%s%s", d.egress.GetEpoch(), d.egress.GetDomains(),
+		return fmt.Sprintf("epoch %d, %s listed%s%s%s%s%s", d.egress.GetEpoch(), clean.Count(d.egress.GetDomains(), "domain"),
 			cli.When(d.egress.GetDomainsRefused() != "", ", domains.yaml is refused"), haltedBy(d.egress), d.withoutAudit(d.egress.GetAuditReachable()),
-			some(d.egress.GetSpooledRecords(), "records wait for audit"), wrong(d.egress))
+			some(d.egress.GetSpooledRecords(), "record waits for audit", "records wait for audit"), wrong(d.egress))
 	case role == "audit" && d.audit != nil:
 		free := "" // the disk is a database server's
 		if d.audit.GetDiskFreeBytes() > 0 {
 			free = fmt.Sprintf(", %d MiB free", d.audit.GetDiskFreeBytes()>>20)
 			if days, known := history.DaysLeft(d.audit); known {
-				free += fmt.Sprintf(" for %d days", days)
+				free += " for " + clean.Count(days, "day")
 			}
 		}
 		forwarded, _ := history.ForwardLine(d.audit, now)
 		if forwarded != "" {
 			forwarded = ", " + forwarded
 		}
-		return fmt.Sprintf("%d records, %d MiB%s, %s%s%s", d.audit.GetSize(), d.audit.GetDatabaseBytes()>>20, free, d.witnesses, forwarded, wrong(d.audit))
+		return fmt.Sprintf("%s, %d MiB%s, %s%s%s", clean.Count(d.audit.GetSize(), "record"), d.audit.GetDatabaseBytes()>>20, free, d.witnesses, forwarded, wrong(d.audit))
 	case role == "gateway":
 		return strings.Join(doctor.Gateways(d.vault, now), "; ")
 	default:
@@ -467,6 +467,6 @@ func (d deep) withoutAudit(reachable bool) string {
 }
 
 // some counts what there is; "" where there is none.
-func some(n uint32, what string) string {
-	return cli.When(n > 0, fmt.Sprintf(", %d %s", n, what))
+func some(n uint32, one, many string) string {
+	return cli.When(n > 0, ", "+clean.Count(n, one, many))
 }

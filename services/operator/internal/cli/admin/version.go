@@ -58,7 +58,7 @@ func (a *app) verifyPackage(signers string) error {
 	if err := a.Show(map[string]any{"version": a.Streams.Version, "package": s}, func() {
 		a.Out.Printf("durward %s\n", a.Streams.Version)
 		if len(s.Differ) == 0 {
-			a.Out.Printf("%s %d files are as they were packed\n", a.Out.Green("✓"), s.Files)
+			a.Out.Printf("%s %s as packed\n", a.Out.Green("✓"), clean.Count(s.Files, "file is", "files are"))
 		}
 		switch {
 		case s.Signer != "":
@@ -73,7 +73,7 @@ func (a *app) verifyPackage(signers string) error {
 	}
 	switch {
 	case len(s.Differ) > 0:
-		return cli.Failed(install.Reinstall, "%d files differ from the package: %s", len(s.Differ), clean.Line(strings.Join(s.Differ[:min(len(s.Differ), 5)], ", "), 500))
+		return cli.Failed(install.Reinstall, "%s from the package: %s", clean.Count(len(s.Differ), "file differs", "files differ"), clean.Line(strings.Join(s.Differ[:min(len(s.Differ), 5)], ", "), 500))
 	case signers != "" && s.Signer == "":
 		return cli.Failed("", "no signer of %s signed the list", clean.Line(signers, 200))
 	}

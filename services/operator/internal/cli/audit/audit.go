@@ -214,21 +214,21 @@ func (a *app) showReport(r history.Report, kept string) error {
 		if found != nil {
 			mark = a.Out.Red("✗")
 		}
-		a.Out.Printf("%s %d records, root %s, signed by %s, ", mark, r.Records, r.Root, clean.Visible(r.SignedBy))
+		a.Out.Printf("%s %s, root %s, signed by %s, ", mark, clean.Count(r.Records, "record"), r.Root, clean.Visible(r.SignedBy))
 		if r.KeptSize == 0 {
 			a.Out.Printf("nothing kept before to compare with\n")
 		} else {
-			a.Out.Printf("consistent with the checkpoint kept at %s (%d records)\n", kept, r.KeptSize)
+			a.Out.Printf("consistent with the checkpoint kept at %s (%s)\n", kept, clean.Count(r.KeptSize, "record"))
 		}
 		if r.WitnessedSize > 0 {
-			a.Out.Printf("  as %s cosigned it when it had %d records\n", clean.Line(strings.Join(r.WitnessedBy, ", "), 400), r.WitnessedSize)
+			a.Out.Printf("  as %s cosigned it when it had %s\n", clean.Line(strings.Join(r.WitnessedBy, ", "), 400), clean.Count(r.WitnessedSize, "record"))
 		}
-		a.Out.Printf("  %s", cli.Count(r.Statements, "signed statement"))
+		a.Out.Printf("  %s", clean.Count(r.Statements, "signed statement"))
 		if r.Unjudged > 0 {
 			a.Out.Printf(", %s", a.Out.Yellow(fmt.Sprintf("%d by signers that allowed_signers does not know", r.Unjudged)))
 		}
 		if r.PrunedBodies > 0 {
-			a.Out.Printf(", %d bodies pruned as operators signed", r.PrunedBodies)
+			a.Out.Printf(", %s pruned as operators signed", clean.Count(r.PrunedBodies, "body", "bodies"))
 		}
 		a.Out.Printf("\n")
 		a.showFindings(r.Missing, r.MissingBodies)
@@ -240,7 +240,7 @@ func (a *app) showReport(r history.Report, kept string) error {
 }
 
 func (a *app) showCompleted(c *history.Completed) {
-	a.Out.Printf("  %s", cli.Count(c.Operations, "change"))
+	a.Out.Printf("  %s", clean.Count(c.Operations, "change"))
 	if c.Open > 0 {
 		a.Out.Printf(", %d of them open", c.Open)
 	}
@@ -266,7 +266,7 @@ func clockLine(c history.Clock) string {
 		line = fmt.Sprintf("the clock of %s is %s behind the log's", approval.Place(c.Writer), behind)
 	}
 	if c.Steps > 0 {
-		line += fmt.Sprintf("; it was set %s", cli.Count(c.Steps, "time"))
+		line += fmt.Sprintf("; it was set %s", clean.Count(c.Steps, "time"))
 	}
 	return line
 }
@@ -285,7 +285,7 @@ func problem(r history.Report) error {
 	switch {
 	case r.MissingBodies > 0 && r.BadStatements > 0:
 		return cli.Failed("Compare with an earlier export; look at one: durward audit show INDEX",
-			"%s, and %d records claim a human's signature that does not stand", missingBodies(r), r.BadStatements)
+			"%s, and %s a human's signature that does not stand", missingBodies(r), clean.Count(r.BadStatements, "record claims", "records claim"))
 	case r.MissingBodies > 0:
 		return cli.Failed("Whoever has the log's files or answers for audit took them away. An earlier export still has them.", "%s", missingBodies(r))
 	case r.BadStatements > 0:
@@ -293,7 +293,7 @@ func problem(r history.Report) error {
 			"the log is whole, and %d of its records claim a human's signature that does not stand", r.BadStatements)
 	case r.Complete != nil && r.Complete.Count > 0:
 		return cli.Failed("Look at one: durward audit show OPERATION_ID", "the log is whole, and what the processes wrote does not fit together: %s",
-			cli.Count(r.Complete.Count, "finding"))
+			clean.Count(r.Complete.Count, "finding"))
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (a *app) addHold(ctx context.Context, s *cli.Session, hold *statement.Hold,
 			// A request leads to its operations.
 			ids = append(ids, e.GetRecord().GetOperationId())
 		}
-		says := fmt.Sprintf("  %s: %s", clean.Visible(id), cli.Count(len(entries), "record"))
+		says := fmt.Sprintf("  %s: %s", clean.Visible(id), clean.Count(len(entries), "record"))
 		if gone > 0 {
 			says += fmt.Sprintf(", %d of them without a body already", gone)
 		}

@@ -100,7 +100,7 @@ func (a *app) prune(ctx context.Context, s *cli.Session, before time.Time, dry b
 		return err
 	}
 	return a.Show(map[string]any{"record": index, "pruned": st.Prune.Sum(), "held": st.Prune.Held}, func() {
-		a.Out.Printf("%s %d records were pruned; record %d has your statement\n", a.Out.Green("✓"), st.Prune.Sum(), index)
+		a.Out.Printf("%s %s pruned; record %d has your statement\n", a.Out.Green("✓"), clean.Count(st.Prune.Sum(), "record was", "records were"), index)
 	})
 }
 

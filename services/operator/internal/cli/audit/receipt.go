@@ -126,7 +126,7 @@ func (a *app) showProved(p history.Proved, witnesses logproof.Witnesses, asked b
 			a.Out.Printf("%s\n", a.Out.Wrapped("  "+fmt.Sprintf(format, args...)))
 		}
 		say("The key %s signed the log when it had %s, and the path in the receipt leads from the record with the leaf hash %x to the root of that log, %x.",
-			clean.Visible(p.SignedBy), cli.Count(int(min(p.Checkpoint.Size, 1<<62)), "record"), p.Receipt.GetLeafHash(), p.Checkpoint.Root)
+			clean.Visible(p.SignedBy), clean.Count(p.Checkpoint.Size, "record"), p.Receipt.GetLeafHash(), p.Checkpoint.Root)
 		switch {
 		case !p.Witnessed.IsZero():
 			say("%s cosigned it at %s. Who only stole the log's key cannot have made it.", clean.Line(strings.Join(p.Witnessed.By, ", "), 500), p.Witnessed.At.Local().Format(time.DateTime))

@@ -224,7 +224,7 @@ func (a *app) showRecord(ctx context.Context, s *cli.Session, index uint64) erro
 		if w, err := s.Trust.Current().Witnesses.OpenWitnessed(response.GetReceipt().GetCheckpoint(), s.Trust.Current().LogKeys, a.Now()); err == nil {
 			cosigned = ", cosigned by " + clean.Line(strings.Join(w.By, ", "), 200)
 		}
-		a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  in the log of %d records that %s signed%s", at.Size, clean.Visible(at.Origin), cosigned)))
+		a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  in the log of %s that %s signed%s", clean.Count(at.Size, "record"), clean.Visible(at.Origin), cosigned)))
 		if evidence := history.Evidence(e); evidence != nil {
 			a.showEvidence(s, e, evidence)
 		}

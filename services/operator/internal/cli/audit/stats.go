@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,19 +220,19 @@ func standOut(ctx context.Context, audit auditv1.HistoryServiceClient, since *ti
 }
 
 func (s *statistics) disk() string {
-	text := fmt.Sprintf("%d records, %d MiB", s.Size, s.Bytes>>20)
+	text := fmt.Sprintf("%s, %d MiB", clean.Count(s.Size, "record"), s.Bytes>>20)
 	if s.DiskFree > 0 { // else the disk is a database server's
 		text += fmt.Sprintf(", %d MiB free", s.DiskFree>>20)
 	}
 	if s.DaysLeft != nil {
-		text += fmt.Sprintf(": %d days at %d records a day", *s.DaysLeft, s.PerDay)
+		text += fmt.Sprintf(": %s at %s a day", clean.Count(*s.DaysLeft, "day"), clean.Count(s.PerDay, "record"))
 	}
 	return text
 }
 
 func (a *app) showStatistics(s statistics) {
 	a.Out.Printf("%s\n", s.disk())
-	a.Out.Printf("%s counted; %s\n", cli.Count(int(min(s.Records, math.MaxInt)), "record"), s.decisions())
+	a.Out.Printf("%s counted; %s\n", clean.Count(s.Records, "record"), s.decisions())
 	for _, group := range []struct {
 		name   string
 		counts map[string]*calls

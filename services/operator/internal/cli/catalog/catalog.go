@@ -86,8 +86,8 @@ func (a *app) goodCatalog(ctx context.Context, path, beside string, c *catalog.C
 		value["in_force"] = inForce
 	}
 	return a.Show(value, func() {
-		a.Out.Printf("%s %s: %s, %s, %s, %s\n", a.Out.Green("✓"), path, cli.Count(len(c.GPUs), "GPU"), cli.Count(len(c.Models), "model"),
-			cli.Count(len(c.Services), "service"), cli.Count(len(c.Modes), "mode"))
+		a.Out.Printf("%s %s: %s, %s, %s, %s\n", a.Out.Green("✓"), path, clean.Count(len(c.GPUs), "GPU"), clean.Count(len(c.Models), "model"),
+			clean.Count(len(c.Services), "service"), clean.Count(len(c.Modes), "mode"))
 		for _, remark := range remarks {
 			a.Out.Printf("%s %s\n", a.Out.Yellow("!"), remark)
 		}

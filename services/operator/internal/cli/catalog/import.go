@@ -351,8 +351,8 @@ func (a *app) propose(ctx context.Context, imp *importing, p *proposal.Proposal)
 	}
 	return a.Show(proposalJSON(imp.out, p), func() {
 		a.leftOut(p)
-		a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), cli.Count(len(p.Services()), "service"), cli.Count(len(p.Models()), "model"),
-			cli.Count(len(p.Modes()), "mode"))
+		a.Out.Printf("%s %s: %s, %s, %s\n", a.Out.Green("✓"), clean.Visible(imp.out), clean.Count(len(p.Services()), "service"), clean.Count(len(p.Models()), "model"),
+			clean.Count(len(p.Modes()), "mode"))
 		a.Out.Printf("Read it first. ")
 		info, err := os.Stat(imp.path)
 		there, thereErr := os.Stat(filepath.Dir(imp.out))

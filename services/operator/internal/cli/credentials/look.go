@@ -297,7 +297,7 @@ one and the new one, a line each.`,
 				return err
 			}
 			return a.Show(answer, func() {
-				a.Out.Printf("%s %d values are under a new key.\n", a.Out.Green("✓"), answer.GetValues())
+				a.Out.Printf("%s %s under a new key.\n", a.Out.Green("✓"), clean.Count(answer.GetValues(), "value is", "values are"))
 			})
 		}),
 	}

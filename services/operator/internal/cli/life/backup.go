@@ -135,7 +135,7 @@ func (a *app) backup(ctx context.Context, path string, to []string, keep int) er
 		for _, p := range list.Parts {
 			a.Out.Printf("  %-9s %d bytes\n", p.Head.Service, p.Bytes)
 		}
-		a.Out.Printf("%s %s: %d records of the log, encrypted to %d recipients\n", a.Out.Green("✓"), path, list.Log().Size, strings.Count(recipients, ",")+1)
+		a.Out.Printf("%s %s: %s of the log, encrypted to %s\n", a.Out.Green("✓"), path, clean.Count(list.Log().Size, "record"), clean.Count(strings.Count(recipients, ",")+1, "recipient"))
 		for _, name := range removed {
 			a.Out.Printf("  removed %s\n", name)
 		}

@@ -210,11 +210,11 @@ func (a *app) agree(cfg installdir.Config, list backupfile.List, known logproof.
 func about(path string, list backupfile.List, r *statement.Restore) []approval.Line {
 	out := []approval.Line{
 		{Kind: approval.Heading, Text: "The state of " + r.Made + " takes the place of what is here, from " + clean.Visible(path)},
-		{Text: fmt.Sprintf("  made by durward %s, %d parts", clean.Visible(list.Version), len(list.Parts))},
-		{Text: fmt.Sprintf("  the log goes on at %d records; you know of %d", r.Size, r.OldSize)},
+		{Text: fmt.Sprintf("  made by durward %s, %s", clean.Visible(list.Version), clean.Count(len(list.Parts), "part"))},
+		{Text: fmt.Sprintf("  the log goes on at %s; you know of %d", clean.Count(r.Size, "record"), r.OldSize)},
 	}
 	if r.Lost > 0 {
-		out = append(out, approval.Line{Kind: approval.Danger, Text: fmt.Sprintf("  %d records are lost, and whatever they tell", r.Lost)})
+		out = append(out, approval.Line{Kind: approval.Danger, Text: "  " + clean.Count(r.Lost, "record is lost, and whatever it tells", "records are lost, and whatever they tell")})
 	}
 	return append(out, approval.Line{Text: "  everything stays halted until you resume; no grant, approval or session of before counts"})
 }

@@ -71,7 +71,7 @@ func (a *app) support(ctx context.Context, cfg installdir.Config, path string, y
 	}
 	if !a.Machine() {
 		for _, t := range b.Texts {
-			a.Display().Printf("  %-28s %8d bytes, %d values taken out\n", t.Name, t.Bytes, t.Removed)
+			a.Display().Printf("  %-28s %8d bytes, %s taken out\n", t.Name, t.Bytes, clean.Count(t.Removed, "value"))
 		}
 	}
 	if err := a.Confirm(ctx, "Write them to "+clean.Visible(path)+"?", yes); err != nil {

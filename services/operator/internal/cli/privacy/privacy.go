@@ -134,7 +134,7 @@ func (a *app) detect(ctx context.Context, text string) error {
 
 func (a *app) table(result ResultJSON) {
 	if len(result.Found) == 0 {
-		a.Out.Printf("nothing is found in %s\n", cli.Count(result.Bytes, "byte"))
+		a.Out.Printf("nothing is found in %s\n", clean.Count(result.Bytes, "byte"))
 		return
 	}
 	var rows [][]string
@@ -144,5 +144,5 @@ func (a *app) table(result ResultJSON) {
 		})
 	}
 	a.Out.Table([]string{"LINE:COLUMN", "TYPE", "SURE", "VALUE", "WHY"}, rows)
-	a.Out.Printf("%s in %s\n", cli.Count(len(result.Found), "value"), cli.Count(result.Bytes, "byte"))
+	a.Out.Printf("%s in %s\n", clean.Count(len(result.Found), "value"), clean.Count(result.Bytes, "byte"))
 }

@@ -99,7 +99,7 @@ func (a *app) showCases(results []caseResult, wrong int) error {
 			}
 		}
 		if wrong == 0 {
-			a.Out.Printf("%d cases, all as expected.\n", len(results))
+			a.Out.Printf("%s, all as expected.\n", clean.Count(len(results), "case"))
 		}
 	})
 	if err == nil && wrong > 0 {

@@ -137,7 +137,7 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 		return err
 	}
 	return a.sign(ctx, cfg, files, state.With(p), change{
-		action: "server add " + e.ID, done: "the server " + e.ID + " has " + cli.Count(len(p.Tools), "tool"), yes: f.yes,
+		action: "server add " + e.ID, done: "the server " + e.ID + " has " + clean.Count(len(p.Tools), "tool"), yes: f.yes,
 		edit: func(before []byte) ([]byte, error) { return servers.Add(files.Entries, before, e) },
 	})
 }

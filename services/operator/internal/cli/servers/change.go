@@ -90,7 +90,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 				a.differ(differences(was, p))
 			}
 			return a.sign(ctx, cfg, files, s.With(p), change{
-				action: "server accept " + e.ID, done: "the server " + e.ID + " has " + cli.Count(len(p.Tools), "tool"), yes: yes,
+				action: "server accept " + e.ID, done: "the server " + e.ID + " has " + clean.Count(len(p.Tools), "tool"), yes: yes,
 			})
 		}),
 	}

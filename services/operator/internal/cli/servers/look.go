@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/servers"
@@ -164,7 +163,7 @@ func (a *app) showCommand() *cobra.Command {
 			return a.Show(row, func() {
 				a.about(e)
 				if row.InForce {
-					a.Out.Printf("  %s, with %s\n", a.Out.Green("in force"), cli.Count(row.Tools, "tool"))
+					a.Out.Printf("  %s, with %s\n", a.Out.Green("in force"), clean.Count(row.Tools, "tool"))
 				} else {
 					a.Out.Printf("  %s\n", a.Out.Yellow("not in force: "+clean.Visible(row.Why)))
 				}
