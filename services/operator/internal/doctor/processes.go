@@ -18,7 +18,7 @@ import (
 func count(cfg Config) string { return map[int]string{4: "four", 5: "five"}[len(cfg.Operator.Roles())] }
 
 func processes(ctx context.Context, cfg Config) []Finding {
-	var down, hang, strangers []string
+	var down, unwell, hang, strangers []string
 	var why []Finding
 	for _, role := range cfg.Operator.Roles() {
 		ok, h := health.Healthy(ctx, cfg.HTTP, cfg.Operator.Health.Of(role), role)
@@ -26,24 +26,31 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		case ok:
 		case h.Service != "" && h.Service != role:
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
-		case h.Service == "" && taken(ctx, cfg.Operator.Health.Of(role)):
+		case h.Service == role:
+			unwell = append(unwell, role)
+		case taken(ctx, cfg.Operator.Health.Of(role)):
 			hang = append(hang, role)
 		default:
 			down = append(down, role)
-			if h.Service == "" { // what answers says itself what it lacks
-				why = append(why, whyDown(cfg, role)...)
-			}
+			why = append(why, whyDown(cfg, role)...)
 		}
 	}
 	var out []Finding
 	if len(strangers) > 0 {
 		out = append(out, Finding{Bad, "ports", "another program answers on the port of " + strings.Join(strangers, ", "), "Stop it, or change the ports in config/."})
 	}
-	if len(down) > 0 {
-		out = append(out, Finding{Warning, "processes", strings.Join(down, ", ") + " do not answer that they are well", "durward status; " + cli.Start(cfg.Home)})
-	}
-	if len(hang) > 0 {
-		out = append(out, Finding{Warning, "processes", strings.Join(hang, ", ") + " hang: something has their port, and answers nothing", "durward status says what to do"})
+	for _, group := range []struct {
+		text  string
+		roles []string
+		do    string
+	}{
+		{"no answer of: ", down, "durward status; " + cli.Start(cfg.Home)},
+		{"not well, as it says itself: ", unwell, "durward status says why"},
+		{"its port is taken, and it answers nothing: ", hang, "durward status says what to do"},
+	} {
+		if len(group.roles) > 0 {
+			out = append(out, Finding{Warning, "processes", group.text + strings.Join(group.roles, ", "), group.do})
+		}
 	}
 	out = append(out, why...)
 	if len(out) == 0 {
