@@ -53,6 +53,9 @@ func (h Home) AddEgress(cfg Config) (added bool, err error) {
 	at := func(port int) string { return net.JoinHostPort(gateway.Addr().String(), strconv.Itoa(port)) }
 	health := int(gateway.Port()) + egressOffset
 	v := egressValues{Config: cfg, Home: h, GRPC: at(health - healthOffset), Health: at(health)}
+	if own, err := ReadListeners(h.Config(roleEgress)); err == nil { // it is there, and operator.yaml is new
+		v.GRPC, v.Health = own.Listen, own.HealthListen
+	}
 	if err := os.MkdirAll(h.State(roleEgress), 0o700); err != nil {
 		return false, err
 	}

@@ -91,6 +91,21 @@ func OperatorName(user string) string {
 	return name
 }
 
+// Signer is the operator whose key this home holds, as its trust folder names them; "" where it names none. A home whose operator.yaml
+// is gone still knows that name.
+func (h Home) Signer(now time.Time) string {
+	public, err := signingkey.ReadPublic(h.Key("operator_ed25519.pub"))
+	if err != nil {
+		return ""
+	}
+	signers, err := trust.ReadAllowedSigners(filepath.Dir(h.Trust(trust.FileAllowedSigners)))
+	if err != nil {
+		return ""
+	}
+	signer, _ := signers.Find(public, statement.Namespace, now) // the zero Signer where there is none
+	return signer.Operator
+}
+
 // Addresses of one process.
 type Addresses struct{ GRPC, Health string }
 

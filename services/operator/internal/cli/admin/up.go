@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -180,7 +181,7 @@ func (a *app) lockUp() (func() error, error) {
 // prepare makes what is missing and issues certificates.
 func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, error) {
 	fresh := !a.Home.Exists()
-	name := cmp.Or(opts.operator, installdir.OperatorName(cli.UserName()))
+	name := cmp.Or(opts.operator, a.Home.Signer(a.Now()), installdir.OperatorName(cli.UserName()))
 	if !fresh {
 		cfg, err := a.Config()
 		if err != nil {
@@ -241,7 +242,8 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 	if err != nil {
 		return installdir.Config{}, err
 	}
-	if opts.egress {
+	_, without := os.Stat(a.Home.Config("egress"))
+	if opts.egress || fresh && without == nil {
 		if _, err := a.Home.AddEgress(cfg); err != nil {
 			return installdir.Config{}, err
 		}

@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
@@ -98,5 +101,29 @@ func TestDownForPrograms(t *testing.T) {
 	<-ended
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid || len(result.Services) != 1 || result.Services[0].Status != "ok" {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestPrepareAnew: an operator.yaml that is gone is made as it was: by the name that the trust folder has, and with the home's egress.
+func TestPrepareAnew(t *testing.T) {
+	h, err := installdir.At(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, _, _ := clitest.Printing(false)
+	core.Home, core.Now = h, time.Now
+	a := &app{core}
+	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true, egress: true, operator: "bob", basePort: 29530}); err != nil {
+		t.Fatal(err)
+	}
+	before := testfile.Read(t, h.Config("operator"))
+	if err := os.Remove(h.Config("operator")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, testfile.Read(t, h.Config("operator"))); diff != "" {
+		t.Error(diff)
 	}
 }
