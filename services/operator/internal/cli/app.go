@@ -132,14 +132,18 @@ func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
 	}
 	p, err := peers.Open(ctx, cfg)
 	if err != nil {
-		next := "Certificates are renewed while durward up runs, or with: durward cert renew"
-		if !a.Home.Runs() {
-			next = "Certificates are renewed by a timer, or with: sudo durward renew"
-		}
-		return ctx, nil, Failed(next, "%s", clean.Block(err.Error(), 500))
+		return ctx, nil, Failed(a.Renewal(), "%s", clean.Block(err.Error(), 500))
 	}
 	a.RequestID = rpc.NewRequestID()
 	return rpc.WithRequestID(ctx, a.RequestID), &Session{p, cfg, a.warnOfDanger}, nil
+}
+
+// Renewal says how certificates are renewed.
+func (a *App) Renewal() string {
+	if a.Home.Runs() {
+		return "Certificates are renewed while durward up runs, or with: durward cert renew"
+	}
+	return "Certificates are renewed by a timer, or with: sudo durward renew"
 }
 
 // Run calls f with connections, and closes them.

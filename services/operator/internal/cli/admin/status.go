@@ -78,6 +78,8 @@ type deep struct {
 	witnesses string
 	// altered says that audit's log does not extend what was seen of it.
 	altered string
+	// unconnected is why this program itself can ask nothing; "" where it can.
+	unconnected string
 }
 
 func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) error {
@@ -111,6 +113,9 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 	for _, p := range processes {
 		if p.Health != "ok" || p.Problem != "" {
 			a.RequestID = ""
+			if d.unconnected != "" && p.Health == "ok" {
+				return cli.Unreachable(a.Renewal(), "%s", d.unconnected)
+			}
 			if p.Role == "audit" && d.altered != "" {
 				return cli.Unreachable("Do not go on before you know why: durward audit verify; see SECURITY.md", "audit's log is not what it was")
 			}
@@ -232,6 +237,9 @@ func (a *app) deepStatus(ctx context.Context, rules bool) deep {
 		d.witnesses, _ = history.WitnessLine(s.Trust.Current(), d.audit.GetWitnessed(), a.Now())
 		return nil
 	})
+	if err != nil {
+		d.unconnected = cli.PublicText(err)
+	}
 	for role, asked := range map[string]error{"vault": vaultErr, "executor": executorErr, "audit": auditErr, "egress": egressErr} {
 		if err := cmp.Or(err, asked); err != nil {
 			d.problems[role] = cli.PublicText(err)

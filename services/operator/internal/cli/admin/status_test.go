@@ -1,10 +1,14 @@
 package admin
 
 import (
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 )
@@ -62,5 +66,31 @@ func TestWhyNotWell(t *testing.T) {
 	}
 	if got := a.whyNot(hangs); !strings.HasPrefix(got, "It runs and hangs. Start all again: durward down; durward up --development. ") {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestOwnCertificate: where this program's certificate is of no use the processes are well, and their logs say nothing of it.
+func TestOwnCertificate(t *testing.T) {
+	h, err := installdir.At(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	core, _, errs := clitest.Printing(false)
+	core.Home = h
+	cfg, err := h.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"status":"ok","service":"audit"}`) // the client refuses a reply that is cut short
+	}))
+	defer server.Close()
+	cfg.Health.Audit = strings.TrimPrefix(server.URL, "http://")
+	err = (&app{core}).status(t.Context(), cfg, nil)
+	if code := core.Explain(err); code != cli.ExitUnreachable || !strings.Contains(errs.String(), "durward cert renew") || !strings.Contains(errs.String(), "operator/cert.pem") {
+		t.Errorf("exit code %d: %s", code, errs)
 	}
 }
