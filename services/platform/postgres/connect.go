@@ -73,8 +73,8 @@ func configure(s Settings, service string) (*pgxpool.Config, error) {
 		if err != nil {
 			return nil, fmt.Errorf("database.password_file: %w", err)
 		}
-		if c.Password = strings.TrimSuffix(string(secret), "\n"); c.Password == "" || strings.ContainsAny(c.Password, "\n\x00") {
-			return nil, fmt.Errorf("database.password_file: %s must hold one line", s.PasswordFile)
+		if c.Password = strings.TrimSuffix(string(secret), "\n"); c.Password == "" || strings.ContainsAny(c.Password, "\r\n\x00") {
+			return nil, fmt.Errorf("database.password_file: %s must hold one line, as Unix ends it", s.PasswordFile)
 		}
 	}
 	var authority *x509.CertPool

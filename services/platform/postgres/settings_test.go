@@ -84,6 +84,7 @@ func TestCheck(t *testing.T) {
 		"no password file":           {filepath.Join(dir, "none"), good, "password_file"},
 		"a password for all to read": {write("open", "secret\n", 0o644), good, "chmod 600"},
 		"an empty password":          {write("empty", "\n", 0o600), good, "one line"},
+		"a line of Windows":          {write("windows", "secret\r\n", 0o600), good, "as Unix ends it"},
 		"two lines":                  {write("two", "a\nb\n", 0o600), good, "one line"},
 		"no authority":               {good, filepath.Join(dir, "none"), "database.ca"},
 		"a file without certificate": {good, good, "holds no certificate"},
