@@ -336,7 +336,7 @@ func certificates(_ context.Context, cfg Config) []Finding {
 	}
 	switch {
 	case len(ahead) > 0:
-		return []Finding{{Bad, "certificates", "of the future, by this host's clock: " + strings.Join(ahead, ", "), "Set this host's clock (chrony, systemd-timesyncd); a renewal would help nobody."}}
+		return []Finding{{Bad, "certificates", "of the future, by this host's clock: " + strings.Join(ahead, ", "), "Set this host's clock (chrony, systemd-timesyncd); or, if it is right and was wrong when they were issued: " + renew}}
 	case len(bad) > 0:
 		return []Finding{{Bad, "certificates", "of no use: " + strings.Join(bad, ", "), renew}}
 	case len(late) > 0:

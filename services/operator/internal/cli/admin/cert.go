@@ -76,7 +76,7 @@ func (a *app) certStatus(certificates []installdir.Certificate) error {
 		}
 	}
 	if err == nil && bad > 0 {
-		err = cli.Failed("Issue new ones: durward cert renew", "%d of %d certificates cannot be used", bad, len(certificates))
+		err = cli.Failed(a.Renewal(), "%d of %d certificates cannot be used", bad, len(certificates))
 	}
 	return err
 }
