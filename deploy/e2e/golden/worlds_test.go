@@ -417,7 +417,7 @@ var amounts = []struct{ name, pattern string }{
 	{"N", `(?m)^(\d+) {2,}20\d\d-`},
 	{"SIZE", `"(?:database|log|disk_free)_bytes": (\d+)`},
 	{"MEMORY", `(\S+ GiB) are available`},
-	{"N", `\b(\d+) records\b`},
+	{"N", `\b(\d+) records?\b`},
 	{"N", `: (\d+) are new\b`},
 	{"N", `"new": (\d+)`},
 	{"N", `\brecord (\d+) is in the log\b`},

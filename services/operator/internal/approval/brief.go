@@ -61,7 +61,8 @@ func (s Document) terms(now time.Time) []Line {
 	case statement.KindResume:
 		out = append(out, Line{Plain, fmt.Sprintf("You sign: the halt ends and epoch %d begins, at %s, %s", st.Epoch, clean.Visible(st.Audience), until(st, now))})
 	case statement.KindPrune:
-		out = append(out, Line{Danger, fmt.Sprintf("You sign: %d records lose for ever what they said, and keep their place in the log; %d are held and stay", st.Prune.Sum(), st.Prune.Held)})
+		out = append(out, Line{Danger, "You sign: " + clean.Count(st.Prune.Sum(), "record loses for ever what it said, and keeps its place", "records lose for ever what they said, and keep their place") +
+			" in the log; " + clean.Count(st.Prune.Held, "is held and stays", "are held and stay")})
 	case statement.KindRestore:
 		r := st.Restore
 		out = append(out, Line{Danger, fmt.Sprintf("You sign: the log goes on from the backup of %s, at %d records; %d records behind them are lost, up to the head %s", r.Made, r.Size, r.Lost, clean.Visible(r.OldRoot))})

@@ -205,7 +205,7 @@ func domains(_ context.Context, cfg Config) []Finding {
 	case cfg.Host.Egress != nil && int(cfg.Host.Egress.GetDomains()) != len(list.Allow)+len(list.Block):
 		return []Finding{{Warning, "domains", "the list is good, and egress uses another one", "Look again in a second: durward doctor"}}
 	}
-	return []Finding{good("domains", "%d are allowed and %d blocked; egress asks you about others", len(state.Domains.Allow), len(state.Domains.Block))}
+	return []Finding{good("domains", "%s allowed and %d blocked; egress asks you about others", clean.Count(len(state.Domains.Allow), "is", "are"), len(state.Domains.Block))}
 }
 
 // maxDisabled bounds how many disabled entries are named.

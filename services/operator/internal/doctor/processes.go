@@ -44,7 +44,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		roles []string
 		do    string
 	}{
-		{"no answer of: ", down, "durward status; " + cli.Start(cfg.Home)},
+		{"no answer from ", down, "durward status; " + cli.Start(cfg.Home)},
 		{"not well, as it says itself: ", unwell, "durward status says why"},
 		{"its port is taken, and it answers nothing: ", hang, "durward status says what to do"},
 	} {

@@ -42,7 +42,7 @@ func servers(_ context.Context, cfg Config) []Finding {
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, good("servers", "%d are in force, each in its sandbox", len(cfg.Operator.Servers())))
+		out = append(out, good("servers", "%s in force, each in its sandbox", clean.Count(len(cfg.Operator.Servers()), "is", "are")))
 	}
 	return out
 }

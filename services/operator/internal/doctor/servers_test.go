@@ -27,7 +27,7 @@ func TestServers(t *testing.T) {
 		want string
 	}{
 		"no answer":     {nil, ""},
-		"as it was":     {&egressv1.ListServersResponse{Servers: []*egressv1.ServerStatus{{Id: "notes", State: "running"}}}, "1 are in force"},
+		"as it was":     {&egressv1.ListServersResponse{Servers: []*egressv1.ServerStatus{{Id: "notes", State: "running"}}}, "1 is in force"},
 		"not in force":  {&egressv1.ListServersResponse{Problems: []string{"notes: its tools were never accepted"}}, "never accepted"},
 		"changed":       {&egressv1.ListServersResponse{Servers: []*egressv1.ServerStatus{{Id: "notes", Changed: []string{"add"}}}}, "not as it was accepted: add"},
 		"gone":          {&egressv1.ListServersResponse{Servers: []*egressv1.ServerStatus{{Id: "notes", Absent: []string{"add"}}}}, "not as it was accepted: add"},

@@ -112,7 +112,7 @@ func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, d
 		shown["witnessed_by"] = newest.By
 	}
 	return a.Show(shown, func() {
-		a.Out.Printf("%s %s, root %s, in tiles under %s, new: %d\n", a.Out.Green("✓"), clean.Count(head.Size, "record"), root, clean.Visible(dir), head.Size-had)
+		a.Out.Printf("%s %s, root %s, in tiles under %s: %s new\n", a.Out.Green("✓"), clean.Count(head.Size, "record"), root, clean.Visible(dir), clean.Count(head.Size-had, "is", "are"))
 		switch {
 		case cosigned:
 			a.Out.Printf("%s\n", a.Out.Wrapped(fmt.Sprintf("  cosigned by %s; %d newer records wait for witnesses", clean.Line(strings.Join(newest.By, ", "), 200), l.Held().Size-head.Size)))

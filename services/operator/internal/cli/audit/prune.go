@@ -127,7 +127,7 @@ func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.L
 	if sum == 0 {
 		out := []approval.Line{{Text: "Nothing goes: no record that is old enough has a body that may."}}
 		if found.GetHeld() > 0 {
-			out = append(out, approval.Line{Text: fmt.Sprintf("%d are held: durward audit hold list", found.GetHeld())})
+			out = append(out, approval.Line{Text: clean.Count(found.GetHeld(), "is", "are") + " held: durward audit hold list"})
 		}
 		return out
 	}
