@@ -144,7 +144,9 @@ func (c *Control) plan(ctx context.Context, tool string, s *catalog.Service) []s
 			lines = append(lines, "warning: "+w)
 		}
 	case "stop_service":
-		if !v.Running() && !v.Asleep() {
+		if v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN {
+			lines = append(lines, "nobody can tell whether "+s.ID+" runs")
+		} else if !v.Running() && !v.Asleep() {
 			lines = append(lines, s.ID+" is not running: nothing changes")
 		}
 		lines = append(lines, fmt.Sprintf("stop %s: requests in flight end with it; it is killed after %d s", s.ID, s.StopTimeoutS))

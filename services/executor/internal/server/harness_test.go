@@ -61,6 +61,7 @@ services:
 type effects struct {
 	mu             sync.Mutex
 	running        map[string]bool
+	unknown        bool // nothing that does not run is known to be stopped
 	starts, stops  int
 	entered, leave chan struct{} // if set, Start tells and waits
 	fail           error
@@ -74,6 +75,9 @@ func (e *effects) Status(s *catalog.Service) driver.Status {
 	defer e.mu.Unlock()
 	if e.running[s.ID] {
 		return driver.Status{State: driver.Running, Since: time.Now()}
+	}
+	if e.unknown {
+		return driver.Status{State: driver.Unknown}
 	}
 	return driver.Status{State: driver.Stopped}
 }

@@ -99,6 +99,10 @@ func TestPlansSayWhatWouldRun(t *testing.T) {
 			t.Errorf("%s %s (-want +got):\n%s", c.tool, c.id, diff)
 		}
 	}
+	w.driver.running, w.driver.unknown = nil, true
+	if got := w.preview("stop_service", "sleepy"); got[0] != "nobody can tell whether sleepy runs" {
+		t.Errorf("while its manager does not answer: %q", got)
+	}
 }
 
 // TestSleepAndWake: the two tools under approval, from the running service to the one that serves again.

@@ -370,12 +370,17 @@ func (m *Manager) Accept(next *catalog.Catalog) error {
 	for _, s := range m.All() {
 		kept, ok := next.Lookup(s.ID)
 		same := ok && kept.Driver == s.Driver && kept.Unit == s.Unit
+		v := m.Status(s)
+		runs := "runs"
+		if v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN {
+			runs = "may run, since " + v.Cause + ","
+		}
 		switch {
-		case same || !m.Status(s).Holds():
+		case same || !v.Holds():
 		case !ok:
-			return fmt.Errorf("service %q runs and cannot be removed; stop it first", s.ID)
+			return fmt.Errorf("service %q %s and cannot be removed; stop it first", s.ID, runs)
 		default:
-			return fmt.Errorf("service %q runs and cannot become another driver's or unit's; stop it first", s.ID)
+			return fmt.Errorf("service %q %s and cannot become another driver's or unit's; stop it first", s.ID, runs)
 		}
 	}
 	return nil
