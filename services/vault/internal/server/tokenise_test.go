@@ -239,20 +239,22 @@ func TestMessagingChannelsGetNoPersonalData(t *testing.T) {
 // A vault that restarts knows no sessions; what one held is its client's again in the session that takes its place, and nobody else's.
 func TestReferencesOutliveTheVaultsProcess(t *testing.T) {
 	v := newVault(t)
+	v.rewrite("id: bearer\n", "id: bearer\n    agents: [lead]\n")
 	opened := v.open(bearer)
 	const text = "from maria.gonzalez@example.org"
 	before, err := v.tokenise(byPermit(permitFor(executor, opened.GetPermits()), text))
 	v.must(err)
 	v.restart()
-	again := func(client, replaces string) string {
-		now, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(client), Replaces: replaces})
+	again := func(client, replaces string, agent ...string) string {
+		now, err := v.sessions().OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(client), Replaces: replaces, Agent: strings.Join(agent, "")})
 		v.must(err)
 		answer, err := v.tokenise(byPermit(permitFor(executor, now.GetPermits()), before.GetTexts()[0]))
 		v.must(err)
 		return answer.GetTexts()[0]
 	}
 	for name, got := range map[string]string{
-		"another client": again(other, opened.GetSessionId()), "who names none": again(bearer, ""), "a guess": again(bearer, strings.Repeat("0", 32)),
+		"another client": again(other, opened.GetSessionId()), "another agent": again(bearer, opened.GetSessionId(), "lead"),
+		"who names none": again(bearer, ""), "a guess": again(bearer, strings.Repeat("0", 32)),
 	} {
 		if strings.Contains(got, "[[PII:") {
 			t.Errorf("%s takes it up: %q", name, got)

@@ -270,3 +270,19 @@ func TestSendersMakeRoom(t *testing.T) {
 		t.Errorf("a session without a sender: %v, %v", ended, err)
 	}
 }
+
+// Sessions of two clients, agents, people or rooms have two owners, whatever the names are cut into.
+func TestOwners(t *testing.T) {
+	owners := map[string]bool{}
+	sessions := []*Session{
+		{Principal: "a"}, {Principal: "b"}, {Principal: "a", Agent: "b"}, {Principal: "ab"},
+		{Principal: "a", Sender: &Sender{"u", "r"}}, {Principal: "a", Sender: &Sender{"v", "r"}}, {Principal: "a", Sender: &Sender{"u", "s"}},
+		{Principal: "a", Sender: &Sender{"ur", ""}}, {Principal: "a", Agent: "u", Sender: &Sender{"r", ""}},
+	}
+	for _, s := range sessions {
+		owners[s.Owner()] = true
+	}
+	if len(owners) != len(sessions) {
+		t.Errorf("%d sessions have %d owners: %v", len(sessions), len(owners), owners)
+	}
+}
