@@ -270,7 +270,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		Deep: telemetry.NewDeep(logger,
 			telemetry.Check{Problem: reserve.Problem, Ask: diskReserve.Room},
 			telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
-		Now:  time.Now, Logger: logger, Version: version,
+		Now: time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
 		return err

@@ -35,6 +35,7 @@ desktop, by ntfy, through a webhook of Slack, Mattermost or Discord, or through 
 
 It says who asks, which tool, its tier, the short number and the command that approves: no arguments and
 nothing that an agent wrote. Its certificate lets it see that and do nothing else.
+With --json each line that the program writes is an object.
 
 First: durward notify install`,
 		Example: "  durward notify install\n  durward notify test\n  durward notify",

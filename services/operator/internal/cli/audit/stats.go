@@ -101,6 +101,7 @@ func (a *app) auditReportCommand() *cobra.Command {
 		Short: "Write what a reviewer should read, as Markdown",
 		Long: `Writes to standard output, as Markdown, what "durward audit stats" counts and the newest hundred records that
 stand out since a time: what was denied, what failed, what takes something away, what ran in dangerous mode.
+With --json they are in "notable".
 
 Each of those records is held against its own leaf. Nothing else is proved: the counts are audit's word, and an
 audit that somebody took over could miscount, and leave records out. "durward audit verify" proves the log, and
