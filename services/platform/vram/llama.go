@@ -260,8 +260,8 @@ func ofLlama(card model.Card, run Run, gpus []GPU) (Estimate, error) {
 	if run.Fit && m.over(all, run.FitTargetMiB) {
 		// It gives up layers only where nobody said how tensors and layers lie (common_params_fit_impl in common/fit.cpp), and with what was
 		// said the engine runs all the same.
-		several := len(place.gpus) > 1
-		fewer := run.GPULayers == nil && !run.Overridden && !(several && (run.TensorSplit != "" || place.rows))
+		shared := len(place.gpus) > 1 && (run.TensorSplit != "" || place.rows)
+		fewer := run.GPULayers == nil && !run.Overridden && !shared
 		if shortest := cmp.Or(run.FitContext, fitContext); run.Context == 0 && context > shortest {
 			context = uint32(largest(min(ceilDiv(uint64(shortest), cellsFlash), uint64(context)/cellsFlash), uint64(context)/cellsFlash, func(blocks uint64) bool {
 				return !m.over(m.at(uint32(blocks*cellsFlash), onGPU), run.FitTargetMiB)

@@ -64,7 +64,7 @@ func (a *app) notifyLines(ctx context.Context) error {
 		return a.notify(ctx, a.Streams.Out)
 	}
 	said, out := io.Pipe()
-	defer said.Close() // what goes on writing then ends
+	defer func() { _ = said.Close() }() // what goes on writing then ends
 	ended := make(chan error, 1)
 	go func() {
 		err := a.notify(ctx, out)
