@@ -165,8 +165,8 @@ func (unwritable) SetControl(context.Context, Control) error { return errors.New
 type late struct{ *notebook }
 
 func (l late) Record(ctx context.Context, r *auditv1.Record) (*callv1.Receipt, error) {
-	_, _ = l.notebook.Record(ctx, r)
-	return nil, errors.New("no answer in time")
+	_, err := l.notebook.Record(ctx, r)
+	return nil, errors.Join(err, errors.New("no answer in time"))
 }
 
 // A resumption that is in the log and not in force is followed there by the halt that goes on: the next process finds its state as the
