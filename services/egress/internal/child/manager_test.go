@@ -97,6 +97,22 @@ func TestOlder(t *testing.T) {
 	}
 }
 
+// TestOlderHasItsTime: the second start of an older server has as long as the first had.
+func TestOlderHasItsTime(t *testing.T) {
+	t.Parallel()
+	server := pinned("older")
+	server.Entry.Timeouts.Ready = 3 * time.Second
+	m := New(Config{Env: environment, Start: func(ctx context.Context, server *downstream.Pinned, principal string, env map[string]string) (*Process, error) {
+		time.Sleep(1600 * time.Millisecond) // a program that takes its time: twice that is more than Ready
+		return execute(ctx, server, principal, env)
+	}})
+	t.Cleanup(m.Close)
+	m.Set([]downstream.Pinned{server})
+	if result, err := m.Call(t.Context(), "agent", "older", "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil {
+		t.Errorf("%+v, %v", result, err)
+	}
+}
+
 // manager runs servers whose mode is their id.
 func manager(t *testing.T, servers ...downstream.Pinned) *Manager {
 	t.Helper()

@@ -107,7 +107,7 @@ func (r *run) live() {
 	select {
 	case r.manager.places <- struct{}{}: // what gave it up has ended by now, and not only been told to
 		defer func() { <-r.manager.places }()
-		if err := r.open(); err != nil {
+		if err := r.open(late); err != nil {
 			r.end(err) // unless there is a reason already
 		}
 	case <-r.ctx.Done():
@@ -147,8 +147,8 @@ func (r *run) tell() {
 }
 
 // open starts what there is to start, speaks to it, and compares its tools. A process that ends over the first question of the newest revision, or
-// leaves it without an answer, is of an older one, and is started again without that question.
-func (r *run) open() error {
+// leaves it without an answer, is of an older one, and is started again without that question, with as much time as the first start had.
+func (r *run) open(late *time.Timer) error {
 	r.manager.mu.Lock()
 	older := r.instance.older
 	r.manager.mu.Unlock()
@@ -157,6 +157,7 @@ func (r *run) open() error {
 		r.process.Kill()
 		<-r.exited
 		r.frames.forgetAll()
+		late.Reset(r.timeouts.Ready)
 		if err = r.connect(true); err == nil {
 			r.manager.mu.Lock()
 			r.instance.older = true
