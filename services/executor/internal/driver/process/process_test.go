@@ -80,6 +80,7 @@ func TestMain(m *testing.M) {
 		fmt.Printf("%sroot: %v\n", raw, syscall.Setuid(0))
 		wait()
 	case "capable": // an executor that may change users
+		end := terminated() // its service may speak, and the test go on, before it is through with the start
 		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler)})
 		s := entry("status", "")
 		s.RunAs = "nobody"
@@ -90,7 +91,7 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			os.Exit(3)
 		}
-		wait()
+		<-end
 		if _, err := d.Stop(context.Background(), s); err != nil {
 			fmt.Println(err)
 			os.Exit(4)
@@ -134,10 +135,13 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-func wait() {
+func wait() { <-terminated() }
+
+// terminated is where a SIGTERM is told from now on.
+func terminated() <-chan os.Signal {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGTERM)
-	<-c
+	return c
 }
 
 func ready(file string) {
