@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/rpc"
 )
 
 // PublicText is an error's sentence for a screen.
@@ -145,6 +146,15 @@ func ItsLog(home installdir.Home, role string) string {
 		return home.Log(role)
 	}
 	return "journalctl -u durward-" + role + " -n 50"
+}
+
+// Taken reports whether something listens at an address.
+func Taken(ctx context.Context, address string) bool {
+	conn, err := rpc.DialContext(ctx, address)
+	if err == nil {
+		_ = conn.Close() // it was only tried
+	}
+	return err == nil
 }
 
 // Start is the command that starts what does not run.

@@ -11,7 +11,6 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/lifelog"
-	"durward.internal/services/platform/rpc"
 )
 
 // count is how many processes there are.
@@ -28,7 +27,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
 		case h.Service == role:
 			unwell = append(unwell, role)
-		case taken(ctx, cfg.Operator.Health.Of(role)):
+		case cli.Taken(ctx, cfg.Operator.Health.Of(role)):
 			hang = append(hang, role)
 		default:
 			down = append(down, role)
@@ -57,15 +56,6 @@ func processes(ctx context.Context, cfg Config) []Finding {
 		out = append(out, good("processes", "all %s answer that they are well, on their own ports", count(cfg)))
 	}
 	return out
-}
-
-// taken reports whether something listens at an address.
-func taken(ctx context.Context, address string) bool {
-	conn, err := rpc.DialContext(ctx, address)
-	if err == nil {
-		_ = conn.Close() // it was only tried
-	}
-	return err == nil
 }
 
 // itsLog says where a process tells why something is not well.

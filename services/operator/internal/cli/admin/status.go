@@ -28,7 +28,6 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
-	"durward.internal/services/platform/rpc"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -197,9 +196,8 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 				word = "answered by " + clean.Line(h.Service, 32)
 			default:
 				word = "down"
-				if conn, err := rpc.DialContext(ctx, address); err == nil {
-					_ = conn.Close() // it was only tried
-					word, silent = "no answer", true
+				if silent = cli.Taken(ctx, address); silent {
+					word = "no answer"
 				}
 			}
 			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role, silent: silent}
