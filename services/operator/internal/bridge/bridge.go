@@ -120,9 +120,11 @@ type Bridge struct {
 	background sync.WaitGroup
 
 	renewing sync.Mutex
-	// writing is held by what is being written to the client. ended is closed when nothing more is: a client may read no more.
+	// writing is held by what is being written to the client.
 	writing chan struct{}
-	ended   <-chan struct{}
+	// life ends with the bridge. What belongs to the session goes by it, and not by the request that found the session lost; and
+	// nothing more is written to the client then, who may read no more.
+	life context.Context
 	// kept counts what the gateway sent that the client did not get.
 	kept atomic.Int64
 
@@ -226,7 +228,7 @@ func (m message) isRequest() bool { return m.Method != "" && len(m.ID) > 0 }
 func (b *Bridge) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b.ended = ctx.Done()
+	b.life = ctx
 	lines := make(chan []byte)
 	reading := make(chan error, 1)
 	go func() { reading <- read(ctx, b.cfg.In, lines) }()
@@ -386,7 +388,7 @@ func (b *Bridge) write(payload []byte) {
 	line := append(bytes.Clone(payload), '\n')
 	select {
 	case b.writing <- struct{}{}:
-	case <-b.ended:
+	case <-b.life.Done():
 		return
 	}
 	written := make(chan struct{})
@@ -397,7 +399,7 @@ func (b *Bridge) write(payload []byte) {
 	}()
 	select {
 	case <-written:
-	case <-b.ended:
+	case <-b.life.Done():
 	}
 }
 

@@ -32,6 +32,8 @@ type gateway struct {
 
 	mu      sync.Mutex
 	session int
+	// ended: the client ended it.
+	ended bool
 	// renamed counts how often the vault opened the session again.
 	renamed int
 	window  *proof.Window
@@ -158,6 +160,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodDelete:
 		g.log("DELETE %s", r.Header.Get("Mcp-Session-Id"))
+		g.ended = true
 		return
 	case http.MethodGet:
 		g.listen(w, r)
@@ -195,12 +198,13 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		g.session++
+		g.ended = false
 		g.window = &proof.Window{}
 		w.Header().Set("Mcp-Session-Id", fmt.Sprintf("id-%d", g.session))
 		writeJSON(w, m.ID, fmt.Sprintf(`{"protocolVersion":"2025-11-25","_meta":{"durward/session":%q}}`, g.ref()))
 		return
 	}
-	if got, want := r.Header.Get("Mcp-Session-Id"), fmt.Sprintf("id-%d", g.session); got != want {
+	if got, want := r.Header.Get("Mcp-Session-Id"), fmt.Sprintf("id-%d", g.session); got != want || g.ended {
 		g.log("404 %s", m.Method)
 		w.WriteHeader(http.StatusNotFound)
 		return

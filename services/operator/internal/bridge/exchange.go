@@ -78,14 +78,14 @@ func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed st
 			if own != nil {
 				continue // it opens its session by itself
 			}
-			if err := b.reopen(ctx, seen); err != nil {
+			if err := b.reopen(seen); err != nil {
 				return err
 			}
 			continue
 		}
 		if errors.Is(err, errSession) && !given[lostSession] && calls < maxCallProofs {
 			given[lostSession] = true
-			if err := b.reopen(ctx, seen); err != nil {
+			if err := b.reopen(seen); err != nil {
 				return err
 			}
 			sent, needed = request{}, ""

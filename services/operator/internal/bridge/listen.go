@@ -49,7 +49,7 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			case response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusConflict: // it may not know yet that the last one broke
 			case response.StatusCode < http.StatusInternalServerError:
 				b.discard(response)
-				if response.StatusCode != http.StatusNotFound || !b.subscribes() || b.reopen(ctx, seen) == nil {
+				if response.StatusCode != http.StatusNotFound || !b.subscribes() || b.reopen(seen) == nil {
 					return
 				}
 				if !reported {

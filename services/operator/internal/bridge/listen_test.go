@@ -21,7 +21,7 @@ func (g *gateway) listen(w http.ResponseWriter, r *http.Request) {
 	case news == nil:
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
-	case r.Header.Get("Mcp-Session-Id") != current:
+	case r.Header.Get("Mcp-Session-Id") != current || g.ended:
 		w.WriteHeader(http.StatusNotFound)
 		return
 	case g.taken > 0:
@@ -158,6 +158,69 @@ func TestNewsAfterAnOpeningThatFailed(t *testing.T) {
 	c.close()
 	if got := strings.Count(g.events(), "resources/subscribe 1"); got != 2 {
 		t.Errorf("events:\n%s", g.events())
+	}
+}
+
+// A session that a request found lost goes on to bring news when that request is over.
+func TestNewsAfterARequestOpenedTheSession(t *testing.T) {
+	g := newGateway(t, nil)
+	first, second := make(chan string), make(chan string)
+	g.news = first
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+	c.receive()
+	g.mu.Lock()
+	g.news, g.session = second, g.session+10
+	g.mu.Unlock()
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+	if got := c.receive(); !strings.Contains(got, `"id":2`) {
+		t.Errorf("got %s", got)
+	}
+	c.send(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+	c.receive()
+	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated"}`
+	select {
+	case second <- updated:
+		if got := c.receive(); got != updated {
+			t.Errorf("got %s", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("nobody listens to the session any more")
+	}
+	close(first)
+	c.close()
+}
+
+// A session that was opened again but could not be subscribed in is no session: the next request has it opened once more.
+func TestASessionWithoutItsSubscriptions(t *testing.T) {
+	g := newGateway(t, nil)
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+	c.receive()
+	g.mu.Lock()
+	g.session += 10
+	broken := false
+	g.answers = func(_ http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		if broken || m.Method != methodSubscribe {
+			return false
+		}
+		broken = true
+		panic(http.ErrAbortHandler) // the connection breaks
+	}
+	g.mu.Unlock()
+	c.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"start_service"}}`)
+	if got := c.receive(); !strings.Contains(got, `"error"`) {
+		t.Errorf("got %s", got)
+	}
+	c.send(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
+	if got := c.receive(); !strings.Contains(got, `"id":3,"result"`) {
+		t.Errorf("got %s", got)
+	}
+	c.close()
+	if got := strings.Count(g.events(), "resources/subscribe 1"); got != 3 {
+		t.Errorf("the client is subscribed in %d sessions, want the first, one that ended and the last:\n%s", got, g.events())
 	}
 }
 

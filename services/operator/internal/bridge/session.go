@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"durward.internal/services/platform/clock"
 )
@@ -88,8 +89,10 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 	return answer, reply.Error.Data.Code == codeProofRequired, nil
 }
 
-// reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to.
-func (b *Bridge) reopen(ctx context.Context, seen int) error {
+// reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to. A session that is
+// open but has not all that the client subscribed to is ended, so that the next request finds it lost again.
+func (b *Bridge) reopen(seen int) error {
+	ctx := b.life
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.opened != seen {
@@ -105,6 +108,16 @@ func (b *Bridge) reopen(ctx context.Context, seen int) error {
 		return errors.New("the gateway does not open the session again")
 	}
 	headers := sessionHeaders(b.session, b.protocol)
+	if err := b.restore(ctx, headers); err != nil {
+		b.end(ctx, headers)
+		return err
+	}
+	b.cfg.Report("the session was lost and has been opened again")
+	return nil
+}
+
+// restore brings a session that was just opened again to where the one before it was. The caller holds mu.
+func (b *Bridge) restore(ctx context.Context, headers http.Header) error {
 	response, err := b.post(ctx, []byte(`{"jsonrpc":"2.0","method":"`+noteInitialized+`"}`), headers)
 	if err != nil {
 		return err
@@ -120,6 +133,5 @@ func (b *Bridge) reopen(ctx context.Context, seen int) error {
 			b.cfg.Report("the gateway refused a subscription when the session was opened again; the client hears no more of it")
 		}
 	}
-	b.cfg.Report("the session was lost and has been opened again")
 	return nil
 }
