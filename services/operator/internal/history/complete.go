@@ -227,8 +227,8 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 			first(&o.ended)
 		case action == "ask-given-up":
 			o.asked = place{} // it never waited for a human
-		case action != "redeem-given-up" && strings.HasSuffix(action, "-given-up"):
-			o.approved = place{} // the approval came to nothing
+		case !o.granted.there && strings.HasSuffix(action, "-given-up"):
+			o.approved = place{} // the approval came to nothing; what is given up behind a grant is a redemption or a value
 		}
 	case auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
 		first(&o.ended)

@@ -172,6 +172,9 @@ func TestFindings(t *testing.T) {
 			without(asked, granted, redeemed, intent, outcome), change(approved, func(s *step) { s.record.Body.Action = "dangerous" }),
 			end(auditv1.Kind_KIND_DENIED, "dangerous-given-up"), later,
 		}},
+		"a value that could not be recorded": {spoil: []func([]step) []step{
+			end(auditv1.Kind_KIND_DENIED, "deliver-given-up"), move(auditv1.Kind_KIND_DENIED, 5),
+		}},
 		"asked in vain": {spoil: []func([]step) []step{
 			without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "ask-given-up"), later,
 		}},
