@@ -344,6 +344,23 @@ func TestRemoteHostile(t *testing.T) {
 	})
 }
 
+// TestRemoteUndiscovered: a server that leaves the newest revision's first question open and refuses the next one is told of in our words.
+func TestRemoteUndiscovered(t *testing.T) {
+	t.Parallel()
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if raw, _ := io.ReadAll(request.Body); strings.Contains(string(raw), "server/discover") {
+			w.Header().Set("Content-Type", "text/event-stream")
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(front.Close)
+	_, err := call(remoteManager(t, front.URL), "far")
+	if want := "server far: it answered with the error -32603: HTTP 403"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // TestRemoteNoted: a server that answers a notification with 200, and with a body that is no frame, is spoken to all the same.
 func TestRemoteNoted(t *testing.T) {
 	t.Parallel()

@@ -195,7 +195,7 @@ func (r *run) connect(older bool) error {
 	})
 	defer unheard.Stop()
 	r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, options)
-	if err != nil && !r.frames.unheard() {
+	if err != nil && (r.process == nil || !r.frames.unheard()) {
 		return r.reason(err)
 	}
 	return err
