@@ -97,11 +97,18 @@ func (h *hostile) serve() {
 				os.Exit(1)
 			case "older and mute":
 				continue
+			case "newest":
+				h.answer(message.ID, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}`)
+				continue
 			}
 			h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, message.ID)
 		case "initialize":
 			capabilities = string(message.Params.Capabilities)
-			if h.mode == "slow" {
+			switch h.mode {
+			case "slow":
+				continue
+			case "newest":
+				h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, message.ID)
 				continue
 			}
 			instructions, more := "", ""

@@ -97,6 +97,29 @@ func TestOlder(t *testing.T) {
 	}
 }
 
+// TestOlderNoMore: a server whose program was replaced by one that knows the newest revision alone is found out by the call that it fails.
+func TestOlderNoMore(t *testing.T) {
+	t.Parallel()
+	var mode atomic.Value
+	mode.Store("older")
+	m := New(Config{Start: execute, Env: func(context.Context, *downstream.Pinned, string) (map[string]string, error) {
+		return map[string]string{"HOSTILE": mode.Load().(string)}, nil
+	}})
+	t.Cleanup(m.Close)
+	m.Set([]downstream.Pinned{pinned("server")})
+	for i, fails := range []bool{false, true, false} {
+		if fails {
+			mode.Store("newest")
+			if err := m.Restart("server"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := m.Call(t.Context(), "agent", "server", "echo", []byte(`{"mode":"good"}`), 0, nil); (err != nil) != fails {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+}
+
 // TestOlderHasItsTime: the second start of an older server has as long as the first had.
 func TestOlderHasItsTime(t *testing.T) {
 	t.Parallel()

@@ -151,6 +151,7 @@ func (r *run) tell() {
 func (r *run) open(late *time.Timer) error {
 	r.manager.mu.Lock()
 	older := r.instance.older
+	r.instance.older = false // unless it begins so again: its program may be another by now
 	r.manager.mu.Unlock()
 	err := r.connect(older)
 	if r.ctx.Err() == nil && r.process != nil && r.frames.unheard() {
@@ -158,15 +159,14 @@ func (r *run) open(late *time.Timer) error {
 		<-r.exited
 		r.frames.forgetAll()
 		late.Reset(r.timeouts.Ready)
-		if err = r.connect(true); err == nil {
-			r.manager.mu.Lock()
-			r.instance.older = true
-			r.manager.mu.Unlock()
-		}
+		older, err = true, r.connect(true)
 	}
 	if err != nil {
 		return err
 	}
+	r.manager.mu.Lock()
+	r.instance.older = older
+	r.manager.mu.Unlock()
 	if err := r.compare(); err != nil {
 		return err
 	}
