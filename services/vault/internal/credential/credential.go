@@ -290,6 +290,7 @@ func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask s
 		}
 		r.Body.Details["version"] = strconv.FormatUint(uint64(u.Version), 10)
 		if err := s.Journal.Must(ctx, r); err != nil {
+			note(err) // those before it are recorded as used
 			return nil, err
 		}
 	}

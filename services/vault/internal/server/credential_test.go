@@ -241,7 +241,6 @@ func TestACredentialIsReleasedWithinAGrantedStart(t *testing.T) {
 	}
 }
 
-// TestACredentialIsReleasedUnattendedWhereAHumanSaidSo: without a call, recorded, and never while the host is halted.
 // TestACredentialStaysWhereItsUseEndsWhileItIsRecorded: a use is recorded before, and what a human ends meanwhile has ended; the log says so.
 func TestACredentialStaysWhereItsUseEndsWhileItIsRecorded(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -286,6 +285,51 @@ func TestACredentialStaysWhereItsUseEndsWhileItIsRecorded(t *testing.T) {
 	}
 }
 
+// TestOfTwoCredentialsTheFirstIsNotRecordedAsGivenAlone: they are given together or not at all, and where the second use could not be recorded
+// the log says so of both.
+func TestOfTwoCredentialsTheFirstIsNotRecordedAsGivenAlone(t *testing.T) {
+	v := newVault(t)
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	v.must(v.stored(v.grantedTo("chat")))
+	for _, c := range []*statement.Credential{
+		{
+			Action: statement.CredentialAdd, Name: "gh", Version: 1, Delivery: statement.DeliveryFile, Variable: "GH_TOKEN_PATH",
+			Commitment: statement.Commitment(salt, "gh", 1, []byte("other")),
+		},
+		{Action: statement.CredentialGrant, Name: "gh", CredentialGrants: statement.CredentialGrants{Sink: v.ID(executor, "local").String(), Services: []string{"chat"}}},
+	} {
+		req := &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(c))}
+		if c.Commitment != "" {
+			req.Value, req.Salt = []byte("other"), salt
+		}
+		v.must(v.stored(req))
+	}
+	key, err := handover.NewKey()
+	v.must(err)
+	_, _, g := v.granted(bearer, "chat")
+	v.must(v.redeem(g))
+	gate, entered, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+	v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+	go func() {
+		_, err := vaultv1.NewReleaseServiceClient(v.as(executor, "local")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+			Grant: g, Service: "chat", Names: []string{"hf", "gh"}, PublicKey: key.Public(),
+		})
+		ended <- err
+	}()
+	<-entered
+	v.audit.set(func(f *fakeAudit) { f.gate, f.down = nil, true })
+	close(gate)
+	wantCode(t, <-ended, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	if n := len(v.audit.of(auditv1.Kind_KIND_CREDENTIAL_USED)); n != 1 {
+		t.Fatalf("%d uses are recorded", n)
+	}
+	denied := v.audit.of(auditv1.Kind_KIND_DENIED)
+	if n := len(denied); n == 0 || denied[n-1].GetBody().GetAction() != "credential-refused" || denied[n-1].GetBody().GetDetails()["names"] != "hf gh" {
+		t.Errorf("refusals: %v", denied)
+	}
+}
+
+// TestACredentialIsReleasedUnattendedWhereAHumanSaidSo: without a call, recorded, and never while the host is halted.
 func TestACredentialIsReleasedUnattendedWhereAHumanSaidSo(t *testing.T) {
 	v := newVault(t)
 	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
