@@ -122,6 +122,7 @@ type bench struct {
 	others  uint32
 	nobody  bool // programs are not attributed
 	none    bool // there is no such GPU
+	beside  []gpu.Device
 	measure int
 }
 
@@ -155,7 +156,7 @@ func (b *bench) Last() gpu.Host {
 		}
 		d.Processes = []gpu.Process{p}
 	}
-	return gpu.Host{GPUs: []gpu.Device{d}}
+	return gpu.Host{GPUs: append([]gpu.Device{d}, b.beside...)}
 }
 
 func (b *bench) Read(context.Context) gpu.Host {

@@ -168,9 +168,10 @@ func (m *Manager) measure(ctx context.Context) gpu.Host {
 // released reports whether the service is seen to hold no more, on any of its GPUs, than a sleeping one may (keeps). Where the GPU
 // driver does not tell which program holds what, the GPU as a whole must have become freer than before by what the service gave
 // up (awake less keeps); without a measurement from before nothing is seen, and free is true. A simulated GPU holds what is declared, so there is
-// nothing to see.
+// nothing to see. On a GPU that its engine does not see it holds what its programs are told to hold, and nothing else there is its own.
 func (m *Manager) released(s *catalog.Service, now gpu.Host, before *gpu.Host) (free, seen bool) {
 	seen = true
+	visible := s.Visible()
 	for _, index := range s.GPUs {
 		awake, asleep := m.awake(s, index), m.keeps(s, index)
 		g, ok := now.Find(index)
@@ -183,7 +184,7 @@ func (m *Manager) released(s *catalog.Service, now gpu.Host, before *gpu.Host) (
 		switch held := g.ServiceMiB(s.ID); {
 		case held > asleep+m.cfg.MarginMiB:
 			return false, true
-		case held > 0, unclaimed(g, s.ID) <= asleep+m.cfg.MarginMiB:
+		case held > 0, !slices.Contains(visible, index), unclaimed(g, s.ID) <= asleep+m.cfg.MarginMiB:
 			continue
 		case before == nil:
 			seen = false
@@ -214,7 +215,7 @@ func (m *Manager) awake(s *catalog.Service, index uint32) uint32 {
 
 // keeps is the most that it may keep of a GPU in its sleep, in MiB: what is declared, or what everybody counts it for, if that is more.
 func (m *Manager) keeps(s *catalog.Service, index uint32) uint32 {
-	declared := catalog.Share(s.SleepMiB, len(s.GPUs))
+	declared := catalog.Share(s.SleepMiB, len(s.Visible()))
 	if m.cfg.Sizes == nil {
 		return declared
 	}
@@ -234,7 +235,7 @@ func unclaimed(g gpu.Device, id string) uint32 {
 
 // mayHold reports whether a service that was found asleep may hold all that it holds awake, by what nobody else is known to.
 func (m *Manager) mayHold(s *catalog.Service, now gpu.Host) bool {
-	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
+	return slices.ContainsFunc(s.Visible(), func(index uint32) bool {
 		g, ok := now.Find(index)
 		return !ok || !g.Simulated && g.ServiceMiB(s.ID) == 0 && unclaimed(g, s.ID) >= m.awake(s, index)
 	})
@@ -242,7 +243,7 @@ func (m *Manager) mayHold(s *catalog.Service, now gpu.Host) bool {
 
 // grown reports whether memory is used on the service's GPUs that was not, and that may be the service's.
 func (m *Manager) grown(s *catalog.Service, was, now gpu.Host) bool {
-	return slices.ContainsFunc(s.GPUs, func(index uint32) bool {
+	return slices.ContainsFunc(s.Visible(), func(index uint32) bool {
 		before, ok := was.Find(index)
 		after, still := now.Find(index)
 		if !ok || !still {

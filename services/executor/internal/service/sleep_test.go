@@ -109,6 +109,43 @@ func TestASleepIsJudgedByWhatItIsCountedFor(t *testing.T) {
 	}
 }
 
+// TestAStrangerOnAHiddenGPU: what others hold on a GPU that CUDA_VISIBLE_DEVICES hides from the engine is nothing that a sleep could give back,
+// where nobody tells which program holds what.
+func TestAStrangerOnAHiddenGPU(t *testing.T) {
+	hidden := func(w *sleeper) {
+		w.s.GPUs, w.s.Environment, w.cfg.Sizes = []uint32{0, 1}, map[string]string{"CUDA_VISIBLE_DEVICES": "0"}, capacity.Declared{}
+		w.bench.nobody, w.bench.beside = true, []gpu.Device{{Index: 1, Total: 24000, Used: 400, Free: 23600}}
+	}
+	t.Run("put to sleep", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSleeper(t)
+			hidden(w)
+			if changed, err := w.up().SleepService(t.Context(), w.s); !changed || err != nil || !w.Status(w.s).Asleep() {
+				t.Errorf("%v, %v: %+v", changed, err, w.Status(w.s))
+			}
+		})
+	})
+	t.Run("found asleep", func(t *testing.T) {
+		w := newSleeper(t)
+		hidden(w)
+		w.model.asleep = true
+		w.bench.hold(100)
+		if w.up(); !w.Status(w.s).Asleep() {
+			t.Errorf("it is %+v", w.Status(w.s))
+		}
+	})
+	t.Run("what the driver tells counts", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSleeper(t)
+			hidden(w)
+			w.bench.beside[0].Processes = []gpu.Process{{PID: 7, MiB: 400, Service: "chat"}}
+			if _, err := w.up().SleepService(t.Context(), w.s); Cause(err) != driver.CauseStillHeld {
+				t.Errorf("%v: %+v", err, w.Status(w.s))
+			}
+		})
+	})
+}
+
 // TestMemoryComesBackLate: a driver gives it back a moment after the engine has answered.
 func TestMemoryComesBackLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
