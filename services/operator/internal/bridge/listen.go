@@ -111,12 +111,13 @@ func (b *Bridge) keepWatching(ctx context.Context) {
 
 // watched reports whether there are subscriptions of the session, and the _meta of one of the stateless era.
 func (b *Bridge) watched() (session bool, stateless json.RawMessage) {
+	session = b.subscribes()
 	b.tracking.Lock()
 	defer b.tracking.Unlock()
 	for _, meta := range b.listening {
 		stateless = meta
 	}
-	return b.subscribes(), stateless
+	return session, stateless
 }
 
 // renew makes a request of the bridge's own that carries a renewal. What becomes of it is nobody's to know: the next one, or a

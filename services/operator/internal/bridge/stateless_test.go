@@ -232,6 +232,30 @@ func TestStatelessCancellation(t *testing.T) {
 	}
 }
 
+// A cancellation is heard while a session is being opened, whatever looks at the permits behind subscriptions meanwhile.
+func TestCancellationDuringAnOpening(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	g.hung = make(chan string, 1)
+	c := start(t, g, key, nil)
+	c.send(modern(9, "subscriptions/listen", `"notifications":{},`))
+	if got := c.receive(); !strings.Contains(got, "acknowledged") {
+		t.Errorf("got %s", got)
+	}
+	c.bridge.mu.Lock() // as an opening holds it that the gateway does not answer
+	c.looks <- time.Time{}
+	c.send("{") // once it is answered, the look is under way
+	c.receive()
+	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}}`)
+	select {
+	case <-g.hung:
+	case <-time.After(10 * time.Second):
+		t.Error("the cancellation waits for the opening")
+	}
+	c.bridge.mu.Unlock()
+	c.close()
+}
+
 // A message that is not strict goes out as it came, for the gateway to refuse it: written anew it would be another one.
 func TestNotStrictIsNotRewritten(t *testing.T) {
 	_, key := testKey(t)
