@@ -161,6 +161,38 @@ func TestNewsAfterAnOpeningThatFailed(t *testing.T) {
 	}
 }
 
+// A session that can be opened and not subscribed in is opened again ever more rarely.
+func TestSubscribingThatFails(t *testing.T) {
+	g := newGateway(t, nil)
+	first, second := make(chan string), make(chan string)
+	g.news = first
+	c := start(t, g, nil, nil)
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"durward://services"}}`)
+	c.receive()
+	var failed []time.Time
+	g.mu.Lock()
+	g.news, g.session = second, g.session+10
+	g.answers = func(_ http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		if m.Method != methodSubscribe || len(failed) == 2 {
+			return false
+		}
+		failed = append(failed, time.Now())
+		panic(http.ErrAbortHandler) // the connection breaks
+	}
+	g.mu.Unlock()
+	close(first)
+	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated"}`
+	second <- updated
+	if got := c.receive(); got != updated {
+		t.Errorf("got %s", got)
+	}
+	c.close()
+	if between := failed[1].Sub(failed[0]); between < listenPause {
+		t.Errorf("it was opened again after %s", between)
+	}
+}
+
 // A session that a request found lost goes on to bring news when that request is over.
 func TestNewsAfterARequestOpenedTheSession(t *testing.T) {
 	g := newGateway(t, nil)

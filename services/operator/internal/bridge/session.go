@@ -24,7 +24,14 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 		b.failWith(ctx, m.ID, err)
 		return
 	}
+	b.hear()
 	b.write(answer)
+}
+
+// hear begins to listen to the session as it is now. The caller holds mu.
+func (b *Bridge) hear() {
+	seen := b.opened
+	b.background.Go(func() { b.listen(b.life, seen) })
 }
 
 // handshake sends the remembered initialize with a proof and takes up the session; once more with a new proof when the
@@ -83,14 +90,13 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 		b.session, b.protocol = response.Header.Get(headerSession), reply.Result.Protocol
 		b.opened++
 		b.prover.opened(reply.Result.Meta.Session)
-		seen := b.opened
-		b.background.Go(func() { b.listen(ctx, seen) })
 	}
 	return answer, reply.Error.Data.Code == codeProofRequired, nil
 }
 
 // reopen opens the session again after the gateway lost it; seen is the opening that the lost request belonged to. A session that is
-// open but has not all that the client subscribed to is ended, so that the next request finds it lost again.
+// open but has not all that the client subscribed to is ended, and the lost one stays the bridge's: the next request, or who listens to
+// it, finds it lost again.
 func (b *Bridge) reopen(seen int) error {
 	ctx := b.life
 	b.mu.Lock()
@@ -101,6 +107,7 @@ func (b *Bridge) reopen(seen int) error {
 	if b.initialize == nil {
 		return errors.New("the client has not opened a session")
 	}
+	lost, protocol := b.session, b.protocol
 	if _, err := b.handshake(ctx); err != nil {
 		return err
 	}
@@ -109,9 +116,11 @@ func (b *Bridge) reopen(seen int) error {
 	}
 	headers := sessionHeaders(b.session, b.protocol)
 	if err := b.restore(ctx, headers); err != nil {
-		b.end(ctx, headers)
+		b.end(context.WithoutCancel(ctx), headers)
+		b.session, b.protocol, b.opened = lost, protocol, seen
 		return err
 	}
+	b.hear()
 	b.cfg.Report("the session was lost and has been opened again")
 	return nil
 }
