@@ -109,7 +109,7 @@ func TestFromFile(t *testing.T) {
 		"the registry": {
 			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
 			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
-			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","default":"fast"},{"name":"PORT","default":8080}]}]}`,
+			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","value":null,"default":"fast"},{"name":"PORT","default":8080},{"name":"GONE","default":null}]}]}`,
 			map[string]downstream.Entry{"io.example/files": {
 				ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0", Args: []string{"--root=/srv"}},
 				Env: map[string]string{"MODE": "fast", "PORT": "8080"}, Credentials: map[string]string{"API": "files-api"},

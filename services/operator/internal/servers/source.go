@@ -86,7 +86,7 @@ func FromFile(raw []byte) (map[string]Found, error) {
 	}
 	if err := json.Unmarshal(plain, &f); err != nil {
 		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
-			err = fmt.Errorf("%s cannot be a %s", wrong.Field, wrong.Value)
+			err = fmt.Errorf("%s is of the wrong kind, %s", cmp.Or(wrong.Field, "the whole"), wrong.Value)
 		}
 		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
 	}
@@ -156,7 +156,7 @@ type scalar string
 // UnmarshalJSON implements json.Unmarshaler.
 func (s *scalar) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
-	case '"', '{', '[':
+	case '"', '{', '[', 'n': // null leaves it empty
 		return json.Unmarshal(raw, (*string)(s))
 	}
 	*s = scalar(raw)
