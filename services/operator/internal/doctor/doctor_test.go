@@ -84,6 +84,17 @@ func TestUnwell(t *testing.T) {
 	}
 }
 
+// silent is a vault whose address is taken, and where nobody answers.
+func silent(t *testing.T, c *Config) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	c.Operator.Health.Vault, c.HTTP = l.Addr().String(), &http.Client{Timeout: 100 * time.Millisecond}
+}
+
 // logged writes a process's log, with lines of another's among its own.
 func logged(t *testing.T, path string, messages ...string) {
 	t.Helper()
@@ -176,19 +187,16 @@ func TestExamine(t *testing.T) {
 		{"another version", func(_ *testing.T, c *Config) { c.Own = "2" }, "programs", Warning},
 		{"swapped ports", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = c.Operator.Health.Audit }, "ports", Bad},
 		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Vault = "127.0.0.1:1" }, "processes", Warning},
-		{"one that hangs", func(t *testing.T, c *Config) {
-			l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = l.Close() })
-			c.Operator.Health.Vault, c.HTTP = l.Addr().String(), &http.Client{Timeout: 100 * time.Millisecond}
-		}, "processes", Warning},
+		{"one that hangs", silent, "processes", Warning},
 		{"a port that is another's", func(_ *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"
 			c.Taken = func(role string) error {
 				return errors.New(role + " cannot listen: 127.0.0.1:7431 is in use by " + role)
 			}
+		}, "ports", Bad},
+		{"a port at which another program is silent", func(t *testing.T, c *Config) {
+			silent(t, c)
+			c.Taken = func(role string) error { return errors.New(role + " cannot listen: it is in use by nc") }
 		}, "ports", Bad},
 		{"a log that says why", func(t *testing.T, c *Config) {
 			c.Operator.Health.Vault = "127.0.0.1:1"

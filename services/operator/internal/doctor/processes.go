@@ -27,7 +27,7 @@ func processes(ctx context.Context, cfg Config) []Finding {
 			strangers = append(strangers, role+" ("+cfg.Operator.Health.Of(role)+")")
 		case h.Service == role:
 			unwell = append(unwell, role)
-		case cli.Taken(ctx, cfg.Operator.Health.Of(role)):
+		case (cfg.Installed != nil || cfg.Taken == nil) && cli.Taken(ctx, cfg.Operator.Health.Of(role)): // else it is another program's
 			hang = append(hang, role)
 		default:
 			down = append(down, role)
