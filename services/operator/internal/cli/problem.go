@@ -150,6 +150,8 @@ func ItsLog(home installdir.Home, role string) string {
 
 // Taken reports whether something listens at an address.
 func Taken(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, StatusPatience) // of a host that is off nothing comes back
+	defer cancel()
 	conn, err := rpc.DialContext(ctx, address)
 	if err == nil {
 		_ = conn.Close() // it was only tried
