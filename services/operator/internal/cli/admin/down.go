@@ -40,16 +40,18 @@ a command that you sign, as "durward stop" would.`,
 }
 
 // down stops up, and before it what first stops, if it is given.
-func (a *app) down(ctx context.Context, first func() error) error {
+func (a *app) down(ctx context.Context, first func() error) (err error) {
 	result := map[string]any{"stopped": false}
 	if first != nil {
-		services, err := a.Gathered(first)
+		services, failed := a.Gathered(first)
 		result["services"] = cli.NonNil(services)
-		if err != nil && len(services) > 0 {
-			err = cmp.Or(a.Show(result, func() {}), err)
-		}
-		if err != nil {
-			return err
+		defer func() {
+			if err != nil && len(services) > 0 { // what became of the services is told, whatever comes of the rest
+				err = cmp.Or(a.Show(result, func() {}), err)
+			}
+		}()
+		if failed != nil {
+			return failed
 		}
 	}
 	process, running := a.Home.RunningProcess()

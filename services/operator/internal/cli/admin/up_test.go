@@ -102,6 +102,13 @@ func TestDownForPrograms(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid || len(result.Services) != 1 || result.Services[0].Status != "ok" {
 		t.Errorf("%v: %s", err, out)
 	}
+	out.Reset()
+	if err := (&app{core}).down(t.Context(), services(nil)); err == nil {
+		t.Fatal("it was stopped again")
+	}
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil || result.Stopped || len(result.Services) != 1 {
+		t.Errorf("where Durward is not stopped: %v: %s", err, out)
+	}
 }
 
 // TestPrepareAnew: an operator.yaml that is gone is made as it was: by the name that the trust folder has, and with the home's egress.
