@@ -203,18 +203,20 @@ func (a *App) Gathered(do func() error) (results []any, err error) {
 }
 
 func (a *App) show(value any, stream bool, text func()) error {
-	if !a.Machine() {
+	switch {
+	case !a.Machine():
 		text()
-		if stream {
-			return a.Out.Failed() // or it would go on for nobody
-		}
-		return nil
-	}
-	if a.gathered != nil {
+	case a.gathered != nil:
 		*a.gathered = append(*a.gathered, value)
-		return nil
+	default:
+		if err := a.Out.Write(a.Format, value, stream); err != nil {
+			return err
+		}
 	}
-	return a.Out.Write(a.Format, value, stream)
+	if stream {
+		return a.Out.Failed() // or it would go on for nobody
+	}
+	return nil
 }
 
 // Close ends the connections; an error in doing so changes nothing for anybody.

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -176,5 +178,19 @@ func TestOperationsAreAllOfThem(t *testing.T) {
 	ops, err := s.Operations(t.Context())
 	if got := output.Each(ops, (*vaultv1.Operation).GetOperationId); err != nil || !slices.Equal(got, []string{"5", "4", "3", "2", "1"}) {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestStreamForNobody: a stream ends where nobody reads it any more, for people and for programs.
+func TestStreamForNobody(t *testing.T) {
+	for _, format := range []output.Format{output.Text, output.JSON, output.YAML} {
+		a := &App{Format: format, Out: output.New(full{}, io.Discard, func(string) string { return "" })}
+		if err := a.ShowLine("line", func() { a.Out.Printf("line\n") }); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("%s: %v", format, err)
+		}
 	}
 }
