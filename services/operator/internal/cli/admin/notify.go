@@ -63,8 +63,9 @@ func (a *app) notifyLines(ctx context.Context) error {
 	if !a.Machine() {
 		return a.notify(ctx, a.Streams.Out)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	said, out := io.Pipe()
-	defer func() { _ = said.Close() }() // what goes on writing then ends
 	ended := make(chan error, 1)
 	go func() {
 		err := a.notify(ctx, out)
@@ -73,7 +74,9 @@ func (a *app) notifyLines(ctx context.Context) error {
 	}()
 	for lines := bufio.NewScanner(said); lines.Scan(); {
 		if err := a.ShowLine(map[string]string{"line": lines.Text()}, nil); err != nil {
-			return err
+			_ = said.Close() // of what is written after it nothing is waited for
+			cancel()         // or it would tell of what waits beside the next one
+			return errors.Join(err, <-ended)
 		}
 	}
 	return <-ended

@@ -1,16 +1,22 @@
 package admin
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/notify"
+	"durward.internal/services/operator/internal/output"
 )
 
 // notifier puts a program in durward-notify's place.
@@ -39,6 +45,40 @@ func TestNotifyForPrograms(t *testing.T) {
 	}
 	if want := "{\"line\":\"Telling 1 destinations.\"}\n{\"line\":\"The \\\"vault\\\"\"}\n"; out.String() != want {
 		t.Errorf("%s, want %s", out, want)
+	}
+}
+
+// unread is an output that nobody reads any more.
+type unread struct{ last []byte }
+
+func (u *unread) Write(b []byte) (int, error) {
+	u.last = bytes.Clone(b)
+	return 0, syscall.EPIPE
+}
+
+// TestNotifyForNobody: where nobody reads the lines any more, the program that tells of what waits ends as well.
+func TestNotifyForNobody(t *testing.T) {
+	notifier(t, "#!/bin/sh\necho $$\nexec sleep 60\n")
+	core, _, _ := clitest.Printing(true)
+	out := &unread{}
+	core.Out = output.New(out, io.Discard, core.Streams.Getenv)
+	core.Home = installdir.Home{Dir: t.TempDir()}
+	if err := errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&app{core}).notifyLines(t.Context()); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("%v", err)
+	}
+	var said struct{ Line string }
+	if err := json.Unmarshal(out.last, &said); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(said.Line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("it goes on: %v", err)
 	}
 }
 
