@@ -211,9 +211,13 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		if err != nil {
 			return installdir.Config{}, unreadable(err)
 		}
+		otherwise := "No installation was made. Choose other ports: durward up " + cli.When(opts.development, "--development ") + "--base-port 8430"
+		if a.Home.Runs() { // what is there says the ports
+			otherwise = "Stop that program, or change the port in the files in " + filepath.Dir(a.Home.Config("x")) + "."
+		}
 		for _, listeners := range all {
 			if err := free("Durward", listeners.Listen, listeners.HealthListen); err != nil && !opts.prepare {
-				return installdir.Config{}, cli.Failed("No installation was made. Choose other ports: durward up "+cli.When(opts.development, "--development ")+"--base-port 8430", "%v", err)
+				return installdir.Config{}, cli.Failed(otherwise, "%v", err)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,7 +118,7 @@ func TestPrepareAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	core, _, _ := clitest.Printing(false)
+	core, _, errs := clitest.Printing(false)
 	core.Home, core.Now = h, time.Now
 	a := &app{core}
 	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true, egress: true, operator: "bob", basePort: 29530}); err != nil {
@@ -125,6 +126,17 @@ func TestPrepareAnew(t *testing.T) {
 	}
 	before := testfile.Read(t, h.Config("operator"))
 	if err := os.Remove(h.Config("operator")); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:29531")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.prepare(t.Context(), upOptions{development: true})
+	if core.Explain(err); !strings.Contains(errs.String(), "29531 is in use") || strings.Contains(errs.String(), "--base-port") || !strings.Contains(errs.String(), filepath.Dir(h.Config("vault"))) {
+		t.Errorf("its files say the ports: %s", errs)
+	}
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true}); err != nil {
