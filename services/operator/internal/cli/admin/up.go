@@ -221,7 +221,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 			}
 		}
 	}
-	if fresh && !opts.development {
+	if _, keyless := os.Stat(a.Home.Key("operator_ed25519")); fresh && !opts.development && keyless != nil {
 		// Before anything is made: a folder without the key would be half an installation.
 		asked, err := options.Passphrase()
 		if errors.Is(err, signingkey.ErrNeedsHuman) {

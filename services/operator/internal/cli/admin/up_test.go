@@ -145,4 +145,10 @@ func TestPrepareAnew(t *testing.T) {
 	if diff := cmp.Diff(before, testfile.Read(t, h.Config("operator"))); diff != "" {
 		t.Error(diff)
 	}
+	if err := os.Remove(h.Config("operator")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.prepare(t.Context(), upOptions{prepare: true}); err == nil || !strings.Contains(err.Error(), "the signing key has no passphrase") {
+		t.Errorf("of the key that is there, and no passphrase of another: %v", err)
+	}
 }
