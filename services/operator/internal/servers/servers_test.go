@@ -106,6 +106,24 @@ func TestFromFile(t *testing.T) {
 			`{"mcpServers":{"r":{"url":"https://r.example/mcp","headers":{"Authorization":"Bearer secret"}}}}`,
 			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp", Bearer: "r-token"}}, "headers are not copied",
 		},
+		"Windsurf, elsewhere": {
+			`{"mcpServers":{"r":{"serverUrl":"https://r.example/mcp","headers":{"X":"y"},"disabledTools":["wipe"],"disabled":false}}}`,
+			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp", Bearer: "r-token"}}, "not taken over: disabled, disabledTools",
+		},
+		"Gemini CLI, elsewhere": {
+			`{"mcpServers":{"r":{"httpUrl":"https://r.example/mcp","url":"https://r.example/sse","timeout":5000}}}`,
+			map[string]downstream.Entry{"r": {ID: "r", URL: "https://r.example/mcp"}}, "not taken over: timeout",
+		},
+		"Gemini CLI, in a folder": {
+			`{"mcpServers":{"r":{"command":"./bin/true","cwd":"/usr","env":{"ASK":"$MY_VALUE","PRICE":"$5"}}}}`,
+			map[string]downstream.Entry{"r": {
+				ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}, Env: map[string]string{"PRICE": "$5"}, Credentials: map[string]string{"ASK": "r-ask"},
+			}}, "its cwd is not taken over",
+		},
+		"VS Code, with a file of variables": {
+			`{"servers":{"r":{"type":"stdio","command":"true","envFile":"${workspaceFolder}/.env"}}}`,
+			map[string]downstream.Entry{"r": {ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}}}, "its envFile is not read",
+		},
 		"the registry": {
 			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
 			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
@@ -143,6 +161,8 @@ func TestFromFile(t *testing.T) {
 		"a secret behind an option": `{"mcpServers":{"x":{"command":"npx","args":["@x/y@1.0.0","--api-key=hunter2"]}}}`,
 		"a known secret":            `{"mcpServers":{"x":{"command":"true","args":["ghp_0123456789abcdefghijABCDEFGHIJ012345"]}}}`,
 		"what VS Code asks for":     `{"servers":{"x":{"command":"true","args":["${input:key}"]}}}`,
+		"what Gemini CLI fills in":  `{"mcpServers":{"x":{"command":"true","args":["$MY_FOLDER"]}}}`,
+		"a transport of old":        `{"mcpServers":{"x":{"type":"sse","url":"https://r.example/sse"}}}`,
 		"a secret in a URL":         `{"mcpServers":{"x":{"url":"https://r.example/mcp?key=9f8e7d6c5b4a39281706"}}}`,
 	} {
 		if found, err := FromFile([]byte(raw)); err != nil || found["x"].Problem == nil {

@@ -25,6 +25,10 @@ var (
 	notInID = pattern.New(`[^a-z0-9]+`)
 	// secretly are names of variables whose values are not copied, whatever they are.
 	secretly = pattern.New(`(?i)(token|key|secret|passw|auth|credential|cookie|session|bearer|private|_pat\b|dsn|connection|_url$|_uri$)`)
+	// filledIn is what a program puts a variable's value in the place of: ${NAME} in all of them, $NAME in Gemini CLI.
+	filledIn = pattern.New(`\$(\{|[A-Z_]{2})`)
+	// taken are the members of a configured server that mean something here.
+	taken = []string{"args", "command", "cwd", "env", "envFile", "headers", "httpUrl", "sandbox", "serverUrl", "type", "url"}
 )
 
 // Found is a server as another program's file has it, and what was not taken from there.
@@ -64,7 +68,7 @@ func Package(spec string) (*downstream.Package, error) {
 	return &downstream.Package{Name: name, Version: version}, nil
 }
 
-// FromFile reads a server.json of the MCP registry, or the servers of Claude Desktop, Cursor and VS Code, by their names.
+// FromFile reads a server.json of the MCP registry, or the servers of Claude Desktop, Cursor, VS Code, Windsurf and Gemini CLI, by their names.
 func FromFile(raw []byte) (map[string]Found, error) {
 	if len(raw) > 1<<20 {
 		return nil, errors.New("it is larger than 1 MB")
@@ -90,13 +94,20 @@ func FromFile(raw []byte) (map[string]Found, error) {
 		}
 		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
 	}
+	var members struct {
+		MCPServers, Servers map[string]map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(plain, &members); err != nil {
+		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
+	}
 	out := map[string]Found{}
-	for _, of := range []map[string]configured{f.MCPServers, f.Servers} {
+	for i, of := range []map[string]configured{f.MCPServers, f.Servers} {
 		for name, c := range of {
 			found, err := c.found(name)
 			if err != nil {
 				found.Problem = err
 			}
+			found.left(slices.Sorted(maps.Keys([]map[string]map[string]json.RawMessage{members.MCPServers, members.Servers}[i][name])))
 			out[name] = found
 		}
 	}
@@ -140,7 +151,7 @@ func (f *Found) secrets() error {
 		args = e.Program.Args
 	}
 	switch {
-	case strings.Contains(strings.Join(args, " ")+f.Entry.URL, "${"):
+	case filledIn().MatchString(strings.Join(args, " ") + f.Entry.URL):
 		return errors.New("an argument or its URL is filled in by the program whose file this is: add the server with the value itself")
 	case secret.InArguments(args):
 		return errors.New("an argument looks like a secret: add the server without it, and give it in a variable by --credential VAR=NAME")
@@ -163,14 +174,19 @@ func (s *scalar) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// configured is one server of Claude Desktop, Cursor or VS Code.
+// configured is one server of Claude Desktop, Cursor, VS Code, Windsurf or Gemini CLI. The last two have names of their own for a URL.
 type configured struct {
-	Command string             `json:"command"`
-	Args    []string           `json:"args"`
-	Env     map[string]*scalar `json:"env"`
-	URL     string             `json:"url"`
-	Headers map[string]string  `json:"headers"`
-	Sandbox struct {
+	Type      string             `json:"type"`
+	Command   string             `json:"command"`
+	Args      []string           `json:"args"`
+	Cwd       string             `json:"cwd"`
+	Env       map[string]*scalar `json:"env"`
+	EnvFile   string             `json:"envFile"`
+	URL       string             `json:"url"`
+	ServerURL string             `json:"serverUrl"`
+	HTTPURL   string             `json:"httpUrl"`
+	Headers   map[string]string  `json:"headers"`
+	Sandbox   struct {
 		Filesystem struct {
 			AllowRead  []string `json:"allowRead"`
 			AllowWrite []string `json:"allowWrite"`
@@ -183,19 +199,30 @@ type configured struct {
 
 func (c configured) found(name string) (f Found, err error) {
 	f.Entry.ID = IDOf(name)
-	if c.URL != "" {
-		f.Entry.URL = c.URL
+	if f.Entry.URL = cmp.Or(c.HTTPURL, c.URL, c.ServerURL); f.Entry.URL != "" {
+		if c.Type == "sse" {
+			return f, errors.New("its transport is SSE, which is not spoken here: find its Streamable HTTP endpoint, and add that by its URL")
+		}
 		if len(c.Headers) > 0 {
 			f.bearer()
 		}
 		return f, nil
+	}
+	if c.EnvFile != "" {
+		f.Notes = append(f.Notes, "its envFile is not read: give what stands there by --env VAR=VALUE or, where it is a secret, --credential VAR=NAME")
+	}
+	if c.Cwd != "" {
+		f.Notes = append(f.Notes, "its cwd is not taken over, it is started in a folder of its own: a path among its arguments has to be a whole one")
+		if strings.Contains(c.Command, "/") && !filepath.IsAbs(c.Command) {
+			c.Command = filepath.Join(c.Cwd, c.Command)
+		}
 	}
 	box := c.Sandbox
 	f.Entry.Sandbox = downstream.Sandbox{Read: box.Filesystem.AllowRead, Write: box.Filesystem.AllowWrite, Domains: box.Network.AllowedDomains}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		if c.Env[key] != nil { // null takes a variable away
 			value := string(*c.Env[key])
-			f.variable(key, value, secretly().MatchString(key) || secret.Suspect(value) || strings.Contains(value, "${"))
+			f.variable(key, value, secretly().MatchString(key) || secret.Suspect(value) || filledIn().MatchString(value))
 		}
 	}
 	switch path.Base(c.Command) {
@@ -252,6 +279,16 @@ func (f *Found) variable(name, value string, hidden bool) {
 	f.Entry.Credentials[name] = credential
 	f.Notes = append(f.Notes, fmt.Sprintf("%s is not copied: store it with durward credential add %s --variable %s, then durward credential grant %s --server %s",
 		clean.Visible(name), credential, clean.Visible(name), credential, f.Entry.ID))
+}
+
+// left names what was not taken over: some of it narrows what the server may.
+func (f *Found) left(members []string) {
+	members = slices.DeleteFunc(members, func(name string) bool {
+		return slices.ContainsFunc(taken, func(known string) bool { return strings.EqualFold(known, name) })
+	})
+	if len(members) > 0 {
+		f.Notes = append(f.Notes, "not taken over: "+clean.Visible(clean.Line(strings.Join(members, ", "), 200)))
+	}
 }
 
 func (f *Found) bearer() {

@@ -45,8 +45,8 @@ see them, cleaned, with what is suspicious of them, and sign them as they are. N
 A package of npm is named with its exact version. It is installed from a lock with the digest of each content, and no script of it
 runs. Without a scope, or of a publisher that is not known, it wants your yes: --yes-publisher.
 
-A FILE is a server.json of the MCP registry, or has the servers of Claude Desktop, Cursor or VS Code; NAME says which of several.
-Secrets in it are named and not copied.
+A FILE is a server.json of the MCP registry, or has the servers of Claude Desktop, Cursor, VS Code, Windsurf or Gemini CLI; NAME
+says which of several. Secrets in it, and settings that are not for Durward, are named and not copied.
 
 A server elsewhere that lists nothing without its credential is accepted in two steps: this one signs where the credential of --bearer
 goes, and durward server accept shows the tools, which egress asks it for.
