@@ -140,7 +140,7 @@ func (c *cleaner) prose(what, text string, limit int) string {
 }
 
 func (c *cleaner) said(what, before, after string) string {
-	switch plain := strings.TrimSpace(emoji().ReplaceAllString(strings.ReplaceAll(before, "\r\n", "\n"), "$1")); {
+	switch plain := strings.TrimSpace(unjoined(strings.ReplaceAll(before, "\r\n", "\n"))); {
 	case plain == after:
 	case strings.HasSuffix(after, "…") && !strings.HasSuffix(plain, "…"):
 		c.find("%s is too long, and is cut", what)
@@ -213,13 +213,20 @@ func (c *cleaner) texts(v any, at string) (any, error) {
 	return v, nil
 }
 
-// emoji is a symbol with the one character behind it that has it shown as a picture: it hides nothing.
-var emoji = pattern.New(`([\p{So}\x{2190}-\x{21FF}\x{203C}\x{2049}\x{2139}])\x{FE0F}`)
+// emoji is a key's cap, or symbols of which each may have a skin's colour and the one character that has it shown as a picture, with a joiner
+// between two of them: these hide nothing.
+var emoji = pattern.New(`[0-9#*]\x{FE0F}\x{20E3}|` + symbol + `(?:\x{200D}` + symbol + `)*`)
+
+const symbol = `[\p{So}\x{2190}-\x{21FF}\x{203C}\x{2049}\x{2139}][\x{1F3FB}-\x{1F3FF}]?\x{FE0F}?`
+
+// unjoined is a text without what makes pictures of its symbols.
+func unjoined(s string) string {
+	return emoji().ReplaceAllStringFunc(s, strings.NewReplacer("\ufe0f", "", "\u200d", "").Replace)
+}
 
 // hidden reports whether a text holds a character that cannot be seen as what it is.
 func hidden(s string) bool {
-	s = emoji().ReplaceAllString(s, "$1")
-	s = strings.NewReplacer("\n", "", "\t", "", `\`, "").Replace(s)
+	s = strings.NewReplacer("\n", "", "\t", "", `\`, "").Replace(unjoined(s))
 	return clean.Visible(s) != s
 }
 

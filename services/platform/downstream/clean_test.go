@@ -35,6 +35,10 @@ func TestCleanLeavesOut(t *testing.T) {
 		"a hidden value":              {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u200b"]}}}`)}, "characters that hide"},
 		"two selectors":               {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u26a0\ufe0f\ufe0e"]}}}`)}, "characters that hide"},
 		"a selector behind a letter":  {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["a\ufe0f"]}}}`)}, "characters that hide"},
+		"a joiner that ends a text":   {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u26a0\u200d"]}}}`)}, "characters that hide"},
+		"two joiners":                 {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["\u26a0\u200d\u200d\u26a0"]}}}`)}, "characters that hide"},
+		"a joiner between letters":    {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["a\u200db"]}}}`)}, "characters that hide"},
+		"a selector behind a digit":   {[]downstream.Listed{listed("x", "", `{"type":"object","properties":{"a":{"enum":["1\ufe0f"]}}}`)}, "characters that hide"},
 		"annotations that are none":   {[]downstream.Listed{{Name: "x", Input: json.RawMessage(object), Annotations: json.RawMessage(`{"readOnlyHint":"yes"}`)}}, "annotations"},
 		"results that loop":           {[]downstream.Listed{{Name: "x", Input: json.RawMessage(object), Output: json.RawMessage(`{"type":"object","anyOf":[{"$ref":"#"}]}`)}}, "its results: "},
 		"look-alikes":                 {[]downstream.Listed{listed("delete_a1l", "", object), listed("delete_all", "", object)}, "looks like that of another"},
@@ -58,7 +62,12 @@ func TestCleanLeavesOut(t *testing.T) {
 
 // TestCleanTakes what servers write without harm: pictures, and a schema's name for itself.
 func TestCleanTakes(t *testing.T) {
-	tools, findings := downstream.Clean("files", []downstream.Listed{listed("x", "\u26a0\ufe0f Deletes.",
+	joined := "1\ufe0f\u20e3 \U0001f469\U0001f3fd\u200d\u2695\ufe0f\u200d\U0001f680"
+	tools, findings := downstream.Clean("files", []downstream.Listed{listed("x", joined, `{"type":"object","properties":{"a":{"enum":["`+joined+`"]}}}`)})
+	if len(findings) > 0 || len(tools) != 1 || !strings.Contains(string(tools[0].Input), joined) {
+		t.Fatalf("%+v", findings)
+	}
+	tools, findings = downstream.Clean("files", []downstream.Listed{listed("x", "\u26a0\ufe0f Deletes.",
 		`{"$id":"https://x.example/x.json","type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"default":"\u2139\ufe0f","enum":["\u26a1\ufe0f","\u2139\ufe0f"]}}}`)})
 	if len(findings) > 0 || len(tools) != 1 {
 		t.Fatalf("%+v", findings)
