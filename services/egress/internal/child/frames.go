@@ -138,18 +138,18 @@ func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
 	}
 	var in frame
 	if !utf8.Valid(raw) {
-		return nil, errMalformed
+		return nil, fmt.Errorf("%w: it is not UTF-8", errMalformed)
 	}
-	if json.Unmarshal(raw, &in, halves) != nil || in.Version == "" {
+	if err := json.Unmarshal(raw, &in, halves); err != nil || in.Version != "2.0" {
 		var own struct {
 			Version jsontext.Value `json:"jsonrpc"`
 		}
 		if json.Unmarshal(raw, &own, halves) == nil && own.Version == nil {
 			return nil, f.drop() // what they log may hold a frame
 		}
-		return nil, errMalformed
-	}
-	if in.Version != "2.0" {
+		if wrong, is := errors.AsType[*jsontext.SyntacticError](err); is {
+			return nil, fmt.Errorf("%w: %s", errMalformed, clean.Line(wrong.Err.Error(), maxMessage))
+		}
 		return nil, errors.New("what it sent is not JSON-RPC 2.0")
 	}
 	switch {

@@ -132,8 +132,10 @@ func TestSloppyFrames(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"error":{"code":1e99,"message":"no"}}`:                     `{"error":{"code":-32603,"message":"no"},"id":1,"jsonrpc":"2.0"}`,
 		`{"level":30,"method":7,"msg":{"jsonrpc":"2.0","id":1,"result":{"content":[]}}}`:    "nothing",
 		`{"level":30,"id":1,"msg":"sent","frame":{"jsonrpc":"2.0","id":1,"method":"ping"}}`: "nothing",
-		`{"jsonrpc":"2.0","id":1,"result":`:                                                 errMalformed.Error(),
-		`{"jsonrpc":2.0,"id":1,"result":{}}`:                                                errMalformed.Error(),
+		`{"jsonrpc":"2.0","id":1,"result":`:                                                 errMalformed.Error() + ": unexpected EOF",
+		`{"jsonrpc":"2.0","id":1,"result":{"structuredContent":{"a":NaN}}}`:                 errMalformed.Error() + ": invalid character 'N' at start of value",
+		`{"jsonrpc":"2.0","id":1,"id":1,"result":{}}`:                                       errMalformed.Error() + ": duplicate object member name",
+		`{"jsonrpc":2.0,"id":1,"result":{}}`:                                                "what it sent is not JSON-RPC 2.0",
 		`{"jsonrpc":"1.0","id":1,"result":{}}`:                                              "what it sent is not JSON-RPC 2.0",
 	} {
 		frames := &frames{}

@@ -15,7 +15,7 @@ const (
 	maxNumber = 40 // characters of a number
 )
 
-var errMalformed = errors.New("what it sent is not well-formed JSON (UTF-8, unique keys, one value)")
+var errMalformed = errors.New("what it sent is not well-formed JSON")
 
 // shape says which members of an object are passed on, and how. Without members, a value is passed on whole. A list has the shape of its
 // elements.
