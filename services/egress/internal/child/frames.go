@@ -244,9 +244,6 @@ func supported(data jsontext.Value) []byte {
 }
 
 func (f *frames) asked(in frame) (jsonrpc.Message, error) {
-	if err := f.count(); err != nil {
-		return nil, err
-	}
 	id, ok := requestID(in.ID)
 	if !ok {
 		return nil, f.drop()
@@ -254,16 +251,13 @@ func (f *frames) asked(in frame) (jsonrpc.Message, error) {
 	method := in.Method
 	if method == methodElicit && f.elicits {
 		if params, err := formOf(in.Params); err == nil {
-			return &jsonrpc.Request{ID: id, Method: method, Params: params}, nil
+			return &jsonrpc.Request{ID: id, Method: method, Params: params}, f.count()
 		}
 	}
-	if method != "ping" && method != "roots/list" {
-		f.mu.Lock()
-		f.dropped++
-		f.mu.Unlock()
-		method = "refused" // the SDK answers that there is no such method
+	if method == "ping" || method == "roots/list" {
+		return &jsonrpc.Request{ID: id, Method: method}, f.count()
 	}
-	return &jsonrpc.Request{ID: id, Method: method}, nil
+	return &jsonrpc.Request{ID: id, Method: "refused"}, f.drop() // the SDK answers that there is no such method
 }
 
 // requestID reads the id of a server's request: a short string, or an integer.

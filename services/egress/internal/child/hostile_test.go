@@ -221,7 +221,7 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 	case "not a list":
 		h.answer(id, `{"content":"all is well"}`)
 	case "kind":
-		h.answer(id, `{"content":[{"type":"applet","text":"x"}]}`)
+		h.answer(id, `{"content":[{"type":"applet","text":"x"},{"type":"text","text":"the rest"},{"type":"tool_use","id":"1","name":"x","input":{}}]}`)
 	case "version":
 		h.send(`{"jsonrpc":"1.0","id":%s,"result":{}}`, id)
 	case "halves":

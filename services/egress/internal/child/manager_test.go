@@ -168,7 +168,6 @@ func TestHostile(t *testing.T) {
 		"bytes":        "what it sent is not well-formed JSON: it is not UTF-8",
 		"no-result":    "it answered with the error -32603: an answer without a result",
 		"not-a-list":   "its answer is not one that MCP knows",
-		"kind":         "its answer is not one that MCP knows",
 		"version":      "what it sent is not JSON-RPC 2.0",
 		"error":        "it answered with the error -32000: red gnp.exe",
 		"crash":        "it ended: exit status 3",
@@ -233,6 +232,20 @@ func TestHalves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: "cut \ufffd"}}, Structured: []byte("{\"a\":\"\ufffd\"}")}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestKinds: content of a kind that nobody knows is left out of a result, and the rest passes.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("kind"))
+	got, err := call(m, "kind")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := Content{Kind: Text, Text: "[content of a kind that is not passed on]"}
+	if diff := cmp.Diff(Result{Content: []Content{left, {Kind: Text, Text: "the rest"}, left}}, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -64,7 +64,8 @@ var results = map[string]*shape{
 var (
 	capabilities   = fields().with("tools", fields("listChanged")).with("prompts", fields("listChanged")).with("resources", noFields)
 	resource       = fields("uri", "mimeType", "text", "blob")
-	pieces         = fields("type", "text", "data", "mimeType", "uri", "name", "title").with("resource", resource)
+	pieces         = fields("text", "data", "mimeType", "uri", "name", "title").with("type", kinds).with("resource", resource)
+	kinds          = fields("text", "image", "audio", "resource_link", "resource")
 	implementation = fields("name", "version")
 	progressShape  = fields("progressToken", "progress", "total", "message")
 	messageShape   = fields("level", "logger", "data")
@@ -91,6 +92,9 @@ func (s *shape) copy(dec *jsontext.Decoder, enc *jsontext.Encoder) error {
 		if err := number(token.String()); err != nil {
 			return err
 		}
+	}
+	if s == kinds && kind == '"' && kinds.members[token.String()] == nil {
+		token = jsontext.String("resource") // one that holds nothing: a note stands for it, and the rest passes
 	}
 	if err := enc.WriteToken(token); err != nil {
 		return err
