@@ -59,7 +59,7 @@ func TestAuditCopy(t *testing.T) {
 	if out.Code != 0 || !strings.Contains(out.Stdout, "records are there") {
 		t.Fatalf("%+v", out)
 	}
-	if again := h.Run("", "audit", "copy", to); again.Code == 0 || !strings.Contains(again.Stderr, "give it an empty one") {
+	if again := h.Run("", "audit", "copy", to); again.Code == 0 || !strings.Contains(again.Stderr, "all of its log was moved") {
 		t.Errorf("once more: %+v", again)
 	}
 	if code := h.Launch(harness.Audit).AwaitEnd(); code == 0 {

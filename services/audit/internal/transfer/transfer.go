@@ -2,7 +2,8 @@
 // sum that the log's key signed. It belongs to the audit process, and trusts neither database.
 //
 // The source is closed first, so that no process adds to it any more, and stays so. The target is closed until all of it is there, so
-// that no process begins a fork of the log on a part of it. What broke off goes on when it is run again.
+// that no process begins a fork of the log on a part of it. What broke off goes on when it is run again; what was copied whole is not
+// copied a second time.
 //
 // A damaged log can be copied without the bodies that are not what was committed to: its headers and its tree have to be there, and each
 // verifier names the records that lack a body.
@@ -28,7 +29,8 @@ import (
 
 // Why the databases are closed.
 const (
-	moved   = "its log was moved to another database by durward audit copy; the configuration must name that one"
+	moving  = "its log was moved to another database by durward audit copy; the configuration must name that one"
+	moved   = "all of " + moving
 	filling = "durward audit copy has not brought all of the log here: run it again"
 )
 
@@ -57,8 +59,10 @@ type Config struct {
 // Run moves the log. Its errors are plain sentences for the human who runs it.
 func Run(ctx context.Context, cfg Config) error {
 	if !cfg.Damaged {
-		cfg.From.Fill(moved) // an earlier run may have closed it
-		if err := cfg.From.Lead(ctx); err != nil {
+		cfg.From.Fill(moving) // an earlier run may have closed it
+		if err := cfg.From.Lead(ctx); errors.Is(err, store.ErrClosed) {
+			return fmt.Errorf("the log to be copied: %w", err) // a second copy of it would go on as another history
+		} else if err != nil {
 			return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
 		}
 	}
@@ -66,7 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	if !cfg.Damaged {
-		if err := cfg.From.SetClosed(ctx, moved); err != nil {
+		if err := cfg.From.SetClosed(ctx, moving); err != nil {
 			return fmt.Errorf("close the log to be copied: %w", err)
 		}
 	}
@@ -97,7 +101,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("open the copy: %w", err)
 	}
 	cfg.To.Fill("")
-	return nil
+	if cfg.Damaged {
+		return nil
+	}
+	return cfg.From.SetClosed(ctx, moved)
 }
 
 // prepare closes a target that is empty, or finds one that an earlier run began.

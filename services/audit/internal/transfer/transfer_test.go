@@ -125,6 +125,10 @@ func TestCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.check(t, to, 30)
+	second := fresh(t)
+	if err := r.run(t, second); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "all of its log was moved") {
+		t.Errorf("a log that was moved is copied a second time: %v", err)
+	}
 }
 
 func TestCopyOfNothing(t *testing.T) {
