@@ -108,7 +108,26 @@ func (h Home) Load() (Config, error) {
 	if err := h.check(); err != nil {
 		return Config{}, err
 	}
-	return LoadConfig(h.Config("operator"))
+	c, err := LoadConfig(h.Config("operator"))
+	if err != nil {
+		return c, err
+	}
+	return c, h.copied(c)
+}
+
+// copied returns an error for a folder that was copied from another that is still there: its configuration names the other's files, so that
+// a restore, or processes, would change the other's state.
+func (h Home) copied(c Config) error {
+	other := Home{Dir: filepath.Dir(filepath.Dir(c.StateDir))}
+	theirs, err := os.Stat(other.Config("operator"))
+	if err != nil || other.State("operator") != c.StateDir {
+		return nil //nolint:nilerr // there is no other
+	}
+	if own, err := os.Stat(h.Config("operator")); err != nil || os.SameFile(own, theirs) {
+		return err
+	}
+	return fmt.Errorf("%s is a copy of %s, and its configuration names the files of that: have each file in %s name this folder's",
+		h.Dir, other.Dir, h.path("config"))
 }
 
 // LoadConfig reads and checks an operator's configuration file.

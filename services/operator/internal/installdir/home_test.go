@@ -159,6 +159,26 @@ func TestInitOnce(t *testing.T) {
 	}
 }
 
+// TestCopiedHome: a copy whose configuration names the files of a home that is still there is not used, since that would change the other's.
+func TestCopiedHome(t *testing.T) {
+	h, copied := newHome(t), newHome(t)
+	if _, err := h.Init(Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	link := Home{Dir: filepath.Join(t.TempDir(), "link")}
+	if err := errors.Join(os.CopyFS(copied.Dir, os.DirFS(h.Dir)), os.Chmod(copied.Dir, 0o700), os.Symlink(h.Dir, link.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, own := range []Home{h, link} {
+		if _, err := own.Load(); err != nil {
+			t.Errorf("%s: %v", own.Dir, err)
+		}
+	}
+	if _, err := copied.Load(); err == nil || !strings.Contains(err.Error(), "is a copy of "+h.Dir) {
+		t.Errorf("the copy: %v", err)
+	}
+}
+
 func TestRenewAtHalfLife(t *testing.T) {
 	h := newHome(t)
 	if _, err := h.Init(Options{Development: true, Operator: "alice"}); err != nil {
