@@ -128,6 +128,7 @@ func (w *world) anotherKey() string {
 	w.must(os.WriteFile(key, private, 0o600))
 	config := w.h.ReadFile("config/operator.yaml")
 	config = strings.ReplaceAll(config, w.h.Path("keys", "operator_ed25519"), key)
+	config = strings.ReplaceAll(config, w.h.Path("state", "operator"), filepath.Join(dir, "state", "operator")) // a plain copy is refused
 	w.must(os.WriteFile(filepath.Join(dir, "config", "operator.yaml"), []byte(config), 0o600))
 	return dir
 }
