@@ -233,7 +233,7 @@ func Unavailable(requestID string, own []string) *Envelope {
 	e := &Envelope{
 		Status: Denied, RequestID: requestID, Reason: NotAvailable,
 		Summary: "There is no such tool, or this call is not for you. Do not repeat it.",
-		Error:   &Failure{Code: fault.CodeName(callv1.Code_CODE_DENIED), Message: "no such tool, or not for you; another name may do", Field: "name", Retryable: len(own) > 0},
+		Error:   &Failure{Code: fault.CodeName(callv1.Code_CODE_DENIED), Message: "no such tool, or this call is not for you", Field: "name"},
 	}
 	if len(own) > 0 {
 		e.Summary += " These are yours: " + strings.Join(own, ", ") + "."

@@ -150,7 +150,7 @@ func TestUnknownToolLooksDenied(t *testing.T) {
 	if plain(denied) != plain(unknown) {
 		t.Errorf("unknown and denied differ:\n%s\n%s", plain(unknown), plain(denied))
 	}
-	if a := unknown; !a.Error.Retryable || !strings.Contains(a.Summary, "These are yours: describe_tool, fetch_url, find_tools, gpu_status, http_request") || strings.Contains(a.Summary, "stop_service") {
+	if a := unknown; a.Error.Retryable || !strings.Contains(a.Summary, "These are yours: describe_tool, fetch_url, find_tools, gpu_status, http_request") || strings.Contains(a.Summary, "stop_service") {
 		t.Errorf("a model cannot use %s", a.tool.Structured)
 	}
 	if r := e.spool.find(unknown.RequestID); r == nil || r.GetTool() != "" {
