@@ -46,8 +46,10 @@ type answer struct {
 // done makes the envelope of a sink's answer, which it leaves as it is: callers that were joined share one.
 func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (answer, error) {
 	response := proto.Clone(reply.Response)
-	if r, ok := response.(*executorv1.SimulateModeResponse); ok && !call.Session.May(r.GetNext().GetTool()) {
-		r.Next = nil // nothing is named that the client may not call
+	simulated, _ := response.(*executorv1.SimulateModeResponse)
+	barred := simulated.GetNext() != nil && !call.Session.May(simulated.GetNext().GetTool())
+	if barred {
+		simulated.Next = nil // nothing is named that the client may not call
 	}
 	render := envelope.Result
 	var pictures []mcp.Content
@@ -76,6 +78,9 @@ func done(call *httpfront.Call, t contract.Tool, reply relay.Reply, id string) (
 	out.Warnings = shortLines(reply.Outcome.GetWarnings())
 	if overrides := shortLines(reply.Outcome.GetOverrides()); len(overrides) > 0 {
 		out.Override(overrides)
+	}
+	if barred {
+		out.Warnings = append(out.Warnings, "This client may not carry this out: tell the user what it would do. The operator can do it, or let this client ask for it.")
 	}
 	if config, ok := reply.Response.(*vaultv1.SecurityConfigResponse); ok {
 		call.Session.Lower(config.GetTierCeiling())
