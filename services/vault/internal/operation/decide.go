@@ -127,8 +127,8 @@ func (q *Queue) Deny(ctx context.Context, id, reason, caller string) (*vaultv1.O
 }
 
 // Withdraw takes back a session's part of a pending operation. It ends the operation, unless another session that is live still asks
-// for the same: then it goes on waiting for that one. What another principal or another session asked for is CODE_NOT_FOUND, exactly
-// as what never was. It needs no audit, as a refusal does not: nothing happens by it.
+// for the same: then it goes on waiting for that one. What another principal asked for, or another session and still waits, is
+// CODE_NOT_FOUND, exactly as what never was. It needs no audit, as a refusal does not: nothing happens by it.
 func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dangerous bool, live func(session string) bool) (*vaultv1.Operation, error) {
 	o, _, err := q.Lookup(ctx, id)
 	if err != nil {
@@ -176,7 +176,8 @@ func (q *Queue) Withdraw(ctx context.Context, id, principal, session string, dan
 	return q.settleClaim(e, &ended, nil)
 }
 
-// asked reports whether a session is one of those that asked for an operation. Of one that is over the first alone is known.
+// asked reports whether a session is one of those that asked for an operation. Of one that is over the first alone is known; what became
+// of it each session of the client is told, as by Wait, but for other people's who speak through the same messaging client.
 func (q *Queue) asked(o *store.Operation, session string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,7 +185,7 @@ func (q *Queue) asked(o *store.Operation, session string) bool {
 		_, asked := e.askers[session]
 		return asked
 	}
-	return o.Session == session
+	return o.Session == session || o.Channel != callv1.Channel_CHANNEL_MESSAGING
 }
 
 // DenyAll denies what waits of a principal, with the operator's words, and returns how many there were.

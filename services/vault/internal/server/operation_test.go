@@ -418,6 +418,15 @@ func TestDeny(t *testing.T) {
 		OperationId: id, Statement: v.sign(v.statementFor(v.operation(id))),
 	})
 	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	// Each session of the client is told so, as where it waits; another client is not.
+	for _, session := range []*vaultv1.OpenSessionResponse{opened, v.open(bearer)} {
+		_, err = v.withdraw(session, id)
+		if f := wantCode(t, err, callv1.Code_CODE_CONFLICT); f.Message != "this operation was denied already" {
+			t.Error(f)
+		}
+	}
+	_, err = v.withdraw(v.open(other), id)
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 }
 
 // An agent takes back what its own session asked for, and nothing else: another session's operation, and another client's, are answered

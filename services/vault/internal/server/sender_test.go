@@ -44,6 +44,14 @@ func TestSendersShareNoOperation(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
 	_, err = v.look(alice, hers.GetOperationId())
 	v.must(err)
+	_, err = v.withdraw(bob, hers.GetOperationId())
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	_, err = v.approvals().DenyOperation(t.Context(), &vaultv1.DenyOperationRequest{OperationId: hers.GetOperationId()})
+	v.must(err)
+	_, err = v.withdraw(bob, hers.GetOperationId()) // nor what became of it
+	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
+	_, err = v.withdraw(alice, hers.GetOperationId())
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
 }
 
 // The log holds no name of a sender or a room, and yet shows which sessions are of one sender, after a restart too. Operators see the
