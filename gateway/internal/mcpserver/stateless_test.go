@@ -293,7 +293,7 @@ func TestStatelessSessionsOfAVaultThatForgot(t *testing.T) {
 	clear(e.vault.sessions)
 	delete(e.vault.principals, tokenAgent)
 	e.vault.mu.Unlock()
-	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
+	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" || !strings.Contains(a.Summary, "Ask the operator for a new one") {
 		t.Errorf("removed: %s", a.tool.Structured)
 	}
 	if out := e.askModern(t, tokenAgent, modernCall("gpu_status", `{}`, "")); out.status != http.StatusUnauthorized {
@@ -311,7 +311,7 @@ func TestSessionsOfARevokedToken(t *testing.T) {
 	clear(e.vault.sessions)
 	delete(e.vault.principals, tokenAgent)
 	e.vault.mu.Unlock()
-	if a := e.call(t, session, "start_service", `{"service_id":"demo-chat"}`); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
+	if a := e.call(t, session, "start_service", `{"service_id":"demo-chat"}`); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" || !strings.Contains(a.Summary, "Ask the operator for a new one") {
 		t.Errorf("revoked: %s", a.tool.Structured)
 	}
 	if out := e.send(t, ping); out.status != http.StatusNotFound {

@@ -439,6 +439,10 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now
 		}
+		if fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
+			// As at the door: the vault's own sentence tells nobody what to do.
+			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "The token is not known or was revoked. Ask the operator for a new one (durward client add).", fault.WithCause(err))
+		}
 		if err != nil {
 			return nil, err
 		}
