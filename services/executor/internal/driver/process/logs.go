@@ -71,7 +71,7 @@ func KeepLogMain(args []string) int {
 		return 2
 	}
 	file := filepath.Base(args[0])
-	_ = appendLog(file, nil, limit) // so that it is there
+	_ = appendLog(file, unended(file), limit) // so that it is there
 	buf := make([]byte, chunk)
 	for {
 		n, err := os.Stdin.Read(buf)
@@ -82,6 +82,24 @@ func KeepLogMain(args []string) int {
 			return 0
 		}
 	}
+}
+
+// unended is the end of a log's last line where that has none, so that no line is of two runs.
+func unended(file string) []byte {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	last := make([]byte, 1)
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return nil
+	}
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil || last[0] == '\n' {
+		return nil
+	}
+	return []byte("\n")
 }
 
 // appendLog appends to a log, which holds no more than limit bytes before and afterwards.

@@ -243,3 +243,27 @@ func TestSight(t *testing.T) {
 		t.Errorf("before the program has a pid: %v", got)
 	}
 }
+
+// The program before may have been killed in the middle of a line: what the next one writes is no part of it, and is shown after a cursor
+// from before its start.
+func TestARunBeginsALineOfItsOwn(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("talker", "")
+	log(t, d, "loading 50%")
+	logs := func(cursor string) driver.Page {
+		t.Helper()
+		page, err := d.Logs(t.Context(), s, cursor, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return page
+	}
+	before := logs("").Cursor
+	started(t, d, s)
+	eventually(t, "the program speaks", func() bool { return slices.Contains(logs("").Lines, "hello") })
+	if got := logs(before).Lines; !slices.Equal(got, []string{"hello"}) {
+		t.Errorf("%q", got)
+	}
+	if got := logs("").Lines; !slices.Equal(got, []string{"loading 50%", "hello"}) {
+		t.Errorf("%q", got)
+	}
+}
