@@ -40,7 +40,7 @@ func endSwitch(t *testing.T, s *store.Store, id int64, action executorv1.PlanAct
 func TestGpumodD4AFailedSwitchIsUndone(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	w.must("old") // the host is in a mode
-	w.host.fails["raise code"] = "gone"
+	w.host.fails["raise code"], w.host.says["code"] = "gone", 30
 	out := w.must("work")
 	want := &Result{
 		Mode: "work", Outcome: rolledBack, FailedService: "code", Cause: driver.CauseOutOfVRAM, Changed: true,
@@ -61,6 +61,17 @@ func TestGpumodD4AFailedSwitchIsUndone(t *testing.T) {
 	known, err := w.History(t.Context(), 1)
 	if err != nil || known[0].FailedService != "code" || len(known[0].Log) != 20 || known[0].From != "old" || len(known[0].Steps) != 7 {
 		t.Errorf("history: %+v, %v", known[0], err)
+	}
+}
+
+// Of a service that fails to start, the lines that it wrote are kept, and none of an earlier run.
+func TestLogOfAFailedStartIsOfThatStart(t *testing.T) {
+	for says, want := range map[int][]string{0: {}, 2: {"code says 0", "code says 1"}} {
+		w := newWorld(t, "chat", "legacy")
+		w.host.fails["raise code"], w.host.says["code"] = "gone", says
+		if diff := cmp.Diff(want, w.must("work").Log); diff != "" {
+			t.Errorf("log of a start that wrote %d lines (-want +got):\n%s", says, diff)
+		}
 	}
 }
 

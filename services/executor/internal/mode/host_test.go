@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +124,8 @@ type host struct {
 	since map[string]time.Time
 	// given are the definitions that each start was bound to.
 	given map[string]string
+	// says is how many lines a service writes when it is started, wrote how many it wrote.
+	says, wrote map[string]int
 	// silent: the driver does not tell what a program uses.
 	silent bool
 	busy   int
@@ -139,6 +142,7 @@ func newHost(t testing.TB, running ...string) *host {
 		c: parse(t, catalogText), state: map[string]executorv1.ServiceState{}, cause: map[string]string{}, fails: map[string]string{},
 		once: map[string]bool{}, lies: map[string]bool{}, held: map[string]time.Time{}, foreign: map[uint32]uint32{},
 		lost: map[uint32]bool{}, edits: map[string]string{}, since: map[string]time.Time{}, given: map[string]string{},
+		says: map[string]int{}, wrote: map[string]int{},
 	}
 	for _, s := range h.c.Services {
 		h.state[s.ID] = executorv1.ServiceState_SERVICE_STATE_STOPPED
@@ -213,6 +217,7 @@ func (h *host) act(ctx context.Context, verb string, s *catalog.Service, a servi
 		h.mu.Lock()
 		if verb == "raise" || verb == "wake" {
 			h.given[s.ID] = a.Definition
+			h.wrote[s.ID] += h.says[s.ID]
 		}
 		h.busy++
 		h.most = max(h.most, h.busy)
@@ -335,12 +340,24 @@ func (h *host) Definition(_ context.Context, s *catalog.Service) (string, error)
 	return "sha256:" + s.ID + h.edits[s.ID], nil
 }
 
-func (h *host) Logs(_ context.Context, s *catalog.Service, _ string, lines int) (driver.Page, error) {
-	var out []string
-	for i := range 30 {
+// Logs has what the service wrote when it was started before, and then what it wrote since.
+func (h *host) Logs(_ context.Context, s *catalog.Service, cursor string, lines int) (driver.Page, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := []string{s.ID + " wrote this when it ran before"}
+	for i := range h.wrote[s.ID] {
 		out = append(out, fmt.Sprintf("%s says %d", s.ID, i))
 	}
-	return driver.Page{Lines: out[len(out)-lines:], Cursor: "c"}, nil
+	page := driver.Page{Lines: out[max(len(out)-lines, 0):], Cursor: strconv.Itoa(len(out))}
+	if cursor != "" {
+		from, err := strconv.Atoi(cursor)
+		if err != nil {
+			return driver.Page{}, err
+		}
+		to := min(from+lines, len(out))
+		page = driver.Page{Lines: out[from:to], Cursor: strconv.Itoa(to), More: to < len(out)}
+	}
+	return page, nil
 }
 
 func (h *host) Read(context.Context) gpu.Host { return h.Last() }

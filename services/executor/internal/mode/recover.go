@@ -31,7 +31,7 @@ func (s *Switcher) Interrupted(ctx context.Context) (*Interruption, error) {
 		return nil, err
 	}
 	r := &run{
-		Switcher: s, id: open.ID, from: open.From, recovered: true, touched: map[string]bool{}, gone: map[int]bool{},
+		Switcher: s, id: open.ID, from: open.From, recovered: true, touched: map[string]bool{}, logged: map[string]string{}, gone: map[int]bool{},
 		later: s.byRule, margin: s.cfg.Margin,
 	}
 	if err := json.Unmarshal(open.Work, &r.work); err != nil {

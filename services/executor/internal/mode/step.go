@@ -211,9 +211,12 @@ func (r *run) fail(ctx context.Context, id, cause string, err error) bool {
 	return false
 }
 
-// lines are the last of a service's log.
+// lines are the last of a service's log, without those of runs that ended before this switch started it.
 func (r *run) lines(ctx context.Context, one *catalog.Service) []string {
-	page, err := r.cfg.Services.Logs(ctx, one, "", maxLogLines)
+	page, err := r.cfg.Services.Logs(ctx, one, r.logged[one.ID], maxLogLines)
+	if err == nil && page.More {
+		page, err = r.cfg.Services.Logs(ctx, one, "", maxLogLines) // all of these are newer
+	}
 	if err != nil {
 		r.cfg.Logger.DebugContext(ctx, "the log of a failed service could not be read", "service_id", one.ID, "error", err)
 		return nil

@@ -64,7 +64,7 @@ func (s *Switcher) Switch(ctx context.Context, id, digest string, override *uint
 	if err != nil {
 		return nil, err
 	}
-	r := &run{Switcher: s, later: c.Later, touched: map[string]bool{}, gone: map[int]bool{}}
+	r := &run{Switcher: s, later: c.Later, touched: map[string]bool{}, logged: map[string]string{}, gone: map[int]bool{}}
 	defer func() { r.giveBack(ctx, release) }()
 	p, err := s.asked(ctx, id, digest, override, s.cfg.GPUs.Read(ctx))
 	if err != nil {
@@ -203,6 +203,8 @@ type run struct {
 	told, of int
 	// touched are the services whose steps were begun.
 	touched map[string]bool
+	// logged is where the logs of services ended before they were started: what they wrote before is of earlier runs.
+	logged map[string]string
 	// gone are the programs on GPUs that have to be gone.
 	gone map[int]bool
 	// before is what programs that are no service held, by GPU, when the switch began.
@@ -295,6 +297,8 @@ func (r *run) forward(ctx context.Context, releases, incoming []workStep) bool {
 		act := r.cfg.Services.StartLocked
 		if st.Action == plan.Wake {
 			act = r.cfg.Services.Wake
+		} else if page, err := r.cfg.Services.Logs(ctx, one, "", 1); err == nil {
+			r.logged[one.ID] = page.Cursor
 		}
 		if err := r.do(ctx, st.Action, one, definition, false, act); err != nil {
 			return r.fail(ctx, st.Service, "", err)
