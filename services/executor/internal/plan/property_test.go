@@ -204,6 +204,9 @@ func newBox(c *catalog.Catalog, seed uint64) *box {
 				b.asleep[s][index] = uint32(rng.IntN(3)) * 300
 			}
 		}
+		if len(s.GPUs) > 1 && chance(20) { // CUDA_VISIBLE_DEVICES hides one
+			b.awake[s][s.GPUs[0]], b.loading[s][s.GPUs[0]], b.asleep[s][s.GPUs[0]] = 0, 0, 0
+		}
 		if chance(50) {
 			b.context[s], b.perToken[s] = 4096<<rng.IntN(3), uint32(rng.IntN(200))
 		}
@@ -379,8 +382,17 @@ func (b *box) incomingTreatments(s *catalog.Service) []treatment {
 			more += mib - b.awake[s][index]
 		}
 		t.awake, t.loading = awake, maps.Clone(awake)
-		for index := range awake {
-			t.loading[index] += (more + uint32(len(awake)) - 1) / uint32(len(awake))
+		var visible uint32
+		for _, mib := range awake {
+			visible += min(mib, 1)
+		}
+		for index, mib := range awake {
+			switch {
+			case visible == 0:
+				t.loading[index] += (more + uint32(len(awake)) - 1) / uint32(len(awake))
+			case mib > 0:
+				t.loading[index] += (more + visible - 1) / visible
+			}
 			t.uses[index] = t.loading[index]
 		}
 		return t

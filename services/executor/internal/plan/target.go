@@ -204,8 +204,8 @@ func (t *target) override(c *catalog.Catalog, r Request, z *Sizes) (changed map[
 	return changed, cannot, nil
 }
 
-// loadingOf is what a service takes while it loads when awake takes that on each GPU: as much more as it takes now, shared by as
-// many GPUs as it then has.
+// loadingOf is what a service takes while it loads when awake takes that on each GPU: as much more as it takes now, shared by those
+// GPUs of which it then takes any.
 func loadingOf(z *Sizes, s *catalog.Service, now memreq.Need, awake map[uint32]uint32) map[uint32]uint32 {
 	var more uint64
 	for index, mib := range z.Loading(s) {
@@ -214,9 +214,14 @@ func loadingOf(z *Sizes, s *catalog.Service, now memreq.Need, awake map[uint32]u
 	if more == 0 || len(awake) == 0 {
 		return awake
 	}
-	each := (more + uint64(len(awake)) - 1) / uint64(len(awake))
-	out := make(map[uint32]uint32, len(awake))
-	for index, mib := range awake {
+	taken := maps.Clone(awake)
+	maps.DeleteFunc(taken, func(_, mib uint32) bool { return mib == 0 }) // CUDA_VISIBLE_DEVICES hides it
+	if len(taken) == 0 {
+		taken = awake
+	}
+	each := (more + uint64(len(taken)) - 1) / uint64(len(taken))
+	out := maps.Clone(awake)
+	for index, mib := range taken {
 		out[index] = uint32(min(uint64(mib)+each, 1<<32-1))
 	}
 	return out
