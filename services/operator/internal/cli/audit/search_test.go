@@ -21,10 +21,10 @@ func TestSearchFlags(t *testing.T) {
 	core, _, _ := clitest.Printing(false)
 	a := &app{core}
 	f := &filter{tier: "destructive", channel: "desktop-ui", kinds: []string{"sink-refused", "NOTE"}, statuses: []string{"timeout"}}
-	f.Text = "out of memory"
+	f.Text, f.Limit = "out of memory", 50
 	q, err := a.fillSearch(f)
 	want := &auditv1.SearchRecordsRequest{
-		Tier: optionsv1.Tier_TIER_DESTRUCTIVE, Channel: callv1.Channel_CHANNEL_DESKTOP_UI, Text: "out of memory",
+		Tier: optionsv1.Tier_TIER_DESTRUCTIVE, Channel: callv1.Channel_CHANNEL_DESKTOP_UI, Text: "out of memory", Limit: 50,
 		Kinds: []auditv1.Kind{auditv1.Kind_KIND_SINK_REFUSED, auditv1.Kind_KIND_NOTE}, Statuses: []auditv1.Status{auditv1.Status_STATUS_TIMEOUT},
 	}
 	if diff := cmp.Diff(want, q, protocmp.Transform()); err != nil || diff != "" {
@@ -41,9 +41,14 @@ func TestSearchFlags(t *testing.T) {
 		{until: "9999-12-31T20:00:00-08:00"}, {until: "9999-12-31T23:59:59.5Z"}, {since: "0001-01-01T00:00:00+09:00"},
 	} {
 		var p *cli.Problem
+		bad.Limit = 50
 		if _, err := a.fillSearch(bad); !errors.As(err, &p) || p.Code != cli.ExitUsage {
 			t.Errorf("%+v: %v", bad, err)
 		}
+	}
+	var p *cli.Problem
+	if _, err := a.fillSearch(&filter{}); !errors.As(err, &p) || p.Code != cli.ExitUsage {
+		t.Errorf("a limit of 0: %v", err)
 	}
 }
 
