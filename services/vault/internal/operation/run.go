@@ -88,6 +88,7 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 	}
 	q.mu.Lock()
 	q.publishLocked(newEntry(o))
+	q.busy[key] = busy{done: q.busy[key].done} // from here on the live one counts
 	q.mu.Unlock()
 	return &o, false, nil
 }
