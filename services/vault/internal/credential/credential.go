@@ -439,7 +439,7 @@ func asFault(name string, err error) error {
 	case errors.Is(err, safe.ErrUnknown), errors.Is(err, safe.ErrNotGranted):
 		return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such credential, or it is not granted", cause)
 	case errors.Is(err, safe.ErrExists):
-		return fault.New(callv1.Code_CODE_CONFLICT, "there is a credential "+name+" already", cause)
+		return fault.New(callv1.Code_CODE_CONFLICT, "there is a credential "+name+" already; its value is replaced with durward credential rotate "+name, cause)
 	case errors.Is(err, safe.ErrNewest):
 		return fault.New(callv1.Code_CODE_CONFLICT, safe.ErrNewest.Error(), cause)
 	case errors.Is(err, safe.ErrVersion), errors.Is(err, store.ErrState):

@@ -83,6 +83,11 @@ func TestACredentialIsChangedByAStatementAlone(t *testing.T) {
 	again := proto.CloneOf(add)
 	v.must(v.stored(add))
 	wantCode(t, v.stored(again), callv1.Code_CODE_CONFLICT)
+	taken := v.stored(v.value(statement.CredentialAdd, 1, "secret"))
+	wantCode(t, taken, callv1.Code_CODE_CONFLICT)
+	if !strings.Contains(fault.From(taken).Message, "durward credential rotate hf") {
+		t.Errorf("a name that is taken: %v", taken)
+	}
 	wantCode(t, v.stored(v.value(statement.CredentialRotate, 3, "x")), callv1.Code_CODE_CONFLICT)
 	v.must(v.stored(v.value(statement.CredentialRotate, 2, "second")))
 
