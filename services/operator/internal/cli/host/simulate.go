@@ -132,7 +132,19 @@ func feasible(plan *executorv1.SimulateModeResponse) error {
 	if plan.GetModeId() != "" {
 		what = clean.Line(plan.GetModeId(), 64) + " cannot be switched to"
 	}
-	return cli.Failed("See what holds memory: durward gpu", "%s: %s", what, cmp.Or(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
+	next := "See what is in the way: durward services, durward doctor"
+	if short(plan) {
+		next = "See what holds memory: durward gpu"
+	}
+	return cli.Failed(next, "%s: %s", what, cmp.Or(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
+}
+
+// unfit is how the executor's reason begins where memory is what a plan lacks.
+const unfit = "it does not fit: "
+
+// short reports whether memory is the reason why a plan cannot be carried out. Others come first where memory lacks too.
+func short(plan *executorv1.SimulateModeResponse) bool {
+	return !plan.GetFits() && (plan.GetReason() == "" || strings.HasPrefix(plan.GetReason(), unfit))
 }
 
 // choose finds the plan or the alternative that a prefix names; none names the plan itself.
@@ -203,8 +215,8 @@ func (a *app) printSimulation(out *output.Printer, plan *executorv1.SimulateMode
 func verdict(out *output.Printer, plan *executorv1.SimulateModeResponse) string {
 	reason := clean.Line(plan.GetReason(), 500)
 	switch {
-	case !plan.GetFits():
-		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, "it does not fit: "), "there is not enough GPU memory")
+	case short(plan):
+		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, unfit), "there is not enough GPU memory")
 	case reason != "":
 		return out.Red("CANNOT BE DONE NOW: ") + reason
 	}
