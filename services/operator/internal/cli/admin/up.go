@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/operator/internal/supervisor"
 	"durward.internal/services/platform/clean"
@@ -69,6 +70,9 @@ type upOptions struct {
 }
 
 func (a *app) up(ctx context.Context, opts upOptions) error {
+	if a.Format == output.JSON || a.Format == output.YAML {
+		return cli.Usage("What runs is told by: durward status -o "+string(a.Format), "durward up has no result to write as %s", a.Format)
+	}
 	bin, err := cli.OwnFolder()
 	if err != nil {
 		return err

@@ -112,6 +112,15 @@ func TestDownForPrograms(t *testing.T) {
 	}
 }
 
+// TestUpWritesNothingForPrograms: what asks for JSON is told so, and not given text.
+func TestUpWritesNothingForPrograms(t *testing.T) {
+	core, out, errs := clitest.Printing(true)
+	err := (&app{core}).up(t.Context(), upOptions{prepare: true})
+	if core.Explain(err) != cli.ExitUsage || out.Len() > 0 || !strings.Contains(errs.String(), "durward status -o json") {
+		t.Errorf("%v: %s%s", err, out, errs)
+	}
+}
+
 // TestPrepareAnew: an operator.yaml that is gone is made as it was: by the name that the trust folder has, and with the home's egress.
 func TestPrepareAnew(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
