@@ -300,7 +300,7 @@ func TestProgressIsTold(t *testing.T) {
 	}
 	want := []string{
 		"1/5 ready chat true ", "2/5 verify  true ", "3/5 ready embed true ", "4/5 ready code true ", "5/5 ready tools true ",
-		"6/6 stop code true ", "7/7 stop embed true ", "8/8 compensate chat true ",
+		"6/8 stop code true ", "7/8 stop embed true ", "8/8 compensate chat true ",
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)

@@ -44,6 +44,7 @@ func (r *run) undo(ctx context.Context) *Result {
 // bringBack first gives up what the switch took, in reverse, and then takes back what it gave up, in reverse.
 func (r *run) bringBack(ctx context.Context) {
 	releases, incoming := r.split()
+	r.of = r.told + r.undoing(releases, incoming)
 	for _, st := range slices.Backward(incoming) {
 		if !r.touched[st.Service] || st.Before == plan.WasRunning {
 			continue // one that was to be restarted is brought back below
@@ -71,6 +72,33 @@ func (r *run) bringBack(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// undoing is how many steps undoing takes, by what is seen as it begins.
+func (r *run) undoing(releases, incoming []workStep) (n int) {
+	count := func(steps []workStep, takes func(workStep, service.View) int) {
+		for _, st := range steps {
+			if one, ok := r.cfg.Catalog().Lookup(st.Service); ok && r.touched[st.Service] {
+				n += takes(st, r.cfg.Services.Status(one))
+			}
+		}
+	}
+	count(incoming, func(st workStep, v service.View) int {
+		if st.Before == plan.WasRunning || !v.Holds() {
+			return 0
+		}
+		return 1
+	})
+	count(releases, func(st workStep, v service.View) int {
+		switch {
+		case asBefore(st.Before, v):
+			return 0
+		case st.Before == plan.WasSleeping:
+			return 2 // it starts, and sleeps
+		}
+		return 1
+	})
+	return n
 }
 
 // giveUp ends a service that was started, or puts one back to sleep that was woken. It reports whether undoing may go on.
