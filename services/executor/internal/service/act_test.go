@@ -173,8 +173,8 @@ func TestACatalogThatWouldOrphanIsRefused(t *testing.T) {
 		state driver.State
 		says  string
 	}{
-		"gone while it runs":         {"  - {id: other, driver: \"null\"}\n", driver.Running, "cannot be removed"},
-		"gone while it is unknown":   {"  - {id: other, driver: \"null\"}\n", driver.Unknown, "may run, since its manager (systemd or Docker) does not answer, and cannot be removed"},
+		"gone while it runs":         {"  - {id: other, driver: \"null\"}\n", driver.Running, "cannot be removed; stop it first"},
+		"gone while it is unknown":   {"  - {id: other, driver: \"null\"}\n", driver.Unknown, "may run, since its manager (systemd or Docker) does not answer, and cannot be removed; see to its manager, or restart the executor"},
 		"another unit":               {as("b"), driver.Running, "cannot become another"},
 		"another driver":             {"  - {id: chat, driver: \"null\"}\n", driver.Running, "cannot become another"},
 		"a driver that there is not": {as("a") + "  - {id: box, driver: docker, container: {image: \"a@sha256:" + strings.Repeat("0", 64) + "\", user: \"1000\"}}\n", driver.Stopped, "does not give it"},

@@ -371,16 +371,16 @@ func (m *Manager) Accept(next *catalog.Catalog) error {
 		kept, ok := next.Lookup(s.ID)
 		same := ok && kept.Driver == s.Driver && kept.Unit == s.Unit
 		v := m.Status(s)
-		runs := "runs"
+		runs, first := "runs", "stop it first"
 		if v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN {
-			runs = "may run, since " + v.Cause + ","
+			runs, first = "may run, since "+v.Cause+",", "see to its manager, or restart the executor"
 		}
 		switch {
 		case same || !v.Holds():
 		case !ok:
-			return fmt.Errorf("service %q %s and cannot be removed; stop it first", s.ID, runs)
+			return fmt.Errorf("service %q %s and cannot be removed; %s", s.ID, runs, first)
 		default:
-			return fmt.Errorf("service %q %s and cannot become another driver's or unit's; stop it first", s.ID, runs)
+			return fmt.Errorf("service %q %s and cannot become another driver's or unit's; %s", s.ID, runs, first)
 		}
 	}
 	return nil
