@@ -150,6 +150,9 @@ func (a *App) BadCatalog(path string, err error) error {
 		}
 		return Failed("", "the catalogue is not good: %s", clean.Count(len(list), "mistake"))
 	}
+	if _, none := os.Stat(path); errors.Is(none, fs.ErrNotExist) {
+		return Failed("Name a file or a folder, or none for the one that config/executor.yaml names.", "%s: there is no such catalogue", clean.Visible(path))
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || len(problems) == 0 {
 		return Failed("", "%s", clean.Block(err.Error(), 2000))
 	}

@@ -122,7 +122,7 @@ func TestCatalogCheck(t *testing.T) {
 	if got := c.run("", "catalog", "check", "--development=false"); got.code != cli.ExitFailed || !strings.Contains(got.out, "run_as") {
 		t.Errorf("production: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
-	if got := c.run("", "catalog", "check", filepath.Join(c.home.Dir, "none.yaml")); got.code != cli.ExitFailed || !strings.Contains(got.err, "no such file") {
+	if got := c.run("", "catalog", "check", filepath.Join(c.home.Dir, "none.yaml")); got.code != cli.ExitFailed || !strings.Contains(got.err, "none.yaml: there is no such catalogue\n  Name a file or a folder") {
 		t.Errorf("no file: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 }
