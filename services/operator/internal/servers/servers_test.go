@@ -120,6 +120,12 @@ func TestFromFile(t *testing.T) {
 				ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}, Env: map[string]string{"PRICE": "$5"}, Credentials: map[string]string{"ASK": "r-ask"},
 			}}, "its cwd is not taken over",
 		},
+		"VS Code, with something denied": {
+			`{"servers":{"r":{"command":"true","sandbox":{"filesystem":{"allowRead":["/srv"],"denyRead":["/srv/keys"]},"network":{"deniedDomains":["x.example"]}}}}}`,
+			map[string]downstream.Entry{"r": {
+				ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}, Sandbox: downstream.Sandbox{Read: []string{"/srv"}},
+			}}, "what its sandbox denies is not taken over, allow nothing that holds it: /srv/keys, x.example",
+		},
 		"VS Code, with a file of variables": {
 			`{"servers":{"r":{"type":"stdio","command":"true","envFile":"${workspaceFolder}/.env"}}}`,
 			map[string]downstream.Entry{"r": {ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}}}, "its envFile is not read",

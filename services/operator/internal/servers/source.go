@@ -190,9 +190,12 @@ type configured struct {
 		Filesystem struct {
 			AllowRead  []string `json:"allowRead"`
 			AllowWrite []string `json:"allowWrite"`
+			DenyRead   []string `json:"denyRead"`
+			DenyWrite  []string `json:"denyWrite"`
 		} `json:"filesystem"`
 		Network struct {
 			AllowedDomains []string `json:"allowedDomains"`
+			DeniedDomains  []string `json:"deniedDomains"`
 		} `json:"network"`
 	} `json:"sandbox"`
 }
@@ -219,6 +222,9 @@ func (c configured) found(name string) (f Found, err error) {
 	}
 	box := c.Sandbox
 	f.Entry.Sandbox = downstream.Sandbox{Read: box.Filesystem.AllowRead, Write: box.Filesystem.AllowWrite, Domains: box.Network.AllowedDomains}
+	if denied := slices.Concat(box.Filesystem.DenyRead, box.Filesystem.DenyWrite, box.Network.DeniedDomains); len(denied) > 0 {
+		f.Notes = append(f.Notes, "what its sandbox denies is not taken over, allow nothing that holds it: "+clean.Visible(clean.Line(strings.Join(denied, ", "), 200)))
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		if c.Env[key] != nil { // null takes a variable away
 			value := string(*c.Env[key])
