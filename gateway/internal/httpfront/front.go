@@ -175,7 +175,6 @@ const (
 	sentenceFolded   = "A header is folded over several lines: send each on one line."
 	sentenceTooLarge = "The message is larger than 1 MB."
 	sentenceToken    = "This server needs a token: send it as \"Authorization: Bearer TOKEN\". The operator makes one with: durward client add"
-	sentenceWrong    = "The token is not known or was revoked. Ask the operator for a new one (durward client add)."
 	sentenceNoSender = "A messaging client, and no other, says for whom it speaks with each request: durward/sender {user, room} in params._meta."
 	sentenceSession  = "There is no such session. Start a new one with initialize."
 )

@@ -186,7 +186,7 @@ func openRefused(frame *Frame, err *fault.Error) *refused {
 		}
 		fallthrough
 	case callv1.Code_CODE_UNAUTHENTICATED, callv1.Code_CODE_DENIED:
-		out.status, out.form, out.message, out.code = http.StatusUnauthorized, asError, sentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
+		out.status, out.form, out.message, out.code = http.StatusUnauthorized, asError, relay.SentenceWrong, callv1.Code_CODE_UNAUTHENTICATED
 		out.slow, out.often = true, true
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		out.message = "Durward's vault cannot be reached, so nobody can be let in. Try again in a moment; the operator can look with: durward status"

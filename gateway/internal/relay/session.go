@@ -21,6 +21,9 @@ import (
 // renewBefore is how much life a permit must have left to be used without renewing it first.
 const renewBefore = 15 * time.Second
 
+// SentenceWrong is for a token that the vault does not take.
+const SentenceWrong = "The token is not known or was revoked. Ask the operator for a new one (durward client add)."
+
 // Caller is what one request of a client brought with it. It is not kept beyond the request.
 type Caller struct {
 	// Credential is the bearer token as the client sent it. Without one, what the vault knows no more stays lost.
@@ -441,7 +444,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		}
 		if fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
 			// As at the door: the vault's own sentence tells nobody what to do.
-			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "The token is not known or was revoked. Ask the operator for a new one (durward client add).", fault.WithCause(err))
+			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, SentenceWrong, fault.WithCause(err))
 		}
 		if err != nil {
 			return nil, err
