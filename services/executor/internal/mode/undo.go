@@ -44,11 +44,12 @@ func (r *run) undo(ctx context.Context) *Result {
 // bringBack first gives up what the switch took, in reverse, and then takes back what it gave up, in reverse.
 func (r *run) bringBack(ctx context.Context) {
 	releases, incoming := r.split()
+	releases = slices.DeleteFunc(releases, func(st workStep) bool { return !r.touched[st.Service] })
+	incoming = slices.DeleteFunc(incoming, func(st workStep) bool {
+		return !r.touched[st.Service] || st.Before == plan.WasRunning // one that was to be restarted is brought back below
+	})
 	r.of = r.told + r.undoing(releases, incoming)
 	for _, st := range slices.Backward(incoming) {
-		if !r.touched[st.Service] || st.Before == plan.WasRunning {
-			continue // one that was to be restarted is brought back below
-		}
 		if !r.giveUp(ctx, st) {
 			return
 		}
@@ -64,9 +65,6 @@ func (r *run) bringBack(ctx context.Context) {
 		return 1
 	})
 	for _, st := range slices.Backward(releases) {
-		if !r.touched[st.Service] {
-			continue
-		}
 		r.takeBack(ctx, st)
 		if r.halted {
 			return
@@ -74,30 +72,23 @@ func (r *run) bringBack(ctx context.Context) {
 	}
 }
 
-// undoing is how many steps undoing takes, by what is seen as it begins.
+// undoing is how many steps it takes to give up incoming and to take back releases, by what is seen as that begins.
 func (r *run) undoing(releases, incoming []workStep) (n int) {
-	count := func(steps []workStep, takes func(workStep, service.View) int) {
-		for _, st := range steps {
-			if one, ok := r.cfg.Catalog().Lookup(st.Service); ok && r.touched[st.Service] {
-				n += takes(st, r.cfg.Services.Status(one))
-			}
+	for _, st := range incoming {
+		if one, ok := r.cfg.Catalog().Lookup(st.Service); ok && r.cfg.Services.Status(one).Holds() {
+			n++
 		}
 	}
-	count(incoming, func(st workStep, v service.View) int {
-		if st.Before == plan.WasRunning || !v.Holds() {
-			return 0
+	for _, st := range releases {
+		one, ok := r.cfg.Catalog().Lookup(st.Service)
+		if !ok || r.isAsBefore(st, one) {
+			continue
 		}
-		return 1
-	})
-	count(releases, func(st workStep, v service.View) int {
-		switch {
-		case asBefore(st.Before, v):
-			return 0
-		case st.Before == plan.WasSleeping:
-			return 2 // it starts, and sleeps
+		n++
+		if st.Before == plan.WasSleeping {
+			n++ // it starts, and sleeps
 		}
-		return 1
-	})
+	}
 	return n
 }
 
@@ -139,9 +130,7 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 		err = errors.New(CauseRemoved)
 	}
 	if err == nil {
-		// After a restart nobody has asked yet whether a service sleeps that can; then it is asked by being woken.
-		v := r.cfg.Services.Status(one)
-		if asBefore(st.Before, v) && (!r.recovered || !engine.Sleeps(one) || v.Asleep()) {
+		if r.isAsBefore(st, one) {
 			return
 		}
 		// It ran before, by whatever margin a call had set within what a human allows.
@@ -167,6 +156,13 @@ func (r *run) takeBack(ctx context.Context, st workStep) {
 	if err != nil {
 		r.cfg.Logger.ErrorContext(ctx, "a service could not be brought back", "service_id", st.Service, "error", err)
 	}
+}
+
+// isAsBefore reports whether a service needs nothing to be as it was before its step. After a restart nobody has asked yet whether a service
+// sleeps that can; then it is asked by being woken.
+func (r *run) isAsBefore(st workStep, one *catalog.Service) bool {
+	v := r.cfg.Services.Status(one)
+	return asBefore(st.Before, v) && (!r.recovered || !engine.Sleeps(one) || v.Asleep())
 }
 
 // missing are the services that are not as they were before. lost: some of them could not be ended, or nobody can tell what they
