@@ -18,8 +18,11 @@ const (
 var errMalformed = errors.New("what it sent is not well-formed JSON")
 
 // shape says which members of an object are passed on, and how. Without members, a value is passed on whole. A list has the shape of its
-// elements.
-type shape struct{ members map[string]*shape }
+// elements. In the place of a text that is no member's name there is instead, where that is set.
+type shape struct {
+	members map[string]*shape
+	instead string
+}
 
 var whole = &shape{}
 
@@ -34,6 +37,11 @@ func fields(names ...string) *shape {
 
 func (s *shape) with(name string, inner *shape) *shape {
 	s.members[name] = inner
+	return s
+}
+
+func (s *shape) or(instead string) *shape {
+	s.instead = instead
 	return s
 }
 
@@ -65,7 +73,7 @@ var (
 	capabilities   = fields().with("tools", fields("listChanged")).with("prompts", fields("listChanged")).with("resources", noFields)
 	resource       = fields("uri", "mimeType", "text", "blob")
 	pieces         = fields("text", "data", "mimeType", "uri", "name", "title").with("type", kinds).with("resource", resource)
-	kinds          = fields("text", "image", "audio", "resource_link", "resource")
+	kinds          = fields("text", "image", "audio", "resource_link", "resource").or("resource") // one that holds nothing: a note stands for it
 	implementation = fields("name", "version")
 	progressShape  = fields("progressToken", "progress", "total", "message")
 	messageShape   = fields("level", "logger", "data")
@@ -93,8 +101,8 @@ func (s *shape) copy(dec *jsontext.Decoder, enc *jsontext.Encoder) error {
 			return err
 		}
 	}
-	if s == kinds && kind == '"' && kinds.members[token.String()] == nil {
-		token = jsontext.String("resource") // one that holds nothing: a note stands for it, and the rest passes
+	if s.instead != "" && kind == '"' && s.members[token.String()] == nil {
+		token = jsontext.String(s.instead)
 	}
 	if err := enc.WriteToken(token); err != nil {
 		return err
