@@ -42,6 +42,14 @@ func Usage(next, format string, args ...any) error {
 	return &Problem{ExitUsage, fmt.Sprintf(format, args...), next}
 }
 
+// CheckLimit refuses a --limit that asks for nothing.
+func CheckLimit(n uint32) error {
+	if n == 0 {
+		return Usage("Give 1 or more, or leave it away.", "--limit 0 asks for nothing")
+	}
+	return nil
+}
+
 func Unreachable(next, format string, args ...any) error {
 	return &Problem{ExitUnreachable, fmt.Sprintf(format, args...), next}
 }

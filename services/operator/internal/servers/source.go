@@ -88,29 +88,28 @@ func FromFile(raw []byte) (map[string]Found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it is no JSON: %s", clean.Line(strings.TrimPrefix(err.Error(), "hujson: "), 200))
 	}
-	if err := json.Unmarshal(plain, &f); err != nil {
+	var members struct {
+		MCPServers, Servers map[string]map[string]json.RawMessage
+	}
+	if err := cmp.Or(json.Unmarshal(plain, &f), json.Unmarshal(plain, &members)); err != nil {
 		if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
 			err = fmt.Errorf("%s is of the wrong kind, %s", cmp.Or(wrong.Field, "the whole"), wrong.Value)
 		}
 		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
 	}
-	var members struct {
-		MCPServers, Servers map[string]map[string]json.RawMessage
-	}
-	if err := json.Unmarshal(plain, &members); err != nil {
-		return nil, fmt.Errorf("it is no JSON that names servers: %s", clean.Line(err.Error(), 200))
-	}
 	out := map[string]Found{}
-	for i, of := range []map[string]configured{f.MCPServers, f.Servers} {
+	add := func(of map[string]configured, members map[string]map[string]json.RawMessage) {
 		for name, c := range of {
 			found, err := c.found(name)
 			if err != nil {
 				found.Problem = err
 			}
-			found.left(slices.Sorted(maps.Keys([]map[string]map[string]json.RawMessage{members.MCPServers, members.Servers}[i][name])))
+			found.left(slices.Sorted(maps.Keys(members[name])))
 			out[name] = found
 		}
 	}
+	add(f.MCPServers, members.MCPServers)
+	add(f.Servers, members.Servers)
 	for _, p := range f.Packages {
 		if p.Type == "npm" || p.OldType == "npm" {
 			found, err := p.found(f.Name)

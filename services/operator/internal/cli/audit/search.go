@@ -93,8 +93,8 @@ type filter struct {
 
 func (a *app) fillSearch(f *filter) (q *auditv1.SearchRecordsRequest, err error) {
 	q = &f.SearchRecordsRequest
-	if f.Limit == 0 {
-		return nil, cli.Usage("Give 1 or more, or leave it away.", "--limit 0 asks for nothing")
+	if err := cli.CheckLimit(f.Limit); err != nil {
+		return nil, err
 	}
 	if f.tier != "" {
 		value, err := enum(optionsv1.Tier_value, optionsv1.Tier_name, "TIER_", f.tier, "a tier")

@@ -64,8 +64,8 @@ func (f *logFilter) flags(cmd *cobra.Command, limit uint32) {
 
 // connected gathers what became of calls that leave this host: egress' word, and the vault's on what it denied. Newest first.
 func (a *app) connected(ctx context.Context, s *cli.Session, f logFilter) ([]connections.Connection, error) {
-	if f.limit == 0 {
-		return nil, cli.Usage("Give 1 or more, or leave it away.", "--limit 0 asks for nothing")
+	if err := cli.CheckLimit(f.limit); err != nil {
+		return nil, err
 	}
 	from, err := a.ParseTime("since", f.since)
 	if err != nil {
