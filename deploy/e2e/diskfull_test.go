@@ -222,6 +222,17 @@ func TestFullDisk(t *testing.T) {
 		}
 		return nil
 	})
+
+	// Who ends on a disk that others then fill starts out of the reserve.
+	c.Process(harness.Executor).Stop()
+	platformtest.Fill(t, c.ballast)
+	c.Launch(harness.Executor)
+	harness.Eventually(t, "reads are answered after a start on a full disk", func() error {
+		if e := c.agent.Call("list_services", nil); e.Status != "ok" {
+			return fmt.Errorf("%s", e.Raw)
+		}
+		return nil
+	})
 }
 
 // TestFullDiskWithoutTheReserve is the negative control: without the guard a start uses up what a stop needs.

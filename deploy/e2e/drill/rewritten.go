@@ -153,8 +153,8 @@ func (w *world) witnessed() (relayed func() string) {
 			return fmt.Errorf("%w\n%s", err, relayed())
 		}
 		for _, role := range []string{harness.Vault, harness.Executor} {
-			if w.checkpoints(role, 2) == 0 {
-				return fmt.Errorf("the %s has kept none", role)
+			if n, err := w.spooled(role, `SELECT count(*) FROM checkpoint WHERE only = 2`); err != nil || n == 0 {
+				return fmt.Errorf("the %s has kept none: %w", role, err)
 			}
 		}
 		return nil
@@ -200,13 +200,18 @@ func (w *world) spool(role string) *sql.DB {
 	return db
 }
 
-// checkpoints is how many checkpoints of a sort a process keeps: 1 the newest, 2 the newest that was cosigned.
-func (w *world) checkpoints(role string, sort int) (n int) {
+// spooled is what a query counts in the spool of a process that runs, and holds it locked: in a copy, which may be one of no moment.
+func (w *world) spooled(role, query string) (n int, err error) {
 	w.t.Helper()
-	db := w.spool(role)
-	w.must(db.QueryRowContext(w.t.Context(), `SELECT count(*) FROM checkpoint WHERE only = ?`, sort).Scan(&n))
-	w.must(db.Close())
-	return n
+	there := w.h.Path("state", role, "spool.db")
+	here := filepath.Join(w.t.TempDir(), "spool.db")
+	w.copy(there, here)
+	w.copy(there+"-wal", here+"-wal")
+	db, err := sql.Open("sqlite", here)
+	w.must(err)
+	defer db.Close()
+	err = db.QueryRowContext(w.t.Context(), query).Scan(&n)
+	return n, err
 }
 
 // unsee takes from a process what it had seen of the log, but for what was cosigned.

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -210,11 +209,8 @@ func spoolLost(w *world) (trials, effects int) {
 			w.must(err)
 		}
 		harness.Eventually(w.t, "reads wait for audit on the executor's disk", func() error {
-			db, err := sql.Open("sqlite", "file:"+path+"?mode=ro&_pragma=busy_timeout(5000)")
-			w.must(err)
-			defer db.Close()
-			var n int
-			if err := db.QueryRowContext(w.t.Context(), `SELECT count(*) FROM spool`).Scan(&n); err != nil || n < 20 {
+			n, err := w.spooled(harness.Executor, `SELECT count(*) FROM spool`)
+			if err != nil || n < 20 {
 				return fmt.Errorf("%d of 20: %w", n, err)
 			}
 			return nil

@@ -47,6 +47,9 @@ type Config struct {
 	// Wiped has SQLite overwrite what is deleted, in pages that are freed too. What the write-ahead log holds of it stays there until that
 	// begins anew.
 	Wiped bool
+	// Alone says that whoever opens it reads it on no second connection, and no other process reads it meanwhile: it is locked until it is
+	// closed, and needs no memory shared between them, which is a file of 32 KiB that a full disk may have no room for.
+	Alone bool
 	// Damaged has OpenReader open a file that is shorter than it says, too.
 	Damaged bool
 }
@@ -71,11 +74,15 @@ func open(ctx context.Context, cfg Config, by *sqlite.Driver) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s database: %w", cfg.Service, err)
 	}
-	pragmas := []string{"busy_timeout(5000)", "journal_mode(WAL)", synchronous(), "foreign_keys(1)"}
+	pragmas := []string{"busy_timeout(5000)", synchronous(), "foreign_keys(1)"}
+	if cfg.Alone {
+		pragmas = append(pragmas, "locking_mode(EXCLUSIVE)")
+	}
 	if cfg.Wiped {
 		pragmas = append(pragmas, "secure_delete(1)")
 	}
-	db := sql.OpenDB(connector{by, dsn(path, url.Values{"_txlock": {"immediate"}, "_pragma": pragmas})})
+	// The driver sets the journal's mode after the pragmas: that of locking has to stand before.
+	db := sql.OpenDB(connector{by, dsn(path, url.Values{"_txlock": {"immediate"}, "_pragma": pragmas, "_journal_mode": {"WAL"}})})
 	db.SetMaxOpenConns(1)
 	if !soundnessRequired() {
 		return db, nil

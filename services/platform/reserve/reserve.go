@@ -212,6 +212,13 @@ func (r *Reserve) Write(entitled bool, write func() error) error {
 	return write()
 }
 
+// ToStart opens what a process cannot start without, and gives the reserve up for it where the disk is full: a process that does not
+// start stops nothing.
+func ToStart[T any](r *Reserve, open func() (T, error)) (opened T, err error) {
+	err = r.Write(true, func() (err error) { opened, err = open(); return err })
+	return opened, err
+}
+
 // Tight is InUse after an attempt, now and then, to take the reserve again.
 func (r *Reserve) Tight() bool {
 	if r == nil {

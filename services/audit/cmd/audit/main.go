@@ -218,9 +218,8 @@ func openStore(ctx context.Context, s *settings, logger *slog.Logger) (*store.St
 	if err != nil {
 		return nil, nil, err
 	}
-	var db *store.Store
 	// A full disk is no reason not to start: what stops things has to be recorded.
-	err = disk.Write(true, func() (err error) { db, err = store.Open(ctx, s.StateDir); return err })
+	db, err := reserve.ToStart(disk, func() (*store.Store, error) { return store.Open(ctx, s.StateDir) })
 	return db, disk, err
 }
 

@@ -79,7 +79,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	state, err := openState(ctx, cfg.StateDir)
+	state, err := reserve.ToStart(l.Reserve, func() (*sinkstore.Store, error) { return openState(ctx, cfg.StateDir) })
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 		return h, err
 	}
 	h.Add(drivers.Close)
-	state, err := store.Open(ctx, cfg.StateDir)
+	state, err := reserve.ToStart(l.Reserve, func() (*store.Store, error) { return store.Open(ctx, cfg.StateDir) })
 	if err != nil {
 		return h, err
 	}

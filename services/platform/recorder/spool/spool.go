@@ -54,7 +54,7 @@ func Open(ctx context.Context, stateDir string) (*Store, error) {
 	}
 	path := filepath.Join(stateDir, File)
 	db, err := database.Open(ctx, database.Config{
-		Path: path, StateDir: stateDir, Migrations: schema, Service: "audit spool",
+		Path: path, StateDir: stateDir, Migrations: schema, Service: "audit spool", Alone: true,
 	})
 	if err != nil {
 		return nil, err

@@ -112,11 +112,11 @@ func Open(ctx context.Context, cfg Config) (l *Links, err error) {
 		return l, err
 	}
 	l.Add(l.Vault.Close)
-	pending, err := spool.Open(ctx, cfg.Shared.StateDir)
-	if err != nil {
+	if l.Reserve, err = reserve.Open(cfg.Shared.StateDir, reserve.Default); err != nil {
 		return l, err
 	}
-	if l.Reserve, err = reserve.Open(cfg.Shared.StateDir, reserve.Default); err != nil {
+	pending, err := reserve.ToStart(l.Reserve, func() (*spool.Store, error) { return spool.Open(ctx, cfg.Shared.StateDir) })
+	if err != nil {
 		return l, err
 	}
 	if l.Reserve.InUse() {

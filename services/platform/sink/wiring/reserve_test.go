@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"syscall"
@@ -150,5 +151,40 @@ func TestAReallyFullDisk(t *testing.T) {
 	}
 	if now, err := durable.Control(t.Context()); err != nil || !now.Halted {
 		t.Errorf("on the disk: %v, %v", now, err)
+	}
+}
+
+// TestStartsOnAFullDisk: a sink that ended on a disk which others then filled starts again, out of the reserve that it holds; without one
+// its databases do not open.
+func TestStartsOnAFullDisk(t *testing.T) {
+	dir := platformtest.SmallDisk(t, 12<<20)
+	if dir == "" {
+		return
+	}
+	openStore := func() (*sinkstore.Store, error) {
+		return sinkstore.Open(t.Context(), sinkstore.Config{Service: "executor", StateDir: dir})
+	}
+	openSpool := func() (*spool.Store, error) { return spool.Open(t.Context(), dir) }
+	start := func(kept *reserve.Reserve) error {
+		waiting, err := reserve.ToStart(kept, openSpool)
+		if err != nil {
+			return err
+		}
+		durable, err := reserve.ToStart(kept, openStore)
+		if err != nil {
+			return errors.Join(err, waiting.Close())
+		}
+		return errors.Join(durable.Close(), waiting.Close())
+	}
+	kept, err := reserve.Open(dir, 4<<20)
+	if err = errors.Join(err, start(kept)); err != nil {
+		t.Fatal(err)
+	}
+	platformtest.Fill(t, filepath.Join(dir, "ballast"))
+	if err := start(nil); !reserve.Full(err) {
+		t.Errorf("without a reserve: %v", err)
+	}
+	if err := start(kept); err != nil || !kept.InUse() {
+		t.Errorf("with a reserve: %v, given up: %v", err, kept.InUse())
 	}
 }

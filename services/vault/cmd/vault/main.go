@@ -166,8 +166,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	defer conn.Close()
-	var pending *spool.Store
-	if err := diskReserve.Write(true, func() (err error) { pending, err = spool.Open(ctx, s.StateDir); return err }); err != nil {
+	pending, err := reserve.ToStart(diskReserve, func() (*spool.Store, error) { return spool.Open(ctx, s.StateDir) })
+	if err != nil {
 		return err
 	}
 	records, err := recorder.Open(ctx, recorder.OpenConfig{
