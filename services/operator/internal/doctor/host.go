@@ -242,19 +242,19 @@ func gpuSource(_ context.Context, cfg Config) []Finding {
 		return nil
 	}
 	_, err := os.Stat(filepath.Join(cfg.Root, "proc/driver/nvidia/version"))
-	driver := err == nil
+	driver, gpus := err == nil, clean.Count(status.GetGpus(), "GPU")
 	switch source := status.GetGpuSource(); {
 	case source == "nvml":
-		return []Finding{good("gpu", "%d GPUs, read through the driver's library", status.GetGpus())}
+		return []Finding{good("gpu", "%s, read through the driver's library", gpus)}
 	case source == "nvidia-smi":
 		return []Finding{{Warning, "gpu",
-			fmt.Sprintf("%d GPUs, read through nvidia-smi: slower, and without the driver's events", status.GetGpus()),
+			gpus + ", read through nvidia-smi: slower, and without the driver's events",
 			"Unless gpu.source says so: build with a C compiler (apt-get install gcc; make build), or install a release."}}
 	case source == "simulated" && driver:
 		return []Finding{{Warning, "gpu", "GPUs are simulated by the catalogue although an NVIDIA driver is there",
 			"Name the real ones under gpus in the catalogue: durward catalog add gpu -h"}}
 	case source == "simulated":
-		return []Finding{good("gpu", "%d GPUs, simulated by the catalogue", status.GetGpus())}
+		return []Finding{good("gpu", "%s, simulated by the catalogue", gpus)}
 	case driver:
 		return []Finding{{Bad, "gpu", "an NVIDIA driver is there, and the executor finds no GPU",
 			cfg.itsLog("executor")}}

@@ -102,6 +102,15 @@ func TestExamineHost(t *testing.T) {
 	}
 }
 
+func TestOneGPU(t *testing.T) {
+	for _, source := range []string{"nvml", "nvidia-smi", "simulated"} {
+		found := gpuSource(t.Context(), Config{Root: t.TempDir(), Host: Host{Status: &executorv1.GetStatusResponse{GpuSource: source, Gpus: 1}}})
+		if len(found) != 1 || !strings.HasPrefix(found[0].Text, "1 GPU, ") {
+			t.Errorf("%s: %v", source, found)
+		}
+	}
+}
+
 // A halt says by whom and why, in a line that nothing in it can break.
 func TestWhyHalted(t *testing.T) {
 	for _, c := range []struct {

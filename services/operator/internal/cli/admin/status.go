@@ -139,9 +139,10 @@ func (a *app) whyNot(p processStatus) string {
 		return "It runs. Why it is not well: " + a.Home.Log(p.Role)
 	case p.silent && up:
 		return "It runs and hangs. Start all again: durward down; durward up" + cli.When(running.Development, " --development") + ". What it said last: " + a.Home.Log(p.Role)
-	case p.silent:
-		return "What holds " + p.Address + " is no process of this installation: end that, then: durward up"
 	default:
+		if taken := free(p.Role, p.Address); !up && taken != nil {
+			return "No process of this installation runs, and " + taken.Error() + ". Mend that; then: durward up"
+		}
 		return "Start it: durward up. Why it stopped: " + a.Home.Log(p.Role)
 	}
 }
