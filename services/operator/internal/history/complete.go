@@ -229,6 +229,8 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 			o.asked = place{} // it never waited for a human
 		case !o.granted.there && strings.HasSuffix(action, "-given-up"):
 			o.approved = place{} // the approval came to nothing; what is given up behind a grant is a redemption or a value
+		case strings.HasSuffix(action, "-unknown"):
+			first(&o.refused) // it may have been done: nothing has to follow, and what does is judged as ever
 		}
 	case auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:
 		first(&o.ended)

@@ -178,6 +178,13 @@ func TestFindings(t *testing.T) {
 		"asked in vain": {spoil: []func([]step) []step{
 			without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "ask-given-up"), later,
 		}},
+		"approved, it may be": {spoil: []func([]step) []step{
+			without(granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "approve-unknown"), later,
+		}},
+		"approved after all": {spoil: []func([]step) []step{end(auditv1.Kind_KIND_DENIED, "approve-unknown"), move(auditv1.Kind_KIND_DENIED, 2), later}},
+		"asked, it may be": {spoil: []func([]step) []step{
+			without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "ask-unknown"), later,
+		}},
 		"never decided": {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), later}, want: []string{"never decided 0"}},
 		"waits":         {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome)}, open: 1},
 		"denied":        {spoil: []func([]step) []step{without(approved, granted, redeemed, intent, outcome), end(auditv1.Kind_KIND_DENIED, "deny"), later}},

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"strconv"
 	"time"
@@ -79,26 +80,30 @@ func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
 	if err == nil {
 		return nil
 	}
-	j.giveUp(ctx, r, "it could not be recorded in time; nothing was done")
+	j.ended(ctx, r, "given-up", "it could not be recorded in time; nothing was done")
 	return unavailable(err)
 }
 
-// Do records as Must does and then does it. Where that fails, as after a halt in between, another record follows and says so.
+// Do records as Must does and then does it. Where that fails, as after a halt in between, another record follows and says so, or, of
+// store.ErrUnknown, that it may have been done.
 func (j *Journal) Do(ctx context.Context, r *auditv1.Record, effect func() error) error {
 	if err := j.Must(ctx, r); err != nil {
 		return err
 	}
 	err := effect()
-	if err != nil {
-		j.giveUp(ctx, r, "it was recorded, and then refused; nothing was done: "+err.Error())
+	switch {
+	case errors.Is(err, store.ErrUnknown):
+		j.ended(ctx, r, "unknown", "it was recorded, and whether it was done is not known: "+err.Error())
+	case err != nil:
+		j.ended(ctx, r, "given-up", "it was recorded, and then refused; nothing was done: "+err.Error())
 	}
 	return err
 }
 
-func (j *Journal) giveUp(ctx context.Context, r *auditv1.Record, why string) {
+func (j *Journal) ended(ctx context.Context, r *auditv1.Record, how, why string) {
 	given := proto.CloneOf(r)
 	given.Kind, given.Status = auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_ERROR
-	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+"-given-up", why, ""
+	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+"-"+how, why, ""
 	given.Body.Statement, given.Body.Arguments, given.Body.Confirmed = nil, "", false
 	j.Note(ctx, given)
 }

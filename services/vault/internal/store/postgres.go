@@ -30,6 +30,8 @@ var (
 	ErrFollows = postgres.ErrFollows
 	// ErrClosed means that the state was moved to another database.
 	ErrClosed = errors.New("this database is not to be used")
+	// ErrUnknown means that a commit was sent and its answer did not come: it may hold.
+	ErrUnknown = errors.New("whether it was committed is not known")
 )
 
 // Standby is a database on a PostgreSQL server that several vaults share, of which one leads and the others stand by. A vault that
@@ -191,7 +193,7 @@ func (p *server) within(ctx context.Context, f func(writer) error) error {
 	}
 	if err := tx.Commit(ctx); err != nil {
 		p.give() // whether it is there, the next one to lead reads
-		return unavailable(fmt.Errorf("commit: %w", err))
+		return unavailable(fmt.Errorf("%w: %w", ErrUnknown, err))
 	}
 	return nil
 }

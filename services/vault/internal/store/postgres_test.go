@@ -236,6 +236,35 @@ func TestPostgresLead(t *testing.T) {
 	}
 }
 
+// TestPostgresUnknownCommit: of a commit whose answer did not come in time, the error says that it may hold; this one does.
+func TestPostgresUnknownCommit(t *testing.T) {
+	s := installed.Start(t)
+	dir := t.TempDir()
+	first := takeOver(t, standby(t, settings(s), dir))
+	// Commits now wait for a standby that is not there. The server needs a moment to read that.
+	s.SQL(t, vaultDB, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+	s.SQL(t, vaultDB, "SELECT pg_reload_conf()")
+	var err error
+	id := ""
+	for n := 0; err == nil && n < 10_000; n++ {
+		id = fmt.Sprint("o", n)
+		err = first.Insert(t.Context(), full(id))
+	}
+	if !errors.Is(err, ErrUnknown) || !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) {
+		t.Errorf("a commit without an answer: %v", err)
+	}
+	s.SQL(t, vaultDB, "ALTER SYSTEM RESET synchronous_standby_names")
+	s.SQL(t, vaultDB, "SELECT pg_reload_conf()")
+	must(t, first.Close())
+	next := takeOver(t, standby(t, settings(s), dir))
+	if _, err := next.Operation(t.Context(), id); err != nil {
+		t.Errorf("it does not hold: %v", err)
+	}
+	if err := first.Insert(t.Context(), full("after")); err == nil || errors.Is(err, ErrUnknown) {
+		t.Errorf("what was never sent to be committed: %v", err)
+	}
+}
+
 func sealKey(t *testing.T, s *Store) string {
 	t.Helper()
 	e, ok := s.engine.(*server)
