@@ -29,8 +29,8 @@ import (
 
 // Why the databases are closed.
 const (
-	moving  = "its log was moved to another database by durward audit copy; the configuration must name that one"
-	moved   = "all of " + moving
+	moving  = "its log is on its way to another database by durward audit copy: run that again"
+	moved   = "all of its log was moved to another database by durward audit copy; the configuration must name that one"
 	filling = "durward audit copy has not brought all of the log here: run it again"
 )
 
@@ -58,11 +58,16 @@ type Config struct {
 
 // Run moves the log. Its errors are plain sentences for the human who runs it.
 func Run(ctx context.Context, cfg Config) error {
+	closed, err := cfg.From.Closed(ctx)
+	switch {
+	case err != nil && !cfg.Damaged:
+		return fmt.Errorf("the log to be copied: %w", err)
+	case closed != "" && closed != moving: // a second copy of what was moved, or a copy of a part, would go on as another history
+		return fmt.Errorf("the log to be copied: %w: %s", store.ErrClosed, closed)
+	}
 	if !cfg.Damaged {
 		cfg.From.Fill(moving) // an earlier run may have closed it
-		if err := cfg.From.Lead(ctx); errors.Is(err, store.ErrClosed) {
-			return fmt.Errorf("the log to be copied: %w", err) // a second copy of it would go on as another history
-		} else if err != nil {
+		if err := cfg.From.Lead(ctx); err != nil {
 			return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
 		}
 	}

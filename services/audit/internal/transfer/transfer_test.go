@@ -129,6 +129,24 @@ func TestCopy(t *testing.T) {
 	if err := r.run(t, second); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "all of its log was moved") {
 		t.Errorf("a log that was moved is copied a second time: %v", err)
 	}
+	damaged := Config{From: r.from, To: second, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Damaged: true}
+	for _, closed := range []string{
+		moved, filling,
+		"its log was moved to another database by durward audit copy; the configuration must name that one", // as earlier versions had it
+	} {
+		if err := r.from.SetClosed(t.Context(), closed); err != nil {
+			t.Fatal(err)
+		}
+		if err := Run(t.Context(), damaged); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("%s, and is copied as damaged: %v", closed, err)
+		}
+		if err := r.run(t, second); !errors.Is(err, store.ErrClosed) {
+			t.Errorf("%s, and is copied: %v", closed, err)
+		}
+	}
+	if err := errors.Join(r.from.SetClosed(t.Context(), moving), Run(t.Context(), damaged)); err != nil {
+		t.Errorf("what broke off at a damaged record is not copied without it: %v", err)
+	}
 }
 
 func TestCopyOfNothing(t *testing.T) {
