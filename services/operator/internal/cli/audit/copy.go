@@ -63,6 +63,11 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 			}
 		}
 	}
+	if from == a.Home.Config(keeper) && a.Home.Runs() { // a copy of a home names the log of the home that it was copied from
+		if _, err := a.Config(); err != nil {
+			return err
+		}
+	}
 	for _, file := range []string{from, to} {
 		if _, err := os.Stat(file); err != nil {
 			return cli.Usage("Write the new configuration beside the present one, with another state_dir or database.", "there is no configuration %s", file)

@@ -42,6 +42,11 @@ func (a *app) programs() ([]program, error) {
 		_, err := os.Stat(filepath.Join(etc, "audit.yaml"))
 		installed = err == nil
 	}
+	if !installed && a.Home.Runs() { // a copy of a home names the state of the home that it was copied from
+		if _, err := a.Config(); err != nil {
+			return nil, err
+		}
+	}
 	var out []program
 	for _, name := range keepers {
 		p := program{name: name, config: a.Home.Config(name), installed: installed}

@@ -1,7 +1,9 @@
 package life
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,5 +29,26 @@ func TestRestoreNeedsASigner(t *testing.T) {
 	_, err = (&app{core}).operatorConfig()
 	if code := core.Explain(err); code != cli.ExitDenied || !strings.Contains(errs.String(), "\n  Run it with sudo, as an operator.") {
 		t.Errorf("exit code %d, %q", code, errs)
+	}
+}
+
+// TestCopiedHome: of a copy of a home nothing is backed up: its configuration names the state of the home that it was copied from.
+func TestCopiedHome(t *testing.T) {
+	core, _, _ := clitest.Printing(false)
+	home, copied := installdir.Home{Dir: t.TempDir()}, installdir.Home{Dir: t.TempDir()}
+	if _, err := home.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.CopyFS(copied.Dir, os.DirFS(home.Dir)), os.Chmod(copied.Dir, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{core}
+	core.Home = home
+	if found, err := a.programs(); err != nil || len(found) == 0 {
+		t.Errorf("the home: %v, %v", found, err)
+	}
+	core.Home = copied
+	if err := a.backup(t.Context(), filepath.Join(t.TempDir(), "b"), nil, 0); err == nil || !strings.Contains(err.Error(), "is a copy of "+home.Dir) {
+		t.Errorf("the copy: %v", err)
 	}
 }
