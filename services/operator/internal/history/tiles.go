@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
@@ -38,38 +39,63 @@ type Tiles struct {
 	size   uint64
 	bundle [][]byte
 	levels [][]tlog.Hash
+	// lock is the folder, locked: of two exports at once the slower one would put back an older checkpoint.
+	lock *os.File
 }
 
-// OpenTiles opens a folder of tiles, or an empty or new folder. The checkpoint in it must be signed by one of the keys.
+// ErrTilesBusy means that another export writes to the folder.
+var ErrTilesBusy = errors.New("another export writes to the folder of tiles")
+
+// OpenTiles opens a folder of tiles, or an empty or new folder. The checkpoint in it must be signed by one of the keys. The folder is this
+// export's alone until Close.
 func OpenTiles(dir string, keys []note.Verifier) (*Tiles, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // it is there to be served to everybody
 		return nil, fmt.Errorf("the folder of tiles: %w", err)
 	}
-	if err := sweep(filepath.Join(dir, tilesCheckpoint)); err != nil {
-		return nil, err
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of tiles: %w", err)
 	}
-	t := &Tiles{dir: dir, keys: keys}
+	t := &Tiles{dir: dir, keys: keys, lock: lock}
+	// A file system without locks serves one export at a time.
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(ErrTilesBusy, t.Close())
+	}
+	if err := t.open(); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Close lets other exports write to the folder.
+func (t *Tiles) Close() error { return t.lock.Close() }
+
+func (t *Tiles) open() error {
+	dir := t.dir
+	if err := sweep(filepath.Join(dir, tilesCheckpoint)); err != nil {
+		return err
+	}
 	raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		names, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, fmt.Errorf("the folder of tiles: %w", err)
+			return fmt.Errorf("the folder of tiles: %w", err)
 		}
 		for _, name := range names {
 			// An export that was cut off has tiles and no checkpoint yet.
 			if name.Name() != "tile" {
-				return nil, fmt.Errorf("the folder %s holds other files and no checkpoint: name an empty one", dir)
+				return fmt.Errorf("the folder %s holds other files and no checkpoint: name an empty one", dir)
 			}
 		}
-		return t, nil
+		return nil
 	case err != nil:
-		return nil, fmt.Errorf("the folder of tiles: %w", err)
+		return fmt.Errorf("the folder of tiles: %w", err)
 	}
-	if t.had, err = logproof.OpenCheckpoint(raw, keys); err != nil {
-		return nil, fmt.Errorf("the checkpoint in the folder of tiles: %w", err)
+	if t.had, err = logproof.OpenCheckpoint(raw, t.keys); err != nil {
+		return fmt.Errorf("the checkpoint in the folder of tiles: %w", err)
 	}
-	return t, t.resume()
+	return t.resume()
 }
 
 // sweep removes what an export that was killed left beside a file that it was about to write.

@@ -90,6 +90,10 @@ func (l *log) tiles(t *testing.T, dir string, view *Log) (logproof.Checkpoint, e
 	if err != nil {
 		return logproof.Checkpoint{}, err
 	}
+	defer func() { _ = tiles.Close() }()
+	if _, err := OpenTiles(dir, l.kit.Trust.Current().LogKeys); !errors.Is(err, ErrTilesBusy) {
+		t.Errorf("two exports to one folder: %v", err)
+	}
 	stream := &export{parts: []*auditv1.ExportLogResponse{
 		{Checkpoint: l.checkpoint(), Consistency: l.consistency(view.Held().Size)}, {Entries: l.entries[tiles.From():]},
 	}}
@@ -256,6 +260,9 @@ func TestTilesRefuse(t *testing.T) {
 	if _, err := view.ExportTiles(t.Context(), short, tiles); !errors.Is(err, logproof.ErrFork) {
 		t.Errorf("an export that ends before its checkpoint does: %v", err)
 	}
+	if err := tiles.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := l.tiles(t, dir, view); err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +398,10 @@ func TestTilesOfManyLevels(t *testing.T) {
 			t.Fatal(err)
 		}
 		var tiles *Tiles
-		for range 2 { // the first is cut off when all full tiles are written
+		for cut := range 2 { // the first is cut off when all full tiles are written
+			if cut > 0 {
+				_ = tiles.Close()
+			}
 			if tiles, err = OpenTiles(dir, []note.Verifier{kit.Trust.Current().LogKeys[0]}); err != nil {
 				t.Fatalf("to %d leaves: %v", size, err)
 			}
@@ -406,7 +416,8 @@ func TestTilesOfManyLevels(t *testing.T) {
 				}
 			}
 		}
-		if _, err := tiles.Finish(signed); err != nil {
+		_, err = tiles.Finish(signed)
+		if err = errors.Join(err, tiles.Close()); err != nil {
 			t.Fatalf("%d leaves: %v", size, err)
 		}
 		reader := tlog.TileHashReader(tlog.Tree{N: int64(size), Hash: root}, tileReader{dir})

@@ -92,9 +92,13 @@ func (a *app) exportTiles(ctx context.Context, s *cli.Session, l *history.Log, d
 		return err
 	}
 	tiles, err := history.OpenTiles(dir, s.Trust.Current().LogKeys)
+	if errors.Is(err, history.ErrTilesBusy) {
+		return cli.Failed("Try again when it has ended.", "another export writes to %s", clean.Visible(dir))
+	}
 	if err != nil {
 		return proofProblem(err)
 	}
+	defer func() { _ = tiles.Close() }() // what was written is on the disk
 	had := tiles.Had()
 	stream, err := history.Fetch(ctx, s.Audit, tiles.From(), l.Held().Size)
 	if err != nil {
