@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -206,14 +207,57 @@ func (s *settings) forwarders(audit auditv1.ForwardServiceClient, logger *slog.L
 	return all, closeAll, nil
 }
 
+// reached is a connection to a collector. Where it cannot be made, the error of a call is why, as this program found: gRPC gives it in a
+// status, in words that a collector could send too.
+type reached struct {
+	*grpc.ClientConn
+	failed *atomic.Pointer[error]
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (r reached) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	err := r.ClientConn.Invoke(ctx, method, args, reply, opts...)
+	if failed := r.failed.Load(); err != nil && failed != nil {
+		return *failed
+	}
+	return err
+}
+
+// handshakes keeps why one failed.
+type handshakes struct {
+	credentials.TransportCredentials
+	failed *atomic.Pointer[error]
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	h.failed.Store(nil)
+	if err != nil {
+		h.failed.Store(&err)
+	}
+	return conn, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshakes) Clone() credentials.TransportCredentials {
+	return handshakes{h.TransportCredentials.Clone(), h.failed}
+}
+
 // collector returns a connection that the judged dialer makes.
-func collector(address string, secure *tls.Config, out *dialer.Dialer) (*grpc.ClientConn, error) {
+func collector(address string, secure *tls.Config, out *dialer.Dialer) (reached, error) {
 	speaks := insecure.NewCredentials()
 	if secure != nil {
 		speaks = credentials.NewTLS(secure)
 	}
-	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(speaks), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+	failed := &atomic.Pointer[error]{}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(handshakes{speaks, failed}), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return out.DialContext(ctx, "tcp", address)
+			conn, err := out.DialContext(ctx, "tcp", address)
+			if err != nil {
+				failed.Store(&err)
+			}
+			return conn, err
 		}))
+	return reached{conn, failed}, err
 }

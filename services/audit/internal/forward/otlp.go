@@ -26,7 +26,8 @@ type OTLP struct {
 	origin string
 }
 
-// NewOTLP returns a destination behind a connection. origin is the log's name.
+// NewOTLP returns a destination behind a connection, whose error is a status of the collector's, or why there is no connection. origin is
+// the log's name.
 func NewOTLP(conn grpc.ClientConnInterface, origin string) *OTLP {
 	return &OTLP{conn: conn, origin: origin}
 }
@@ -42,6 +43,9 @@ func (o *OTLP) Send(ctx context.Context, records []*auditv1.ForwardedRecord) err
 		Resource:  &resourcepb.Resource{Attributes: []*commonpb.KeyValue{text("service.name", "durward"), text("service.namespace", o.origin)}},
 		ScopeLogs: []*logspb.ScopeLogs{scope},
 	}}}, &answer)
+	if _, answered := status.FromError(err); !answered {
+		return fmt.Errorf("the collector cannot be reached: %w", err)
+	}
 	switch status.Code(err) {
 	case codes.OK:
 		return partial(answer.ProtoReflect().GetUnknown())
