@@ -78,6 +78,10 @@ func tellAgents(t *testing.T, s *set) {
 		f.request("resources/read "+uri, method("resources/read", fmt.Sprintf(`{"uri":%q}`, uri)))
 	}
 
+	var plan struct {
+		Digest string `json:"plan_digest"`
+	}
+	w.DurwardJSON(&plan, "simulate", "night")
 	reads := map[string][]string{
 		"gpu_status": {"{}"}, "list_models": {"{}"}, "list_modes": {"{}"}, "list_services": {"{}"}, "security_config": {"{}"},
 		"tokenize":     {`{}`, `{"text":"Ask maria.gonzalez@example.org, not 127.0.0.1, with password=hunter2-hunter2."}`},
@@ -92,7 +96,7 @@ func tellAgents(t *testing.T, s *set) {
 			`{}`, `{"service_id":"--force"}`, `{"service_id":7}`, `{"service_id":"demo-chat","force":true}`, `{"service_id":"demo-cht"}`, `{"service_id":"demo-chat"}`,
 		},
 		"stop_service": {`{"service_id":"no-such"}`, `{"service_id":"demo-chat"}`}, "sleep_service": {`{"service_id":"demo-chat"}`}, "wake_service": {`{"service_id":"demo-sleepy"}`},
-		"switch_mode":        {`{"mode_id":"night"}`, `{"mode_id":"night","plan_digest":"` + strings.Repeat("0", 64) + `"}`},
+		"switch_mode":        {`{"mode_id":"night"}`, `{"mode_id":"night","plan_digest":"` + strings.Repeat("0", 64) + `"}`, `{"mode_id":"night","plan_digest":"` + plan.Digest + `"}`},
 		"withdraw_operation": {`{}`, `{"operation_id":"` + strings.Repeat("0", 32) + `"}`},
 		"wait_operation":     {`{}`, `{"operation_id":"nonsense"}`, `{"operation_id":"` + strings.Repeat("0", 32) + `"}`},
 	}

@@ -231,8 +231,12 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 		s.recordRefused(ctx, call, t, err)
 		return answer{}, err
 	}
-	decision, err := s.conf.Relay.Authorise(deciding, call.Session, call.Caller, t.Tool, arguments, reason)
+	stale := s.conf.Relay.Stale(deciding, call.Session, call.Caller, request)
+	decision, err := s.conf.Relay.Authorise(deciding, call.Session, call.Caller, t.Tool, arguments, reason, stale != nil)
 	if err != nil {
+		if stale != nil && fault.Is(err, callv1.Code_CODE_CONFLICT) {
+			err = stale
+		}
 		return answer{}, err
 	}
 	id := decision.GetOperationId()

@@ -465,6 +465,8 @@ type fakeExecutor struct {
 	// fail is what changes end with; failed: their grant is spent by it.
 	fail   *fault.Error
 	failed bool
+	// simulated is what a simulation says; nil: it fails.
+	simulated *executorv1.SimulateModeResponse
 	// refuse is what the next reads answer.
 	refuse []*fault.Error
 	name   string

@@ -209,6 +209,43 @@ func TestASwitchToNoModeIsNotAskedFor(t *testing.T) {
 	}
 }
 
+// Nobody is asked about a plan that the sink would refuse by now; a call that waits or runs already is joined all the same.
+func TestASwitchToAnOldPlanIsNotAskedFor(t *testing.T) {
+	named, other := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	conflict := func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
+		return nil, fault.New(callv1.Code_CODE_CONFLICT, "no identical call waits or runs")
+	}
+	for name, c := range map[string]struct {
+		now       *executorv1.SimulateModeResponse
+		uncovered bool
+		decide    func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error)
+		joinOnly  bool
+		code      string
+	}{
+		"another plan":                            {now: &executorv1.SimulateModeResponse{PlanDigest: other}, decide: conflict, joinOnly: true, code: "PLAN_CHANGED"},
+		"another plan, and it is under way":       {now: &executorv1.SimulateModeResponse{PlanDigest: other}, decide: granting, joinOnly: true, code: "FAILED"},
+		"the plan":                                {now: &executorv1.SimulateModeResponse{PlanDigest: named}, decide: granting, code: "FAILED"},
+		"one of the other ways":                   {now: &executorv1.SimulateModeResponse{PlanDigest: other, Alternatives: []*executorv1.Alternative{{PlanDigest: other}, {PlanDigest: named}}}, decide: granting, code: "FAILED"},
+		"there may be more other ways":            {now: &executorv1.SimulateModeResponse{PlanDigest: other, CutOff: true}, decide: granting, code: "FAILED"},
+		"it does not fit, and no plan has a name": {now: &executorv1.SimulateModeResponse{Reason: "it does not fit"}, decide: granting, code: "FAILED"},
+		"the client may not simulate":             {now: &executorv1.SimulateModeResponse{PlanDigest: other}, uncovered: true, decide: granting, code: "FAILED"},
+		"nobody can tell":                         {decide: granting, code: "FAILED"},
+		"a conflict of the vault's own":           {decide: conflict, code: "CONFLICT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, edgeOptions{})
+			e.executor.simulated, e.vault.decide, e.vault.uncovered["simulate_mode"] = c.now, c.decide, c.uncovered
+			a := e.call(t, e.connect(t, tokenAgent), "switch_mode", switchArguments)
+			if a.Error == nil || a.Error.Code != c.code || len(e.vault.asked) != 1 || e.vault.asked[0].GetJoinOnly() != c.joinOnly {
+				t.Errorf("the vault was asked %v; answered with %s", e.vault.asked, a.tool.Structured)
+			}
+			if c.code == "PLAN_CHANGED" && (a.Error.Field != "plan_digest" || !strings.Contains(a.Summary, "simulate_mode")) {
+				t.Errorf("answered with %s", a.tool.Structured)
+			}
+		})
+	}
+}
+
 // A client that asks for progress hears of each step, in whole percent that only grows, whether the call or wait_operation waits.
 func TestProgressOfSteps(t *testing.T) {
 	type note struct {
@@ -260,6 +297,13 @@ func TestProgressOfSteps(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (e *fakeExecutor) SimulateMode(context.Context, *executorv1.SimulateModeRequest) (*executorv1.SimulateModeResponse, error) {
+	if e.simulated == nil {
+		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "nothing can be simulated now")
+	}
+	return e.simulated, nil
 }
 
 func (e *fakeExecutor) ListModes(context.Context, *executorv1.ListModesRequest) (*executorv1.ListModesResponse, error) {

@@ -248,7 +248,7 @@ func TestDangerousByAnswers(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if _, err := r.Authorise(t.Context(), s, Caller{Credential: "token"}, start, []byte("{}"), ""); err != nil {
+				if _, err := r.Authorise(t.Context(), s, Caller{Credential: "token"}, start, []byte("{}"), "", false); err != nil {
 					t.Error(err)
 				}
 			}()

@@ -144,8 +144,9 @@ func late(ctx context.Context, err error) error {
 	return fault.New(callv1.Code_CODE_TIMEOUT, fault.From(err).Message, fault.WithRetry(time.Second), fault.WithCause(err))
 }
 
-// Authorise asks the vault for leave to make one call. arguments is the RFC 8785 form of the request.
-func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contract.Tool, arguments []byte, reason string) (*vaultv1.AuthoriseResponse, error) {
+// Authorise asks the vault for leave to make one call. arguments is the RFC 8785 form of the request. With joinOnly it is
+// CODE_CONFLICT unless an identical call waits or runs.
+func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contract.Tool, arguments []byte, reason string, joinOnly bool) (*vaultv1.AuthoriseResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.conf.DecideTimeout)
 	defer cancel()
 	var out *vaultv1.AuthoriseResponse
@@ -154,6 +155,7 @@ func (r *Relay) Authorise(ctx context.Context, s *Session, by Caller, tool contr
 		asked := time.Now()
 		out, err = r.decide.Authorise(ctx, &vaultv1.AuthoriseRequest{
 			SessionId: handle, Tool: tool.Ref(), Arguments: arguments, Proof: by.proof(callv1.Proof_PURPOSE_CALL), Reason: reason,
+			JoinOnly: joinOnly,
 		})
 		if until := out.GetDangerousUntil(); err == nil && until != nil {
 			r.dangers.hear(s.Ref(), until.AsTime(), asked) // that it is over is for the stream to say

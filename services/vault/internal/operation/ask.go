@@ -31,11 +31,18 @@ type Request struct {
 	InDangerous bool
 	// Wait is how long it may wait, at most Life; 0 means Life.
 	Wait time.Duration
+	// JoinOnly: where there is no identical one to join, nothing comes to be.
+	JoinOnly bool
+}
+
+// noneToJoin is the answer to a request that may only join.
+func noneToJoin() error {
+	return fault.New(callv1.Code_CODE_CONFLICT, "no identical call waits or runs, and as things are it would be refused")
 }
 
 // Ask returns the operation of the request: a new one that waits, or the identical one that is pending, approved or running
 // already (joined). A new one is recorded before it exists. Errors: CODE_TOO_MANY_PENDING, CODE_AUDIT_UNAVAILABLE,
-// CODE_HALTED.
+// CODE_HALTED, and CODE_CONFLICT for a request that may only join and finds none.
 func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined bool, _ error) {
 	// An operation's arguments, tool definition, principal and its agent make identical requests one.
 	key := r.Operation.Principal + "\x00" + r.Operation.Agent + "\x00" + hex.EncodeToString(r.Operation.ToolDigest) +
@@ -82,6 +89,10 @@ func (q *Queue) Ask(ctx context.Context, r Request) (_ *store.Operation, joined 
 			case <-ctx.Done():
 				return nil, false, context.Cause(ctx)
 			}
+		}
+		if r.JoinOnly {
+			q.mu.Unlock()
+			return nil, false, noneToJoin()
 		}
 		all, own := q.pendingLocked(r.Operation.Principal)
 		if own >= r.PendingLimit || all >= q.PendingCap {

@@ -27,7 +27,7 @@ const (
 // a use, or dangerous mode), or by a human's file alone when h is nil. It is recorded before it exists, has RunLife to be
 // redeemed, and is spent once like any other. With joined it is the identical one of this session that is approved or runs
 // already, and nothing new came to be: like after an error, the caller gives the use back. Errors: CODE_DENIED,
-// CODE_TOO_MANY_PENDING, CODE_AUDIT_UNAVAILABLE, CODE_HALTED, CODE_EXPIRED.
+// CODE_TOO_MANY_PENDING, CODE_AUDIT_UNAVAILABLE, CODE_HALTED, CODE_EXPIRED, and CODE_CONFLICT as Ask.
 func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, dangerous bool) (_ *store.Operation, joined bool, _ error) {
 	ctx, cancel := journal.WithPatience(ctx)
 	defer cancel()
@@ -62,6 +62,10 @@ func (q *Queue) Run(ctx context.Context, r Request, h *callv1.HumanStatement, da
 			return nil, false, err
 		}
 		return &same, true, nil
+	}
+	if r.JoinOnly {
+		q.mu.Unlock()
+		return nil, false, noneToJoin()
 	}
 	waiting := q.runningLocked(o.Principal)
 	if waiting < runCap {

@@ -102,7 +102,7 @@ func (s *authorityService) authorise(ctx context.Context, req *vaultv1.Authorise
 	if err != nil {
 		return nil, err
 	}
-	resp, err := s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, discloses: discloses, opened: opened, client: client, judge: j})
+	resp, err := s.decide(ctx, &asked{op: op, tool: tool, arguments: arguments, discloses: discloses, joinOnly: req.GetJoinOnly(), opened: opened, client: client, judge: j})
 	if resp.GetGrant() != nil && !bytes.Equal(op.Arguments, req.GetArguments()) {
 		resp.Arguments = op.Arguments
 	}
@@ -149,11 +149,11 @@ type asked struct {
 	op        store.Operation
 	tool      contract.Tool
 	arguments proto.Message
-	// discloses: values go to the sink, so that a human decides on this very call.
-	discloses bool
-	opened    *session.Session
-	client    *clients.Client
-	judge     decision.Judge
+	// discloses: values go to the sink, so that a human decides on this very call. joinOnly is the request's.
+	discloses, joinOnly bool
+	opened              *session.Session
+	client              *clients.Client
+	judge               decision.Judge
 }
 
 // decide judges a call and lets it go the way that follows: it is denied, it has its grant, or it waits for a human. A call that a
@@ -268,7 +268,7 @@ func limited(a *asked, d policy.Decision) error {
 func (a *asked) request() operation.Request {
 	return operation.Request{
 		Operation: a.op, Arguments: a.arguments, PendingLimit: a.client.Pending, Rule: a.op.Rule, Wait: seconds(a.judge.Values.WaitS),
-		InDangerous: a.judge.Call.Dangerous,
+		InDangerous: a.judge.Call.Dangerous, JoinOnly: a.joinOnly,
 	}
 }
 

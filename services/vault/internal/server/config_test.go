@@ -358,8 +358,8 @@ func fill(m protoreflect.Message, handle string, depth int) {
 	}
 	for i := range m.Descriptor().Fields().Len() {
 		fd := m.Descriptor().Fields().Get(i)
-		// A bearer client proves nothing, speaks for nobody and has one agent: these three would end the call.
-		if fd.IsMap() || fd.IsList() || slices.Contains([]protoreflect.Name{"proof", "sender", "agent"}, fd.Name()) {
+		// A bearer client proves nothing, speaks for nobody, has one agent and there is nothing to join: these four would end the call.
+		if fd.IsMap() || fd.IsList() || slices.Contains([]protoreflect.Name{"proof", "sender", "agent", "join_only"}, fd.Name()) {
 			continue
 		}
 		switch fd.Kind() {

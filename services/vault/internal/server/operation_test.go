@@ -590,6 +590,37 @@ func TestCoalescingAndCaps(t *testing.T) {
 	wantCode(t, err, callv1.Code_CODE_TOO_MANY_PENDING)
 }
 
+// A call that may only join asks no human anew, whatever would let it run; while an identical one waits, it joins that.
+func TestJoiningOnly(t *testing.T) {
+	v := newVault(t)
+	opened := v.open(bearer)
+	only := request(opened.GetSessionId(), "start_service", "a")
+	only.JoinOnly = true
+	_, err := v.authority().Authorise(t.Context(), only)
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	if n := v.server.Queue.PendingCount(); n != 0 {
+		t.Errorf("%d wait", n)
+	}
+	first := v.ask(opened.GetSessionId(), "a")
+	joined, err := v.authority().Authorise(t.Context(), only)
+	v.must(err)
+	if !joined.GetJoined() || joined.GetOperationId() != first.GetOperationId() || v.server.Queue.PendingCount() != 1 {
+		t.Errorf("joined %v", joined)
+	}
+
+	signer := v.openBound(1)
+	asked := v.call(signer, 1, "start_service", "a")
+	_, err = v.standing().GrantScope(t.Context(), &vaultv1.GrantScopeRequest{Statement: v.sign(v.scope(signer.GetSession(), bound, 2)), OperationId: asked.GetOperationId()})
+	v.must(err)
+	proved := v.proved(signer, 2, "start_service", arguments("b"))
+	proved.JoinOnly = true
+	_, err = v.authority().Authorise(t.Context(), proved)
+	wantCode(t, err, callv1.Code_CODE_CONFLICT)
+	if covered := v.call(signer, 3, "start_service", "b"); covered.GetDecision() != granted {
+		t.Errorf("the use of the scope was not given back: %v", covered)
+	}
+}
+
 // Identical requests at one moment are one operation, and different ones at one moment keep the cap.
 func TestConcurrentAsking(t *testing.T) {
 	v := newVault(t)

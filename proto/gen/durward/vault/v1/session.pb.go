@@ -956,7 +956,10 @@ type AuthoriseRequest struct {
 	// PURPOSE_CALL, from key-bound clients.
 	Proof *v1.Proof `protobuf:"bytes,4,opt,name=proof,proto3" json:"proof,omitempty"`
 	// The agent's stated reason: shown as untrusted, outside digest and coalescing.
-	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The sink would refuse the call as things are: it joins the identical one that waits or runs, and where there is none it is
+	// refused with CODE_CONFLICT, so that no human is asked in vain.
+	JoinOnly      bool `protobuf:"varint,6,opt,name=join_only,json=joinOnly,proto3" json:"join_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1024,6 +1027,13 @@ func (x *AuthoriseRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *AuthoriseRequest) GetJoinOnly() bool {
+	if x != nil {
+		return x.JoinOnly
+	}
+	return false
 }
 
 type AuthoriseResponse struct {
@@ -2460,14 +2470,15 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x13CloseSessionRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\"\x16\n" +
-	"\x14CloseSessionResponse\"\xfd\x01\n" +
+	"\x14CloseSessionResponse\"\x9a\x02\n" +
 	"\x10AuthoriseRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\x124\n" +
 	"\x04tool\x18\x02 \x01(\v2\x18.durward.call.v1.ToolRefB\x06\xbaH\x03\xc8\x01\x01R\x04tool\x12)\n" +
 	"\targuments\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x02\x18\x80\x80\x10R\targuments\x12,\n" +
 	"\x05proof\x18\x04 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\x12 \n" +
-	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\"\xfd\x03\n" +
+	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\xe8\aR\x06reason\x12\x1b\n" +
+	"\tjoin_only\x18\x06 \x01(\bR\bjoinOnly\"\xfd\x03\n" +
 	"\x11AuthoriseResponse\x12H\n" +
 	"\bdecision\x18\x01 \x01(\x0e2,.durward.vault.v1.AuthoriseResponse.DecisionR\bdecision\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x122\n" +
