@@ -19,6 +19,7 @@ package bridge
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -48,6 +49,8 @@ const (
 	// drainPatience is how long requests may go on when the client closed its side.
 	drainPatience = 2 * time.Second
 	closePatience = time.Second
+	// openPatience is how long the gateway may take to open a session. Clients give up later, and then know no reason.
+	openPatience = 15 * time.Second
 )
 
 // JSON-RPC's error codes, and one of the server's own.
@@ -107,6 +110,8 @@ type Config struct {
 	Now  func() time.Time
 	// looks is a test's instead of a ticker: with each value the permits behind subscriptions are looked at.
 	looks <-chan time.Time
+	// openPatience is a test's instead of the constant.
+	openPatience time.Duration
 }
 
 // Bridge relays what one client says.
@@ -154,6 +159,7 @@ func New(cfg Config) (*Bridge, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.openPatience = cmp.Or(cfg.openPatience, openPatience)
 	if cfg.Report == nil {
 		cfg.Report = func(string) {}
 	}
@@ -411,6 +417,8 @@ func (b *Bridge) failWith(ctx context.Context, id json.RawMessage, err error) {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		text = "Durward is not running. Ask the user to start it: " + b.cfg.Start
+	case errors.Is(err, context.DeadlineExceeded):
+		text = "Durward's gateway takes connections and opens no session. Ask the user to look: durward status"
 	case errors.Is(err, errSession):
 		text = "the session has ended; connect again"
 	}

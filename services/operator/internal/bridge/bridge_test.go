@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -342,6 +344,49 @@ func TestGatewayDown(t *testing.T) {
 		t.Errorf("answer %s", got)
 	}
 	c.close()
+}
+
+// A gateway that takes a connection and never answers is named as what is wrong, when a session is opened and when it is opened again.
+func TestGatewayThatOpensNoSession(t *testing.T) {
+	public, key := testKey(t)
+	for _, begun := range []bool{false, true} {
+		g := newGateway(t, public)
+		silent := func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // the server hears of a client that hangs up once it has read its request
+			if begun {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_ = http.NewResponseController(w).Flush() // a client that hung up hears nothing more
+			}
+			<-r.Context().Done()
+		}
+		var quiet atomic.Bool
+		g.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			if quiet.Load() && bytes.Contains(body, []byte(`"initialize"`)) {
+				silent(w, r)
+				return
+			}
+			g.ServeHTTP(w, r)
+		})
+		quiet.Store(true)
+		c := start(t, g, key, nil, func(cfg *Config) { cfg.openPatience = 200 * time.Millisecond })
+		c.send(`{"jsonrpc":"2.0","id":"a","method":"initialize","params":{}}`)
+		if got := c.receive(); !strings.Contains(got, "opens no session. Ask the user to look: durward status") || !strings.Contains(got, `"id":"a"`) {
+			t.Errorf("answer %s", got)
+		}
+		quiet.Store(false)
+		c.handshake()
+		g.mu.Lock()
+		g.ended = true
+		g.mu.Unlock()
+		quiet.Store(true)
+		c.send(`{"jsonrpc":"2.0","id":"b","method":"tools/list"}`)
+		if got := c.receive(); !strings.Contains(got, "opens no session") || !strings.Contains(got, `"id":"b"`) {
+			t.Errorf("answer %s", got)
+		}
+		c.close()
+	}
 }
 
 func TestProofs(t *testing.T) {

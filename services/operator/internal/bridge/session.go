@@ -19,7 +19,9 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 	b.end(ctx, sessionHeaders(b.session, b.protocol))
 	b.initialize, b.session, b.protocol = bytes.Clone(line), "", ""
 	clear(b.subscribed)
-	answer, err := b.handshake(ctx)
+	opening, cancel := context.WithTimeout(ctx, b.cfg.openPatience)
+	defer cancel()
+	answer, err := b.handshake(opening)
 	if err != nil {
 		b.failWith(ctx, m.ID, err)
 		return
@@ -98,9 +100,10 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 // open but has not all that the client subscribed to is ended, and the lost one stays the bridge's: the next request, or who listens to
 // it, finds it lost again.
 func (b *Bridge) reopen(seen int) error {
-	ctx := b.life
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(b.life, b.cfg.openPatience)
+	defer cancel()
 	if b.opened != seen {
 		return nil // another request did it meanwhile
 	}
