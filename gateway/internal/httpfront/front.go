@@ -48,6 +48,8 @@ type Sessions interface {
 	Close(ctx context.Context, s *relay.Session)
 	// LetGo ends a session here alone.
 	LetGo(s *relay.Session)
+	// Refused returns true when the vault takes the caller no more, and false when ctx or the session ends.
+	Refused(ctx context.Context, s *relay.Session, by relay.Caller) bool
 }
 
 // Config is what New needs.

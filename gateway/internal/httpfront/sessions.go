@@ -243,14 +243,13 @@ func (f *Front) stream(w http.ResponseWriter, r *http.Request, requestID, token 
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(f.streams, cancel)()
-	go func() {
-		select {
-		case <-e.relay.Done():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	call := &Call{Era: Stateful, RequestID: requestID, Session: e.relay, Caller: relay.Caller{Credential: token}, Gone: ctx.Done(), entry: e, front: f}
+	go func() {
+		if f.conf.Sessions.Refused(ctx, e.relay, call.Caller) {
+			call.Forget()
+		}
+		cancel()
+	}()
 	f.forward(w, r.WithContext(ctx), call, &Frame{Era: Stateful})
 	return nil
 }

@@ -1,7 +1,10 @@
 package mcpserver_test
 
 import (
+	"bytes"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,3 +42,87 @@ func TestClientsHearThatListsChanged(t *testing.T) {
 		})
 	}
 }
+
+// The stream of a client that was revoked ends, and its session with it, though the client asks for nothing; that of a bearer client
+// whose session the vault lost goes on.
+func TestARevokedClientHearsNothing(t *testing.T) {
+	opening := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"},` +
+		`"_meta":{"durward/proof":{"purpose":"PURPOSE_OPEN","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}}}}`
+	stream := func(token string) func(e *edge) request {
+		return func(e *edge) request {
+			opened := e.send(t, request{body: opening, token: token})
+			return request{method: http.MethodGet, token: token, session: opened.header.Get("Mcp-Session-Id"), header: map[string]string{"Accept": "text/event-stream"}}
+		}
+	}
+	changed, ended := &vaultv1.WatchSessionsResponse{ListsChanged: true}, &vaultv1.WatchSessionsResponse{Session: "s-signer", Ended: true}
+	for name, c := range map[string]struct {
+		stream   func(e *edge) request
+		revoked  *vaultv1.WatchSessionsResponse
+		outlives bool
+	}{
+		"a bearer client's session": {stream(tokenAgent), changed, true},
+		"a bearer client's request": {func(*edge) request {
+			return request{body: `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +
+				`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+				header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}}
+		}, changed, true},
+		"a key-bound client's session": {stream(tokenSigner), ended, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, edgeOptions{})
+			r, over := c.stream(e), make(chan struct{})
+			heard := make(chan struct{}, 100)
+			r.follow = writer(func(p []byte) (int, error) {
+				for range bytes.Count(p, []byte("list_changed")) {
+					heard <- struct{}{}
+				}
+				return len(p), nil
+			})
+			go func() {
+				defer close(over)
+				_, _ = e.try(t.Context(), r) // it ends without an answer in the one era
+			}()
+			listens := func() {
+				t.Helper()
+				for {
+					e.vault.said <- changed
+					select {
+					case <-heard:
+						return
+					case <-over:
+						t.Fatal("the stream ended")
+					case <-time.After(time.Second): // it may not be open yet
+					}
+				}
+			}
+			listens()
+			lose := func(principals ...string) {
+				e.vault.mu.Lock()
+				defer e.vault.mu.Unlock()
+				clear(e.vault.sessions)
+				for _, token := range principals {
+					delete(e.vault.principals, token)
+				}
+			}
+			if c.outlives {
+				lose()
+				listens()
+				listens()
+			}
+			lose(tokenAgent, tokenSigner)
+			e.vault.said <- c.revoked
+			select {
+			case <-over:
+			case <-time.After(patience):
+				t.Fatal("the stream goes on")
+			}
+			if n := e.front.Sessions(); n != 0 {
+				t.Errorf("%d sessions are left", n)
+			}
+		})
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }

@@ -207,6 +207,12 @@ func (s *Server) listen(ctx context.Context, next mcp.MethodHandler, method stri
 		}
 		cancel()
 	}()
+	go func() {
+		if s.conf.Relay.Refused(ctx, call.Session, call.Caller) {
+			call.Forget()
+			cancel()
+		}
+	}()
 	return next(ctx, method, req)
 }
 

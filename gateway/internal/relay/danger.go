@@ -126,6 +126,7 @@ func (r *Relay) WatchSessions(ctx context.Context) {
 		until := m.GetDangerousUntil().AsTime()
 		if m.GetEnded() {
 			until = time.Time{}
+			r.sessionEnded(m.GetSession())
 		}
 		r.dangers.hear(m.GetSession(), until, time.Now())
 	})

@@ -1,11 +1,14 @@
 package relay
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/fault"
 )
 
 // lists is when what clients may call may have changed last: by what humans pin, or by rules. The zero value is ready.
@@ -40,5 +43,56 @@ func (r *Relay) raise(s *Session, before *state) {
 	s.renewed.Raise()
 	if now := s.state.Load(); now.keyBound && !r.lists.knows(before.permits[role]) && r.lists.knows(now.permits[role]) {
 		s.relisted.Raise()
+	}
+}
+
+// listener is a stream of a session; ended is closed when the vault says that the session has ended.
+type listener struct {
+	session *Session
+	ended   chan struct{}
+}
+
+// sessionEnded tells the streams of a session that the vault ended it.
+func (r *Relay) sessionEnded(ref string) {
+	r.listeners.Range(func(key, _ any) bool {
+		if l, ok := key.(*listener); ok && l.session.Ref() == ref {
+			if _, first := r.listeners.LoadAndDelete(l); first {
+				close(l.ended)
+			}
+		}
+		return true
+	})
+}
+
+// Refused returns true when the vault takes a caller no more who listens and asks for nothing, and false when ctx or the session ends.
+// A bearer client's credential is shown again when rules or clients may have changed. A key-bound client, or a messaging one, is refused
+// when the vault says that it ended the session: the next request opens another.
+func (r *Relay) Refused(ctx context.Context, s *Session, by Caller) bool {
+	by = Caller{Credential: by.Credential} // a proof is for the request that brought it
+	l := &listener{s, make(chan struct{})}
+	r.listeners.Store(l, nil)
+	defer r.listeners.Delete(l)
+	bearer := !s.KeyBound() && s.sender == Sender{}
+	for ended, moved := l.ended, r.ListsMoved(); ; {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.Done():
+			return false
+		case <-ended:
+			if !bearer {
+				return true
+			}
+			ended = nil // it may have made room for another, which opening it again would end
+		case <-moved:
+			moved = r.ListsMoved()
+			if !bearer {
+				continue
+			}
+			const role = optionsv1.Role_ROLE_VAULT
+			if _, err := r.permit(ctx, s, by, role, s.state.Load().permits[role].signed); fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
+				return true
+			}
+		}
 	}
 }

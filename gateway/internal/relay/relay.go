@@ -67,6 +67,8 @@ type Relay struct {
 	looks    looks
 	dangers  dangers
 	lists    lists
+	// listeners are the streams under way, each a *listener.
+	listeners sync.Map
 }
 
 // New returns a Relay over the connections of conf.
