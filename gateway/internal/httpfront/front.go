@@ -26,6 +26,7 @@ import (
 
 	"durward.internal/gateway/internal/cors"
 	"durward.internal/gateway/internal/head"
+	"durward.internal/gateway/internal/keepalive"
 	"durward.internal/gateway/internal/limit"
 	"durward.internal/gateway/internal/metrics"
 	"durward.internal/gateway/internal/refusal"
@@ -74,6 +75,8 @@ type Config struct {
 	Limits limit.Config
 	// SessionIdle is after how long a session ends that nobody uses. One for a sender lasts as long as the vault says.
 	SessionIdle time.Duration
+	// Silence is how long a stream is silent at most; 0: keepalive.Every, as everywhere but in tests.
+	Silence time.Duration
 }
 
 // Front is an http.Handler. It is safe for concurrent use.
@@ -369,6 +372,11 @@ func (f *Front) forward(w http.ResponseWriter, r *http.Request, call *Call, fram
 	r.Header = header
 	r.Body = io.NopCloser(bytes.NewReader(frame.Body))
 	r.ContentLength = int64(len(frame.Body))
+	if r.Method == http.MethodGet || frame.Method == "subscriptions/listen" {
+		stream, end := keepalive.Stream(w, f.conf.Silence)
+		defer end()
+		w = stream
+	}
 	if frame.Era == Stateless {
 		f.conf.Stateless.ServeHTTP(w, r)
 		return

@@ -2,6 +2,7 @@ package mcpserver_test
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -43,30 +44,60 @@ func TestClientsHearThatListsChanged(t *testing.T) {
 	}
 }
 
+// A stream on which nothing is told is not silent, since proxies would cut it.
+func TestStreamsAreNotSilent(t *testing.T) {
+	for name, stream := range map[string]func(e *edge) request{"sessions": sessionStream(tokenAgent), "stateless": statelessStream} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, edgeOptions{silence: 20 * time.Millisecond})
+			r := stream(e)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			comments := &awaited{text: "\n\n:\n\n:\n\n", seen: make(chan struct{})}
+			r.follow = comments
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				_, _ = e.try(ctx, r) // it is cut off below
+			}()
+			select {
+			case <-comments.seen:
+			case <-over:
+				t.Error("the stream is silent")
+			}
+			cancel()
+			<-over
+		})
+	}
+}
+
+// sessionStream opens a session, and returns the request for its stream.
+func sessionStream(token string) func(e *edge) request {
+	opening := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"},` +
+		`"_meta":{"durward/proof":{"purpose":"PURPOSE_OPEN","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}}}}`
+	return func(e *edge) request {
+		opened, _ := e.try(context.Background(), request{body: opening, token: token}) // without a session there is no stream
+		return request{method: http.MethodGet, token: token, session: opened.header.Get("Mcp-Session-Id"), header: map[string]string{"Accept": "text/event-stream"}}
+	}
+}
+
+func statelessStream(*edge) request {
+	return request{body: `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}}
+}
+
 // The stream of a client that was revoked ends, and its session with it, though the client asks for nothing; that of a bearer client
 // whose session the vault lost goes on.
 func TestARevokedClientHearsNothing(t *testing.T) {
-	opening := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"},` +
-		`"_meta":{"durward/proof":{"purpose":"PURPOSE_OPEN","counter":"1","time":"1","signature":"` + strings.Repeat("A", 86) + `=="}}}}`
-	stream := func(token string) func(e *edge) request {
-		return func(e *edge) request {
-			opened := e.send(t, request{body: opening, token: token})
-			return request{method: http.MethodGet, token: token, session: opened.header.Get("Mcp-Session-Id"), header: map[string]string{"Accept": "text/event-stream"}}
-		}
-	}
 	changed, ended := &vaultv1.WatchSessionsResponse{ListsChanged: true}, &vaultv1.WatchSessionsResponse{Session: "s-signer", Ended: true}
 	for name, c := range map[string]struct {
 		stream   func(e *edge) request
 		revoked  *vaultv1.WatchSessionsResponse
 		outlives bool
 	}{
-		"a bearer client's session": {stream(tokenAgent), changed, true},
-		"a bearer client's request": {func(*edge) request {
-			return request{body: `{"jsonrpc":"2.0","id":5,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +
-				`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
-				header: map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}}
-		}, changed, true},
-		"a key-bound client's session": {stream(tokenSigner), ended, false},
+		"a bearer client's session":    {sessionStream(tokenAgent), changed, true},
+		"a bearer client's request":    {statelessStream, changed, true},
+		"a key-bound client's session": {sessionStream(tokenSigner), ended, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, edgeOptions{})

@@ -680,6 +680,8 @@ type edgeOptions struct {
 	fresh        time.Duration
 	// permits is how long permits last; 0: a minute.
 	permits time.Duration
+	// silence is how long a stream is silent; 0: as in the program.
+	silence time.Duration
 	// throughSDK has the SDK serve every message.
 	throughSDK bool
 	// pages are the principals whose tools/list has pages.
@@ -763,7 +765,7 @@ func newEdge(t testing.TB, opts edgeOptions) *edge {
 		Sessions: peers, Stateful: server.Handler(httpfront.Stateful), Stateless: server.Handler(httpfront.Stateless),
 		Direct: direct(server, opts.throughSDK), Metrics: opts.metrics, Refusals: refusals, Logger: logger, Hosts: []string{"gateway.example"}, Origins: cors.NewOrigins("https://console.example"),
 		SessionsPerPrincipal: orDefault(opts.sessions, 8), SessionIdle: orDefault(opts.idle, time.Minute),
-		Limits: limits,
+		Limits: limits, Silence: opts.silence,
 	})
 	must(t, err)
 	e.front = edge
