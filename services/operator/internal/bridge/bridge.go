@@ -49,7 +49,8 @@ const (
 	// drainPatience is how long requests may go on when the client closed its side.
 	drainPatience = 2 * time.Second
 	closePatience = time.Second
-	// openPatience is how long the gateway may take to open a session. Clients give up later, and then know no reason.
+	// openPatience is how long the gateway may take to open a session, or to take a notification. Clients give up later, and then know
+	// no reason.
 	openPatience = 15 * time.Second
 )
 
@@ -376,6 +377,9 @@ func (b *Bridge) note(ctx context.Context, line []byte) {
 		b.cfg.Report("a notification was not delivered: " + err.Error())
 		return
 	}
+	// Nothing else of the client's is read meanwhile.
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.openPatience)
+	defer cancel()
 	response, err := b.post(ctx, sent.body, headers)
 	if err != nil {
 		b.cfg.Report("a notification was not delivered: " + err.Error())

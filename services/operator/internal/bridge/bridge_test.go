@@ -389,6 +389,28 @@ func TestGatewayThatOpensNoSession(t *testing.T) {
 	}
 }
 
+// A gateway that does not take a notification keeps nothing of what the client says after it.
+func TestGatewayThatTakesNoNotification(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	g.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte(noteInitialized)) {
+			<-r.Context().Done()
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		g.ServeHTTP(w, r)
+	})
+	c := start(t, g, key, nil, func(cfg *Config) { cfg.openPatience = 200 * time.Millisecond })
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":"a","method":"tools/list"}`)
+	if got := c.receive(); !strings.Contains(got, `"id":"a"`) || !strings.Contains(got, `"ok":true`) {
+		t.Errorf("answer %s", got)
+	}
+	c.close()
+}
+
 func TestProofs(t *testing.T) {
 	public, key := testKey(t)
 	g := newGateway(t, public)
