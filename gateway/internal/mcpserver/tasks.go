@@ -234,8 +234,11 @@ func (s *Server) cancelTask(ctx context.Context, call *httpfront.Call, id string
 	}
 	meta := metaOf(call, answer{Envelope: &envelope.Envelope{OperationID: id}})
 	meta[metaSummary] = afterCancel[operation.GetState()]
-	if meta[metaSummary] == "" {
+	switch {
+	case meta[metaSummary] == "":
 		meta[metaSummary] = "The operation is over."
+	case operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING && call.Session.May("withdraw_operation"):
+		meta[metaSummary] = afterCancel[operation.GetState()] + " To take it back, call withdraw_operation."
 	}
 	return &acknowledged{ResultBase: mcp.ResultBase{Meta: meta}, ResultType: resultComplete}, nil
 }

@@ -251,7 +251,7 @@ func TestTaskCancelled(t *testing.T) {
 		state vaultv1.OperationState
 		says  string
 	}{
-		{vaultv1.OperationState_OPERATION_STATE_PENDING, "stays with the human"},
+		{vaultv1.OperationState_OPERATION_STATE_PENDING, "nothing happens unless it is asked for again. To take it back, call withdraw_operation."},
 		{vaultv1.OperationState_OPERATION_STATE_APPROVED, "nothing happens unless"},
 		{vaultv1.OperationState_OPERATION_STATE_RUNNING, "nothing is rolled back"},
 		{vaultv1.OperationState_OPERATION_STATE_DONE, "over"},
