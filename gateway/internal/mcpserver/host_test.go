@@ -209,6 +209,25 @@ func TestASwitchToNoModeIsNotAskedFor(t *testing.T) {
 	}
 }
 
+// A client that may not switch is told the same whatever it names: neither the mode nor the plan is looked at for it.
+func TestASwitchThatIsDeniedLooksAtNothing(t *testing.T) {
+	e := newEdge(t, edgeOptions{})
+	e.vault.denied = map[string]bool{"switch_mode": true}
+	e.vault.decide = func(*vaultv1.AuthoriseRequest) (*vaultv1.AuthoriseResponse, error) {
+		return &vaultv1.AuthoriseResponse{Decision: vaultv1.AuthoriseResponse_DECISION_DENIED}, nil
+	}
+	e.executor.simulated = &executorv1.SimulateModeResponse{PlanDigest: strings.Repeat("b", 64)}
+	session := e.connect(t, tokenAgent)
+	for _, arguments := range []string{strings.Replace(switchArguments, "night", "nigth", 1), switchArguments} {
+		if a := e.call(t, session, "switch_mode", arguments); a.Status != "denied" {
+			t.Errorf("answered with %s", a.tool.Structured)
+		}
+	}
+	if len(e.vault.asked) != 2 || e.vault.asked[0].GetJoinOnly() || e.vault.asked[1].GetJoinOnly() {
+		t.Errorf("the vault was asked %v", e.vault.asked)
+	}
+}
+
 // Nobody is asked about a plan that the sink would refuse by now; a call that waits or runs already is joined all the same.
 func TestASwitchToAnOldPlanIsNotAskedFor(t *testing.T) {
 	named, other := strings.Repeat("a", 64), strings.Repeat("b", 64)

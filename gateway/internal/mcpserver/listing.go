@@ -95,7 +95,7 @@ func fieldsAmong(some, all protoreflect.MessageDescriptor) bool {
 // look asks the sink whether what a mutation names is there, so that no human is asked about what cannot be done. Its one
 // error is the sink's CODE_NOT_FOUND, with what was meant perhaps; whatever else goes wrong is for those who decide and act.
 func (s *Server) look(ctx context.Context, call *httpfront.Call, t tool, request proto.Message) error {
-	if t.look == nil {
+	if t.look == nil || !call.Session.May(t.Name) { // one that it may not call looks like none, whatever it names
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)

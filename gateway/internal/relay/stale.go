@@ -24,7 +24,7 @@ const otherWays = 10
 func (r *Relay) Stale(ctx context.Context, s *Session, by Caller, request proto.Message) error {
 	named, ok := request.(*executorv1.SwitchModeRequest)
 	simulate, known := contract.Lookup("simulate_mode")
-	if !ok || !known {
+	if !ok || !known || !s.May("switch_mode") {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, staleTimeout)
