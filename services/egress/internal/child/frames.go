@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -12,6 +14,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/services/platform/clean"
 )
@@ -223,12 +226,27 @@ func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
 			known = noFields
 		}
 		result, err := known.rebuild(in.Result)
+		if err == nil && call.Method == "initialize" {
+			err = spoken(result)
+		}
 		if err != nil {
 			return nil, err
 		}
 		out.Result = result
 	}
 	return out, nil
+}
+
+// spoken refuses a revision of the protocol that the SDK does not know: it would hang up, and the end of the process would be the reason.
+func spoken(hello []byte) error {
+	var said struct {
+		Revision string `json:"protocolVersion"`
+	}
+	revisions := mcp.SupportedProtocolVersions()
+	if json.Unmarshal(hello, &said, halves) != nil || slices.Contains(revisions, said.Revision) {
+		return nil
+	}
+	return fmt.Errorf("it speaks revision %q of MCP, which is not known here: %s are", clean.Line(said.Revision, maxName), strings.Join(revisions, ", "))
 }
 
 // supported is what is passed on of an error's data: the revisions of the protocol that the server knows.

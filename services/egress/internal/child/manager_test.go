@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"durward.internal/services/platform/downstream"
 )
@@ -177,6 +178,7 @@ func TestHostile(t *testing.T) {
 		"pings":        "it does not read what it is sent",
 		"large":        "its result is larger than 1 MiB",
 		"slow":         "it was not ready within 700ms",
+		"revision":     `it speaks revision "2038-01-19" of MCP, which is not known here: ` + strings.Join(mcp.SupportedProtocolVersions(), ", ") + " are",
 		"listcrash":    "it ended: exit status 4",
 		"thousands":    "it lists more than 1000 tools, or 4 MiB of them",
 		"pages":        "it lists its tools on more than 100 pages",
