@@ -225,6 +225,9 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 		h.answer(id, `{"content":"all is well"}`)
 	case "kind":
 		h.answer(id, `{"content":[{"type":"applet","text":"x"},{"type":"text","text":"the rest"},{"type":"tool_use","id":"1","name":"x","input":{}}]}`)
+	case "no base64":
+		h.answer(id, `{"content":[{"type":"image","mimeType":"image/png","data":"data:image/png;base64,AAAA"},{"type":"text","text":"the rest"},`+
+			`{"type":"resource","resource":{"uri":"x:y","mimeType":"image/png","blob":"!"}}]}`)
 	case "version":
 		h.send(`{"jsonrpc":"1.0","id":%s,"result":{}}`, id)
 	case "halves":

@@ -252,6 +252,22 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestNoBase64: a piece whose bytes cannot be read is left out of a result, and the rest passes.
+func TestNoBase64(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("no-base64"))
+	got, err := call(m, "no-base64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func(what string) Content {
+		return Content{Kind: Text, Text: "[" + what + " that is not passed on: image/png, 0 bytes; it holds nothing, or what is no base64]"}
+	}
+	if diff := cmp.Diff(Result{Content: []Content{left("image"), {Kind: Text, Text: "the rest"}, left("resource")}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestAnswers are servers that are strange, and answer.
 func TestAnswers(t *testing.T) {
 	for mode, want := range map[string]string{

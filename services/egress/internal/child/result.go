@@ -90,6 +90,8 @@ func content(piece mcp.Content, pictures *int) Content {
 func shown(what string, data []byte, mime string, pictures *int) Content {
 	why := picture.Check(mime, data)
 	switch {
+	case len(data) == 0:
+		return note(what, data, mime, "it holds nothing, or what is no base64")
 	case why != nil:
 		return note(what, data, mime, why.Error())
 	case *pictures == 0:

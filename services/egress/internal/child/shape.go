@@ -2,6 +2,7 @@ package child
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -18,13 +19,21 @@ const (
 var errMalformed = errors.New("what it sent is not well-formed JSON")
 
 // shape says which members of an object are passed on, and how. Without members, a value is passed on whole. A list has the shape of its
-// elements. In the place of a text that is no member's name there is instead, where that is set.
+// elements. In the place of a text that it does not take, where it is set what takes one, there is instead.
 type shape struct {
 	members map[string]*shape
+	takes   func(text string) bool
 	instead string
 }
 
-var whole = &shape{}
+var (
+	whole = &shape{}
+	// encoded is base64: the SDK would refuse a whole result over a piece that is none.
+	encoded = &shape{takes: func(text string) bool {
+		_, err := base64.StdEncoding.DecodeString(text)
+		return err == nil
+	}}
+)
 
 // fields is the shape of an object whose named members are passed on whole.
 func fields(names ...string) *shape {
@@ -40,8 +49,9 @@ func (s *shape) with(name string, inner *shape) *shape {
 	return s
 }
 
+// or has instead stand for a text that is no member's name.
 func (s *shape) or(instead string) *shape {
-	s.instead = instead
+	s.takes, s.instead = func(text string) bool { return s.members[text] != nil }, instead
 	return s
 }
 
@@ -71,8 +81,8 @@ var results = map[string]*shape{
 
 var (
 	capabilities   = fields().with("tools", fields("listChanged")).with("prompts", fields("listChanged")).with("resources", noFields)
-	resource       = fields("uri", "mimeType", "text", "blob")
-	pieces         = fields("text", "data", "mimeType", "uri", "name", "title").with("type", kinds).with("resource", resource)
+	resource       = fields("uri", "mimeType", "text").with("blob", encoded)
+	pieces         = fields("text", "mimeType", "uri", "name", "title").with("type", kinds).with("data", encoded).with("resource", resource)
 	kinds          = fields("text", "image", "audio", "resource_link", "resource").or("resource") // one that holds nothing: a note stands for it
 	implementation = fields("name", "version")
 	progressShape  = fields("progressToken", "progress", "total", "message")
@@ -101,7 +111,7 @@ func (s *shape) copy(dec *jsontext.Decoder, enc *jsontext.Encoder) error {
 			return err
 		}
 	}
-	if s.instead != "" && kind == '"' && s.members[token.String()] == nil {
+	if s.takes != nil && kind == '"' && !s.takes(token.String()) {
 		token = jsontext.String(s.instead)
 	}
 	if err := enc.WriteToken(token); err != nil {
