@@ -48,7 +48,7 @@ type End struct {
 	// Why is a sentence; Wanted: Durward or a human ended it.
 	Why    string
 	Wanted bool
-	// Said is the last of what the process wrote to its standard error and logged: cleaned, at most maxSaid bytes, without the credentials
+	// Said is the last of what the process wrote to its standard error and logged: cleaned, at most journal.MaxSince bytes, without the credentials
 	// that it was given.
 	Said string
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"durward.internal/services/egress/internal/journal"
 	"durward.internal/services/platform/downstream"
 )
 
@@ -83,7 +84,7 @@ func TestEndsAreTold(t *testing.T) {
 	if e.Server != "crash" || e.Principal != "agent" || e.Why != "it ended: exit status 3" || e.Wanted {
 		t.Errorf("%+v", e)
 	}
-	if len(e.Said) > maxSaid || !strings.HasPrefix(e.Said, "xxx") || !strings.HasSuffix(e.Said, "I give up, with [credential]") || strings.ContainsRune(e.Said, 0x1b) {
+	if len(e.Said) > journal.MaxSince || !strings.HasPrefix(e.Said, "xxx") || !strings.HasSuffix(e.Said, "I give up, with [credential]") || strings.ContainsRune(e.Said, 0x1b) {
 		t.Errorf("it said %q", e.Said)
 	}
 	if _, err := call(m, "good"); err != nil {

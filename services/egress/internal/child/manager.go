@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"durward.internal/services/egress/internal/journal"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 )
@@ -53,7 +54,7 @@ type instance struct {
 	ends  int
 	next  time.Time
 	last  string
-	log   journal
+	log   journal.Journal
 	tools map[string]Presence
 	// orphan: its session ended, so that its last call ends it.
 	orphan bool

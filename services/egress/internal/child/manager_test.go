@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/services/egress/internal/journal"
 	"durward.internal/services/platform/downstream"
 )
 
@@ -315,7 +316,7 @@ func TestAnswers(t *testing.T) {
 				}
 			case "stderr":
 				log := m.Logs(mode)[0].Text
-				if len(log) > maxLog || strings.Contains(log, "\x1b") {
+				if len(log) > journal.Max || strings.Contains(log, "\x1b") {
 					t.Errorf("the log has %d bytes, or escape codes", len(log))
 				}
 			}

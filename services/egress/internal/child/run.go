@@ -88,7 +88,7 @@ func (m *Manager) start(i *instance, server *downstream.Pinned) {
 	}
 	r.ctx, r.end = context.WithCancelCause(context.Background())
 	r.flights, r.endFlights = context.WithCancelCause(r.ctx)
-	r.frames = &frames{elicits: server.Entry.Elicitation, progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.add(line + "\n") }}
+	r.frames = &frames{elicits: server.Entry.Elicitation, progressed: r.progressed, toolsChanged: r.toolsChanged, logged: func(line string) { i.log.Add(line + "\n") }}
 	r.idle = time.AfterFunc(r.timeouts.Ready+r.timeouts.Idle, func() { m.unused(r) })
 	before, gone := i.gone, make(chan struct{})
 	i.run, i.gone = r, gone
@@ -141,7 +141,7 @@ func (r *run) tell() {
 		return
 	}
 	r.manager.Ended(End{
-		Server: r.instance.server, Principal: r.instance.principal, Why: why.Error(), Said: r.instance.log.since(r.begun, r.secrets),
+		Server: r.instance.server, Principal: r.instance.principal, Why: why.Error(), Said: r.instance.log.Since(r.begun, r.secrets),
 		Wanted: slices.Contains([]error{errFrozen, errReplaced, errRestart, errIdle, errEvicted, errSession}, why),
 	})
 }
@@ -240,7 +240,7 @@ func (r *run) transport() (mcp.Transport, error) {
 			r.secrets = append(r.secrets, value)
 		}
 	}
-	r.begun = r.instance.log.length()
+	r.begun = r.instance.log.Length()
 	process, err := m.Start(r.ctx, r.server, principal, env)
 	if err != nil {
 		return nil, fmt.Errorf("it does not start: %w", err)
@@ -253,7 +253,7 @@ func (r *run) transport() (mcp.Transport, error) {
 	logged, drained := make(chan struct{}), make(chan struct{}) // nothing more is read of it
 	go func() {
 		defer close(logged)
-		r.instance.log.follow(process.Stderr)
+		r.instance.log.Follow(process.Stderr)
 	}()
 	go func() {
 		defer close(exited)
