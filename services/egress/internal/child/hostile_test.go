@@ -73,6 +73,10 @@ func (h *hostile) serve() {
 	if h.mode == "noise" {
 		h.send("Greetings! [not a frame]\n\n\x1b[2J")
 	}
+	if h.mode == "newest late" {
+		time.Sleep(1500 * time.Millisecond) // it reads nothing while it starts, which takes half of Ready
+		h.mode = "newest"
+	}
 	in := bufio.NewReader(os.Stdin)
 	capabilities := ""
 	for {

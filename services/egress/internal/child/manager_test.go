@@ -71,11 +71,11 @@ func environment(_ context.Context, server *downstream.Pinned, _ string) (map[st
 	return map[string]string{"HOSTILE": strings.ReplaceAll(server.Entry.ID, "-", " ")}, nil
 }
 
-// TestOlder: a server that ends over the first question of the newest revision, or leaves it without an answer, is asked as its own revision has
-// it; once that is known, from its start.
+// TestOlder: a server that ends over the first question of the newest revision, or reads it and does not answer, is asked as its own revision has
+// it; once that is known, from its start. One that takes long to start is waited for.
 func TestOlder(t *testing.T) {
 	t.Parallel()
-	for mode, starts := range map[string]int32{"older": 3, "older-and-mute": 3, "good": 2} {
+	for mode, starts := range map[string]int32{"older": 3, "older-and-mute": 3, "good": 2, "newest-late": 2} {
 		server := pinned(mode)
 		server.Entry.Timeouts.Ready = 3 * time.Second
 		var started atomic.Int32

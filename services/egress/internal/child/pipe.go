@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
 )
 
 // pipe is the SDK's connection to a child, over its standard input and output: a frame a line.
@@ -124,6 +126,17 @@ func (c *pipe) write(to io.Writer, patience time.Duration) {
 			}
 		}
 	}
+}
+
+// unread reports whether something waits in a pipe to be read.
+func unread(to io.Writer) bool {
+	waits := 0
+	if end, is := to.(*os.File); is {
+		if raw, err := end.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { waits, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // #nosec G115 -- a descriptor is an int
+		}
+	}
+	return waits > 0
 }
 
 // Close implements mcp.Connection.

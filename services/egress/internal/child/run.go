@@ -147,7 +147,7 @@ func (r *run) tell() {
 }
 
 // open starts what there is to start, speaks to it, and compares its tools. A process that ends over the first question of the newest revision, or
-// leaves it without an answer, is of an older one, and is started again without that question, with as much time as the first start had.
+// reads it and does not answer, is of an older one, and is started again without that question, with as much time as the first start had.
 func (r *run) open(late *time.Timer) error {
 	r.manager.mu.Lock()
 	older := r.instance.older
@@ -186,19 +186,29 @@ func (r *run) connect(older bool) error {
 	if older {
 		options.ProtocolVersion = olderRevision
 	}
-	unheard := time.AfterFunc(r.timeouts.Ready/3, func() {
-		r.manager.mu.Lock()
-		defer r.manager.mu.Unlock()
-		if r.process != nil && r.frames.unheard() {
-			r.process.Kill()
-		}
-	})
-	defer unheard.Stop()
+	r.endMute(r.timeouts.Ready/3, false)
 	r.session, err = newClient(&r.server.Entry, r.elicit).Connect(r.ctx, &closing{transport, r.ctx}, options)
 	if err != nil && (r.process == nil || !r.frames.unheard()) {
 		return r.reason(err)
 	}
 	return err
+}
+
+// endMute ends the process after a while if it leaves the first question of the newest revision without an answer. One that has not read
+// the question is still starting, and may know that revision alone.
+func (r *run) endMute(after time.Duration, starting bool) {
+	time.AfterFunc(after, func() {
+		r.manager.mu.Lock()
+		defer r.manager.mu.Unlock()
+		if r.ctx.Err() != nil || r.process == nil || !r.frames.unheard() {
+			return
+		}
+		if still := unread(r.process.Stdin); still || starting {
+			r.endMute(r.timeouts.Ready/10, still)
+			return
+		}
+		r.process.Kill()
+	})
 }
 
 // closing closes a transport's connection when ctx ends, whatever the SDK makes of it.
