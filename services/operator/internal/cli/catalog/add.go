@@ -104,7 +104,7 @@ func (a *app) readEntry(from string) (draft.Entry, error) {
 		raw, err = catalogfile.ReadFile(from)
 	}
 	if err != nil {
-		return draft.Entry{}, cli.Usage("", "the entry cannot be read: %s", clean.Line(err.Error(), 300))
+		return draft.Entry{}, cli.Usage(`Name a file that holds the entry, YAML or JSON, or "-" for standard input.`, "the entry cannot be read: %s", clean.Line(err.Error(), 300))
 	}
 	e, err := draft.Read(raw)
 	if err != nil {

@@ -202,7 +202,7 @@ func TestCatalogAddRefuses(t *testing.T) {
 		{"no entry", "- a", []string{"service", "--from", "-", "--yes"}, cli.ExitUsage, "one mapping"},
 		{"an unknown key", "id: b\ndriver: process\nprot: 1\n", []string{"service", "--from", "-", "--yes"}, cli.ExitUsage, "prot"},
 		{"--from and arguments", "", []string{"service", "b", "--from", "-", "--yes"}, cli.ExitUsage, "leave the arguments out"},
-		{"--from a file that is not there", "", []string{"service", "--from", entry, "--yes"}, cli.ExitUsage, "cannot be read"},
+		{"--from a file that is not there", "", []string{"service", "--from", entry, "--yes"}, cli.ExitUsage, "no such file or directory\n  Name a file that holds the entry"},
 		{"--to without a folder", "", []string{"model", "m", "--to", "x.yaml", "--yes"}, cli.ExitUsage, "--to is for"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -6,6 +6,7 @@
 package root
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -109,7 +110,11 @@ func root(a *cli.App) *cobra.Command {
 	root.PersistentFlags().BoolVar(&asJSON, "json", false, "short for -o json")
 	root.PersistentFlags().BoolVarP(&quiet, "quiet", "q", false, "write ids alone")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return cli.Usage("See: "+cmd.CommandPath()+" -h", "%v", err)
+		next := "See: " + cmd.CommandPath() + " -h"
+		if unknown, is := errors.AsType[*pflag.NotExistError](err); is { // -json is an unknown j to pflag
+			next = cli.DidYouMean(nearFlags(cmd, cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName())), next)
+		}
+		return cli.Usage(next, "%v", err)
 	})
 	root.AddGroup(
 		&cobra.Group{ID: cli.GroupRun, Title: "Running it:"},
@@ -128,6 +133,21 @@ func root(a *cli.App) *cobra.Command {
 	checkArguments(root, a)
 	completeRest(a, root)
 	return root
+}
+
+// nearFlags are the command's flags that one may have been meant to be, as they are written.
+func nearFlags(cmd *cobra.Command, name string) []string {
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, f.Name)
+		}
+	})
+	near := config.Suggest(name, known)
+	for i := range near {
+		near[i] = "--" + near[i]
+	}
+	return near
 }
 
 // emptyLists refuses a list that is given and names nothing, as --service "$ID" does where the variable is not set: without the flag most
