@@ -237,16 +237,16 @@ func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
 	return out, nil
 }
 
-// spoken refuses a revision of the protocol that the SDK does not know: it would hang up, and the end of the process would be the reason.
+// spoken refuses an answer to initialize that the SDK does not take: it would hang up, and the end of the process would be the reason.
 func spoken(hello []byte) error {
-	var said struct {
-		Revision string `json:"protocolVersion"`
+	var said mcp.InitializeResult
+	if json.Unmarshal(hello, &said, halves) != nil {
+		return errors.New("its answer to initialize is not one that MCP knows")
 	}
-	revisions := mcp.SupportedProtocolVersions()
-	if json.Unmarshal(hello, &said, halves) != nil || slices.Contains(revisions, said.Revision) {
-		return nil
+	if known := mcp.SupportedProtocolVersions(); !slices.Contains(known, said.ProtocolVersion) {
+		return fmt.Errorf("it speaks revision %q of MCP, which is not known here: %s are", clean.Line(said.ProtocolVersion, maxName), strings.Join(known, ", "))
 	}
-	return fmt.Errorf("it speaks revision %q of MCP, which is not known here: %s are", clean.Line(said.Revision, maxName), strings.Join(revisions, ", "))
+	return nil
 }
 
 // supported is what is passed on of an error's data: the revisions of the protocol that the server knows.

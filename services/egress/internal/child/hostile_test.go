@@ -119,6 +119,9 @@ func (h *hostile) serve() {
 			if h.mode == "revision" {
 				revision = "2038-01-19"
 			}
+			if h.mode == "hello" {
+				more = `,"resources":true`
+			}
 			if strings.HasPrefix(h.mode, "beside") {
 				more = `,"prompts":{"listChanged":true},"resources":{}`
 			}

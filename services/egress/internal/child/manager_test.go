@@ -179,6 +179,7 @@ func TestHostile(t *testing.T) {
 		"pings":        "it does not read what it is sent",
 		"large":        "its result is larger than 1 MiB",
 		"slow":         "it was not ready within 700ms",
+		"hello":        "its answer to initialize is not one that MCP knows",
 		"revision":     `it speaks revision "2038-01-19" of MCP, which is not known here: ` + strings.Join(mcp.SupportedProtocolVersions(), ", ") + " are",
 		"listcrash":    "it ended: exit status 4",
 		"thousands":    "it lists more than 1000 tools, or 4 MiB of them",
