@@ -77,6 +77,10 @@ func (h *hostile) serve() {
 		time.Sleep(1500 * time.Millisecond) // it reads nothing while it starts, which takes half of Ready
 		h.mode = "newest"
 	}
+	if h.mode == "broken" {
+		fmt.Fprintln(os.Stderr, "no key is set")
+		os.Exit(6)
+	}
 	in := bufio.NewReader(os.Stdin)
 	capabilities := ""
 	for {

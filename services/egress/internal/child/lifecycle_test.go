@@ -485,4 +485,8 @@ func TestList(t *testing.T) {
 	if _, err := List(t.Context(), config, pinned("complains")); err == nil || err.Error() != "server complains: it ended: exit status 5; it wrote: no key is set" {
 		t.Error(err)
 	}
+	// One that ends before it reads anything is of no older revision, and is started once.
+	if _, err := List(t.Context(), config, pinned("broken")); err == nil || err.Error() != "server broken: it ended: exit status 6; it wrote: no key is set" {
+		t.Error(err)
+	}
 }

@@ -280,7 +280,7 @@ func (r *run) transport() (mcp.Transport, error) {
 		if err != nil {
 			why += ": " + clean.Line(err.Error(), maxMessage)
 		}
-		if !r.frames.unheard() {
+		if !r.frames.unheard() || unread(process.Stdin) { // what did not read the question did not end over it
 			r.end(errors.New(why))
 		}
 	}()
