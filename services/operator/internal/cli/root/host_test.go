@@ -575,7 +575,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"start", "a", "b"}, cli.ExitUsage, "durward start takes ID, and got 2\n"},
 		{[]string{"services", "all"}, cli.ExitUsage, `durward services takes no argument, and "all" is one`},
 		{[]string{"client", "connect", "cursr"}, cli.ExitUsage, "Did you mean cursor?"},
-		{[]string{"services", "--ouput", "json"}, cli.ExitUsage, "Did you mean --output?"},
+		{[]string{"services", "--outpu", "json"}, cli.ExitUsage, "Did you mean --output?"},
 		{[]string{"services", "-json"}, cli.ExitUsage, "Did you mean --json?"},
 		{[]string{"client", "connect", "emacs"}, cli.ExitUsage, "claude-code|"},
 		{[]string{"simulate", "codin"}, cli.ExitFailed, "Did you mean coding?"},
