@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -107,9 +108,7 @@ func TestARequestWithWhatNobodySees(t *testing.T) {
 	post := func(url string, more map[string]any) harness.Envelope {
 		t.Helper()
 		arguments := map[string]any{"url": url, "method": "POST", "headers": map[string]any{"content-type": "application/json"}, "body": `{"n":1}`, "credentials": credential}
-		for name, item := range more {
-			arguments[name] = item
-		}
+		maps.Copy(arguments, more)
 		return send(arguments)
 	}
 	refused := func(what string, e harness.Envelope, code string) {

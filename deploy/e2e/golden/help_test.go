@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,9 +81,7 @@ func tellHelp(t *testing.T, s *set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.commands = all
-	for name, text := range files {
-		s.got[name] = text
-	}
+	maps.Copy(s.got, files)
 }
 
 // withoutRun are the commands of which the goldens hold the help alone, and why.

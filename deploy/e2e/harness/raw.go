@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -35,9 +36,7 @@ type RawRequest struct {
 // With returns a copy of r with a header replaced; an empty value leaves it out.
 func (r RawRequest) With(name, value string) RawRequest {
 	header := map[string]string{}
-	for k, v := range r.Header {
-		header[k] = v
-	}
+	maps.Copy(header, r.Header)
 	header[name] = value
 	r.Header = header
 	return r

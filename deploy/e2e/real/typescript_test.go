@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,9 +97,7 @@ func (c *typescript) line(into any) {
 func (c *typescript) try(operation string, about map[string]any, into any) string {
 	c.t.Helper()
 	request := map[string]any{"do": operation}
-	for k, v := range about {
-		request[k] = v
-	}
+	maps.Copy(request, about)
 	raw, err := json.Marshal(request)
 	if err != nil {
 		c.t.Fatal(err)

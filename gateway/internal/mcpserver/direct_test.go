@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -238,9 +239,7 @@ func callFrame(t testing.TB, era era, tool string, arguments, meta map[string]an
 	if era == modern {
 		says[metaVersion], says[metaCapabilities] = statelessRevision, map[string]any{}
 	}
-	for k, v := range meta {
-		says[k] = v
-	}
+	maps.Copy(says, meta)
 	if arguments == nil {
 		arguments = map[string]any{}
 	}
@@ -301,9 +300,7 @@ func TestRefusalsBeforeAnAnswerAtOnce(t *testing.T) {
 	} {
 		if _, asked := p.compare(t, name, func(r *readers) *httptest.ResponseRecorder {
 			h := r.headers(modern, modernCall)
-			for k, v := range header {
-				h[k] = v
-			}
+			maps.Copy(h, header)
 			return r.post(modernCall, h)
 		}); asked {
 			t.Errorf("stateless, %s: it was served", name)

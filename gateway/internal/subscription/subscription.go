@@ -10,6 +10,7 @@ package subscription
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -193,10 +194,8 @@ func shows(uri resource.URI, id string) bool {
 
 // mark is called with the table locked.
 func (l *Listener) mark(uri resource.URI) {
-	for _, p := range l.pending {
-		if p == uri {
-			return
-		}
+	if slices.Contains(l.pending, uri) {
+		return
 	}
 	l.pending = append(l.pending, uri)
 	select {

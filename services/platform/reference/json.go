@@ -27,10 +27,8 @@ func InJSON(raw []byte) ([]Place, error) {
 	}
 	var out []Place
 	_, err := Fill(raw, func(p Place) (string, error) {
-		for _, known := range out {
-			if known == p {
-				return p.Marshal(), nil
-			}
+		if slices.Contains(out, p) {
+			return p.Marshal(), nil
 		}
 		out = append(out, p)
 		return p.Marshal(), nil

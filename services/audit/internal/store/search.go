@@ -261,12 +261,8 @@ func first(all []*auditv1.Entry, limit, maxBytes int, order func(a, b *auditv1.E
 
 // rare is the condition of an index that leaves out the values common, where none of those is asked for.
 func rare[T comparable](condition string, asked []T, common ...T) string {
-	for _, one := range asked {
-		for _, c := range common {
-			if one == c {
-				return ""
-			}
-		}
+	if slices.ContainsFunc(asked, func(one T) bool { return slices.Contains(common, one) }) {
+		return ""
 	}
 	return condition
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -64,9 +65,7 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 	}
 	defer launcher.Close()
 	env := map[string]string{}
-	for name, value := range asked.Entry.Env {
-		env[name] = value
-	}
+	maps.Copy(env, asked.Entry.Env)
 	for name := range asked.Entry.Credentials {
 		env[name] = "not-given" // a server that asks for one at its start is still listed, and gets none
 	}

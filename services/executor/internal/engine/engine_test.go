@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -75,9 +76,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/models":
 		if f.lag--; f.lag < 0 {
-			for id, state := range f.next {
-				f.models[id] = state
-			}
+			maps.Copy(f.models, f.next)
 			f.next = nil
 		}
 		var list []map[string]any

@@ -5,6 +5,7 @@ package install_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -136,10 +137,7 @@ func (h *installed) confined(uid string, second bool) string {
 	}
 	self, err := os.ReadFile("/proc/" + pid + "/cgroup")
 	h.must(err)
-	groups := map[string]string{}
-	for controllers, path := range procfs.CGroups(string(self)) {
-		groups[controllers] = path
-	}
+	groups := maps.Collect(procfs.CGroups(string(self)))
 	limits := map[string][3]string{ // of version 1, of version 2, and what the entry says
 		"memory": {"memory.limit_in_bytes", "memory.max", "536870912"}, "pids": {"pids.max", "pids.max", "88"}, "cpu": {"cpu.cfs_quota_us", "cpu.max", "100000"},
 	}

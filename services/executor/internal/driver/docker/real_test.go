@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -106,9 +107,7 @@ func (e *engine) push(repository, tag string, change map[string]any) (string, er
 	config := map[string]any{
 		"Env": []string{"PATH=/", inContainer + "=1"}, "Entrypoint": []string{"/app"}, "Cmd": []string{"serve"},
 	}
-	for key, value := range change {
-		config[key] = value
-	}
+	maps.Copy(config, change)
 	layer := e.blob(e.layer)
 	image, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux", "config": config, "rootfs": map[string]any{"type": "layers", "diff_ids": []string{layer}},

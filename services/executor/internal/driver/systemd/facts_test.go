@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,9 +28,7 @@ func begun(more properties) properties {
 		"ExecMainCode": int32(0), "ExecMainStatus": int32(0),
 		"MemoryMax": ^uint64(0), "MemoryLimit": ^uint64(0), "PrivateNetwork": false, "Job": []any{uint32(0), "/"},
 	}
-	for key, value := range more {
-		p[key] = value
-	}
+	maps.Copy(p, more)
 	return p
 }
 
@@ -39,9 +38,7 @@ func over(state string, left, programEnd int, more properties) properties {
 		"ActiveState": state, "SubState": "dead", "MainPID": uint32(0), "ControlGroup": "",
 		"ActiveExitTimestampMonotonic": uint64(left), "ExecMainExitTimestampMonotonic": uint64(programEnd),
 	})
-	for key, value := range more {
-		p[key] = value
-	}
+	maps.Copy(p, more)
 	return p
 }
 
