@@ -8,6 +8,7 @@
 package limit
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -173,11 +174,7 @@ func (l *Limiter) entry(principal string, now time.Time) *entry {
 // sweep drops the entries that are as good as new.
 func (l *Limiter) sweep(now time.Time) {
 	l.swept = now
-	for principal, e := range l.byPrincipal {
-		if e.fresh(now) {
-			delete(l.byPrincipal, principal)
-		}
-	}
+	maps.DeleteFunc(l.byPrincipal, func(_ string, e *entry) bool { return e.fresh(now) })
 }
 
 // fresh reports whether an entry is no different from a new one.

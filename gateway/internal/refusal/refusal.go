@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,11 +104,7 @@ func (r *Recorder) flush(ctx context.Context, end bool) {
 	r.often.Flush(ctx, end)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for principal, limit := range r.rates {
-		if limit.Tokens() >= burst {
-			delete(r.rates, principal)
-		}
-	}
+	maps.DeleteFunc(r.rates, func(_ string, limit *rate.Limiter) bool { return limit.Tokens() >= burst })
 }
 
 // Record takes one refusal for what somebody sent, which is worth a record of its own. Each principal has a budget for them.

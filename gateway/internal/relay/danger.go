@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -43,11 +44,7 @@ func (d *dangers) hear(session string, until, at time.Time) {
 	case d.of == nil:
 		d.of = map[string]danger{}
 	case !known && len(d.of) >= maxDangers:
-		for ref, other := range d.of {
-			if !other.until.After(now) && now.Sub(other.heard) > remembered {
-				delete(d.of, ref)
-			}
-		}
+		maps.DeleteFunc(d.of, func(_ string, other danger) bool { return !other.until.After(now) && now.Sub(other.heard) > remembered })
 		if len(d.of) >= maxDangers {
 			return
 		}
@@ -92,11 +89,7 @@ func (d *dangers) begin() uint64 {
 func (d *dangers) confirm(generation uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for ref, found := range d.of {
-		if d.generation == generation && found.generation != generation {
-			delete(d.of, ref)
-		}
-	}
+	maps.DeleteFunc(d.of, func(_ string, found danger) bool { return d.generation == generation && found.generation != generation })
 }
 
 // Dangerous returns until when the session is in dangerous mode, and whether it is, as the vault said last.

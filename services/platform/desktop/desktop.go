@@ -8,6 +8,7 @@ package desktop
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -200,11 +201,7 @@ func (g *Gate) session(name string, now time.Time) *session {
 		return s
 	}
 	if len(g.sessions) >= capacity {
-		for n, s := range g.sessions {
-			if now.Sub(s.touched) > memory {
-				delete(g.sessions, n)
-			}
-		}
+		maps.DeleteFunc(g.sessions, func(_ string, s *session) bool { return now.Sub(s.touched) > memory })
 	}
 	if len(g.sessions) >= capacity {
 		return nil

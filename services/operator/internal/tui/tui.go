@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -317,11 +318,7 @@ func (m *Model) take(v Vault) tea.Cmd {
 			look = append(look, m.look(op, numbers[id]))
 		}
 	}
-	for id := range m.cards {
-		if !live[id] {
-			delete(m.cards, id)
-		}
-	}
+	maps.DeleteFunc(m.cards, func(id string, _ approval.Card) bool { return !live[id] })
 	if m.selected != "" && !live[m.selected] {
 		m.gone()
 		m.selected = ""

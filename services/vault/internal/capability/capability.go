@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -87,11 +88,7 @@ func (i *Issuer) Spend(raw []byte, u Use) (ref reference.ID, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if now.Sub(i.swept) > Life {
-		for old, end := range i.spent {
-			if !now.Before(end) {
-				delete(i.spent, old)
-			}
-		}
+		maps.DeleteFunc(i.spent, func(_ [nonceSize]byte, end time.Time) bool { return !now.Before(end) })
 		i.swept = now
 	}
 	if _, used := i.spent[nonce]; used {

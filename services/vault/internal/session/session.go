@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -302,11 +303,7 @@ func (t *Table) Sweep(keep func(*Session) bool) []*Session {
 			ended = append(ended, s)
 		}
 	}
-	for key, at := range t.openings {
-		if now.Sub(at) > openMemory {
-			delete(t.openings, key)
-		}
-	}
+	maps.DeleteFunc(t.openings, func(_ opening, at time.Time) bool { return now.Sub(at) > openMemory })
 	return ended
 }
 

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -385,11 +386,7 @@ func (b *Approvals) Sweep(ctx context.Context) {
 			}
 		}
 	}
-	for ref, p := range b.proposals {
-		if now.After(p.notAfter) {
-			delete(b.proposals, ref)
-		}
-	}
+	maps.DeleteFunc(b.proposals, func(_ string, p *proposal) bool { return now.After(p.notAfter) })
 	b.mu.Unlock()
 	for _, e := range used {
 		b.recordEnd(ctx, e, whyUses, "")

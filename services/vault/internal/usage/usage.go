@@ -8,6 +8,7 @@ package usage
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -258,11 +259,7 @@ func (r *Reservation) takeBack() bool {
 func (b *Counters) Forget(live func(session string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for who := range b.sessions {
-		if !live(who.Session) {
-			delete(b.sessions, who)
-		}
-	}
+	maps.DeleteFunc(b.sessions, func(who Who, _ uint32) bool { return !live(who.Session) })
 }
 
 // Prune forgets days that no limit looks at any more, and in memory what no reservation is open for.
@@ -275,11 +272,8 @@ func (b *Counters) Prune(ctx context.Context) error {
 func (b *Counters) forgetIdle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for key, t := range b.tools {
-		if len(t.held) == 0 {
-			delete(b.tools, key) // the next reservation reads it again
-		}
-	}
+	// The next reservation of a tool that is forgotten reads it again.
+	maps.DeleteFunc(b.tools, func(_ tool, t *tally) bool { return len(t.held) == 0 })
 }
 
 // window is what a rate is over.

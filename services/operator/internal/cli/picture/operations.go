@@ -3,6 +3,7 @@ package picture
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -130,11 +131,7 @@ func OperationsChange(a *cli.App, ops []*vaultv1.Operation) Change {
 		for _, op := range ops {
 			listed[op.GetOperationId()] = true
 		}
-		for id := range p.Waiting {
-			if !listed[id] {
-				delete(p.Waiting, id)
-			}
-		}
+		maps.DeleteFunc(p.Waiting, func(id string, _ struct{}) bool { return !listed[id] })
 		for id, w := range p.Ops {
 			if !listed[id] && w.gone.IsZero() {
 				out = append(out, endedChange(a, id)(p)...)
@@ -185,11 +182,7 @@ func endedChange(a *cli.App, id string) Change {
 
 // Forget drops operations that ended a while ago.
 func (p *Picture) Forget(now time.Time) {
-	for id, w := range p.Ops {
-		if !w.gone.IsZero() && now.Sub(w.gone) > keptEnded {
-			delete(p.Ops, id)
-		}
-	}
+	maps.DeleteFunc(p.Ops, func(_ string, w *Watched) bool { return !w.gone.IsZero() && now.Sub(w.gone) > keptEnded })
 }
 
 func operationLine(op *vaultv1.Operation, state string) News {
