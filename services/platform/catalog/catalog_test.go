@@ -25,9 +25,7 @@ import (
 func host(t testing.TB) Options {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "serve"), []byte("#!/bin/true\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "serve"), []byte("#!/bin/true\n"), 0o700))
 	return Options{ProgramsDir: dir, UID: 1000, Users: func(name string) (*user.User, error) {
 		if uid, ok := map[string]string{"demo": "2000", "root": "0", "self": "1000"}[name]; ok {
 			return &user.User{Username: name, Uid: uid, Gid: uid}, nil
@@ -59,9 +57,7 @@ services:
 func TestAGoodCatalog(t *testing.T) {
 	opts := host(t)
 	c, err := Parse("c.yaml", []byte(good), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, _ := c.Lookup("chat")
 	want := &Service{
 		ID: "chat", Name: "Chat", Driver: "process", Argv: []string{filepath.Join(opts.ProgramsDir, "serve"), "--port", "8001", "; rm -rf /"},
@@ -368,9 +364,7 @@ services:
 modes:
   - {id: night, name: Night, description: Both., services: [chat, embed]}
 `), host(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	chat, _ := c.Lookup("chat")
 	if diff := cmp.Diff(&Service{
 		ID: "chat", Name: "chat", Driver: "systemd", Unit: "vllm@chat.service", Port: 8001, BaseURL: "http://127.0.0.1:8001/v1", OpenAI: true,
@@ -396,9 +390,7 @@ modes:
 	embed, _ := c.Lookup("embed")
 	// What an approver signs says the card as well, and is read as it was written.
 	raw, err := chat.Subject("sha256:aa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again, err := ReadSubject(raw)
 	if diff := cmp.Diff(chat, again); err != nil || diff != "" {
 		t.Errorf("read again: %v\n%s", err, diff)
@@ -425,9 +417,7 @@ modes:
 func TestGpumodD16NoMemoryIsInvented(t *testing.T) {
 	c, err := Parse("c.yaml", []byte("version: 1\ngpus: [{index: 0}]\nmodels: [{id: org/llama-70b-q4.gguf, file: /srv/llama-70b-q4.gguf}]\nservices:\n"+
 		"  - {id: a, driver: process, argv: [serve, -m, /srv/llama-70b-q4.gguf], run_as: demo, port: 8001, model: org/llama-70b-q4.gguf, gpus: [0]}\n"), host(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s, _ := c.Lookup("a"); s.VRAMMiB != 0 || s.SleepMiB != 0 {
 		t.Errorf("declared %d and %d MiB out of nothing", s.VRAMMiB, s.SleepMiB)
 	}
@@ -438,9 +428,7 @@ func TestAFolder(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	if _, err := Load(dir, host(t)); err == nil {
 		t.Error("an empty folder is a catalogue")
@@ -451,21 +439,15 @@ func TestAFolder(t *testing.T) {
 	put(".30-b.yaml", "not: [good")
 	put("notes.txt", "not: [good")
 	first, err := Load(dir, host(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(first.Services) != 2 || len(first.Modes) != 1 {
 		t.Errorf("%d services, %d modes", len(first.Services), len(first.Modes))
 	}
 	source, err := Open(dir, host(t), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer source.Close()
 	put("40-c.yaml", "version: 1\nservices: [{id: c, driver: \"null\"}]\n")
-	if err := source.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, source.Reload())
 	if source.Current().Digest == first.Digest {
 		t.Error("another file, and the same digest")
 	}
@@ -493,21 +475,15 @@ func TestDevelopment(t *testing.T) {
 
 func TestSubjectHoldsTheWholeEntry(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(good), host(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, _ := c.Lookup("chat")
 	subject, err := s.Subject("sha256:aa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := canonical.Check(subject); err != nil {
 		t.Errorf("not canonical: %v", err)
 	}
 	var got map[string]any
-	if err := json.Unmarshal(subject, &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(subject, &got))
 	for _, key := range []string{"id", "argv", "environment", "run_as", "port", "health", "model", "gpus", "vram_mib", "definition_sha256"} {
 		if _, ok := got[key]; !ok {
 			t.Errorf("an approver does not see %s", key)
@@ -532,17 +508,11 @@ func TestProgramDigestFollowsTheFile(t *testing.T) {
 	stamp := time.Now().Add(-time.Hour)
 	for i := range 3 {
 		// The same size and time: the change time alone tells.
-		if err := os.WriteFile(file, fmt.Append(nil, i), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(file, stamp, stamp); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, fmt.Append(nil, i), 0o700))
+		must(t, os.Chtimes(file, stamp, stamp))
 		time.Sleep(20 * time.Millisecond) // the kernel's clock of file times is coarse, and nothing tells of its tick
 		d, err := p.Digest(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again, err := p.Digest(file)
 		if err != nil || again != d {
 			t.Errorf("not stable: %s, %s, %v", d, again, err)
@@ -559,9 +529,7 @@ func TestTheLastGoodCatalogStays(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		put := func(text string) {
 			t.Helper()
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
 		}
 		put("version: 3\n")
 		if _, err := Open(file, host(t), slog.New(slog.DiscardHandler)); err == nil {
@@ -570,9 +538,7 @@ func TestTheLastGoodCatalogStays(t *testing.T) {
 		put("version: 1\nservices: [{id: a, driver: \"null\"}]\n")
 		var said bytes.Buffer
 		s, err := Open(file, host(t), slog.New(slog.NewTextHandler(&said, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		put("version: 1\nservices: [{id: a, driver: nul}]\n")
 		if err := s.Reload(); err == nil {
 			t.Error("a bad change was adopted")
@@ -598,9 +564,7 @@ func TestTheLastGoodCatalogStays(t *testing.T) {
 func TestWhatAnEntryLackedMayCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "c.yaml")
-		if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(good), 0o600))
 		opts := host(t)
 		opts.Lenient = true
 		var missing atomic.Bool
@@ -613,9 +577,7 @@ func TestWhatAnEntryLackedMayCome(t *testing.T) {
 			return users(name)
 		}
 		s, err := Open(file, opts, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		later := func() *Catalog {
 			time.Sleep(2 * time.Minute)
@@ -708,9 +670,7 @@ func TestAWrongEntryDisablesItselfAlone(t *testing.T) {
 			opts := host(t)
 			opts.Lenient, opts.Drivers = true, []string{DriverProcess, DriverNull}
 			c, err := Parse("c.yaml", []byte("version: 1\n"+test.text), opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var services, modes, off []string
 			for _, s := range c.Services {
 				services = append(services, s.ID)
@@ -767,5 +727,12 @@ func TestInContainer(t *testing.T) {
 		if _, err := Parse("c.yaml", []byte("version: 1\nservices: ["+entry+"]\n"), opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: says %v, not %q", entry, err, want)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

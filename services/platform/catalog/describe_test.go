@@ -27,15 +27,11 @@ func TestReadSubjectRefuses(t *testing.T) {
 // What was made of an entry is read as that entry.
 func TestReadSubject(t *testing.T) {
 	c, err := Parse("c.yaml", []byte(good), host(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range c.Services {
 		for _, definition := range []string{"", Unreadable, "sha256:aa"} {
 			raw, err := s.Subject(definition)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := ReadSubject(raw)
 			if diff := cmp.Diff(s, got); err != nil || diff != "" {
 				t.Errorf("%s: %v\n%s", s.ID, err, diff)

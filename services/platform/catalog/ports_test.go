@@ -13,9 +13,7 @@ func TestPorts(t *testing.T) {
 	write := func(text string) string {
 		t.Helper()
 		path := filepath.Join(dir, "catalogue.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	for _, wrong := range []string{"services: {", "services: 7", "services: [{port: many}]", "services: [{port: 70000}]"} {

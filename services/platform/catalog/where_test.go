@@ -15,9 +15,7 @@ func TestFind(t *testing.T) {
 			"  - id: three\n    container:\n      command:\n        - a\n        - b\n    extra_config: {context_size: 1}\n",
 		"broken.yaml": "services: [\n",
 	} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	for id, want := range map[string]struct {
 		file string

@@ -15,9 +15,7 @@ func TestBeside(t *testing.T) {
 		{Foreign: Foreign{Server: "shelf", Name: "sum", Check: free}, Tier: optionsv1.Tier_TIER_WRITE},
 		{Foreign: Foreign{Server: "shut", Name: "sum", Check: free}, Tier: optionsv1.Tier_TIER_WRITE},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = Pin(nil) }) // no tools are always taken
 	for _, uri := range []string{
 		"", "shelf/shelf:///a", "durward://help", "durward://servers/", "durward://servers/shelf", "durward://servers/shut/shelf:///a", "durward://servers/none/x:y",

@@ -86,9 +86,7 @@ func TestListsAndMaps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var value any
-			if err := json.Unmarshal([]byte(c.raw), &value); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(c.raw), &value))
 			if err := schema.Validate(value); (err == nil) != c.valid {
 				t.Errorf("the schema says %v", err)
 			}
@@ -122,13 +120,9 @@ func TestListsKeepTheirOrder(t *testing.T) {
 	canonical := func(raw string) string {
 		t.Helper()
 		m, err := tool.Decode([]byte(raw))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out, err := Canonical(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(out)
 	}
 	forms := []string{

@@ -129,20 +129,14 @@ func TestTools(t *testing.T) {
 func TestDefinitionsGolden(t *testing.T) {
 	for _, tool := range Tools() {
 		got, err := canonical.Marshal(tool.Definition())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		file := "testdata/" + tool.Name + ".definition.json"
 		if *update {
-			if err := os.WriteFile(file, got, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, got, 0o644))
 			continue
 		}
 		want, err := testdata.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Errorf("%s (-golden +got):\n%s", file, diff)
 		}
@@ -164,9 +158,7 @@ func TestSchemasCompileAndAgreeWithDecode(t *testing.T) {
 			`{"tier_ceiling_override":2}`, `{"tier_ceiling_override":"DENIED"}`,
 		} {
 			var value any
-			if err := json.Unmarshal([]byte(raw), &value); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(raw), &value))
 			schemaErr := schema.Validate(value)
 			_, decodeErr := tool.Decode([]byte(raw))
 			if (schemaErr == nil) != (decodeErr == nil) {
@@ -179,17 +171,11 @@ func TestSchemasCompileAndAgreeWithDecode(t *testing.T) {
 func compile(t *testing.T, schema map[string]any) *jsonschema.Resolved {
 	t.Helper()
 	raw, err := json.Marshal(schema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var s jsonschema.Schema
-	if err := json.Unmarshal(raw, &s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &s))
 	r, err := s.Resolve(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -241,9 +227,7 @@ func TestDecodeRefuses(t *testing.T) {
 		})
 	}
 	m, err := tool.Decode([]byte(` {"service_id": "demo\u002dchat"} `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := Canonical(m)
 	if err != nil || string(got) != `{"service_id":"demo-chat"}` {
 		t.Errorf("Canonical = %s, %v", got, err)
@@ -304,13 +288,9 @@ func TestWholeNumbers(t *testing.T) {
 
 func TestUnsetAndEmptyDiffer(t *testing.T) {
 	unset, err := Canonical(&executorv1.StartServiceRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	empty, err := Canonical(&executorv1.StartServiceRequest{ServiceId: proto.String("")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if bytes.Equal(unset, empty) {
 		t.Errorf("unset and empty are both %s", unset)
 	}
@@ -395,9 +375,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			// What the edge decided on is what the sink reads.
 			canon, err := Canonical(m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			again, err := tool.Decode(canon)
 			if err != nil || !proto.Equal(m, again) {
 				t.Fatalf("%s: %q decodes to %v, its canonical form %s to %v, %v", tool.Name, raw, m, canon, again, err)
@@ -521,13 +499,9 @@ func TestUnderPermit(t *testing.T) {
 					}},
 				}},
 			}, protoregistry.GlobalFiles)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var files protoregistry.Files
-			if err := files.RegisterFile(file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, files.RegisterFile(file))
 			under, err := underPermits(&files, optionsv1.Role_ROLE_EXECUTOR)
 			got := under["/durward.executor.v1.LookService/Look"].Tool.Name
 			if err != nil {
@@ -551,9 +525,7 @@ func TestUnderPermit(t *testing.T) {
 func TestEnumsAreWords(t *testing.T) {
 	tool := lookup(t, "security_config")
 	m, err := tool.Decode([]byte(`{"tier_ceiling_override":"WRITE"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if form, err := Canonical(m); err != nil || string(form) != `{"tier_ceiling_override":"WRITE"}` {
 		t.Errorf("canonical form %s: %v", form, err)
 	}
@@ -601,5 +573,12 @@ func TestWordOf(t *testing.T) {
 		if got := WordOf(value); got != want {
 			t.Errorf("%v: %q, want %q", value, got, want)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

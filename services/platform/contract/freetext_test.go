@@ -42,9 +42,7 @@ func TestFreeTextIsNamed(t *testing.T) {
 func TestFreeText(t *testing.T) {
 	tool, _ := Lookup("http_request")
 	m, err := tool.Decode([]byte(`{"url":"https://example.org/maria","method":"POST","headers":{"prefer":"b","accept":"a"},"body":"c"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before, refused := proto.CloneOf(m), errors.New("refused")
 	if err := FreeText(m, func([]string) ([]string, error) { return nil, refused }); !errors.Is(err, refused) || !proto.Equal(before, m) {
 		t.Errorf("refused: %v, %v", err, m)

@@ -23,9 +23,7 @@ func pinning(t *testing.T) Tool {
 		Tier: optionsv1.Tier_TIER_WRITE, Digest: [32]byte{1}, URL: "url", Shell: true,
 		Input: map[string]any{"type": "object", "properties": map[string]any{"url": map[string]any{"type": "string"}}},
 	}
-	if err := Pin([]Definition{definition}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Pin([]Definition{definition}))
 	t.Cleanup(func() { _ = Pin(nil) }) // no tools are always taken
 	tool, ok := Lookup("web__open")
 	if !ok {
@@ -57,12 +55,7 @@ func TestPin(t *testing.T) {
 	if _, still := Lookup("web__open"); !still {
 		t.Error("a refused list took the place of the one in force")
 	}
-	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(Pin(nil))
+	must(t, Pin(nil))
 	if _, there := Lookup("web__open"); there {
 		t.Error("it is found when nobody pins it any more")
 	}
@@ -72,9 +65,7 @@ func TestPin(t *testing.T) {
 func TestPinnedArguments(t *testing.T) {
 	tool := pinning(t)
 	m, err := tool.Decode([]byte(`{ "url": "https://example.org/a", "n": 1.0e1, "list": ["x", {"k": "y"}] }`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	form, err := Canonical(m)
 	if want := `{"list":["x",{"k":"y"}],"n":10,"url":"https://example.org/a"}`; err != nil || string(form) != want {
 		t.Fatalf("%s, %v, want %s", form, err, want)

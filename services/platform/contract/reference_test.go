@@ -27,9 +27,7 @@ func TestCredentialReference(t *testing.T) {
 	}
 	text := []byte(`{"$credential":"github"}`)
 	names, err := Names(d, text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ref := &callv1.CredentialReference{}
 	if err := protojson.Unmarshal(names, ref); err != nil || ref.GetCredential() != "github" {
 		t.Fatalf("%s: %v, %v", names, ref, err)

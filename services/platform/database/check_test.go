@@ -24,13 +24,9 @@ func TestDamagedDatabaseIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	sound, err := os.ReadFile(cfg.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key := []byte("operation-000007/1")
 	flipped := func(b []byte, at int) []byte {
 		b[at] ^= 1
@@ -62,9 +58,7 @@ func TestDamagedDatabaseIsRefused(t *testing.T) {
 			for _, proved := range []bool{false, true} {
 				spoilt := cfg
 				spoilt.Path, spoilt.Proved = filepath.Join(t.TempDir(), "x.db"), proved
-				if err := os.WriteFile(spoilt.Path, tc.spoil(bytes.Clone(sound)), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(spoilt.Path, tc.spoil(bytes.Clone(sound)), 0o600))
 				db, err := database.Open(t.Context(), spoilt)
 				switch {
 				case name == "as it was":
@@ -97,12 +91,17 @@ func TestWriteAheadLogIsNoDamage(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(again.Path+suffix, b, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	var name string
 	if err := open(t, again).QueryRowContext(context.WithoutCancel(t.Context()), "SELECT name FROM parent").Scan(&name); err != nil || name != "x" {
 		t.Errorf("%q, %v", name, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

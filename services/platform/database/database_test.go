@@ -25,9 +25,7 @@ func migrations(n int) fs.FS {
 func open(t *testing.T, cfg database.Config) *sql.DB {
 	t.Helper()
 	db, err := database.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -57,15 +55,11 @@ func TestOpen(t *testing.T) {
 	}
 
 	reader, err := database.OpenReader(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer reader.Close()
 	// The writer's open transaction does not hold readers up.
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tx.ExecContext(t.Context(), "INSERT INTO parent VALUES (2)"); err != nil {
 		t.Fatal(err)
 	}
@@ -76,24 +70,18 @@ func TestOpen(t *testing.T) {
 	if _, err := reader.ExecContext(t.Context(), "DELETE FROM parent"); err == nil {
 		t.Error("a reader wrote")
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit())
 }
 
 func TestSchemaVersions(t *testing.T) {
 	cfg := database.Config{Path: filepath.Join(t.TempDir(), "v.db"), Migrations: migrations(1), Service: "vault"}
-	if err := open(t, cfg).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, open(t, cfg).Close())
 	cfg.Migrations = migrations(2)
 	db := open(t, cfg) // migrates
 	if _, err := db.ExecContext(t.Context(), "INSERT INTO parent (id, name) VALUES (1, 'x')"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	cfg.Migrations = migrations(1)
 	_, err := database.Open(t.Context(), cfg)
 	if !errors.Is(err, database.ErrNewerSchema) || !strings.Contains(err.Error(), "schema 2, and this program knows up to 1") {
@@ -109,12 +97,8 @@ func TestSchemaVersions(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Symlink("/etc", filepath.Join(dir, "escape")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("not a database ", 100)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/etc", filepath.Join(dir, "escape")))
+	must(t, os.WriteFile(filepath.Join(dir, "text"), []byte(strings.Repeat("not a database ", 100)), 0o600))
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tc := range map[string]struct {
@@ -148,9 +132,7 @@ func TestOpenRefuses(t *testing.T) {
 // A file that others could read is closed to them.
 func TestModeIsTightened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o644))
 	open(t, database.Config{Path: path, Migrations: migrations(1), Service: "vault"})
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)

@@ -29,14 +29,10 @@ func TestFullDisk(t *testing.T) {
 		Path: filepath.Join(dir, "t.db"), StateDir: dir, Service: "test",
 		Migrations: fstest.MapFS{"00001_t.sql": {Data: []byte("-- +goose Up\nCREATE TABLE t (x BLOB);\n")}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	r, err := reserve.Open(dir, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	insert := func(entitled bool) error {
 		return r.Write(entitled, func() error {
 			_, err := db.ExecContext(ctx, `INSERT INTO t VALUES (?)`, strings.Repeat("x", 3000))
@@ -121,9 +117,7 @@ func TestFullDiskInAnUpgrade(t *testing.T) {
 			if err == nil {
 				err = os.Truncate(ballast, info.Size()-start.room)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, "t.db"), StateDir: dir, Service: "test", Migrations: start.migrations})
 		if start.table == "" {

@@ -33,9 +33,7 @@ const whole = `servers:
 
 func TestReadFile(t *testing.T) {
 	got, err := downstream.ReadFile("servers.yaml", []byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := downstream.Entry{
 		ID:      "files",
 		NPM:     &downstream.Package{Name: "@modelcontextprotocol/server-filesystem", Version: "2026.8.31", Args: []string{"/srv/docs"}},
@@ -132,9 +130,7 @@ func TestEveryChangeOfAnEntryShows(t *testing.T) {
 			t.Fatalf("%s: %v", change, err)
 		}
 		digest, err := entries[0].Digest()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if same, known := digests[digest]; known {
 			t.Errorf("%q and %q have one digest", change, same)
 		}
@@ -165,9 +161,7 @@ func FuzzReadFile(f *testing.F) {
 // TestTheShippedFile is read.
 func TestTheShippedFile(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/config/servers.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if entries, err := downstream.ReadFile("servers.yaml", text); err != nil || len(entries) != 3 {
 		t.Errorf("%d servers, %v", len(entries), err)
 	}

@@ -122,9 +122,7 @@ func TestSchemasThatAreUsual(t *testing.T) {
 // TestDearArguments are refused before they are looked at, and a caller that goes is let go.
 func TestDearArguments(t *testing.T) {
 	s, err := downstream.Compile([]byte(doubled(8)), validator.Compile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := runtime.NumGoroutine()
 	long := `{"x":[0` + strings.Repeat(",0", 100_000) + `]}`
 	if err := s.Validate(t.Context(), []byte(long)); !errors.Is(err, downstream.ErrTooDear) {
@@ -134,9 +132,7 @@ func TestDearArguments(t *testing.T) {
 		t.Errorf("%d goroutines are left", n-before)
 	}
 	cheap, err := downstream.Compile([]byte(`{"type":"object"}`), validator.Compile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := cheap.Validate(t.Context(), []byte(long)); err != nil {
 		t.Errorf("the same against a cheap one: %v", err)
 	}

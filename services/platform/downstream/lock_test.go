@@ -25,9 +25,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func signer(t testing.TB, seed byte) ssh.Signer {
 	t.Helper()
 	s, err := ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(append(make([]byte, 31), seed)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -35,18 +33,14 @@ func signer(t testing.TB, seed byte) ssh.Signer {
 func verifier(t testing.TB, seed byte) downstream.Verifier {
 	t.Helper()
 	operators, err := trust.ParseAllowedSigners([]byte(trust.FormatSigner("ada", signer(t, seed).PublicKey(), statement.Namespace) + "\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return statement.ServersSigned(operators, now.Add(time.Hour))
 }
 
 func sign(t testing.TB, l *downstream.Lock, change func(*statement.Statement)) []byte {
 	t.Helper()
 	digest, err := l.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: strings.Repeat("a", 32), Operator: "ada",
 		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
@@ -59,9 +53,7 @@ func sign(t testing.TB, l *downstream.Lock, change func(*statement.Statement)) [
 		t.Fatal(err)
 	}
 	text, err := l.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return text
 }
 
@@ -69,9 +61,7 @@ func sign(t testing.TB, l *downstream.Lock, change func(*statement.Statement)) [
 func locked(t testing.TB) (*downstream.Lock, []downstream.Entry) {
 	t.Helper()
 	entries, err := downstream.ReadFile("servers.yaml", []byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := downstream.Pinned{Entry: downstream.Entry{ID: "files"}, ProgramDigest: [32]byte{1}, Instructions: "Files live here.", Tools: []downstream.Tool{
 		{
 			Name: "read_file", Title: "Read", Description: "Reads a file.", Input: json.RawMessage(`{"properties":{"path":{"type":"string"}},"type":"object"}`),
@@ -92,9 +82,7 @@ func TestLockRoundTrip(t *testing.T) {
 	l, _ := locked(t)
 	text := sign(t, l, nil)
 	got, err := downstream.ReadLock(text, verifier(t, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(l, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
@@ -218,5 +206,12 @@ func TestEachPartOfADefinitionIsInItsDigest(t *testing.T) {
 	}
 	if len(digests) != 12 {
 		t.Errorf("%d digests", len(digests))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

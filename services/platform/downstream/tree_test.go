@@ -14,12 +14,8 @@ func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, content := range files {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644))
 	}
 	return dir
 }
@@ -43,13 +39,9 @@ func TestAChangedTreeHasAnotherDigest(t *testing.T) {
 		},
 	} {
 		dir := tree(t, map[string]string{"a/x.js": "one", "b.js": "two"})
-		if err := change(dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, change(dir))
 		digest, err := downstream.TreeDigest(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if same, known := digests[digest]; known {
 			t.Errorf("%s has the digest of %s", name, same)
 		}
@@ -65,9 +57,7 @@ func TestAChangedTreeHasAnotherDigest(t *testing.T) {
 		"a pipe":             func(dir string) error { return syscall.Mkfifo(dir+"/p", 0o600) },
 	} {
 		dir := tree(t, map[string]string{"a/x.js": "one"})
-		if err := change(dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, change(dir))
 		if _, err := downstream.TreeDigest(dir); err == nil {
 			t.Errorf("%s is taken", name)
 		}

@@ -93,9 +93,7 @@ func TestRoles(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	id, err := identity.New("durward.local", optionsv1.Role_ROLE_AUDIT, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if b, err := json.Marshal(id); err != nil || string(b) != `"spiffe://durward.local/audit/main"` {
 		t.Errorf("%s, %v", b, err)
 	}

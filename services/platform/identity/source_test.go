@@ -30,17 +30,13 @@ func TestOpenRefuses(t *testing.T) {
 	good := kit.Files(vault, "main")
 	write := func(name string, content []byte) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 		return path
 	}
 	revoked := kit.Files(vault, "revoked")
 	kit.Revoke(kit.ID(vault, "revoked"))
 	short, shortKey, err := kit.CA.Issue(kit.ID(vault, "short"), time.Nanosecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		files identity.Files
 		says  string
@@ -73,9 +69,7 @@ func TestOpenRefuses(t *testing.T) {
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer lis.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -116,9 +110,7 @@ func TestHandshakeRefuses(t *testing.T) {
 	// A server that trusts a second domain's authority as well still lets nobody of it in.
 	both := platformtest.New(t)
 	both.WriteTrust(trust.FileCA, append(both.CA.CertificatePEM(), foreign.CA.CertificatePEM()...))
-	if err := both.Trust.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, both.Trust.Reload())
 
 	lenient := func(c *tls.Config) *tls.Config { // a hostile client skips its own checks
 		c = c.Clone()
@@ -154,9 +146,7 @@ func TestHandshakeRefuses(t *testing.T) {
 func TestWrongClocksAreNoStrangers(t *testing.T) {
 	kit, ours, theirs := platformtest.New(t), platformtest.NewCompany(t), platformtest.NewCompany(t)
 	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), ours.Root()...))
-	if err := kit.Trust.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kit.Trust.Reload())
 	server, now := kit.Identity(vault, "main"), time.Now()
 	for name, c := range map[string]struct {
 		of          *platformtest.Company
@@ -170,9 +160,7 @@ func TestWrongClocksAreNoStrangers(t *testing.T) {
 		"a stranger's time": {theirs, now.Add(time.Hour), now.Add(2 * time.Hour), ""},
 	} {
 		pair, err := tls.X509KeyPair(c.of.Issue("spiffe://durward.local/gateway/main", c.from, c.until))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, refused, _ := handshake(t, server.ServerTLS(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
 		if refused == nil || errors.Is(refused, identity.ErrTime) != (c.says != "") || !strings.Contains(refused.Error(), c.says) {
 			t.Errorf("%s: %v", name, refused)
@@ -186,21 +174,15 @@ func TestFilesOfACompany(t *testing.T) {
 	kit, company, stranger := platformtest.New(t), platformtest.NewCompany(t), platformtest.NewCompany(t)
 	files := kit.Files(vault, "main")
 	source, err := identity.Open(files, kit.Trust)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), company.Root()...))
-	if err := kit.Trust.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kit.Trust.Reload())
 	const self = "spiffe://durward.local/vault/main"
 	now := time.Now()
 	from, until := now.Add(-time.Hour), now.Add(90*24*time.Hour).Truncate(time.Second)
 	put := func(chain, key []byte) {
 		for path, content := range map[string][]byte{files.Key: key, files.Certificate: chain} {
-			if err := errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path)))
 		}
 		source.Reload()
 	}
@@ -247,15 +229,11 @@ func TestRefusedForNow(t *testing.T) {
 		kit, company := platformtest.New(t), platformtest.NewCompany(t)
 		files := kit.Files(vault, "main")
 		source, err := identity.Open(files, kit.Trust)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		refused := func(says string, from time.Time) (until time.Time) {
 			until = from.Add(48 * time.Hour).Truncate(time.Second)
 			chain, key := company.Issue("spiffe://durward.local/vault/main", from, until)
-			if err := errors.Join(os.WriteFile(files.Key, key, 0o600), os.WriteFile(files.Certificate, chain, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.WriteFile(files.Key, key, 0o600), os.WriteFile(files.Certificate, chain, 0o600)))
 			if err := source.Err(); err == nil || !strings.Contains(err.Error(), says) {
 				t.Errorf("%v; want %q", err, says)
 			}
@@ -283,9 +261,7 @@ func TestHandshake(t *testing.T) {
 	clientTLS.SessionTicketsDisabled = false // a client that would resume if it could
 	for range 3 {
 		state, serverErr, clientErr := handshake(t, serverTLS, clientTLS)
-		if err := errors.Join(serverErr, clientErr); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(serverErr, clientErr))
 		if state.Version != tls.VersionTLS13 || state.DidResume {
 			t.Errorf("version %x, resumed %v", state.Version, state.DidResume)
 		}
@@ -303,13 +279,9 @@ func TestUnknownRoleIsRefused(t *testing.T) {
 	company := platformtest.NewCompany(t)
 	chain, key := company.Issue("spiffe://durward.local/superuser/main", time.Now().Add(-time.Minute), time.Now().Add(time.Hour))
 	kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), company.Root()...))
-	if err := kit.Trust.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kit.Trust.Reload())
 	pair, err := tls.X509KeyPair(chain, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13} // the attacker's side
 	_, serverErr, _ := handshake(t, kit.Identity(vault, "main").ServerTLS(), client)
 	if serverErr == nil || !errors.Is(serverErr, identity.ErrInvalid) {
@@ -321,24 +293,16 @@ func TestReload(t *testing.T) {
 	kit := platformtest.New(t)
 	files := kit.Files(gateway, "main")
 	s, err := identity.Open(files, kit.Trust)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serial := func() string {
 		svid, err := s.GetX509SVID() // as a handshake does
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return svid.Certificates[0].SerialNumber.String()
 	}
 	put := func(id identity.ID) {
 		cert, key, err := kit.CA.Issue(id, time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key))
 	}
 	first := serial()
 
@@ -355,15 +319,11 @@ func TestReload(t *testing.T) {
 	if serial() != second || s.Err() == nil {
 		t.Error("a certificate for another identity was taken up")
 	}
-	if err := os.WriteFile(files.Certificate, []byte("half writ"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(files.Certificate, []byte("half writ"), 0o600))
 	if serial() != second || s.Err() == nil {
 		t.Error("a broken file was taken up")
 	}
-	if err := os.Remove(files.Key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(files.Key))
 	if serial() != second || s.Err() == nil {
 		t.Error("a missing key went unnoticed")
 	}
@@ -381,17 +341,11 @@ func TestNotAfterIsOfTheFiles(t *testing.T) {
 	kit := platformtest.New(t)
 	files := kit.Files(gateway, "main")
 	s, err := identity.Open(files, kit.Trust)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := ends(s)
 	cert, key, err := kit.CA.Issue(s.ID(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key))
 	if ends(s).Equal(before) {
 		t.Error("the certificate that was there before is still in use")
 	}
@@ -402,9 +356,7 @@ func TestEnding(t *testing.T) {
 	kit := platformtest.New(t)
 	files := kit.Files(gateway, "main")
 	s, err := identity.Open(files, kit.Trust)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, tc := range []struct {
 		life time.Duration
 		ends bool
@@ -413,9 +365,7 @@ func TestEnding(t *testing.T) {
 		if err == nil {
 			err = pki.WriteLeaf(filepath.Dir(files.Certificate), cert, key)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := s.Ending(); (err != nil) != tc.ends {
 			t.Errorf("of a certificate that lives for %s it says %v", tc.life, err)
 		}
@@ -425,4 +375,11 @@ func TestEnding(t *testing.T) {
 func ends(s *identity.Source) time.Time {
 	_, until := s.Lifetime()
 	return until
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -50,13 +50,9 @@ func TestWorkloadAPI(t *testing.T) {
 		t.Fatalf("%v, %v", server, err)
 	}
 	client, err := from(t, kit, gateways.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	old, err := client.GetX509SVID()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := server.Rooted(old.Certificates); err != nil {
 		t.Errorf("a peer of the authority: %v", err)
 	}
@@ -134,9 +130,7 @@ func TestWorkloadAPIOfARole(t *testing.T) {
 	kit, api := platformtest.New(t), platformtest.NewWorkloadAPI(t)
 	issue := func(send func(string, []byte, []byte, ...[]byte), role optionsv1.Role, life time.Duration) {
 		chain, key, err := kit.CA.Issue(kit.ID(role, "alice"), life)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		send(kit.ID(role, "alice").String(), chain, key)
 	}
 	both := func(life time.Duration) {

@@ -32,16 +32,12 @@ func TestFitParams(t *testing.T) {
 		}, "-m FILE --fit-print on -c 32768 -np 4 -b 1024 -ub 256 -ctk q8_0 -ctv q4_0 -sm row -ts 3,1 -dev CUDA1,CUDA0 -mg 1 -ngl 0 -nkvo -fa on --fit on --fit-target 512 --fit-ctx 8192 --swa-full"},
 	} {
 		got, err := FitParams(t.Context(), program, model, test.run)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff([]DeviceMiB{{"CUDA0", 7401, 814, 517}, {"Host", 1280, 0, 154}}, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 		b, err := os.ReadFile(arguments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := strings.TrimSpace(strings.ReplaceAll(string(b), model, "FILE")); got != test.want {
 			t.Errorf("%s: arguments %q, want %q", name, got, test.want)
 		}

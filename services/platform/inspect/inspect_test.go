@@ -22,13 +22,9 @@ const goodCard = `{"architecture":"fake","layers":[{"count":2,"key_dim":64,"kind
 func open(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "inspect")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o777))
 	return dir
 }
 
@@ -40,18 +36,14 @@ func fake(t *testing.T, script string) *Inspector {
 	syscall.ForkLock.RLock()
 	err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &Inspector{Program: path}
 }
 
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(open(t), "model.gguf")
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -115,9 +107,7 @@ func TestRefused(t *testing.T) {
 	t.Parallel()
 	good := fake(t, printf(goodCard))
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(fifo, 0o600))
 	for name, test := range map[string]struct {
 		inspector *Inspector
 		path      string
@@ -168,9 +158,7 @@ func TestWhatTheProgramHas(t *testing.T) {
 			return
 		}
 		path := file(t, "x")
-		if err := os.Chmod(path, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o600))
 		i := fake(t, `test -r "$2" || exit 3; printf '{"context":%s,"weights_mib":1}\n' "$(id -u | sed s/^0/1/)"`)
 		if card, err := i.Card(t.Context(), path); err != nil || card.Context != 1 {
 			t.Errorf("%+v, %v", card, err)
@@ -269,9 +257,7 @@ func TestKilled(t *testing.T) {
 func printOf(t *testing.T, path string) fingerprint {
 	t.Helper()
 	_, print, err := look(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return print
 }
 
@@ -282,12 +268,8 @@ func TestRemembered(t *testing.T) {
 	for name, script := range map[string]string{"a card": printf(goodCard), "a refusal": "echo 'no' >&2; exit 1", "no stack left": "exit 2"} {
 		t.Run(name, func(t *testing.T) {
 			log := log + strings.ReplaceAll(name, " ", "-")
-			if err := os.WriteFile(log, nil, 0o666); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chmod(log, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(log, nil, 0o666))
+			must(t, os.Chmod(log, 0o666))
 			i := fake(t, `echo x >> '`+log+`'; `+script)
 			path := file(t, "x")
 			asked := func() int {
@@ -300,29 +282,19 @@ func TestRemembered(t *testing.T) {
 					t.Error("one caller's change is another's card")
 				}
 				b, err := os.ReadFile(log)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return len(b) / 2
 			}
 			if n := asked(); n != 1 {
 				t.Errorf("asked %d times for one file", n)
 			}
-			if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chtimes(path, time.Time{}, time.Unix(1, 0)))
 			if n := asked(); n != 2 {
 				t.Errorf("asked %d times, want 2: the file changed", n)
 			}
-			if err := os.WriteFile(path+".new", []byte("x"), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chtimes(path+".new", time.Time{}, time.Unix(1, 0)); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(path+".new", path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path+".new", []byte("x"), 0o644))
+			must(t, os.Chtimes(path+".new", time.Time{}, time.Unix(1, 0)))
+			must(t, os.Rename(path+".new", path))
 			if n := asked(); n != 3 {
 				t.Errorf("asked %d times, want 3: another file of the same size and time is in its place", n)
 			}
@@ -340,9 +312,7 @@ func TestParts(t *testing.T) {
 			t.Fatal("no refusal")
 		}
 		_, print, err := look(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, ok := i.remembered(print); !ok {
 			t.Fatal("the refusal is not remembered")
 		}
@@ -350,9 +320,7 @@ func TestParts(t *testing.T) {
 	}
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	for path, files := range map[string][2]string{
 		"folder":                {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"},
@@ -362,9 +330,7 @@ func TestParts(t *testing.T) {
 		path := filepath.Join(dir, path)
 		at := dir
 		if filepath.Ext(path) == "" {
-			if err := os.Mkdir(path, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(path, 0o755))
 			at = path
 		}
 		for _, name := range files {
@@ -424,5 +390,12 @@ func TestTwoAtATime(t *testing.T) {
 	i.slots <- struct{}{}
 	if _, err := i.Card(ctx, file(t, "x")); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

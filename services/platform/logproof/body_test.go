@@ -24,13 +24,9 @@ import (
 func generic(t testing.TB, salt []byte, body *auditv1.Body) [32]byte {
 	t.Helper()
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := canonical.Transform(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return sha256.Sum256(bytes.Join([][]byte{[]byte("durward.body.v1\x00"), salt, text}, nil))
 }
 
@@ -128,9 +124,7 @@ func FuzzLeaf(f *testing.F) {
 			t.Fatalf("%s: %v", leaf, err)
 		}
 		said := map[string]any{}
-		if err := json.Unmarshal(leaf, &said); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(leaf, &said))
 		for name, value := range map[string]string{"writer": writer, "request_id": request, "operation_id": operation, "tool": tool} {
 			if got, _ := said[name].(string); got != value {
 				t.Errorf("%s: %s is %q, not %q", leaf, name, got, value)
@@ -157,9 +151,7 @@ func TestLeafTimes(t *testing.T) {
 	} {
 		entry.Record.Time, entry.LoggedAt = timestamppb.New(at), timestamppb.New(at)
 		leaf, err := logproof.Leaf(entry)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := at.UTC().Format("2006-01-02T15:04:05.000000000Z")
 		for _, name := range []string{"time", "logged_at"} {
 			if !bytes.Contains(leaf, []byte(`"`+name+`":"`+want+`"`)) {

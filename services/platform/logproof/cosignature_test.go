@@ -23,9 +23,7 @@ func cosigner(t testing.TB, name string, at time.Time) *logproof.Cosigner {
 	seed := seed()
 	copy(seed, name)
 	c, err := logproof.NewCosigner(name, ed25519.NewKeyFromSeed(seed), func() time.Time { return at })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -33,13 +31,9 @@ func cosigner(t testing.TB, name string, at time.Time) *logproof.Cosigner {
 func cosign(t testing.TB, f *fixture, signed []byte, by ...note.Signer) []byte {
 	t.Helper()
 	n, err := note.Open(signed, note.VerifierList(f.keys...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := note.Sign(n, by...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -47,13 +41,9 @@ func TestParseWitnessRefuses(t *testing.T) {
 	good := cosigner(t, "witness.example/one", cosignedAt).String()
 	name, hash, key := strings.Split(good, "+")[0], strings.Split(good, "+")[1], strings.SplitN(good, "+", 3)[2]
 	raw, err := base64.StdEncoding.DecodeString(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, logs, err := note.GenerateKey(nil, "witness.example/one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, text := range []string{
 		"", "witness.example/one", name + "+" + hash, name + "+" + hash + "+", "other+" + hash + "+" + key, name + "+00000000+" + key,
 		name + "+" + strings.ToUpper(hash) + "+" + key, good + "\n", " " + good, "two words+" + hash + "+" + key, logs,
@@ -90,9 +80,7 @@ func TestOpenWitnessed(t *testing.T) {
 	three, stranger := cosigner(t, "witness.example/three", cosignedAt.Add(-time.Hour)), cosigner(t, "stranger.example", cosignedAt)
 	// Somebody who calls himself as a witness.
 	impostor, err := logproof.NewCosigner(one.Name(), ed25519.NewKeyFromSeed(make([]byte, 32)), time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := logproof.Witnesses{Keys: []*logproof.Witness{one.Witness, two.Witness, three.Witness}, Quorum: 2}
 	signed := f.signed(t, 5)
 	later := cosignedAt.Add(time.Hour)
@@ -108,9 +96,7 @@ func TestOpenWitnessed(t *testing.T) {
 	withoutLog := func() []byte {
 		c := f.checkpoint(t, 5)
 		b, err := note.Sign(&note.Note{Text: c.Text()}, one, two)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return b
 	}
 	for _, tc := range []struct {
@@ -132,9 +118,7 @@ func TestOpenWitnessed(t *testing.T) {
 		}
 	}
 	got, err := want.OpenWitnessed(cosign(t, f, signed, three, stranger, two, one), f.keys, later)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Two are wanted, and since 03:04:05 there have been two.
 	if diff := cmp.Diff([]string{"witness.example/two", "witness.example/one", "witness.example/three"}, got.By); diff != "" || !got.At.Equal(cosignedAt) || got.Checkpoint != f.checkpoint(t, 5) {
 		t.Errorf("%s, at %s", diff, got.At)
@@ -156,9 +140,7 @@ func lastLine(b []byte) string {
 func TestWitnessesValidate(t *testing.T) {
 	one, two := cosigner(t, "one", cosignedAt).Witness, cosigner(t, "two", cosignedAt).Witness
 	again, err := logproof.NewCosigner("again", ed25519.NewKeyFromSeed(append([]byte("one"), seed()[3:]...)), time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	crowd := logproof.Witnesses{Quorum: 1}
 	for i := range 33 {
 		name := fmt.Sprintf("witness-%02d", i)
@@ -210,9 +192,7 @@ func TestFresh(t *testing.T) {
 
 func TestParseCosignerRefuses(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	good := logproof.FormatCosigner("witness.example/w1", key)
 	if _, err := logproof.ParseCosigner(good, time.Now); err != nil {
 		t.Fatal(err)

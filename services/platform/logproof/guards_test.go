@@ -52,9 +52,7 @@ func TestWhatOneGuardAloneRefuses(t *testing.T) {
 		"an entry that says another place": {func() error {
 			moved := proto.CloneOf(f.entries[0])
 			moved.Index = 7
-			if err := logproof.Seal(moved); err != nil {
-				t.Fatal(err)
-			}
+			must(t, logproof.Seal(moved))
 			return new(logproof.Replay).Add(moved)
 		}, logproof.ErrEntry},
 		"an entry whose parts do not belong together": {func() error {
@@ -67,9 +65,7 @@ func TestWhatOneGuardAloneRefuses(t *testing.T) {
 			earlier.Origin = "another"
 			r.Expect(earlier)
 			for _, e := range f.entries {
-				if err := r.Add(e); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Add(e))
 			}
 			return r.Finish(f.checkpoint(t, 5))
 		}, logproof.ErrOrigin},
@@ -110,9 +106,7 @@ func TestCheckpointsOfAnotherShape(t *testing.T) {
 		"a line too many": "x\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\nmore\n",
 	} {
 		signed, err := note.Sign(&note.Note{Text: text}, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := try(func() error { _, err := logproof.OpenCheckpoint(signed, []note.Verifier{v}); return err }); !errors.Is(err, logproof.ErrFormat) {
 			t.Errorf("%s: %v", name, err)
 		}

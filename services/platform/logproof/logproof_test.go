@@ -37,17 +37,11 @@ const origin = "durward.local/audit/main"
 func signer(t testing.TB, name string) (note.Signer, note.Verifier) {
 	t.Helper()
 	secret, public, err := note.GenerateKey(bytes.NewReader(seed()), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := note.NewSigner(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s, v
 }
 
@@ -94,13 +88,9 @@ func (f *fixture) add(t testing.TB, r *auditv1.Record) *auditv1.Entry {
 		Index: uint64(n), Writer: "spiffe://durward.local/executor/local", Record: r,
 		LoggedAt: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5+n, 7, time.UTC)), Salt: bytes.Repeat([]byte{byte(n + 1)}, logproof.SaltSize),
 	}
-	if err := logproof.Seal(e); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logproof.Seal(e))
 	hashes, err := tlog.StoredHashesForRecordHash(int64(n), tlog.Hash(e.GetLeafHash()), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.hashes = append(f.hashes, hashes...)
 	f.entries = append(f.entries, e)
 	f.previous = append(f.previous, f.checkpoint(t, len(f.entries)))
@@ -110,27 +100,21 @@ func (f *fixture) add(t testing.TB, r *auditv1.Record) *auditv1.Entry {
 func (f *fixture) checkpoint(t testing.TB, size int) logproof.Checkpoint {
 	t.Helper()
 	root, err := tlog.TreeHash(int64(size), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return logproof.Checkpoint{Origin: origin, Size: uint64(size), Root: root}
 }
 
 func (f *fixture) signed(t testing.TB, size int) []byte {
 	t.Helper()
 	b, err := logproof.SignCheckpoint(f.checkpoint(t, size), f.signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
 func (f *fixture) receipt(t testing.TB, size, index int) *callv1.Receipt {
 	t.Helper()
 	proof, err := tlog.ProveRecord(int64(size), int64(index), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &callv1.Receipt{Index: uint64(index), Checkpoint: f.signed(t, size), LeafHash: f.entries[index].GetLeafHash(), Inclusion: raw(proof)}
 }
 
@@ -140,9 +124,7 @@ func (f *fixture) consistency(t testing.TB, size, known int) [][]byte {
 		return nil
 	}
 	proof, err := tlog.ProveTree(int64(size), int64(known), f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw(proof)
 }
 
@@ -201,16 +183,12 @@ type goldenHead struct {
 func TestGolden(t *testing.T) {
 	f := newFixture(t, records()...)
 	_, public, err := note.GenerateKey(bytes.NewReader(seed()), origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := golden{VerifierKey: public}
 	size := len(f.entries)
 	for i, e := range f.entries {
 		record, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(e.GetRecord())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if record, err = canonical.Transform(record); err != nil {
 			t.Fatal(err)
 		}
@@ -222,27 +200,19 @@ func TestGolden(t *testing.T) {
 	}
 	if *update {
 		b, err := json.MarshalIndent(got, "", "  ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile("testdata/log.json", append(b, '\n'), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile("testdata/log.json", append(b, '\n'), 0o600))
 		t.Skip("the vectors are written anew: run again to compare")
 	}
 	var want golden
-	if err := json.Unmarshal(vectors, &want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(vectors, &want))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("formats changed (-want +got):\n%s", diff)
 	}
 
 	// The other way round: what is written there verifies.
 	verifier, err := note.NewVerifier(want.VerifierKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys := []note.Verifier{verifier}
 	newest := want.Checkpoints[len(want.Checkpoints)-1]
 	for i, e := range want.Entries {
@@ -252,14 +222,10 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	head, err := logproof.OpenCheckpoint([]byte(newest.Signed), keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, c := range want.Checkpoints {
 		older, err := logproof.OpenCheckpoint([]byte(c.Signed), keys)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := logproof.VerifyConsistency(older, head, c.Consistency); err != nil {
 			t.Errorf("checkpoint %d: %v", i, err)
 		}
@@ -303,9 +269,7 @@ func TestVerifyEntryFindsEveryAlteration(t *testing.T) {
 			*field = nil
 		}
 		replay := &logproof.Replay{}
-		if err := replay.Add(f.entries[0]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replay.Add(f.entries[0]))
 		return e, replay.AddChecked(logproof.CheckPage(&auditv1.ExportLogResponse{Entries: []*auditv1.Entry{e}})[0])
 	}
 	again := proto.CloneOf(whole)
@@ -361,9 +325,7 @@ func TestOpenCheckpointRefuses(t *testing.T) {
 	stranger, _ := signer(t, "other.example/log")
 	sign := func(text string, signers ...note.Signer) string {
 		b, err := note.Sign(&note.Note{Text: text}, signers...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	root := base64.StdEncoding.EncodeToString(make([]byte, 32))
@@ -466,9 +428,7 @@ func TestVerifyPlacement(t *testing.T) {
 	f := newFixture(t, records()...)
 	e := f.entries[1]
 	sent, placement, receipt := e.GetRecord(), &auditv1.Placement{LoggedAt: e.GetLoggedAt(), Salt: e.GetSalt()}, f.receipt(t, 5, 1)
-	if err := logproof.VerifyPlacement(e.GetWriter(), sent, placement, receipt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logproof.VerifyPlacement(e.GetWriter(), sent, placement, receipt))
 	altered := proto.CloneOf(sent)
 	altered.Body.Confirmed = false
 	for name, err := range map[string]error{
@@ -507,9 +467,7 @@ func TestReplay(t *testing.T) {
 	altered := proto.CloneOf(f.entries[2])
 	altered.Record.Status = auditv1.Status_STATUS_ERROR
 	resealed := proto.CloneOf(altered)
-	if err := logproof.Seal(resealed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, logproof.Seal(resealed))
 	gap := newFixture(t, records()[0], records()[2])
 	longer := f.checkpoint(t, 5)
 	longer.Size = 6
@@ -554,9 +512,7 @@ func TestReplayClone(t *testing.T) {
 	add := func(r *logproof.Replay, entries ...*auditv1.Entry) {
 		t.Helper()
 		for _, e := range entries {
-			if err := r.Add(e); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Add(e))
 		}
 	}
 	add(first, f.entries[:3]...)
@@ -570,5 +526,12 @@ func TestReplayClone(t *testing.T) {
 		if err := r.Finish(f.checkpoint(t, 5)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -29,13 +29,9 @@ func runs(t *testing.T, n int) (*fixture, []*auditv1.Record) {
 	f.hashes = nil
 	for i, r := range list {
 		e := &auditv1.Entry{Index: uint64(i), Writer: executor, Record: r, LoggedAt: at(2), Salt: slices.Repeat([]byte{byte(i)}, logproof.SaltSize)}
-		if err := logproof.Seal(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, logproof.Seal(e))
 		hashes, err := tlog.StoredHashesForRecordHash(int64(i), tlog.Hash(e.GetLeafHash()), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.entries, f.hashes = append(f.entries, e), append(f.hashes, hashes...)
 	}
 	return f, list

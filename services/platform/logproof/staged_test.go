@@ -18,9 +18,7 @@ func TestStagedIsNoCheckpoint(t *testing.T) {
 	keys := []note.Verifier{verifier, stranger}
 	c := logproof.Checkpoint{Origin: key.Name(), Size: 7, Root: [32]byte{1}}
 	staged, err := logproof.SignStaged(c, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := logproof.OpenStaged(staged, keys); err != nil || got != c {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -28,9 +26,7 @@ func TestStagedIsNoCheckpoint(t *testing.T) {
 		t.Error("a staged one is taken for a checkpoint")
 	}
 	signed, err := logproof.SignCheckpoint(c, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := logproof.OpenStaged(signed, keys); !errors.Is(err, logproof.ErrFormat) {
 		t.Errorf("a checkpoint is taken for a staged one: %v", err)
 	}

@@ -12,17 +12,11 @@ import (
 
 func TestWriteLeafFor(t *testing.T) {
 	ca, err := pki.NewCA("durward.local")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id, err := identity.Parse("spiffe://durward.local/vault/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certificate, key, err := ca.Issue(id, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	owner := pki.Owner{UID: os.Getuid(), GID: os.Getgid(), Mode: 0o640}
 	if os.Getuid() == 0 {
@@ -37,9 +31,7 @@ func TestWriteLeafFor(t *testing.T) {
 		t.Error("the folder is made, and is nobody's")
 	}
 	for range 2 { // the second time in the place of the first
-		if err := pki.WriteLeafFor(dir, certificate, key, owner); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pki.WriteLeafFor(dir, certificate, key, owner))
 		for _, file := range []string{pki.FileKey, pki.FileCertificate} {
 			if got, err := pki.OwnerOf(filepath.Join(dir, file)); err != nil || got != owner {
 				t.Errorf("%s belongs to %+v, %v", file, got, err)
@@ -53,9 +45,7 @@ func TestWriteLeafFor(t *testing.T) {
 		t.Errorf("files left behind: %v, %v", entries, err)
 	}
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(pki.FileKey, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(pki.FileKey, link))
 	if _, err := pki.OwnerOf(link); err == nil {
 		t.Error("a link's owner is believed")
 	}

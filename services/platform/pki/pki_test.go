@@ -18,9 +18,7 @@ import (
 func id(t *testing.T, domain string) identity.ID {
 	t.Helper()
 	id, err := identity.New(domain, optionsv1.Role_ROLE_VAULT, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 
@@ -28,17 +26,13 @@ func parse(t *testing.T, b []byte) *x509.Certificate {
 	t.Helper()
 	block, _ := pem.Decode(b)
 	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cert
 }
 
 func TestIssueRefuses(t *testing.T) {
 	ca, err := pki.NewCA("durward.local")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		id  identity.ID
 		ttl time.Duration
@@ -62,9 +56,7 @@ func TestIssueRefuses(t *testing.T) {
 // A host that was restored with a clock of years ago, or whose authority is older than its life, is told so.
 func TestIssueOutsideTheAuthoritysTime(t *testing.T) {
 	ca, err := pki.NewCA("durward.local")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	synctest.Test(t, func(t *testing.T) { // its clock begins in the year 2000
 		if _, _, err := ca.Issue(id(t, "durward.local"), 0); err == nil || !strings.Contains(err.Error(), "set the clock") {
 			t.Errorf("before the authority was made: %v", err)
@@ -78,13 +70,9 @@ func TestIssueOutsideTheAuthoritysTime(t *testing.T) {
 
 func TestIssue(t *testing.T) {
 	ca, err := pki.NewCA("durward.local")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certPEM, keyPEM, err := ca.Issue(id(t, "durward.local"), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	leaf, root := parse(t, certPEM), parse(t, ca.CertificatePEM())
 	if got := time.Until(leaf.NotAfter); got > 24*time.Hour || got < 23*time.Hour {
 		t.Errorf("lives %s", got)
@@ -108,12 +96,8 @@ func TestIssue(t *testing.T) {
 func TestWriteAndLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	ca, err := pki.NewCA("durward.local")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ca.Write(dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, ca.Write(dir))
 	if err := ca.Write(dir); err == nil {
 		t.Error("replaced an authority's key")
 	}
@@ -123,9 +107,7 @@ func TestWriteAndLoad(t *testing.T) {
 		}
 	}
 	loaded, err := pki.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certPEM, keyPEM, err := loaded.Issue(id(t, "durward.local"), time.Hour)
 	if err != nil || loaded.TrustDomain() != "durward.local" {
 		t.Fatalf("%q, %v", loaded.TrustDomain(), err)
@@ -137,9 +119,7 @@ func TestWriteAndLoad(t *testing.T) {
 	}
 
 	leafDir := filepath.Join(t.TempDir(), "tls", "vault")
-	if err := pki.WriteLeaf(leafDir, certPEM, keyPEM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pki.WriteLeaf(leafDir, certPEM, keyPEM))
 	leaf, err := pki.ReadLeaf(filepath.Join(leafDir, pki.FileCertificate))
 	if err != nil || leaf.ID != id(t, "durward.local") || !leaf.Due(time.Now()) || leaf.Due(leaf.NotAfter.Add(-pki.RenewBefore-time.Second)) {
 		t.Errorf("%+v, %v", leaf, err)
@@ -153,12 +133,8 @@ func TestLoadRefuses(t *testing.T) {
 	fresh := func(t *testing.T) string {
 		dir := t.TempDir()
 		ca, err := pki.NewCA("durward.local")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := ca.Write(dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, ca.Write(dir))
 		return dir
 	}
 	for name, spoil := range map[string]func(dir string) error{
@@ -172,12 +148,17 @@ func TestLoadRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := fresh(t)
-			if err := spoil(dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, spoil(dir))
 			if _, err := pki.Load(dir); err == nil {
 				t.Error("loaded")
 			}
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -41,9 +41,7 @@ func TestLastControlIsTheLatest(t *testing.T) {
 				}
 				a.Set(func() { a.Down = len(c.spooled) > 0 })
 				for i, kind := range c.spooled {
-					if err := r.Spool(t.Context(), of(len(c.logged)+i+1, kind)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.Spool(t.Context(), of(len(c.logged)+i+1, kind)))
 				}
 				time.Sleep(commitWithin + time.Millisecond)
 				crash(r)

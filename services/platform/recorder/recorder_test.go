@@ -41,13 +41,9 @@ func start(t testing.TB, a *platformtest.AuditLog, store Store) *Recorder {
 func startWith(t testing.TB, client auditv1.LogServiceClient, a *platformtest.AuditLog, store Store) *Recorder {
 	t.Helper()
 	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys, Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := New(Config{Client: client, Keeper: keeper, Writer: writer, Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { crash(r) })
 	return r
 }
@@ -112,9 +108,7 @@ func (s *store) committed() int {
 func (s *store) count(t testing.TB) int {
 	t.Helper()
 	rows, _, err := s.Load(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(rows)
 }
 
@@ -315,9 +309,7 @@ func TestSpool(t *testing.T) {
 		time.Sleep(3 * tidyWithin / 2)
 		commits := s.committed()
 		for i := range 20 {
-			if err := r.Spool(t.Context(), record(fmt.Sprint("r-", i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(fmt.Sprint("r-", i))))
 		}
 		time.Sleep(linger + time.Millisecond)
 		if a.Size() != 20 || a.Requests() != 1 || r.Depth() != 0 {
@@ -338,9 +330,7 @@ func TestSpoolWritesWhatAuditLacks(t *testing.T) {
 		r := start(t, a, kept)
 		const seconds = 3
 		for i := range seconds * 100 {
-			if err := r.Spool(t.Context(), record(fmt.Sprint(i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(fmt.Sprint(i))))
 			time.Sleep(10 * time.Millisecond)
 		}
 		if n := kept.committed(); n > seconds+1 {
@@ -360,9 +350,7 @@ func TestRecordCarriesTheSpool(t *testing.T) {
 		r := start(t, a, newStore())
 		time.Sleep(time.Second)
 		for _, id := range []string{"r-1", "r-2"} {
-			if err := r.Spool(t.Context(), record(id)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(id)))
 		}
 		began := time.Now()
 		if _, err := r.Record(t.Context(), record("r-3")); err != nil {
@@ -386,9 +374,7 @@ func TestSpoolOutage(t *testing.T) {
 		time.Sleep(time.Second)
 		a.Set(func() { a.Down = true })
 		for i := range 50 {
-			if err := r.Spool(t.Context(), record(fmt.Sprint("r-", i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(fmt.Sprint("r-", i))))
 		}
 		time.Sleep(commitWithin + time.Millisecond)
 		if n := s.count(t); n != 50 {
@@ -447,9 +433,7 @@ func TestSpoolOfASetSize(t *testing.T) {
 		a := newAudit(t)
 		a.Set(func() { a.Down = true })
 		keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, n := range []int{-1, MaxSpooled + 1} {
 			if _, err := New(Config{Client: a, Keeper: keeper, Writer: writer, MaxSpooled: n}); err == nil {
 				t.Errorf("a spool of %d records was taken", n)
@@ -457,19 +441,13 @@ func TestSpoolOfASetSize(t *testing.T) {
 		}
 		var said strings.Builder
 		r, err := New(Config{Client: a, Keeper: keeper, Writer: writer, MaxSpooled: 2, Logger: slog.New(slog.NewTextHandler(&said, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 2 {
-			if err := r.Spool(t.Context(), record("r")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record("r")))
 		}
 		wantUnavailable(t, r.Spool(t.Context(), record("r")), time.Now(), 0)
 		for range 2 { // what a human ends has as much room again, and no more
-			if err := r.Spool(t.Context(), halted()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), halted()))
 		}
 		wantUnavailable(t, r.Spool(t.Context(), halted()), time.Now(), 0)
 		stop(t, r)
@@ -539,9 +517,7 @@ func TestCrashWithAnUnknownFate(t *testing.T) {
 				}
 				a.Set(func() { a.Deaf, a.Hang = taken, !taken })
 				for _, id := range []string{"r-1", "r-2", "r-3"} {
-					if err := r.Spool(t.Context(), record(id)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, r.Spool(t.Context(), record(id)))
 				}
 				time.Sleep(commitWithin + time.Millisecond) // not at the very instant of the commit
 				crash(r)
@@ -571,9 +547,7 @@ func TestCrashWhileNumbering(t *testing.T) {
 		a.Set(func() { a.Down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2"} {
-			if err := r.Spool(t.Context(), record(id)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(id)))
 		}
 		time.Sleep(time.Second)
 		a.Set(func() { a.Down, a.Deaf = false, true })
@@ -597,9 +571,7 @@ func TestPoison(t *testing.T) {
 		a.Set(func() { a.Down = true })
 		r := start(t, a, s)
 		for _, id := range []string{"r-1", "r-2", "r-bad", "r-3", "r-bad", "r-4", "r-5"} {
-			if err := r.Spool(t.Context(), record(id)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(id)))
 		}
 		time.Sleep(time.Second)
 		a.Set(func() { a.Down = false })
@@ -629,9 +601,7 @@ func TestRedacts(t *testing.T) {
 		r := start(t, a, s)
 		secret := record("r-1")
 		secret.Body.Arguments, secret.Body.Summary = `{"password":"hunter2"}`, "set password=hunter2"
-		if err := r.Spool(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Spool(t.Context(), secret))
 		time.Sleep(time.Second)
 		rows, _, err := s.Load(t.Context())
 		if err != nil || len(rows) != 1 || strings.Contains(string(rows[0].Record), "hunter2") {
@@ -658,9 +628,7 @@ func TestStateIsToldWhole(t *testing.T) {
 		}}
 		of := told.Record()
 		of.Time = timestamppb.Now()
-		if err := r.Spool(t.Context(), of); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Spool(t.Context(), of))
 		if got, _, err := r.LastState(t.Context()); err != nil || !reflect.DeepEqual(got, told) {
 			t.Errorf("told %v, read %v, %v", told, got, err)
 		}
@@ -692,9 +660,7 @@ func TestRedactsWhatAuditFinds(t *testing.T) {
 			if i%4 == 0 {
 				one.Body.Summary, one.Body.Details = "a zebra", map[string]string{"a": "zebra", "b": "horse"}
 			}
-			if err := r.Spool(t.Context(), one); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), one))
 			want = append(want, one.GetRequestId())
 		}
 		time.Sleep(time.Second)
@@ -790,9 +756,7 @@ func TestClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAudit(t)
 		r := start(t, a, newStore())
-		if err := r.Spool(t.Context(), record("r-1")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Spool(t.Context(), record("r-1")))
 		stop(t, r)
 		stop(t, r)
 		a.Holds(t, "r-1")
@@ -800,4 +764,11 @@ func TestClosed(t *testing.T) {
 		wantUnavailable(t, err, time.Now(), 0)
 		wantUnavailable(t, r.Spool(t.Context(), record("r-2")), time.Now(), 0)
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

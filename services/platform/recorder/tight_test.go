@@ -49,9 +49,7 @@ func TestTight(t *testing.T) {
 		}
 		a.full.Store(true)
 		for i := range 3 {
-			if err := r.Spool(t.Context(), record(fmt.Sprint("spooled-", i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Spool(t.Context(), record(fmt.Sprint("spooled-", i))))
 		}
 		time.Sleep(2 * linger) // they are refused, and wait
 		for i := range 50 {
@@ -63,9 +61,7 @@ func TestTight(t *testing.T) {
 			}
 			id := fmt.Sprint("halt-", i)
 			if i%2 == 0 {
-				if err := r.Spool(t.Context(), halt(id)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Spool(t.Context(), halt(id)))
 			} else if _, err := r.Record(t.Context(), halt(id)); err != nil {
 				t.Fatalf("%s: %v", id, err)
 			}

@@ -67,9 +67,7 @@ func (s *standby) TailRecords(_ *auditv1.TailRecordsRequest, stream grpc.ServerS
 func nobody(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer lis.Close()
 	return lis.Addr().String()
 }
@@ -99,9 +97,7 @@ func TestAny(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(audit, "main"), Deadline: 500 * time.Millisecond}, addresses[1:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer any.Close()
 			client := auditv1.NewLogServiceClient(any)
 			first.becomes(tc.fail)
@@ -117,9 +113,7 @@ func TestAny(t *testing.T) {
 	}
 	for name, addresses := range map[string][]string{"nobody is there": {nobody(t), addresses[1]}, "of three the last": {nobody(t), nobody(t), addresses[1]}} {
 		any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		second.becomes(nil)
 		for n := 1; n <= 2; n++ {
 			if _, err := auditv1.NewLogServiceClient(any).GetHead(t.Context(), &auditv1.GetHeadRequest{}); err != nil || second.count() != n || !any.Spoken() {
@@ -131,17 +125,13 @@ func TestAny(t *testing.T) {
 		}
 	}
 	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(operator, "ada"), Address: addresses[0], Server: kit.ID(audit, "main")}, addresses[1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer any.Close()
 	first.becomes(fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "another leads"))
 	second.becomes(nil)
 	for _, want := range []bool{false, true} {
 		stream, err := auditv1.NewHistoryServiceClient(any).TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := stream.Recv(); (err == nil) != want {
 			t.Errorf("a stream: %v", err)
 		}
@@ -158,9 +148,7 @@ func TestVaultThatTookOver(t *testing.T) {
 	}
 	addresses := []string{kit.Serve(t, vault, "main", register(first)), nobody(t)}
 	any, err := rpc.DialAny(rpc.ClientConfig{Identity: kit.Identity(vault, "main"), Address: addresses[0], Server: kit.ID(vault, "main")}, addresses[1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer any.Close()
 	call := func() {
 		t.Helper()
@@ -177,9 +165,7 @@ func TestVaultThatTookOver(t *testing.T) {
 	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(vault, "main"), Logger: platformtest.Logger()})
 	register(second)(server)
 	lis, err := rpc.Listen(addresses[1], false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, lis) }()

@@ -26,9 +26,7 @@ func TestListenRefuses(t *testing.T) {
 func TestListenNamesTheHolder(t *testing.T) {
 	for _, first := range []string{"127.0.0.1:0", "0.0.0.0:0"} {
 		lis, err := rpc.Listen(first, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer lis.Close()
 		_, port, _ := strings.Cut(lis.Addr().String(), "]")
 		if port == "" {
@@ -78,29 +76,21 @@ func inherit(addr string) int {
 // TestListenTakesWhatSystemdHolds starts a process that is handed a socket, and finds the port held before and after.
 func TestListenTakesWhatSystemdHolds(t *testing.T) {
 	held, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer held.Close()
 	file, err := held.(*net.TCPListener).File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	run := func(addr string) ([]byte, error) {
 		program, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cmd := exec.Command(program)
 		cmd.Env = append(os.Environ(), heir+"="+addr, "LISTEN_FDS=1")
 		cmd.ExtraFiles = []*os.File{file}
 		return cmd.CombinedOutput()
 	}
 	conn, err := net.Dial("tcp", held.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if out, err := run(held.Addr().String()); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -110,9 +100,7 @@ func TestListenTakesWhatSystemdHolds(t *testing.T) {
 	}
 	// The port is still held, and a socket at another address is not taken for one's own.
 	other, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	if out, err := run(other.Addr().String()); err == nil || !strings.Contains(string(out), "is in use by") {
 		t.Errorf("another address: %v, %s", err, out)

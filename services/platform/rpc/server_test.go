@@ -105,9 +105,7 @@ func (w *watch) Write(p []byte) (int, error) {
 
 func (w *watch) configure(t *testing.T) func(*rpc.ServerConfig) {
 	logger, err := telemetry.NewLogger(w, "test", "debug")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return func(c *rpc.ServerConfig) {
 		c.Logger = logger
 		c.OnRefused = func(ctx context.Context, method string, caller identity.ID, err *fault.Error) {
@@ -164,9 +162,7 @@ func TestCallers(t *testing.T) {
 	for _, service := range []string{"durward.executor.v1.ToolService", "durward.executor.v1.ControlService",
 		"durward.vault.v1.ApprovalService", "durward.audit.v1.LogService", "durward.audit.v1.HistoryService"} {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoName(service))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ms := serviceDescriptor(d).Methods()
 		for i := range ms.Len() {
 			roles, _ := proto.GetExtension(ms.Get(i).Options(), optionsv1.E_Callers).([]optionsv1.Role)
@@ -207,9 +203,7 @@ func TestCallers(t *testing.T) {
 				// Alike to the last bit but the request id.
 				st := status.Convert(errors.Unwrap(err)).Proto()
 				var f callv1.Fault
-				if err := st.GetDetails()[0].UnmarshalTo(&f); err != nil {
-					t.Fatal(err)
-				}
+				must(t, st.GetDetails()[0].UnmarshalTo(&f))
 				f.RequestId = ""
 				got := fmt.Sprint(st.GetCode(), st.GetMessage(), len(st.GetDetails()), &f)
 				if sentence == "" {
@@ -273,9 +267,7 @@ func TestPeersWithoutIdentity(t *testing.T) {
 		"another authority": credentials.NewTLS(foreign),
 	} {
 		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		if _, err := executorv1.NewToolServiceClient(conn).ServiceInfo(ctx, serviceID("a")); err == nil {
 			t.Errorf("%s: answered", name)
@@ -338,9 +330,7 @@ func TestRevokedServerOnALiveConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	stream, err := tail.TailRecords(t.Context(), &auditv1.TailRecordsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
@@ -382,13 +372,9 @@ func TestStreamsEndWithTheirCallersTrust(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				kit := platformtest.New(t, platformtest.InMemory())
 				second, err := pki.NewCA(kit.TrustDomain)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				kit.WriteTrust(trust.FileCA, append(kit.CA.CertificatePEM(), second.CertificatePEM()...))
-				if err := kit.Trust.Reload(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, kit.Trust.Reload())
 				w := &watch{}
 				say, sent := make(chan struct{}), make(chan error, 1)
 				addr := kit.Serve(t, audit, "main", func(r grpc.ServiceRegistrar) {
@@ -411,9 +397,7 @@ func TestStreamsEndWithTheirCallersTrust(t *testing.T) {
 				open := func(conn *grpc.ClientConn, from uint64) grpc.ServerStreamingClient[auditv1.TailRecordsResponse] {
 					t.Helper()
 					stream, err := auditv1.NewHistoryServiceClient(conn).TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: from})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if _, err := stream.Recv(); err != nil {
 						t.Fatal(err)
 					}
@@ -472,18 +456,14 @@ func TestAnotherRoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kit := platformtest.New(t, platformtest.InMemory())
 		second, err := pki.NewCA(kit.TrustDomain)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		trusted := func(roots ...*pki.CA) {
 			var bundle []byte
 			for _, ca := range roots {
 				bundle = append(bundle, ca.CertificatePEM()...)
 			}
 			kit.WriteTrust(trust.FileCA, bundle)
-			if err := kit.Trust.Reload(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, kit.Trust.Reload())
 		}
 		trusted(kit.CA, second)
 		calls := 0
@@ -496,17 +476,13 @@ func TestAnotherRoot(t *testing.T) {
 		id := kit.ID(gateway, "main")
 		client := executorv1.NewToolServiceClient(kit.Dial(t, id, addr, kit.ID(executor, "local")))
 		call := func() error { _, err := client.ServiceInfo(t.Context(), serviceID("a")); return err }
-		if err := call(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, call())
 		for _, to := range []identity.ID{id, kit.ID(executor, "local")} {
 			certificate, key, err := second.Issue(to, 0)
 			if err == nil {
 				err = pki.WriteLeaf(filepath.Join(kit.Dir, "tls", identity.RoleName(to.Role()), to.Instance()), certificate, key)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		time.Sleep(2 * time.Second) // both read their files again
 		if err := call(); err != nil {
@@ -530,17 +506,11 @@ const talking = 7
 func issued(t *testing.T, kit *platformtest.Kit, ca *pki.CA, id identity.ID) *identity.Source {
 	t.Helper()
 	cert, key, err := ca.Issue(id, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
-	if err := pki.WriteLeaf(dir, cert, key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pki.WriteLeaf(dir, cert, key))
 	source, err := identity.Open(identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}, kit.Trust)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return source
 }
 
@@ -649,9 +619,7 @@ func TestRequestID(t *testing.T) {
 	// A client that is not ours may send anything.
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(
 		kit.Identity(gateway, "main").ClientTLS(kit.ID(executor, "local")))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	for _, ids := range [][]string{nil, {""}, {"UPPER"}, {"a b"}, {"../x"}, {strings.Repeat("a", 65)}, {"r_1"}, {"r-one", "r-two"}} {
 		ctx := metadata.NewOutgoingContext(t.Context(), metadata.MD{rpc.MetadataRequestID: ids})
@@ -913,9 +881,7 @@ func TestWhatTheChainNeverSeesIsToldOf(t *testing.T) {
 	if err == nil {
 		err = errors.Join(tail.SendMsg(large), tail.CloseSend())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := tail.RecvMsg(large); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("no message, in a stream: %v", err)
 	}
@@ -925,9 +891,7 @@ func TestWhatTheChainNeverSeesIsToldOf(t *testing.T) {
 		_ = plain.Close()
 	}
 	silent, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = silent.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -1005,9 +969,7 @@ func TestServeRefuses(t *testing.T) {
 				tc.register(server)
 			}
 			lis, err := rpc.Listen("127.0.0.1:0", false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
 			err = server.Serve(ctx, lis)
@@ -1032,9 +994,7 @@ func TestABrokenRuleRefusesTheCall(t *testing.T) {
 	kit := platformtest.New(t)
 	const method = "/rpctest.BrokenService/Do"
 	kind, err := protoregistry.GlobalTypes.FindMessageByName("rpctest.Broken")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	addr := kit.Serve(t, executor, "local", func(r grpc.ServiceRegistrar) {
 		r.RegisterService(&grpc.ServiceDesc{ServiceName: "rpctest.BrokenService", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
 			MethodName: "Do",
@@ -1089,9 +1049,7 @@ func TestReflection(t *testing.T) {
 			continue
 		}
 		stream, err := reflectionpb.NewServerReflectionClient(kit.Dial(t, kit.ID(role, "main"), addr, kit.ID(executor, "local"))).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ask := func(r *reflectionpb.ServerReflectionRequest) (*reflectionpb.ServerReflectionResponse, error) {
 			if err := stream.Send(r); err != nil && !errors.Is(err, io.EOF) {
 				return nil, err
@@ -1130,9 +1088,7 @@ func TestDrain(t *testing.T) {
 		return s.Context().Err()
 	}})
 	lis, err := rpc.Listen("127.0.0.1:0", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, lis) }()
@@ -1311,16 +1267,10 @@ var registerBroken = func() func(t *testing.T) {
 					{Name: proto.String("BrokenService"), Method: method(".rpctest.Broken", callers)},
 				},
 			}, protoregistry.GlobalFiles)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := protoregistry.GlobalFiles.RegisterFile(file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, protoregistry.GlobalFiles.RegisterFile(file))
 			for i := range file.Messages().Len() {
-				if err := protoregistry.GlobalTypes.RegisterMessage(dynamicpb.NewMessageType(file.Messages().Get(i))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, protoregistry.GlobalTypes.RegisterMessage(dynamicpb.NewMessageType(file.Messages().Get(i))))
 			}
 		})
 	}
@@ -1332,4 +1282,11 @@ func registerService(r grpc.ServiceRegistrar, service string, methods ...string)
 		desc.Methods = append(desc.Methods, grpc.MethodDesc{MethodName: m})
 	}
 	r.RegisterService(desc, nil)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -70,9 +70,7 @@ func TestTracePropagation(t *testing.T) {
 
 	ctx, root := span.Tracer(provider).Start(t.Context(), "root")
 	state, err := trace.ParseTraceState("vendor=alice")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx = trace.ContextWithSpanContext(ctx, root.SpanContext().WithTraceState(state))
 	ctx = trace.ContextWithSpan(ctx, root)
 	got := ended(look, metadata.AppendToOutgoingContext(ctx, "tracestate", "vendor=alice", "baggage", "user=alice"))

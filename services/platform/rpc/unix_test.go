@@ -25,9 +25,7 @@ import (
 func socketFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rpc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil { // others must reach the socket, and be refused
 		t.Fatal(err)
@@ -38,24 +36,16 @@ func socketFolder(t *testing.T) string {
 func TestListenUnixRefuses(t *testing.T) {
 	dir := socketFolder(t)
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	open := filepath.Join(dir, "open")
-	if err := os.Mkdir(open, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(open, 0o700))
 	if err := os.Chmod(open, 0o777); err != nil { // this is what must be refused
 		t.Fatal(err)
 	}
 	below := filepath.Join(open, "below")
-	if err := os.Mkdir(below, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(below, 0o700))
 	first, err := rpc.Listen("unix:"+filepath.Join(dir, "taken"), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer first.Close()
 	// Listen knocks at a taken address; the listener's end ends Accept with an error.
 	go func() { _, _ = first.Accept() }()
@@ -86,13 +76,9 @@ func TestUnixSocketStays(t *testing.T) {
 	path := strings.TrimPrefix(addr, "unix:")
 	// A socket that is closed without its file being removed is what a killed process leaves.
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	left.SetUnlinkOnClose(false)
-	if err := left.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, left.Close())
 	lis, err := rpc.Listen(addr, false)
 	if err != nil {
 		t.Fatalf("a socket that nobody listens on is in the way: %v", err)
@@ -100,9 +86,7 @@ func TestUnixSocketStays(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("a socket for our own user alone: %v, %v", info.Mode(), err)
 	}
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lis.Close())
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a closed socket is left behind: %v", err)
 	}
@@ -112,9 +96,7 @@ func TestUnixSocketStays(t *testing.T) {
 func serveUnix(t *testing.T, kit *platformtest.Kit, addr string) {
 	t.Helper()
 	lis, err := rpc.Listen(addr, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(executor, "local"), Logger: platformtest.Logger()})
 	executorv1.RegisterToolServiceServer(server, &tools{info: func(context.Context, *executorv1.ServiceInfoRequest) (*executorv1.ServiceInfoResponse, error) {
 		return &executorv1.ServiceInfoResponse{}, nil
@@ -193,9 +175,7 @@ func TestUnixPeers(t *testing.T) {
 		t.Skip("needs root, to be other users")
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, test := range []struct {
 		name   string
 		listen string
@@ -216,9 +196,7 @@ func TestUnixPeers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(socketFolder(t), "s")
 			lis, err := rpc.Listen("unix:"+path+test.listen, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer lis.Close()
 			go func() {
 				for {
@@ -261,10 +239,6 @@ func copyProgram(t *testing.T, from, to string) {
 		return
 	}
 	b, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(to, b, 0o755))
 }

@@ -15,15 +15,11 @@ func TestShippedConfiguration(t *testing.T) {
 	files := map[string]string{}
 	for _, name := range []string{"security.yaml", "tools.yaml"} {
 		raw, err := os.ReadFile("../../../deploy/config/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files[name] = string(raw)
 	}
 	state, err := security.Try(security.Options{Dir: tree(t, files)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range state.Settings("", "") {
 		known, _ := security.Find(s.Name)
 		if s.Value != known.Default {

@@ -18,35 +18,23 @@ func TestGatewayWritableIsRefused(t *testing.T) {
 	for name, open := range map[string]string{"the folder": "", "a file": "security.yaml", "the policies' folder": "policy", "a policy": "policy/a.cedar"} {
 		t.Run(name, func(t *testing.T) {
 			dir := tree(t, map[string]string{"security.yaml": "approvals: {wait_s: 300}\n", "policy/a.cedar": forbid})
-			if err := os.Chmod(filepath.Join(dir, open), 0o777); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(filepath.Join(dir, open), 0o777))
 			options := security.Options{Dir: dir, Foreign: stranger()}
 			if _, err := security.Open(options); err == nil || !strings.Contains(err.Error(), "the gateway's user may write") {
 				t.Errorf("at the start: %v", err)
 			}
-			if err := os.Chmod(filepath.Join(dir, open), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(filepath.Join(dir, open), 0o755))
 			var told changes
 			options.OnChange = told.add
 			l, err := security.Open(options)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer l.Close()
 			before := l.Current().Policies.Digest()
 			told.take()
-			if err := os.Chmod(filepath.Join(dir, open), 0o777); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(filepath.Join(dir, open), 0o777))
 			// In place, so that owner and mode stay; and a rule more.
-			if err := os.WriteFile(filepath.Join(dir, "security.yaml"), []byte("approvals: {wait_s: 1800}\n"), 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(dir, "policy/a.cedar"), []byte("// nothing\n"), 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, "security.yaml"), []byte("approvals: {wait_s: 1800}\n"), 0))
+			must(t, os.WriteFile(filepath.Join(dir, "policy/a.cedar"), []byte("// nothing\n"), 0))
 			l.Reload()
 			if l.Err() == nil {
 				t.Fatal("nothing is said")
@@ -74,28 +62,18 @@ func TestFolderSwappedForALink(t *testing.T) {
 	dir := tree(t, map[string]string{"policy/a.cedar": forbid})
 	elsewhere := tree(t, map[string]string{"a.cedar": "// nothing\n"})
 	l, err := security.Open(security.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	before := l.Current().Policies.Digest()
 	policies := filepath.Join(dir, "policy")
-	if err := os.Rename(policies, policies+"~"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(elsewhere, policies); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(policies, policies+"~"))
+	must(t, os.Symlink(elsewhere, policies))
 	l.Reload()
 	if l.Current().Policies.Digest() != before || l.Err() == nil || !strings.Contains(l.Err().Error(), "policy/: it is a symbolic link") {
 		t.Errorf("%v", l.Err())
 	}
-	if err := os.Remove(policies); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(policies, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(policies))
+	must(t, os.WriteFile(policies, nil, 0o600))
 	l.Reload()
 	if l.Current().Policies.Digest() != before || l.Err() == nil || !strings.Contains(l.Err().Error(), "policy/: it is no folder") {
 		t.Errorf("%v", l.Err())
@@ -106,9 +84,7 @@ func TestFolderSwappedForALink(t *testing.T) {
 func TestReadWhileFilesChange(t *testing.T) {
 	dir := tree(t, map[string]string{"security.yaml": "approvals: {wait_s: 60}\n"})
 	l, err := security.Open(security.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	stop := make(chan struct{})
 	var readers sync.WaitGroup

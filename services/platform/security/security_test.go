@@ -23,9 +23,7 @@ import (
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "security")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	for name, text := range files {
 		write(t, dir, name, text)
 	}
@@ -35,16 +33,10 @@ func tree(t *testing.T, files map[string]string) string {
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	// As careful programs write: whole, and then in place.
-	if err := os.WriteFile(path+"~", []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+"~", path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path+"~", []byte(text), 0o644))
+	must(t, os.Rename(path+"~", path))
 }
 
 func sha(text string) string {
@@ -99,9 +91,7 @@ func TestNothingSetIsBuiltIn(t *testing.T) {
 		"comments": tree(t, map[string]string{"security.yaml": "# nothing\n\n", "tools.yaml": "# nothing\n", "policy/a.cedar": "// nothing\n", "projects.yaml": "", "README": "x", ".hidden.yaml": "x", "old.yaml~": "x"})} {
 		t.Run(name, func(t *testing.T) {
 			l, err := security.Open(security.Options{Dir: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer l.Close()
 			if diff := cmp.Diff(want, l.Current().Values("cursor", "alice")); diff != "" {
 				t.Error(diff)
@@ -130,9 +120,7 @@ func TestLayers(t *testing.T) {
 		"projects/" + sum + ".yaml":    project,
 	})
 	l, err := security.Open(security.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	show := func(client, user string) map[string]string {
 		out := map[string]string{}
@@ -234,9 +222,7 @@ func TestLastGoodStays(t *testing.T) {
 	dir := tree(t, map[string]string{"security.yaml": first, "tools.yaml": good, "policy/a.cedar": forbid})
 	var told changes
 	l, err := security.Open(security.Options{Dir: dir, OnChange: told.add})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	if diff := cmp.Diff([]security.Change{
 		{File: "policy/a.cedar", Layer: "system", After: sha(forbid)},
@@ -271,12 +257,8 @@ func TestLastGoodStays(t *testing.T) {
 
 	// A new broken file beside it, a folder in a file's place, and a link.
 	write(t, dir, "policy/b.cedar", "permit (")
-	if err := os.Remove(filepath.Join(dir, "policy/a.cedar")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "policy/a.cedar")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, "policy/a.cedar")))
+	must(t, os.Symlink("/etc/passwd", filepath.Join(dir, "policy/a.cedar")))
 	l.Reload()
 	if l.Current().Policies.Digest() != before {
 		t.Error("rules changed by a broken file and a link")
@@ -286,22 +268,16 @@ func TestLastGoodStays(t *testing.T) {
 	}
 
 	// The whole folder goes: nothing is loosened.
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(dir, dir+".away"))
 	l.Reload()
 	if l.Current().Policies.Digest() != before || l.Current().Values("", "").WaitS != 120 || l.Err() == nil {
 		t.Errorf("the folder is gone, and so are its rules: %v", l.Err())
 	}
-	if err := os.Rename(dir+".away", dir); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(dir+".away", dir))
 
 	// A human takes files away: that is a change.
 	for _, name := range []string{"policy/a.cedar", "policy/b.cedar", "tools.yaml"} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(dir, name)))
 	}
 	told.take()
 	l.Reload()
@@ -320,9 +296,7 @@ func TestLastGoodStays(t *testing.T) {
 func TestRulesThatDoNotGoTogether(t *testing.T) {
 	dir := tree(t, map[string]string{"policy/a.cedar": forbid})
 	l, err := security.Open(security.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	before := l.Current().Policies.Digest()
 	huge := strings.Repeat("// a comment that takes room, line by line\n", 6000)
@@ -339,14 +313,10 @@ func TestWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := tree(t, map[string]string{"security.yaml": "approvals: {wait_s: 300}\n"})
 		clients := filepath.Join(t.TempDir(), "clients.yaml")
-		if err := os.WriteFile(clients, []byte("clients: []\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(clients, []byte("clients: []\n"), 0o600))
 		seen := make(chan security.Change, 16)
 		l, err := security.Open(security.Options{Dir: dir, Also: map[string]string{"clients.yaml": clients}, OnChange: func(c security.Change) { seen <- c }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer l.Close()
 		<-seen
 		<-seen
@@ -368,9 +338,7 @@ func TestWatches(t *testing.T) {
 // TestAFileIsInForceOnceItsReaderHasIt: what the reader finds wrong is told, and until it has read the file nobody hears of it.
 func TestAFileIsInForceOnceItsReaderHasIt(t *testing.T) {
 	dir, clients := tree(t, nil), filepath.Join(t.TempDir(), "clients.yaml")
-	if err := os.WriteFile(clients, []byte("clients: []\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(clients, []byte("clients: []\n"), 0o600))
 	var l *security.Live
 	var read, told []security.Change
 	l, err := security.Open(security.Options{
@@ -390,9 +358,7 @@ func TestAFileIsInForceOnceItsReaderHasIt(t *testing.T) {
 			told = append(told, c)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	write(t, filepath.Dir(clients), "clients.yaml", "clients: []\n\n")
 	l.Reload()
@@ -407,16 +373,12 @@ func TestHalfWrittenIsNotRead(t *testing.T) {
 		dir := tree(t, map[string]string{"policy/a.cedar": forbid + forbid[:0]})
 		var told changes
 		l, err := security.Open(security.Options{Dir: dir, OnChange: told.add})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer l.Close()
 		told.take()
 		path := filepath.Join(dir, "policy/a.cedar")
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		for range 30 {
 			if _, err := f.WriteString("// a slow editor\n"); err != nil {
@@ -477,5 +439,12 @@ func TestTighter(t *testing.T) {
 	}
 	if got := security.Suggest("wait_s"); len(got) == 0 || got[0] != "approvals.wait_s" {
 		t.Errorf("%v", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -33,9 +33,7 @@ func spent(t *testing.T, store *memory) (*call, string) {
 		subject: sha256.Sum256([]byte("{}")), subjects: plain{},
 	}
 	key := spendKey(c.grant)
-	if err := store.Spend(t.Context(), &Spend{Key: key, Operation: c.grant.GetOperationId(), Use: 1, Tool: tool.Name}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.Spend(t.Context(), &Spend{Key: key, Operation: c.grant.GetOperationId(), Use: 1, Tool: tool.Name}))
 	return c, key
 }
 

@@ -92,9 +92,7 @@ func TestASinkAddedAfterARestore(t *testing.T) {
 	if _, err := s.Halt(t.Context(), "resume", restored); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.resume(s.resumption(restored + 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.resume(s.resumption(restored+1)))
 	if err := s.call(granted(restored+1), startAlpha()); err != nil || s.effects != 1 {
 		t.Errorf("resumed: %v, %d effects", err, s.effects)
 	}
@@ -141,9 +139,7 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 		go func() { other <- s.resume(s.resumption(3)) }()
 		time.Sleep(50 * time.Millisecond) // nothing tells that the other one waits
 	})}
-	if err := s.resume(s.resumption(3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.resume(s.resumption(3)))
 	s.refused(<-other, callv1.Code_CODE_DENIED, errOldEpoch.Error())
 	n := 0
 	for _, r := range s.log.records {

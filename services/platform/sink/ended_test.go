@@ -89,9 +89,7 @@ func TestWhatAnOperatorEndedHereIsVoid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
 			p := paper(s)
-			if err := s.call(p, startAlpha()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.call(p, startAlpha()))
 			s.end(p)
 			last := s.last()
 			if last.GetKind() != auditv1.Kind_KIND_STANDING_ENDED || last.GetBody().GetDetails()["statement"] != p.statement.ID {
@@ -202,9 +200,7 @@ func (refusing) EndStatement(context.Context, [32]byte, time.Time) error {
 func TestAnEndIsInForceThoughTheDiskRefuses(t *testing.T) {
 	s := newStand(t, func(c *Config) { c.Store = refusing{c.Store.(*memory)} })
 	p := s.scoped("start_service", startAlpha(), 10)
-	if err := s.call(p, startAlpha()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.call(p, startAlpha()))
 	if err := s.EndStanding(t.Context(), p.grant.GetStatements()); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("it is said to be durable: %v", err)
 	}

@@ -79,9 +79,7 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			}
 			c.log.err = nil
 			for range 2 {
-				if err := a.Compare(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.Compare(t.Context()))
 			}
 			want := Control{Epoch: c.epoch, Halted: c.missed != "" || c.state.Halted}
 			if c.missed != "" {

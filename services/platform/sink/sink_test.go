@@ -163,9 +163,7 @@ func newAuthority(t testing.TB, kit *platformtest.Kit, configure ...func(*Config
 		c(&cfg)
 	}
 	a, err := New(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a, store, log
 }
 
@@ -277,9 +275,7 @@ func TestAFloodInFrontIsCounted(t *testing.T) {
 
 func TestAnInterruptedCallIsKeptUntilItIsRecorded(t *testing.T) {
 	a, store, log := newAuthority(t, platformtest.New(t))
-	if err := store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}))
 	log.full = true
 	if err := a.Recover(t.Context(), plain{}); err != nil || store.finished != 0 {
 		t.Errorf("recovered without a record: %v", err)
@@ -298,9 +294,7 @@ func TestAnOutcomeThatWasNotKeptIsNotSettled(t *testing.T) {
 	for _, full := range []error{nil, errors.New("disk full")} {
 		a, store, _ := newAuthority(t, platformtest.New(t))
 		store.full = full
-		if err := store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, store.Spend(t.Context(), &Spend{Key: "op/1", Operation: "op", Use: 1, Tool: "start_service"}))
 		a.complete(t.Context(), "op/1", &call{tool: mustTool(t, "start_service")}, &Result{State: StateDone}, &callv1.Outcome{})
 		if settled := len(a.settled) > 0; settled != (full == nil) {
 			t.Errorf("keeping it ended with %v: settled %v", full, settled)
@@ -317,9 +311,7 @@ func TestACallThatNobodyKnowsYetStaysOpen(t *testing.T) {
 	a, store, log := newAuthority(t, platformtest.New(t))
 	for _, operation := range []string{"one", "two"} {
 		err := store.Spend(t.Context(), &Spend{Key: operation + "/1", Operation: operation, Use: 1, Tool: "start_service"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if err := a.Recover(t.Context(), notYet{}); err != nil || store.finished != 0 || len(log.records) != 0 {
 		t.Errorf("recovered: %v, %v", err, log.records)

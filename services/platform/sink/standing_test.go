@@ -425,9 +425,7 @@ func TestDangerousModeStopsShortOfTheDesktopAndTheUnknown(t *testing.T) {
 		p := s.grantForTool(tool, startAlpha())
 		p.grant.Dangerous, p.statement, p.confirm = true, p.mode(), confirmation
 		s.refused(s.call(p, startAlpha()), callv1.Code_CODE_DENIED, errBeyond.Error())
-		if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}))
 		if c := (&call{tool: tool}); desktop.Controls(tool) && s.unattended(c, []byte("{}")) {
 			t.Errorf("%s runs unattended", name)
 		}
@@ -466,9 +464,7 @@ func TestDesktopControlIsJudgedAtTheSink(t *testing.T) {
 	t.Run("after a halt", func(t *testing.T) {
 		s := newStand(t, on)
 		tagged(s, "desktop:pointer")
-		if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.call(s.approved("start_service", startAlpha()), startAlpha()))
 		if _, err := s.Halt(t.Context(), "panic", 0); err != nil {
 			t.Fatal(err)
 		}
@@ -529,9 +525,7 @@ func TestStandingCallsAreTold(t *testing.T) {
 					t.Errorf("the handler is told of subject %x, want %x", got, want)
 				}
 			}
-			if err := s.call(p, startAlpha()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.call(p, startAlpha()))
 			for _, r := range s.log.records {
 				b := r.GetBody()
 				if b.GetDangerous() != tc.dangerous || b.GetDetails()["statement_kind"] != tc.kind || b.GetDetails()["statement_id"] != p.statement.ID || !b.GetConfirmed() {
@@ -674,9 +668,7 @@ func TestAnApprovedReadIsSettled(t *testing.T) {
 	s := newStand(t)
 	request := &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}
 	p := s.approved("service_logs", request)
-	if err := s.call(p, request); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.call(p, request))
 	if ok, told := s.clerk.settled[p.grant.GetOperationId()]; !ok || !told {
 		t.Error("the vault was not told")
 	}
@@ -684,9 +676,7 @@ func TestAnApprovedReadIsSettled(t *testing.T) {
 		t.Errorf("recorded as %v", b)
 	}
 	plain := s.grantFor("service_logs", request)
-	if err := s.call(plain, request); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.call(plain, request))
 	if _, told := s.clerk.settled[plain.grant.GetOperationId()]; told {
 		t.Error("the vault was told of a read that it does not keep")
 	}
@@ -695,9 +685,7 @@ func TestAnApprovedReadIsSettled(t *testing.T) {
 func TestOverridesAreTold(t *testing.T) {
 	s := newStand(t)
 	s.handle = func(ctx context.Context) { Override(ctx, "margin_mib", "256") }
-	if err := s.call(s.approved("start_service", startAlpha()), startAlpha()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.call(s.approved("start_service", startAlpha()), startAlpha()))
 	if got := s.last().GetBody().GetDetails()["overrides"]; got != "margin_mib=256" {
 		t.Errorf("the record says %q", got)
 	}
@@ -718,9 +706,7 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 	}
 	listed := func(items ...any) []unattended.Entry {
 		entries, err := unattended.Parse(items)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return entries
 	}
 	chat := map[string]any{"tool": "switch_mode", "clients": []any{"claude", "cursor"}, "arguments": map[string]any{"mode_id": []any{"chat", "coding"}}}
@@ -768,10 +754,15 @@ func TestUnattendedCallsMeetTheirEntry(t *testing.T) {
 func TestABrokenListIsNotTakenOver(t *testing.T) {
 	s := newStand(t)
 	good := []unattended.Entry{{Tool: "start_service"}}
-	if err := s.SetUnattended(good); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.SetUnattended(good))
 	if err := s.SetUnattended([]unattended.Entry{{Tool: "no_such_tool"}}); err == nil || len(*s.unattendedList.Load()) != 1 {
 		t.Errorf("a broken list was taken over: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -69,9 +69,7 @@ func streamPermit(t testing.TB, kit *platformtest.Kit, change func(*callv1.Permi
 	}
 	change(p)
 	signed, err := grant.SignPermit(kit.GrantKey, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return signed
 }
 
@@ -80,9 +78,7 @@ func streamContext(t testing.TB, kit *platformtest.Kit, permits ...*callv1.Signe
 	md := metadata.MD{}
 	for _, p := range permits {
 		raw, err := proto.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		md.Append(rpc.MetadataPermit, string(raw))
 	}
 	ctx := rpc.WithCaller(rpc.WithRequestID(t.Context(), "r-watch"), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main"))

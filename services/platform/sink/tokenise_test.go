@@ -61,9 +61,7 @@ func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...g
 func tokened(t testing.TB, kit *platformtest.Kit, tool contract.Tool, request proto.Message, change func(*callv1.Grant)) *callv1.SignedGrant {
 	t.Helper()
 	arguments, err := contract.Canonical(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	digest := contract.Digest(arguments)
 	now := time.Now()
 	g := &callv1.Grant{
@@ -76,18 +74,14 @@ func tokened(t testing.TB, kit *platformtest.Kit, tool contract.Tool, request pr
 		change(g)
 	}
 	signed, err := grant.Sign(kit.GrantKey, g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return signed
 }
 
 func carrying(t testing.TB, ctx context.Context, key string, m proto.Message) context.Context {
 	t.Helper()
 	raw, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	md, _ := metadata.FromIncomingContext(ctx)
 	return metadata.NewIncomingContext(ctx, metadata.Join(md, metadata.Pairs(key, string(raw))))
 }
@@ -317,9 +311,7 @@ func TestEveryTextIsFound(t *testing.T) {
 	}
 	a, _, _ := newAuthority(t, platformtest.New(t))
 	got, err := a.tokenise(t.Context(), &call{signedGrant: &callv1.SignedGrant{}}, &notes{}, message)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &auditv1.Record{
 		Tool: "a " + standIn, OperationId: standIn, Time: timestamppb.New(time.Unix(1, 0)), Tier: optionsv1.Tier_TIER_READ,
 		Body: &auditv1.Body{Summary: "deep " + standIn, Details: map[string]string{standIn: "x " + standIn, "b": "y"}},
@@ -345,9 +337,7 @@ func TestManyTextsGoInBatches(t *testing.T) {
 	}
 	body.Summary = strings.Repeat("é", outside.MaxBytes)
 	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, &notes{}, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	texts := 0
 	for _, r := range c.requests {
 		size := 0
@@ -400,9 +390,7 @@ func TestGpumodD13SwitchWithoutApprovalHasNoEffect(t *testing.T) {
 	signed := func(of *executorv1.SwitchModeRequest, change func(*statement.Statement)) func(*callv1.Grant) {
 		return func(g *callv1.Grant) {
 			raw, err := contract.Canonical(of)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			digest := contract.Digest(raw)
 			now := time.Now()
 			s := &statement.Statement{
@@ -417,9 +405,7 @@ func TestGpumodD13SwitchWithoutApprovalHasNoEffect(t *testing.T) {
 				change(s)
 			}
 			h, err := statement.Sign(s, kit.OperatorSigner)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			g.SubjectDigest, g.Statements = subject[:], []*callv1.HumanStatement{h}
 		}
 	}

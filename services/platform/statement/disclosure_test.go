@@ -31,9 +31,7 @@ func TestDisclosuresAreThoseOfTheArguments(t *testing.T) {
 		"without a reference": func(s *Statement) { s.Arguments = []byte(`{"to":"x"}`) },
 	} {
 		s := &Statement{Kind: KindApprove, Arguments: arguments, Disclosures: []Disclosure{good}}
-		if err := s.checkDisclosures(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.checkDisclosures())
 		change(s)
 		if err := s.checkDisclosures(); !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: %v", name, err)

@@ -38,13 +38,9 @@ func keyed(t testing.TB, kind string) ssh.Signer {
 	case "rsa":
 		key, err = rsa.GenerateKey(rand.Reader, 2048)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := ssh.NewSignerFromKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -53,9 +49,7 @@ func sshKeygen(t testing.TB, dir, allowedSigners, operator string, h *callv1.Hum
 	t.Helper()
 	signature, allowed := filepath.Join(dir, "sig"), filepath.Join(dir, "allowed")
 	for path, content := range map[string][]byte{signature: h.GetSignature(), allowed: []byte(allowedSigners)} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 	}
 	cmd := exec.CommandContext(t.Context(), "ssh-keygen", "-Y", "verify", "-f", allowed, "-I", operator, "-n", Namespace, "-s", signature,
 		"-Overify-time=20261121120000Z")
@@ -70,13 +64,9 @@ func TestASpellingThatSSHKeygenRefusesIsNoEvidence(t *testing.T) {
 		key := keyed(t, kind)
 		line := trust.FormatSigner("ada", key.PublicKey(), Namespace)
 		good, err := Sign(approve(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		read, err := sshsig.Unarmor(good.GetSignature())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		blob := read.Marshal()
 		trailing := *read
 		inner := *read.Signature
@@ -135,9 +125,7 @@ func TestWhatCountsHereCountsForSSHKeygen(t *testing.T) {
 			signing = ecdsaKey
 		}
 		h, err := Sign(approve(), signing)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		chosen := []string{options[r.IntN(len(options))], options[r.IntN(len(options))]}[:r.IntN(3)]
 		chosen = slices.DeleteFunc(chosen, func(o string) bool { return o == "" })
 		line := strings.Join(slices.Concat([]string{"ada"}, nonEmpty(strings.Join(chosen, ",")),
@@ -168,9 +156,7 @@ func TestWhatCountsHereCountsForSSHKeygen(t *testing.T) {
 	}
 	// The comparison sees a difference where there is one.
 	h, err := Sign(approve(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	line := fmt.Sprintf("ada %s", ssh.MarshalAuthorizedKey(key.PublicKey()))
 	h.Signature = append([]byte("I agree.\n"), h.GetSignature()...)
 	if sshKeygen(t, dir, line, "ada", h) {

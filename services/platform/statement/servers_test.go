@@ -44,9 +44,7 @@ func TestServersStatements(t *testing.T) {
 		t.Errorf("a good one: %v", err)
 	}
 	h, err := Sign(plain(KindResume), signer(t, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	allowed := operators(t, trust.FormatSigner("ada", signer(t, 1).PublicKey(), Namespace))
 	if digest, err := ServersSigned(allowed, now)(h); !errors.Is(err, ErrCover) {
 		t.Errorf("another kind of statement signs servers: %q, %v", digest, err)

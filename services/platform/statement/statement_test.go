@@ -33,18 +33,14 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func signer(t testing.TB, seed byte) ssh.Signer {
 	t.Helper()
 	s, err := ssh.NewSignerFromKey(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
 func operators(t testing.TB, lines ...string) *trust.AllowedSigners {
 	t.Helper()
 	a, err := trust.ParseAllowedSigners([]byte(strings.Join(lines, "\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a
 }
 
@@ -156,29 +152,21 @@ func kinds() map[string]*Statement {
 func TestGoldenVector(t *testing.T) {
 	for name, s := range kinds() {
 		h, err := Sign(s, signer(t, 1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for suffix, got := range map[string][]byte{".json": h.Statement, ".json.sig": h.Signature} {
 			file := "testdata/" + name + suffix
 			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, got, 0o644))
 				continue
 			}
 			want, err := testdata.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("%s (-golden +got):\n%s", file, diff)
 			}
 		}
 		back, err := Parse(h.Statement)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(s, back); diff != "" {
 			t.Errorf("%s after a round trip (-want +got):\n%s", name, diff)
 		}
@@ -187,9 +175,7 @@ func TestGoldenVector(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	good, err := approve().Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	edit := func(old, new string) string {
 		if !strings.Contains(string(good), old) {
 			t.Fatalf("the sample holds no %q", old)
@@ -317,9 +303,7 @@ func TestVerifyRefuses(t *testing.T) {
 	line := trust.FormatSigner("ada", ada.PublicKey(), Namespace)
 	allowed := operators(t, line)
 	good, err := Sign(approve(), ada)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := Verify(good, allowed, now, Skew); err != nil {
 		t.Fatalf("a good statement: %v", err)
 	}
@@ -327,13 +311,9 @@ func TestVerifyRefuses(t *testing.T) {
 	altered := proto.CloneOf(good)
 	altered.Statement = bytes.Replace(altered.Statement, []byte("demo-chat"), []byte("demo-evil"), 1)
 	otherNamespace, err := sshsig.Sign(bytes.NewReader(good.Statement), ada, sshsig.HashSHA512, "file")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	otherHash, err := sshsig.Sign(bytes.NewReader(good.Statement), ada, sshsig.HashSHA256, Namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		h       *callv1.HumanStatement
 		allowed *trust.AllowedSigners
@@ -368,13 +348,9 @@ func verified(t *testing.T, s *Statement) *Verified {
 	t.Helper()
 	ada := signer(t, 1)
 	h, err := Sign(s, ada)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := Verify(h, operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace)), now, Skew)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return v
 }
 
@@ -452,9 +428,7 @@ func TestScopeLeavesNothingOpen(t *testing.T) {
 func TestOldDangerousModeIsHistory(t *testing.T) {
 	ada := signer(t, 1)
 	h, err := Sign(historical(), ada)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys := operators(t, trust.FormatSigner("ada", ada.PublicKey(), Namespace))
 	if _, err := VerifySignature(h, keys, now); err != nil {
 		t.Errorf("as history: %v", err)
@@ -468,9 +442,7 @@ func TestOldDangerousModeIsHistory(t *testing.T) {
 func TestConfirmedBy(t *testing.T) {
 	first := verified(t, plain(KindDangerous))
 	raw, err := first.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second := Confirmation(first.Statement, raw, strings.Repeat("c", 32), now.Add(ConfirmAfter))
 	if err := first.ConfirmedBy(verified(t, second)); err != nil {
 		t.Errorf("its confirmation: %v", err)
@@ -551,4 +523,11 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("Marshal(Parse(x)) = %q, %v, x = %q", again, err, raw)
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -25,9 +25,7 @@ func TestCollectorIsReached(t *testing.T) {
 	ca, other := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "other.pem")
 	own := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
 	for path, content := range map[string][]byte{ca: own, other: []byte("no certificate")} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, content, 0o600))
 	}
 	secure := grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0]))
 	for name, c := range map[string]struct {
@@ -44,9 +42,7 @@ func TestCollectorIsReached(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lis, err := net.Listen(c.network, c.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			called := make(chan string, 16)
 			server := grpc.NewServer(append(c.options, grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 				method, _ := grpc.MethodFromServerStream(s)

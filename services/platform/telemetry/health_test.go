@@ -69,9 +69,7 @@ func TestHealthRefuses(t *testing.T) {
 
 func TestServeHealth(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	var down atomic.Bool
 	done := make(chan error, 1)
@@ -86,22 +84,16 @@ func TestServeHealth(t *testing.T) {
 	get := func(host, origin string) (int, string) {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+lis.Addr().String()+"/health", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Host = host
 		if origin != "" {
 			r.Header.Set("Origin", origin)
 		}
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return resp.StatusCode, string(b)
 	}
 	for _, host := range []string{"", "localhost", "localhost:1", "127.0.0.1", "[::1]", "[::1]:7441"} {
@@ -227,4 +219,11 @@ func TestTracesAreShownToFewAtOnce(t *testing.T) {
 			t.Errorf("afterwards: %d", code)
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -15,14 +15,10 @@ import (
 func stream(t *testing.T) (file *os.File, name string) {
 	t.Helper()
 	file, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = file.Close() })
 	var stat syscall.Stat_t
-	if err := syscall.Fstat(int(file.Fd()), &stat); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Fstat(int(file.Fd()), &stat))
 	return file, fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
@@ -32,18 +28,14 @@ func TestJournal(t *testing.T) {
 	t.Setenv("JOURNAL_STREAM", name)
 	w := telemetry.Journal(file)
 	logger, err := telemetry.NewLogger(w, "vault", "debug")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	logger.Debug("d")
 	logger.Info(`{"level":"ERROR"}`, "level", "ERROR")
 	logger.With("level", "DEBUG").Warn("w\n<7>{\"level\":\"INFO\"}")
 	logger.Error("e")
 	fmt.Fprintf(w, "vault: two\nproblems \"level\":\"INFO\"\n")
 	text, err := os.ReadFile(file.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got string
 	for line := range strings.Lines(string(text)) {
 		got += line[:3]

@@ -27,9 +27,7 @@ func lines(t *testing.T, level string, f func(*slog.Logger)) []map[string]any {
 	t.Helper()
 	var b bytes.Buffer
 	logger, err := telemetry.NewLogger(&b, "vault", level)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f(logger)
 	var out []map[string]any
 	for line := range strings.Lines(b.String()) {
@@ -68,9 +66,7 @@ func TestLoggerMasks(t *testing.T) {
 
 func TestLogger(t *testing.T) {
 	id, err := identity.New("durward.local", optionsv1.Role_ROLE_GATEWAY, "main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := lines(t, "info", func(l *slog.Logger) {
 		l.Debug("not shown")
 		ctx := rpc.WithRequestID(t.Context(), "r-1")
@@ -98,9 +94,7 @@ func TestLogger(t *testing.T) {
 // Who somebody is stands in the audit log, not in ours.
 func TestLoggerNamesNobody(t *testing.T) {
 	alice, err := identity.New("durward.local", optionsv1.Role_ROLE_OPERATOR, "alice")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := lines(t, "", func(l *slog.Logger) {
 		l.With("principal", "alices-laptop").Info("call", "caller", alice, "client", "alice", "operator", "alice", "session", "s-1")
 	})

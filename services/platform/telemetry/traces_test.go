@@ -27,9 +27,7 @@ func open(t *testing.T, settings config.Telemetry) *telemetry.Telemetry {
 	seen, err := telemetry.Open(telemetry.Config{
 		Service: "gateway", Version: "v1", Settings: settings, Lifetime: lifetime, Methods: []string{"tools/call", "ping"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(seen.Close)
 	return seen
 }
@@ -129,9 +127,7 @@ func TestTracesAreBounded(t *testing.T) {
 // A collector that takes connections and never answers slows nobody down: what is too much is dropped and counted.
 func TestADeadCollectorIsNoBurden(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer lis.Close()
 	seen := open(t, config.Telemetry{OTLP: config.OTLP{Endpoint: lis.Addr().String()}})
 	began := time.Now()
@@ -219,9 +215,7 @@ func line(t *testing.T, ctx context.Context) string {
 	t.Helper()
 	var b strings.Builder
 	logger, err := telemetry.NewLogger(&b, "gateway", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	logger.InfoContext(ctx, "done")
 	return b.String()
 }

@@ -31,28 +31,20 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func certificate(t *testing.T, isCA bool) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: now, NotAfter: now.AddDate(1, 0, 0),
 		IsCA: isCA, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 func sshKey(t *testing.T) ssh.PublicKey {
 	t.Helper()
 	public, _, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key, err := ssh.NewPublicKey(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return key
 }
 
@@ -62,18 +54,12 @@ func folder(t *testing.T) (dir string, write func(name, content string)) {
 	dir = t.TempDir()
 	write = func(name, content string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	public, _, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, verifier, err := note.GenerateKey(rand.Reader, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(FileCA, string(certificate(t, true)))
 	write(FileGrantSigners, string(FormatGrantSigners([]GrantSigner{{KID: "k1", Key: public, NotBefore: now, NotAfter: now.Add(time.Hour)}})))
 	write(FileAllowedSigners, "# operators\n"+FormatSigner("ada", sshKey(t), "durward-approval")+"\n")
@@ -87,18 +73,14 @@ func shortRSA(t *testing.T) string {
 	t.Helper()
 	n := new(big.Int).SetBit(big.NewInt(1), 1023, 1)
 	key, err := ssh.NewPublicKey(&rsa.PublicKey{N: n, E: 65537})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
 }
 
 func witnessKey(t *testing.T, name string) string {
 	t.Helper()
 	signer, err := logproof.NewCosigner(name, ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return signer.String()
 }
 
@@ -106,17 +88,13 @@ func witnessKey(t *testing.T, name string) string {
 func TestWitnesses(t *testing.T) {
 	dir, write := folder(t)
 	opened, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer opened.Close()
 	if got := opened.Current().Witnesses; got.Quorum != 0 || len(got.Keys) != 0 {
 		t.Errorf("without the file: %+v", got)
 	}
 	write(FileWitnesses, "quorum: 1\nrequired_within: 10m\nwitnesses: ["+witnessKey(t, "one")+"]\n")
-	if err := opened.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, opened.Reload())
 	if got := opened.Current().Witnesses; got.Quorum != 1 || got.Within != 10*time.Minute || len(got.Keys) != 1 || got.Keys[0].Name() != "one" {
 		t.Errorf("with it: %+v", got)
 	}
@@ -183,9 +161,7 @@ func TestReadRefuses(t *testing.T) {
 		})
 	}
 	dir, _ := folder(t)
-	if err := os.Remove(filepath.Join(dir, FileAllowedSigners)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, FileAllowedSigners)))
 	if _, err := Read(dir); err == nil {
 		t.Error("a folder without allowed_signers is read")
 	}
@@ -206,9 +182,7 @@ func TestReadRefusesWhatOthersMayWrite(t *testing.T) {
 		if _, err := Read(dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(filepath.Join(dir, name), 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(filepath.Join(dir, name), 0o777))
 		if _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "others may write to ") {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -218,9 +192,7 @@ func TestReadRefusesWhatOthersMayWrite(t *testing.T) {
 func TestGrantKeysHaveTheirTime(t *testing.T) {
 	dir, _ := folder(t)
 	s, err := Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		kid  string
 		at   time.Time
@@ -244,9 +216,7 @@ func TestFolderKeepsTheLastGoodSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, write := folder(t)
 		f, err := Open(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		bob := sshKey(t)
 		if _, err := f.Current().AllowedSigners.Find(bob, "durward-approval", now); !errors.Is(err, ErrUnknownSigner) {
@@ -294,23 +264,17 @@ func TestWhatTheGatewayMayWriteIsNotTakenOver(t *testing.T) {
 	}
 	dir, _ := folder(t)
 	path := filepath.Join(dir, FileRevoked)
-	if err := os.WriteFile(path, []byte("revoked: []\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("revoked: []\n"), 0o600))
 	// A group of root's own is no other user's, but the gateway may be in it.
 	gateway := &ownership.Foreign{UID: 61234, GIDs: []uint32{0}}
 	if _, err := OpenGuarded(dir, &ownership.Foreign{}); err == nil {
 		t.Error("a folder of the gateway's own was opened")
 	}
 	f, err := OpenGuarded(dir, gateway)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	before := f.Current()
-	if err := os.Chmod(path, 0o660); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, 0o660))
 	if err := f.Reload(); !errors.Is(err, ownership.ErrForeign) || f.Current() != before {
 		t.Errorf("it is taken over: %v", err)
 	}
@@ -319,4 +283,11 @@ func TestWhatTheGatewayMayWriteIsNotTakenOver(t *testing.T) {
 		t.Fatalf("the control: %v", err)
 	}
 	plain.Close()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

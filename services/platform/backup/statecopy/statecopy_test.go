@@ -33,9 +33,7 @@ func openAt(t *testing.T, folder string) *sql.DB {
 	db, err := database.Open(t.Context(), database.Config{
 		Path: filepath.Join(folder, "x.db"), StateDir: folder, Service: "x", Migrations: fstest.MapFS{"00001_x.sql": {Data: []byte(schema)}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -58,27 +56,21 @@ func part(folder string) Part {
 func identity(t *testing.T) *age.X25519Identity {
 	t.Helper()
 	id, err := age.GenerateX25519Identity()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 
 func write(t *testing.T, p Part, to age.Recipient) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := p.Write(t.Context(), &out, []age.Recipient{to}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Write(t.Context(), &out, []age.Recipient{to}))
 	return out.Bytes()
 }
 
 func number(t *testing.T, folder, query string) int64 {
 	t.Helper()
 	n, err := database.Number(t.Context(), filepath.Join(folder, "x.db"), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -88,9 +80,7 @@ func TestCopyAndRestore(t *testing.T) {
 	dir, key := t.TempDir(), identity(t)
 	db, p := openAt(t, dir), part(dir)
 	for name, content := range map[string]string{"x.key": "the key", "spool.db": "waits", "privacy/s.key": "personal", "other": "stays"} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
@@ -122,20 +112,14 @@ func TestCopyAndRestore(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), `UPDATE control SET epoch = 40`); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	// A part that is judged alone changes nothing.
-	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}, Judge: true}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}, Judge: true}, time.Now()))
 	if n := number(t, dir, `SELECT epoch FROM control`); n != 40 || len(p.aside()) != 0 {
 		t.Errorf("judged alone: the epoch is %d, aside %v", n, p.aside())
 	}
 	yearAgo := time.Now().AddDate(-1, 0, 0) // nothing goes by the clock
-	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}}, yearAgo); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(copied)), backup.Given{Identities: []age.Identity{key}}, yearAgo))
 	if n := number(t, dir, `SELECT epoch FROM control`); n != 40+backup.EpochJump {
 		t.Errorf("the epoch is %d", n)
 	}
@@ -179,9 +163,7 @@ func TestRestoreRefuses(t *testing.T) {
 	db := openAt(t, dir)
 	p := part(dir)
 	good := write(t, p, key.Recipient())
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	line := bytes.IndexByte(good, '\n') + 1
 	for name, c := range map[string]struct {
 		part []byte
@@ -215,40 +197,28 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	unlock, err := process.LockState(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err == nil || !strings.Contains(err.Error(), "another running process") {
 		t.Errorf("a running process: %v", err)
 	}
-	if err := unlock(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unlock())
 	// A restore that broke off in its last step: the process does not start, and another restore mends it, above the epoch that was put aside.
 	aside := filepath.Join(dir, asidePrefix+"20260101T000000.000Z")
-	if err := errors.Join(os.Mkdir(aside, 0o700), os.WriteFile(filepath.Join(dir, process.Unfinished), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(aside, 0o700), os.WriteFile(filepath.Join(dir, process.Unfinished), nil, 0o600)))
 	db = openAt(t, dir)
 	if _, err := db.ExecContext(t.Context(), `UPDATE control SET epoch = 3000000`); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(db.Close(), os.Rename(filepath.Join(dir, "x.db"), filepath.Join(aside, "x.db"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(db.Close(), os.Rename(filepath.Join(dir, "x.db"), filepath.Join(aside, "x.db"))))
 	if _, err := process.LockState(dir); err == nil || !strings.Contains(err.Error(), "run durward restore again") {
 		t.Errorf("after a restore that broke off: %v", err)
 	}
-	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()))
 	if n := number(t, dir, `SELECT epoch FROM control`); n != 3_000_000+backup.EpochJump {
 		t.Errorf("after a restore that broke off: the epoch is %d", n)
 	}
 	unlock, err = process.LockState(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := unlock(); err != nil {
 		t.Error(err)
 	}
@@ -271,9 +241,7 @@ func TestFullDisk(t *testing.T) {
 	if err := p.Write(t.Context(), &out, []age.Recipient{key.Recipient()}); err == nil || !strings.Contains(err.Error(), "the disk is full") {
 		t.Errorf("a backup: %v", err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	if err := p.Restore(t.Context(), bufio.NewReader(bytes.NewReader(good)), backup.Given{Identities: []age.Identity{key}}, time.Now()); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
 		t.Errorf("a restore: %v", err)
 	}
@@ -305,12 +273,8 @@ func TestWhoReadsBreaksOff(t *testing.T) {
 	self := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWhoReadsBreaksOff$")
 	self.Env = append(os.Environ(), brokenPipe+"="+dir+"="+identity(t).Recipient().String())
 	out, err := self.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := self.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, self.Start())
 	_, readErr := io.ReadFull(out, make([]byte, 10))
 	if err := errors.Join(readErr, out.Close()); err != nil {
 		t.Error(err)
@@ -339,5 +303,12 @@ func TestPreface(t *testing.T) {
 		if _, err := backup.ReadGiven(bufio.NewReader(strings.NewReader(bad))); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

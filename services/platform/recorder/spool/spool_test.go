@@ -27,9 +27,7 @@ func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *spool.Store {
 		s, err := spool.Open(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s
 	}
 	s := open()
@@ -37,22 +35,14 @@ func TestStore(t *testing.T) {
 		t.Fatalf("%q, %v", b, err)
 	}
 	when := time.Unix(1_700_000_000, 5)
-	if err := errors.Join(s.SaveCheckpoint(t.Context(), []byte("one")), s.SaveWitnessed(t.Context(), []byte("two"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Commit(t.Context(), recorder.Change{Assign: map[uint64]uint64{1: 7, 99: 8}, Remove: []uint64{2, 98}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.SaveCheckpoint(t.Context(), []byte("one")), s.SaveWitnessed(t.Context(), []byte("two"))))
+	must(t, s.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Queued: when, Record: []byte("a")}, {ID: 2, Queued: when, Record: []byte("b")}, {ID: 3, Sequence: 9, Queued: when, Record: []byte("c")}}}))
+	must(t, s.Commit(t.Context(), recorder.Change{Assign: map[uint64]uint64{1: 7, 99: 8}, Remove: []uint64{2, 98}}))
 	// A change that fails halfway leaves nothing behind.
 	if err := s.Commit(t.Context(), recorder.Change{Remove: []uint64{1}, Add: []recorder.Row{{ID: 4, Queued: when, Record: []byte("d")}, {ID: 3, Queued: when, Record: []byte("c")}}}); err == nil {
 		t.Fatal("a row was added twice")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	s = open()
 	defer s.Close()
 	if _, err := os.Lstat(filepath.Join(dir, spool.File+"-shm")); !errors.Is(err, fs.ErrNotExist) {
@@ -82,19 +72,13 @@ func TestEarlierFile(t *testing.T) {
 	db, err := database.Open(t.Context(), database.Config{
 		Path: filepath.Join(dir, spool.File), StateDir: dir, Service: "audit spool", Migrations: fstest.MapFS{"00001_spool.sql": {Data: firstSchema}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := db.ExecContext(t.Context(), `INSERT INTO checkpoint VALUES (1, CAST('one' AS BLOB)); INSERT INTO spool VALUES (3, 9, 1, CAST('c' AS BLOB))`); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	s, err := spool.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	rows, kept, err := s.Load(t.Context())
 	checkpoint, err2 := s.LoadCheckpoint(t.Context())
@@ -111,17 +95,11 @@ func TestOnDisk(t *testing.T) {
 		dir, a := t.TempDir(), platformtest.NewAuditLog(t, origin, writer)
 		open := func() (*recorder.Recorder, *logproof.Keeper) {
 			s, err := spool.Open(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: a.Keys, Store: s})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r, err := recorder.New(recorder.Config{Client: a, Keeper: keeper, Writer: writer, Store: s})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return r, keeper
 		}
 		stop := func(r *recorder.Recorder) {
@@ -138,9 +116,7 @@ func TestOnDisk(t *testing.T) {
 		a.Set(func() { a.Down = true })
 		r, _ := open()
 		defer func() { stop(r) }()
-		if err := r.Spool(t.Context(), record("r-1")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Spool(t.Context(), record("r-1")))
 		if receipt, err := r.Report(t.Context(), record("r-2")); receipt != nil || err != nil {
 			t.Fatalf("%v, %v", receipt, err)
 		}
@@ -194,21 +170,13 @@ func TestALostSpoolIsTold(t *testing.T) {
 			live := func(f func(*recorder.Recorder)) {
 				t.Helper()
 				s, err := spool.Open(t.Context(), dir)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: log.Keys, Store: s})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				r, err := recorder.New(recorder.Config{Client: log, Keeper: keeper, Writer: writer, Store: s})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				f(r)
-				if err := r.Close(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Close(t.Context()))
 			}
 			record := &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-1"}
 			write := func(r *recorder.Recorder) {
@@ -219,13 +187,9 @@ func TestALostSpoolIsTold(t *testing.T) {
 			live(func(r *recorder.Recorder) {
 				write(r)
 				log.Set(func() { log.Down = true })
-				if err := errors.Join(r.Spool(t.Context(), record), r.Spool(t.Context(), record)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(r.Spool(t.Context(), record), r.Spool(t.Context(), record)))
 			})
-			if err := c.lose(filepath.Join(dir, spool.File)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.lose(filepath.Join(dir, spool.File)))
 			log.Set(func() { log.Down = false })
 			live(write)
 			live(write)
@@ -250,14 +214,17 @@ func TestALostSpoolIsTold(t *testing.T) {
 	}
 	dir := t.TempDir()
 	s, err := spool.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
-	if err := os.Remove(filepath.Join(dir, spool.File)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, spool.File)))
 	if err := s.Commit(t.Context(), recorder.Change{}); err == nil {
 		t.Error("a spool that was removed takes records")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

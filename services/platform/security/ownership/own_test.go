@@ -15,20 +15,14 @@ func owned(t *testing.T) (dir, file string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "state")
 	file = filepath.Join(dir, "x.yaml")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, os.WriteFile(file, nil, 0o600))
 	return dir, file
 }
 
 func link(t *testing.T, to, at string) string {
 	t.Helper()
-	if err := os.Symlink(to, at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(to, at))
 	return at
 }
 
@@ -99,9 +93,7 @@ func TestRefusesWhatAnotherUserOwnsOrMayWrite(t *testing.T) {
 func TestTakesFoldersOfRootAndOurOwn(t *testing.T) {
 	dir, file := owned(t)
 	sticky := filepath.Join(filepath.Dir(dir), "sticky")
-	if err := os.MkdirAll(filepath.Join(sticky, "ours"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(sticky, "ours"), 0o700))
 	chmod(t, sticky, fs.ModeSticky|0o777)
 	chmod(t, filepath.Dir(dir), 0o755)
 	if err := ownership.Own("/", "/usr/bin", filepath.Join(sticky, "ours"), link(t, file, dir+"-link"), filepath.Join(dir, "..", "state", "x.yaml")); err != nil {

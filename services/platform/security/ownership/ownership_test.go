@@ -21,13 +21,9 @@ func stranger() *ownership.Foreign {
 func file(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "rules")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	path := filepath.Join(dir, "security.yaml")
-	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("x"), 0o644))
 	return path
 }
 
@@ -36,16 +32,12 @@ func chown(t *testing.T, path string, uid, gid int) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files away")
 	}
-	if err := os.Lchown(path, uid, gid); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Lchown(path, uid, gid))
 }
 
 func chmod(t *testing.T, path string, mode fs.FileMode) {
 	t.Helper()
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, mode))
 }
 
 func TestRefusesWhatTheForeignUserCouldHaveWritten(t *testing.T) {
@@ -114,9 +106,7 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 	dir := filepath.Dir(path)
 	link, fifo, loop := filepath.Join(dir, "link"), filepath.Join(dir, "fifo"), filepath.Join(dir, "loop")
 	for _, err := range []error{os.Symlink(path, link), syscall.Mkfifo(fifo, 0o600), os.Symlink(loop, loop), os.Symlink(dir, dir+"-link")} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for at, want := range map[string]error{link: ownership.ErrLink, loop: ownership.ErrLink, fifo: ownership.ErrKind, dir: ownership.ErrKind,
 		filepath.Join(dir, "none"): fs.ErrNotExist, "/dev/zero": ownership.ErrKind} {
@@ -134,9 +124,7 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 		t.Errorf("many names: %v", err)
 	}
 	// 100 MB, of which nothing is read.
-	if err := os.Truncate(path, 100<<20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(path, 100<<20))
 	if _, err := ownership.ReadFile(path, 1<<20, nil); !errors.Is(err, ownership.ErrLarge) {
 		t.Errorf("100 MB: %v", err)
 	}
@@ -146,21 +134,15 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 func TestJudgesTheFoldersOfLinksOnTheWay(t *testing.T) {
 	path := file(t)
 	open := filepath.Join(t.TempDir(), "open")
-	if err := os.Mkdir(open, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(open, 0o755))
 	link := filepath.Join(open, "rules")
-	if err := os.Symlink(filepath.Dir(path), link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Dir(path), link))
 	through := filepath.Join(link, "security.yaml")
 	if _, err := ownership.ReadFile(through, 100, stranger()); err != nil {
 		t.Errorf("a link that only a human can change: %v", err)
 	}
 	second := filepath.Join(filepath.Dir(open), "second")
-	if err := os.Symlink(link, second); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(link, second))
 	chmod(t, open, 0o777)
 	for _, p := range []string{through, filepath.Join(second, "security.yaml")} {
 		if _, err := ownership.ReadFile(p, 100, stranger()); !errors.Is(err, ownership.ErrAbove) {

@@ -22,9 +22,7 @@ func spend(key string, statement *sink.Use) *sink.Spend {
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), Config{Service: "sink", StateDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -31,17 +31,13 @@ func TestAFileThatMayBeMissing(t *testing.T) {
 		t.Error("a file that must be there was not missed")
 	}
 	l, err := open(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(l.Current().Allow) != 0 || len(log.records) != 0 {
 		t.Errorf("at the start: %v, recorded %v", l.Current(), log.records)
 	}
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for i, step := range []struct {
 		text    string // "": taken away
@@ -55,9 +51,7 @@ func TestAFileThatMayBeMissing(t *testing.T) {
 	} {
 		log.records = nil
 		if write(step.text); step.text == "" {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(path))
 		}
 		for range 2 {
 			if err := l.check(t.Context()); (err != nil) != (step.kind == auditv1.Kind_KIND_CONFIG_REFUSED) || (err != nil) != (l.Refused() != "") {
@@ -74,9 +68,7 @@ func TestAFileThatMayBeMissing(t *testing.T) {
 func TestAFileThatIsBeingWritten(t *testing.T) {
 	var log ledger
 	path := filepath.Join(t.TempDir(), destination.File)
-	if err := os.WriteFile(path, []byte("allow: [docs.example]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("allow: [docs.example]"), 0o600))
 	l, err := OpenLive(LiveConfig[*destination.List]{
 		Name: destination.File, Path: path, Max: 1000, Log: &log, Logger: platformtest.Logger(),
 		Parse: func(raw []byte) (*destination.List, error) {
@@ -84,9 +76,7 @@ func TestAFileThatIsBeingWritten(t *testing.T) {
 		},
 		Tell: func(_, now *destination.List) string { return fmt.Sprint(len(now.Allow), " allowed") },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen, failed := make(chan struct{}), make(chan error, 1)
 	go func() { // its content stays
 		for at := time.Now(); ; at = at.Add(time.Second) {

@@ -55,15 +55,11 @@ func (s fullSpool) Commit(context.Context, recorder.Change) error { return s.wri
 func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 	row := func(kind auditv1.Kind, tool string) recorder.Change {
 		raw, err := proto.Marshal(&auditv1.Record{Kind: kind, Tool: tool})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return recorder.Change{Add: []recorder.Row{{ID: 1, Record: raw}}}
 	}
 	kept, err := reserve.Open(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store, spool := reservedStore{fullStore{disk: disk{kept}}, kept}, recorder.Reserved(fullSpool{disk: disk{kept}}, kept)
 	for _, tool := range []string{"start_service", "switch_mode", "no_such_tool"} {
 		if err := store.Spend(t.Context(), &sink.Spend{Tool: tool}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
@@ -83,9 +79,7 @@ func TestAFullDiskLetsStoppingThrough(t *testing.T) {
 		"rows taken away": func() error { return spool.Commit(t.Context(), recorder.Change{Remove: []uint64{1}}) },
 	} {
 		if kept.InUse() {
-			if err := kept.Refill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, kept.Refill())
 		}
 		if err := write(); err != nil || !kept.InUse() {
 			t.Errorf("%s on a full disk: %v, reserve given up: %v", what, err, kept.InUse())
@@ -100,14 +94,10 @@ func TestAReallyFullDisk(t *testing.T) {
 		return
 	}
 	durable, err := sinkstore.Open(t.Context(), sinkstore.Config{Service: "executor", StateDir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer durable.Close()
 	waiting, err := spool.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer waiting.Close()
 	kept, err := reserve.Open(dir, 4<<20)
 	if err != nil || kept.InUse() {
@@ -137,9 +127,7 @@ func TestAReallyFullDisk(t *testing.T) {
 		t.Errorf("a start takes of the reserve: %v", err)
 	}
 	raw, err := proto.Marshal(&auditv1.Record{Kind: auditv1.Kind_KIND_INTENT, Tool: "stop_service"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for what, err := range map[string]error{
 		"its intent's record": records.Commit(t.Context(), recorder.Change{Add: []recorder.Row{{ID: 1, Record: raw}}}),
 		"its outcome":         store.Finish(t.Context(), stop.Key, &sink.Result{State: sink.StateDone, OK: true}),
@@ -177,14 +165,19 @@ func TestStartsOnAFullDisk(t *testing.T) {
 		return errors.Join(durable.Close(), waiting.Close())
 	}
 	kept, err := reserve.Open(dir, 4<<20)
-	if err = errors.Join(err, start(kept)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, start(kept)))
 	platformtest.Fill(t, filepath.Join(dir, "ballast"))
 	if err := start(nil); !reserve.Full(err) {
 		t.Errorf("without a reserve: %v", err)
 	}
 	if err := start(kept); err != nil || !kept.InUse() {
 		t.Errorf("with a reserve: %v, given up: %v", err, kept.InUse())
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -133,9 +133,7 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 	r.write("[stop_service]")
 	var said bytes.Buffer
 	rules, err := r.open(slog.New(slog.NewTextHandler(&said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(r.list) != 1 || !strings.Contains(said.String(), "DANGEROUS") {
 		t.Errorf("at the start: %v, said %q", r.list, said.String())
 	}
@@ -185,9 +183,7 @@ func TestWhatRunsUnattendedFollowsTheFile(t *testing.T) {
 			t.Errorf("%s is recorded as %v", name, r.log.records)
 		}
 	}
-	if err := os.Remove(r.path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(r.path))
 	look(t, rules)
 	if diff := cmp.Diff(want, r.list); diff != "" || rules.Refused() == "" {
 		t.Errorf("without the file, problem %q (-want +got):\n%s", rules.Refused(), diff)
@@ -220,14 +216,10 @@ func TestTheGatewaysUserWritesNoList(t *testing.T) {
 			r := newRuled(t)
 			r.write("[]")
 			rules, err := r.open(platformtest.Logger())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			rules.cfg.Foreign = &ownership.Foreign{UID: 4242, GIDs: []uint32{4242}}
 			r.write("[stop_service]")
-			if err := spoil(r, rules.cfg.Foreign); err != nil {
-				t.Fatal(err)
-			}
+			must(t, spoil(r, rules.cfg.Foreign))
 			look(t, rules)
 			if len(r.list) != 0 || len(r.log.records) != 1 || r.log.records[0].GetKind() != auditv1.Kind_KIND_CONFIG_REFUSED {
 				t.Errorf("the list is %v, recorded %v", r.list, r.log.records)
@@ -253,9 +245,7 @@ func TestRulesAreTakenOverWithinASecond(t *testing.T) {
 	r := newRuled(t)
 	r.write("[]")
 	rules, err := r.open(platformtest.Logger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.write("[stop_service]")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*filewatch.Interval)
 	defer cancel()
