@@ -50,18 +50,14 @@ func open(t *testing.T, s *kept, source, file string) *Ring {
 	r, err := Open(t.Context(), Config{
 		Store: s, Source: source, File: file, Now: time.Now, Logger: platformtest.Logger(), Getenv: func(string) string { return filepath.Dir(file) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
 func encrypt(t *testing.T, r *Ring, name string, version uint32, value string) []byte {
 	t.Helper()
 	encrypted, err := r.Encrypt(t.Context(), name, version, []byte(value))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return encrypted
 }
 
@@ -118,9 +114,7 @@ func TestKeyFromAFile(t *testing.T) {
 		"short":   func() error { return os.WriteFile(file, raw[:keySize-1], 0o600) },
 		"open":    func() error { return errors.Join(os.WriteFile(file, raw, 0o600), os.Chmod(file, 0o644)) },
 	} {
-		if err := spoil(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, spoil())
 		r := open(t, s, SourceFile, file)
 		if _, err := r.Decrypt(t.Context(), "a", 1, encrypted); !errors.Is(err, ErrSealed) || !r.Sealed(t.Context()) {
 			t.Errorf("%s: %v", name, err)
@@ -177,9 +171,7 @@ func TestKeyFromSystemd(t *testing.T) {
 	if s.ring != nil {
 		t.Fatal("keys were stored under none")
 	}
-	if err := os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400))
 	encrypted := encrypt(t, open(t, s, SourceSystemd, file), "a", 1, "secret")
 	decrypts(t, open(t, s, SourceSystemd, file), "a", 1, encrypted, "secret")
 }
@@ -200,9 +192,7 @@ func TestKeyOfAPassphrase(t *testing.T) {
 	if err := again.Unseal(t.Context(), []byte("wrong horse")); !errors.Is(err, ErrPassphrase) || !again.Sealed(t.Context()) {
 		t.Errorf("a wrong one: %v", err)
 	}
-	if err := again.Unseal(t.Context(), []byte("correct horse")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, again.Unseal(t.Context(), []byte("correct horse")))
 	decrypts(t, again, "a", 1, encrypted, "secret")
 	if err := again.Rotate(t.Context(), nil, Rotation{Passphrase: []byte("wrong horse")}); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("new keys by a wrong one: %v", err)
@@ -223,9 +213,7 @@ func TestRotate(t *testing.T) {
 	}
 	decrypts(t, r, "a", 1, values[0].Value, "one")
 	s.fail = nil
-	if err := r.Rotate(t.Context(), values, Rotation{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Rotate(t.Context(), values, Rotation{}))
 	for _, ring := range []*Ring{r, open(t, s, SourceFile, file)} {
 		decrypts(t, ring, "a", 1, s.values[0].Value, "one")
 		decrypts(t, ring, "b", 2, s.values[1].Value, "two")
@@ -258,15 +246,11 @@ func TestTheUpperKeyIsReplaced(t *testing.T) {
 			t.Parallel()
 			file, s := filepath.Join(t.TempDir(), Credential), &kept{}
 			if source == SourceSystemd {
-				if err := os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, bytes.Repeat([]byte{7}, keySize), 0o400))
 			}
 			r := open(t, s, source, file)
 			if source == SourcePassphrase {
-				if err := r.Unseal(t.Context(), typed()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Unseal(t.Context(), typed()))
 			}
 			values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "secret")}}
 			if source != SourceFile {
@@ -275,17 +259,13 @@ func TestTheUpperKeyIsReplaced(t *testing.T) {
 				}
 			}
 			if c.prepare != nil {
-				if err := c.prepare(file); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.prepare(file))
 			}
 			old, err := os.ReadFile(file)
 			if err != nil && source != SourcePassphrase {
 				t.Fatal(err)
 			}
-			if err := r.Rotate(t.Context(), values, c.how(file)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Rotate(t.Context(), values, c.how(file)))
 			decrypts(t, r, "a", 1, s.values[0].Value, "secret") // without a restart
 			opened := func(file string, passphrase string) *Ring {
 				r := open(t, s, source, file)
@@ -298,9 +278,7 @@ func TestTheUpperKeyIsReplaced(t *testing.T) {
 			}
 			decrypts(t, opened(file, "battery staple"), "a", 1, s.values[0].Value, "secret")
 			if c.after != nil {
-				if err := c.after(file); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.after(file))
 			}
 			decrypts(t, opened(file, "battery staple"), "a", 1, s.values[0].Value, "secret")
 			if source == SourceFile {
@@ -309,9 +287,7 @@ func TestTheUpperKeyIsReplaced(t *testing.T) {
 				}
 			}
 			stale := filepath.Join(t.TempDir(), Credential)
-			if err := os.WriteFile(stale, old, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(stale, old, 0o600))
 			if ring := opened(stale, "correct horse"); !ring.Sealed(t.Context()) {
 				t.Error("the old key opens what is stored")
 			}
@@ -327,9 +303,7 @@ func TestTheUpperKeyIsReplacedOrNot(t *testing.T) {
 	r := open(t, s, SourceFile, file)
 	values := []store.CredentialVersion{{Name: "a", Version: 1, Value: encrypt(t, r, "a", 1, "secret")}}
 	old, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The store fails after the new file is there.
 	s.fail = errors.New("killed")
 	if err := r.Rotate(t.Context(), values, Rotation{Upper: true}); !errors.Is(err, s.fail) {
@@ -338,12 +312,8 @@ func TestTheUpperKeyIsReplacedOrNot(t *testing.T) {
 	s.fail = nil
 	decrypts(t, open(t, s, SourceFile, file), "a", 1, values[0].Value, "secret")
 	// It is stored, and the file has not taken its place.
-	if err := r.Rotate(t.Context(), values, Rotation{Upper: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.Rename(file, file+next), os.WriteFile(file, old, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Rotate(t.Context(), values, Rotation{Upper: true}))
+	must(t, errors.Join(os.Rename(file, file+next), os.WriteFile(file, old, 0o600)))
 	decrypts(t, open(t, s, SourceFile, file), "a", 1, s.values[0].Value, "secret")
 	if _, err := os.Lstat(file + next); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the next key's file did not take its place: %v", err)
@@ -356,9 +326,7 @@ func TestAStoreThatFailsIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	s := &kept{}
 	first := open(t, s, SourcePassphrase, "")
-	if err := first.Unseal(t.Context(), []byte("correct horse")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Unseal(t.Context(), []byte("correct horse")))
 	made := s.ring
 	s.down = errors.New("the disk is gone")
 	if _, err := Open(t.Context(), Config{Store: s, Source: SourceFile, File: filepath.Join(t.TempDir(), File), Now: time.Now, Logger: platformtest.Logger()}); !errors.Is(err, s.down) {
@@ -399,9 +367,7 @@ func TestAKeyThatIsThereIsKept(t *testing.T) {
 	dir := t.TempDir()
 	key := bytes.Repeat([]byte{7}, keySize)
 	file, s := filepath.Join(dir, File), &kept{}
-	if err := os.WriteFile(file, key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, key, 0o600))
 	encrypt(t, open(t, s, SourceFile, file), "a", 1, "secret")
 	if raw, err := os.ReadFile(file); err != nil || !bytes.Equal(raw, key) {
 		t.Errorf("it was replaced: %v", err)
@@ -413,14 +379,10 @@ func TestAKeyThatIsThereIsKept(t *testing.T) {
 	if _, err := open(t, &kept{}, SourceSystemd, short).Encrypt(t.Context(), "a", 1, nil); err == nil {
 		t.Error("16 bytes are a key")
 	}
-	if err := os.WriteFile(short, key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(short, key, 0o600))
 	t.Chdir(dir)
 	r, err := Open(t.Context(), Config{Store: &kept{}, Source: SourceSystemd, Now: time.Now, Logger: platformtest.Logger(), Getenv: func(string) string { return "" }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := r.Encrypt(t.Context(), "a", 1, nil); err == nil {
 		t.Error("a file of the working folder is systemd's credential")
 	}
@@ -432,11 +394,16 @@ func TestTheNextKeysPlaceIsTaken(t *testing.T) {
 	file, s := filepath.Join(t.TempDir(), File), &kept{}
 	r := open(t, s, SourceFile, file)
 	encrypted := encrypt(t, r, "a", 1, "secret")
-	if err := os.MkdirAll(filepath.Join(file+next, "full"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(file+next, "full"), 0o700))
 	if err := r.Rotate(t.Context(), nil, Rotation{Upper: true}); !errors.Is(err, unix.ENOTEMPTY) {
 		t.Errorf("rotated: %v", err)
 	}
 	decrypts(t, open(t, s, SourceFile, file), "a", 1, encrypted, "secret")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -40,9 +40,7 @@ func empty(t *testing.T, s *installed.Server) {
 func standby(t *testing.T, s postgres.Settings, dir string) *Standby {
 	t.Helper()
 	b, err := OpenPostgres(t.Context(), s, dir, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
 }

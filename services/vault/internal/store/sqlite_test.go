@@ -18,9 +18,7 @@ import (
 func TestSQLite(t *testing.T) {
 	suite(t, func(t *testing.T) *Store {
 		s, err := Open(t.Context(), t.TempDir(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	})

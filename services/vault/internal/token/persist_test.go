@@ -85,9 +85,7 @@ func (d *disk) copy(to *disk) {
 func idOf(t *testing.T, text string) reference.ID {
 	t.Helper()
 	r, err := reference.Parse(references.FindString(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r.ID
 }
 
@@ -199,9 +197,7 @@ func TestTheKeyIsDestroyed(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		file, err := os.Open(filepath.Join(d.dir, Folder, session2+".key"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer file.Close()
 		v.Forget(t.Context(), none)
 		left := make([]byte, fileSize+1)
@@ -216,9 +212,7 @@ func TestTheKeyIsDestroyed(t *testing.T) {
 		t.Errorf("keys are left: %v, %v", files, err)
 	}
 	// The database as it was, with what the folder of keys is now.
-	if err := os.Remove(filepath.Join(copied.dir, key)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(copied.dir, key)))
 	opens := func(d *disk) (ok bool) {
 		d.run(func(v *Values) {
 			_, ok = v.Value(t.Context(), session1, idOf(t, was))
@@ -246,9 +240,7 @@ func TestWhatNobodyComesBackForIsDestroyed(t *testing.T) {
 			want  int
 		}{{0, 1}, {restTime - time.Second, 1}, {time.Second, 0}} {
 			d.now = d.now.Add(c.after)
-			if err := v.Reclaim(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, v.Reclaim(t.Context()))
 			if list, err := v.keys().list(); err != nil || len(list) != c.want {
 				t.Errorf("after %s there are %d keys, %v", c.after, len(list), err)
 			}
@@ -284,22 +276,23 @@ func TestAValueOfAnotherForm(t *testing.T) {
 func TestAKeyIsAFileOfItsSession(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), Folder)
 	k := keys{dir}
-	if err := k.write(session1, sessionKey{born: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.write(session1, sessionKey{born: time.Now()}))
 	raw, err := os.ReadFile(filepath.Join(dir, session1+".key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := k.read(session1); err != nil {
 		t.Fatalf("%v: nothing is proved", err)
 	}
 	for name, content := range map[string][]byte{"../" + session1: raw, session2: raw[:len(raw)-1], session2 + "x": raw, "": raw} {
-		if err := os.WriteFile(filepath.Join(dir, name+".key"), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name+".key"), content, 0o600))
 		if _, err := k.read(name); err == nil {
 			t.Errorf("%q has a key of %d bytes", name, len(content))
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -20,9 +20,7 @@ import (
 func personal(t testing.TB, change ...func(*Config)) *Values {
 	t.Helper()
 	d, err := detect.New(detect.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := Config{Detector: d}
 	for _, f := range change {
 		f(&c)
@@ -51,9 +49,7 @@ func TestPersonalDataBecomesReferences(t *testing.T) {
 			t.Errorf("%q became %q", text, got)
 		}
 		r, err := reference.Parse(ref)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held, ok := v.Value(t.Context(), "s", r.ID)
 		if !ok || held.Text == "" || !strings.Contains(text, held.Text) || held.Origin != OriginSink {
 			t.Errorf("%s stands for %+v, %t", ref, held, ok)
@@ -71,9 +67,7 @@ func TestPersonalDataBecomesReferences(t *testing.T) {
 	// The JSON form of its own reference stays too.
 	ref := references.FindString(tokenise(t, v, "s", mail)[0])
 	r, err := reference.Parse(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.JSON = true
 	if got := tokenise(t, v, "s", `{"to":`+r.Marshal()+`}`)[0]; got != `{"to":`+r.Marshal()+`}` {
 		t.Errorf("the JSON form became %q", got)
@@ -89,16 +83,12 @@ func TestOrigins(t *testing.T) {
 		t.Fatalf("%+v, %v", said, err)
 	}
 	r, err := reference.Parse(said.Texts[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if held, ok := v.Value(t.Context(), "s", r.ID); !ok || held.Origin != OriginAgent || held.Text != mail {
 		t.Errorf("the agent's own is %+v, %t", held, ok)
 	}
 	secret, err := v.Tokenise(t.Context(), "s", OriginAgent, []string{"password=hunter2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r, err = reference.Parse(strings.TrimPrefix(secret.Texts[0], "password=")); err != nil {
 		t.Fatal(err)
 	}
@@ -240,9 +230,7 @@ func TestAMillionGuesses(t *testing.T) {
 	v := personal(t)
 	ref := references.FindString(tokenise(t, v, "s", mail)[0])
 	r, err := reference.Parse(ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resolved := 0
 	for bit := range 128 {
 		id := r.ID
@@ -370,9 +358,7 @@ func TestArgumentsComeBack(t *testing.T) {
 	} {
 		v := personal(t)
 		got, err := v.Arguments(t.Context(), "s", []string{c.text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if (got.Unkept > 0) != c.unkept || (got.Secrets > 0) != c.secrets {
 			t.Errorf("%s: %d are not kept, %d are credentials", name, got.Unkept, got.Secrets)
 		}

@@ -39,9 +39,7 @@ func keyBody(end string) string {
 func tokenise(t testing.TB, b *Values, session string, texts ...string) []string {
 	t.Helper()
 	out, err := b.Tokenise(t.Context(), session, OriginSink, texts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out.Texts
 }
 
@@ -359,9 +357,7 @@ func FuzzTokenise(f *testing.F) {
 		session := fmt.Sprintf("%x", text)
 		defer b.Forget(t.Context(), func(string) bool { return false })
 		result, err := b.Tokenise(t.Context(), session, OriginSink, []string{text, "client_secret=" + "s3cr3t-value-0 " + text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, o := range result.Texts {
 			if utf8.ValidString(text) && !utf8.ValidString(o) {
 				t.Errorf("%q became %q", text, o)
