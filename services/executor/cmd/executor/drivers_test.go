@@ -61,9 +61,7 @@ func TestDriversAreTheConfigurations(t *testing.T) {
 		cfg.StateDir, cfg.Docker.Socket = t.TempDir(), socket
 		known := func() *catalog.Catalog { return &catalog.Catalog{} }
 		d, err := openDrivers(cfg, known, gpu.New(gpu.Config{Catalog: known}), nil, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		box, ok := d.byName[catalog.DriverDocker]
 		if ok != want {
 			t.Errorf("socket %q: docker %t", socket, ok)

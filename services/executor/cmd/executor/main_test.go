@@ -36,9 +36,7 @@ const shipped = "../../../../deploy/config"
 func TestShippedConfigurationIsGood(t *testing.T) {
 	input.Outside(t)
 	cfg := &settings{}
-	if err := config.Load(filepath.Join(shipped, "executor.yaml"), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Load(filepath.Join(shipped, "executor.yaml"), cfg))
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -53,13 +51,9 @@ func TestShippedConfigurationIsGood(t *testing.T) {
 func TestShippedCatalogIsGood(t *testing.T) {
 	input.Outside(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "durward-demo"), nil, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "durward-demo"), nil, 0o700))
 	c, err := catalog.Load(filepath.Join(shipped, "catalogue.yaml"), catalog.Options{ProgramsDir: dir, Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	chat, ok := c.Lookup("demo-chat")
 	if !ok || chat.VRAMMiB != 6144 || chat.BaseURL != "http://127.0.0.1:7450/v1" || chat.ServedModel() != "demo-1b" {
 		t.Errorf("demo-chat is %+v", chat)
@@ -72,9 +66,7 @@ func TestShippedCatalogIsGood(t *testing.T) {
 func TestBadConfigurationIsRefused(t *testing.T) {
 	input.Outside(t)
 	good, err := os.ReadFile(filepath.Join(shipped, "executor.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, c := range map[string]struct{ old, new, says string }{
 		"unknown key":     {"catalogue: /", "catalog: /", `did you mean "catalogue"`},
 		"development key": {"unattended: []", "unattended: []\ndevelopment: true", "unknown key"},
@@ -112,9 +104,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -163,9 +153,7 @@ catalogue: %s
 		var said bytes.Buffer
 		p := program("-config", file)
 		p.Stderr = &said
-		if err := p.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Start())
 		ended := make(chan error, 1)
 		go func() { ended <- p.Wait() }()
 		t.Cleanup(func() { _ = p.Process.Kill() })
@@ -189,9 +177,7 @@ catalogue: %s
 		if _, err := control.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: tool.Ref(), Arguments: []byte(`{"service_id":"idle"}`)}); err != nil {
 			t.Errorf("preview: %v", err)
 		}
-		if err := p.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Process.Signal(os.Interrupt))
 		select {
 		case err := <-ended:
 			if err != nil {
@@ -235,16 +221,12 @@ func awaitHealth(t *testing.T, port int) {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func TestABusyPortEndsTheStart(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	cfg := &settings{}
 	cfg.StateDir, cfg.Listen, cfg.HealthListen = t.TempDir(), l.Addr().String(), "127.0.0.1:0"
@@ -257,9 +239,7 @@ func TestAnotherProcessInItsStateFolderEndsTheStart(t *testing.T) {
 	cfg := &settings{}
 	cfg.StateDir, cfg.Listen, cfg.HealthListen = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
 	release, err := process.LockState(cfg.StateDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = release() }() // it ends with this process at the latest
 	if err := run(t.Context(), cfg, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "another running process keeps its state in "+cfg.StateDir) {
 		t.Errorf("error is %v", err)
@@ -271,4 +251,11 @@ func TestNoDrillFlag(t *testing.T) {
 	flags := flag.NewFlagSet("executor", flag.ContinueOnError)
 	drillFlags(flags)
 	flags.VisitAll(func(f *flag.Flag) { t.Errorf("there is a flag -%s", f.Name) })
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

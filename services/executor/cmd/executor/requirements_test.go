@@ -47,9 +47,7 @@ func TestAModelsFileIsReadByTheProgramsBesideThisOne(t *testing.T) {
 	dir := t.TempDir()
 	oracle, file := filepath.Join(dir, "llama-fit-params"), filepath.Join(dir, "model.gguf")
 	for path, text := range map[string]string{oracle: "#!/bin/sh\necho CUDA0 7401 814 517\n", file: ""} {
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o700))
 	}
 	c, err := catalog.Parse("catalogue.yaml", []byte(`version: 1
 gpus: [{index: 0, name: Made up, memory_mib: 24000, simulated: true}]
@@ -61,9 +59,7 @@ models:
 services:
   - {id: chat, driver: systemd, unit: chat.service, gpus: [0], model: tiny, extra_config: {engine: llama.cpp, context_size: "8192", fit: "off"}}
 `), catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known := func() *catalog.Catalog { return c }
 	cfg := &settings{}
 	cfg.GPU.LlamaFitParams = oracle
@@ -72,21 +68,15 @@ services:
 	tracker, err := openRequirements(t.Context(), cfg, memreq.Config{
 		Catalog: known, GPUs: gpu.New(gpu.Config{Catalog: known, Logger: logger}), Logger: logger,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if strings.Count(said.String(), inspector) != 1 {
 		t.Errorf("of the missing program it says %q", said.String())
 	}
 	chat, _ := c.Lookup("chat")
 	run, err := vram.RunOf(chat)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	estimate, err := vram.Of(*chat.Model.Card, run, []vram.GPU{{TotalMiB: 24000}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var running sync.WaitGroup
 	defer running.Wait()
 	ctx, stop := context.WithCancel(t.Context())
@@ -131,9 +121,7 @@ func (s fullPeaks) NotePeak(context.Context, *store.Peak) error { return s.write
 // TestAFullDiskKeepsNoPeaks, and gives up no reserve for them.
 func TestAFullDiskKeepsNoPeaks(t *testing.T) {
 	kept, err := reserve.Open(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	memory := reservedPeaks{fullPeaks{disk: disk{kept}}, kept}
 	if err := memory.NotePeak(t.Context(), &store.Peak{}); !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || kept.InUse() {
 		t.Errorf("a peak on a full disk: %v, reserve given up: %v", err, kept.InUse())

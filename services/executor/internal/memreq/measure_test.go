@@ -290,9 +290,7 @@ func TestPeaksSurviveARestart(t *testing.T) {
 	b := newBench(t)
 	open := func() *store.Store {
 		memory, err := store.Open(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return memory
 	}
 	memory := open()
@@ -306,9 +304,7 @@ func TestPeaksSurviveARestart(t *testing.T) {
 	if err != nil || len(before) != 2 {
 		t.Fatalf("%+v, %v", before, err)
 	}
-	if err := memory.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, memory.Close())
 
 	memory = open()
 	defer memory.Close()
@@ -502,9 +498,7 @@ func TestSimulatedGPUsAreNotMeasured(t *testing.T) {
 gpus: [{index: 0, name: Made up, memory_mib: 24000, simulated: true}]
 services: [{id: declared, driver: systemd, unit: declared.service, gpus: [0], vram_mib: 8000}]
 `), catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := newBench(t)
 	b.catalog = c
 	book := b.book()

@@ -100,9 +100,7 @@ func TestTruthOrder(t *testing.T) {
 			b := newBench(t)
 			s := b.entry(c.id)
 			digest, err := digestOf(s, b.definition)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, p := range c.peaks {
 				p.Digest, p.GPUs = digest, hardware(b.models, s)
 				b.kept = append(b.kept, p)
@@ -179,9 +177,7 @@ func TestAnswersNeverWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		file := filepath.Join(t.TempDir(), "model.gguf")
-		if err := os.WriteFile(file, []byte("made up"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("made up"), 0o600))
 		b.edit("/nowhere/model.gguf", file)
 		hang := make(chan struct{})
 		reader := &inspector{hang: hang, card: *b.entry("guessed").Model.Card}
@@ -265,22 +261,16 @@ func TestAFileThatCannotBeReadIsLeftAlone(t *testing.T) {
 			}
 		}
 		look(0) // there is no file
-		if err := os.WriteFile(file, []byte("broken"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("broken"), 0o600))
 		look(1)
 		look(1)
 		time.Sleep(again)
 		look(2)
-		if err := os.WriteFile(file, []byte("something else"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("something else"), 0o600))
 		look(3)
 		wantNeed(t, "a broken file", book.Awake(b.entry("filed")), vram.Unknown, map[uint32]uint32{})
 		reader.err, reader.card = nil, *b.entry("guessed").Model.Card
-		if err := os.WriteFile(file, []byte("a good one at last"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("a good one at last"), 0o600))
 		look(4)
 		wantNeed(t, "a good file", book.Awake(b.entry("filed")), vram.Estimated, on(b.estimate("guessed", nil).PerGPU[0]))
 	})
@@ -297,16 +287,12 @@ func TestEveryFileOfACatalogueIsRemembered(t *testing.T) {
 		const many = 1024
 		for n := range many {
 			file := fmt.Sprintf("%s/%d.gguf", folder, n)
-			if err := os.WriteFile(file, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, nil, 0o600))
 			models += fmt.Sprintf("  - {id: m%d, served_name: m, file: %s}\n", n, file)
 			services += fmt.Sprintf("  - {id: s%d, driver: systemd, unit: s%d.service, gpus: [0], model: m%d, extra_config: {engine: llama.cpp}}\n", n, n, n)
 		}
 		c, err := catalog.Parse("catalogue.yaml", []byte("version: 1\ngpus: [{index: 0, uuid: GPU-11111111-0000-0000-0000-000000000000}]\n"+models+services), catalog.Options{Development: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.catalog = c
 		book := b.book(func(c *Config) { c.Inspector = reader })
 		ctx, stop := context.WithCancel(t.Context())
@@ -350,9 +336,7 @@ func TestAnotherContextLength(t *testing.T) {
 	b.is("guessed", running, 100, 4300)
 	measure(3)
 	got, err = book.AwakeAt(s, 65536)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantNeed(t, "measured", got, vram.Estimated, on(4300+then.PerGPU[0]-now.PerGPU[0]))
 	less := b.estimate("guessed", func(r *vram.Run) { r.Context = 4096 })
 	if got, err = book.AwakeAt(s, 4096); err != nil {
@@ -500,9 +484,7 @@ func TestWhatDoesNotStart(t *testing.T) {
 	at := func(id string) Need {
 		t.Helper()
 		n, err := book.AwakeAt(b.entry(id), 4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	for id, want := range map[string]bool{"narrow": true, "claims": false, "naps": false, "guessed": false, "fitted": false, "declared": false} {
@@ -538,9 +520,7 @@ func TestTheFirstStartWaitsForTheModelsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		file := filepath.Join(t.TempDir(), "model.gguf")
-		if err := os.WriteFile(file, []byte("made up"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("made up"), 0o600))
 		b.edit("/nowhere/model.gguf", file)
 		card := *b.entry("guessed").Model.Card
 		card.WeightsMiB = 40000
@@ -669,9 +649,7 @@ func TestWhatLlamaCPPSaysItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			file := filepath.Join(t.TempDir(), "model.gguf")
-			if err := os.WriteFile(file, nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, nil, 0o600))
 			b.edit(`/nowhere/model.gguf}`, file+`, card: {architecture: llama, weights_mib: 4000, layers: [{count: 32, kind: full, kv_heads: 8, key_dim: 128, value_dim: 128}]}}`)
 			s := *b.entry("filed")
 			s.ExtraConfig = map[string]string{"engine": "llama.cpp", "context_size": "8192", "fit": c.fit}
@@ -693,9 +671,7 @@ func TestWhatLlamaCPPSaysItself(t *testing.T) {
 			if c.whole > 0 {
 				run, _ := vram.RunOf(&s)
 				e, err := vram.Of(*s.Model.Card, run, []vram.GPU{{TotalMiB: 24564}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				want = on(min(c.whole+e.OverheadMiB, mostMiB))
 				if c.fit == "on" {
 					want = on(c.whole)
@@ -714,9 +690,7 @@ func TestLlamaCPPIsNotAskedWhileAServiceStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		file := filepath.Join(t.TempDir(), "model.gguf")
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, nil, 0o600))
 		b.edit("/nowhere/model.gguf", file)
 		b.is("declared", starting, 0, 100)
 		var asked atomic.Int32
@@ -806,5 +780,12 @@ func BenchmarkAwake(b *testing.B) {
 				b.Fatal(s.ID)
 			}
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

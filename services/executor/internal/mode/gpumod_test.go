@@ -27,13 +27,9 @@ func switchOf(i int) *store.Switch {
 func endSwitch(t *testing.T, s *store.Store, id int64, action executorv1.PlanAction, service string, took time.Duration) {
 	t.Helper()
 	step := &store.Step{Number: 1, Action: action, Service: service}
-	if err := s.NoteSteps(t.Context(), id, nil, step); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.NoteSteps(t.Context(), id, nil, step))
 	step.Ended, step.Done, step.Took = true, true, took
-	if err := s.EndSwitch(t.Context(), id, step, time.Unix(10, 0), &store.Ending{Outcome: committed, Current: "talk"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.EndSwitch(t.Context(), id, step, time.Unix(10, 0), &store.Ending{Outcome: committed, Current: "talk"}))
 }
 
 // D4: what ran was stopped first, and where a start failed the host was left so.
@@ -86,9 +82,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 		}
 	}
 	plan, err := w.Simulate(t.Context(), Request{Mode: "huge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var first sync.WaitGroup
 	first.Go(func() {
 		if out := w.must("work"); out.Outcome != committed {
@@ -122,9 +116,7 @@ func TestGpumodD5OneSwitchAtATime(t *testing.T) {
 	wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 	// And a single start holds a switch up.
 	release, err := w.leases.Loading(chat)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = w.to("huge")
 	wantFault(t, err, callv1.Code_CODE_CONFLICT, "a service is being started or stopped; nothing was done")
 	release()
@@ -236,9 +228,7 @@ func TestAnEditInTheMiddle(t *testing.T) {
 func TestAdmissionIsAtTheMoment(t *testing.T) {
 	w := newWorld(t, "legacy")
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.host.foreign[0] = 9000
 	_, err = w.Switch(t.Context(), "talk", plan.Digest, nil, w.consent())
 	wantFault(t, err, callv1.Code_CODE_DOES_NOT_FIT, "programs that are no service of this host hold 9000 MiB")
@@ -251,9 +241,7 @@ func TestAdmissionIsAtTheMoment(t *testing.T) {
 func TestARefusedConsent(t *testing.T) {
 	w := newWorld(t, "legacy")
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	no := fault.New(callv1.Code_CODE_EXPIRED, "over")
 	_, err = w.Switch(t.Context(), "talk", plan.Digest, nil, Consent{First: func(context.Context, func()) error { return no }, Operation: "o"})
 	if !fault.Is(err, callv1.Code_CODE_EXPIRED) || len(w.did()) != 0 {
@@ -310,9 +298,7 @@ func TestProgressIsTold(t *testing.T) {
 func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	operation := w.consent().Operation
 	if found, ok := w.Found(t.Context(), "switch_mode", operation); !ok || found != "as it was: nothing of the switch had begun" {
 		t.Errorf("found %q, %v", found, ok)
@@ -327,9 +313,7 @@ func TestWhatACallIsToldAfterACrash(t *testing.T) {
 	}
 	w.host.crash = nil
 	w.restart()
-	if err := w.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Recover(t.Context()))
 	if found, _ := w.Found(t.Context(), "switch_mode", operation); found != "rolled back: the services from before run again" {
 		t.Errorf("found %q", found)
 	}
@@ -368,15 +352,11 @@ func TestBoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, c.running...)
 			w.host.c = parse(t, catalogText+"boot: "+c.rule+"\n")
-			if err := w.store.SetCurrentMode(t.Context(), c.current); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.store.SetCurrentMode(t.Context(), c.current))
 			if c.bend != nil {
 				c.bend(w)
 			}
-			if err := w.Boot(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.Boot(t.Context()))
 			if diff := cmp.Diff(c.want, w.host.set()); diff != "" || w.Current() != c.mode {
 				t.Errorf("the host has (-want +got), in mode %q:\n%s", w.Current(), diff)
 			}
@@ -410,9 +390,7 @@ func (h *host) bendAll() {
 // A mode that the catalog has no more is nobody's current one.
 func TestCurrentIsOfTheCatalog(t *testing.T) {
 	w := newWorld(t)
-	if err := w.store.SetCurrentMode(t.Context(), "gone"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.store.SetCurrentMode(t.Context(), "gone"))
 	if w.Current() != "" || w.Drifted() != nil {
 		t.Errorf("current is %q, drifted %v", w.Current(), w.Drifted())
 	}
@@ -423,3 +401,10 @@ var (
 	_ Journal  = (*store.Store)(nil)
 	_          = catalog.Share
 )
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -61,9 +61,7 @@ func TestCurrentModeIsReadOnce(t *testing.T) {
 	journal.fails = nil
 	current("chat", 2)
 	current("chat", 2)
-	if err := h.SetCurrentMode(t.Context(), "work"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.SetCurrentMode(t.Context(), "work"))
 	current("work", 3)
 	current("work", 3)
 	journal.fails = broken

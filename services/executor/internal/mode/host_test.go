@@ -169,9 +169,7 @@ func newHost(t testing.TB, running ...string) *host {
 func parse(t testing.TB, text string) *catalog.Catalog {
 	t.Helper()
 	c, err := catalog.Parse("catalogue.yaml", []byte(text), catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -487,20 +485,14 @@ var emptyStore = sync.OnceValues(func() (map[string][]byte, error) {
 func openStore(t testing.TB, dir string) *store.Store {
 	t.Helper()
 	files, err := emptyStore()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Lstat(filepath.Join(dir, store.File)); errors.Is(err, os.ErrNotExist) {
 		for name, content := range files {
-			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 		}
 	}
 	s, err := store.Open(context.Background(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -66,9 +66,7 @@ func TestWhatIsNotDurableIsNotCommitted(t *testing.T) {
 				}
 			} else {
 				w.restart()
-				if err := w.Recover(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, w.Recover(t.Context()))
 			}
 			w.sound(trip.name, before, trip.after)
 		}
@@ -97,9 +95,7 @@ func TestATornWriteBlocksNothing(t *testing.T) {
 func TestAPanicBetweenStepsIsReported(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	consent, steps := w.consent(), 0
 	catalog := w.cfg.Catalog
 	consent.Later = func(_ context.Context, begin func()) error {
@@ -123,9 +119,7 @@ func TestAPanicBetweenStepsIsReported(t *testing.T) {
 func TestARecoveryIsRecorded(t *testing.T) {
 	w := interruptedAt(t, "raise code", "chat", "legacy")
 	acts := len(w.did())
-	if err := w.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Recover(t.Context()))
 	if w.last().Outcome != rolledBack || len(w.did()) == acts {
 		t.Fatalf("it is %+v after %v", w.last(), w.did())
 	}
@@ -153,9 +147,7 @@ func TestARecoveryWaitsForTheLog(t *testing.T) {
 			})
 		}
 		acts := len(w.did())
-		if err := w.Recover(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Recover(t.Context()))
 		switch last := w.last(); {
 		case comes && last.Outcome != rolledBack:
 			t.Errorf("it is %+v", last)
@@ -181,15 +173,11 @@ func TestARecoveryAfterARebootStartsNothing(t *testing.T) {
 		w.boot = "boot-2"
 		w.restart()
 		acts := len(w.did())
-		if err := w.Recover(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Recover(t.Context()))
 		if last := w.last(); last.Outcome != needsAHuman || last.Cause != CauseRebooted || len(w.did()) != acts || len(w.rules) != 0 {
 			t.Errorf("%s: it is %+v after %v", rule, last, w.did())
 		}
-		if err := w.Boot(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Boot(t.Context()))
 		want := map[string][]string{"none": nil, "last": {"chat", "legacy"}}[rule]
 		if got := w.host.set(); !slices.Equal(got, want) {
 			t.Errorf("%s: then %v runs, want %v", rule, got, want)

@@ -85,9 +85,7 @@ func TestWhatFittedBeforeIsBroughtBack(t *testing.T) {
 	w := tight(t, proto.Uint32(256))
 	w.host.c = parse(t, strings.Replace(catalogText, "gpus: [1], vram_mib: 6000}", "gpus: [0], vram_mib: 100}", 1)+"  - {id: small, services: [legacy]}\n")
 	with, err := w.Simulate(t.Context(), Request{Mode: "talk", Margin: proto.Uint32(256)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if out, err := w.Switch(t.Context(), "talk", with.Digest, proto.Uint32(256), w.consent()); err != nil || out.Outcome != committed {
 		t.Fatalf("switched: %+v, %v", out, err)
 	}

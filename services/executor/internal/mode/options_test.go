@@ -235,9 +235,7 @@ func TestAnEntryThatDoesNotStart(t *testing.T) {
 		t.Errorf("with another context: %+v", got)
 	}
 	p, err := w.planner.Plan(t.Context(), Request{Mode: "one"}, w.host.Last())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := w.Switch(t.Context(), "one", p.Digest, nil, w.consent()); !fault.Is(err, callv1.Code_CODE_DOES_NOT_FIT) || !strings.Contains(err.Error(), why) {
 		t.Errorf("switched: %v", err)
 	}

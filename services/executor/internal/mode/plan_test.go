@@ -87,21 +87,15 @@ func TestAStayThatIsOver(t *testing.T) {
 func TestThePlanIsWhatIsApproved(t *testing.T) {
 	w := newWorld(t, "legacy")
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request := &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &plan.Digest}
 	subject, err := w.Subject(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if sum := sha256.Sum256(subject.GetEntry()); hex.EncodeToString(sum[:]) != plan.Digest || subject.GetLabel() != "mode talk" {
 		t.Errorf("the digest is not of %s", subject.GetEntry())
 	}
 	var form planSubject
-	if err := canonical.Unmarshal(subject.GetEntry(), &form); err != nil {
-		t.Fatal(err)
-	}
+	must(t, canonical.Unmarshal(subject.GetEntry(), &form))
 	var did []string
 	for _, st := range form.Steps {
 		did = append(did, st.Action+" "+st.Service)
@@ -114,9 +108,7 @@ func TestThePlanIsWhatIsApproved(t *testing.T) {
 	}
 	looks := w.host.looks
 	preview, err := w.Preview(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if string(preview.Subject.GetEntry()) != string(subject.GetEntry()) || len(preview.Entries) != 3 || w.host.looks != looks+1 {
 		t.Errorf("what is shown is of %d plans: %s, %d entries", w.host.looks-looks, preview.Subject.GetEntry(), len(preview.Entries))
 	}
@@ -170,9 +162,7 @@ func TestGpumodD10MeasuredNumbersAreUsed(t *testing.T) {
 	w := newWorld(t, "chat", "legacy")
 	w.host.foreign[1] = 1234
 	plan, err := w.Simulate(t.Context(), Request{Mode: "work"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	zero, one := plan.GPUs[0], plan.GPUs[1]
 	if !zero.Measured || zero.Now != 16000 || zero.After != 1000+20000 || zero.Total != total || zero.Free != total-reserved-21000 {
 		t.Errorf("GPU 0: %+v", zero)
@@ -190,9 +180,7 @@ func TestGpumodD10MeasuredNumbersAreUsed(t *testing.T) {
 	w = newWorld(t)
 	for i := range 12 {
 		id, err := w.store.BeginSwitch(t.Context(), switchOf(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		endSwitch(t, w.store, id, actionStart, "chat", time.Duration(100-i)*time.Second)
 	}
 	// The newest ten, from 98 s down to 89 s, newer ones counting more.

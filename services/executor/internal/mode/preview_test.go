@@ -18,22 +18,14 @@ func TestTheEntriesBehindAPlan(t *testing.T) {
 	w := newWorld(t, "legacy")
 	w.host.edits["legacy"] = "unreadable" // what cannot be read can be stopped
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request := &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &plan.Digest}
 	subject, err := w.Subject(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var form planSubject
-	if err := canonical.Unmarshal(subject.GetEntry(), &form); err != nil {
-		t.Fatal(err)
-	}
+	must(t, canonical.Unmarshal(subject.GetEntry(), &form))
 	preview, err := w.Preview(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	entries := preview.Entries
 	if len(entries) != len(form.Steps) || len(entries) != 3 {
 		t.Fatalf("%d entries for %d steps", len(entries), len(form.Steps))

@@ -433,20 +433,14 @@ func TestTheDigestOfAnAlternative(t *testing.T) {
 	}
 	request := &executorv1.SwitchModeRequest{ModeId: proto.String("work"), PlanDigest: &a.Digest}
 	subject, err := w.Subject(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var form planSubject
-	if err := canonical.Unmarshal(subject.GetEntry(), &form); err != nil {
-		t.Fatal(err)
-	}
+	must(t, canonical.Unmarshal(subject.GetEntry(), &form))
 	if !slices.Equal(form.Keeps, []string{"legacy"}) || len(form.Steps) != 4 || form.Steps[0].Action != "sleep" {
 		t.Errorf("the subject is %s", subject.GetEntry())
 	}
 	preview, err := w.Preview(t.Context(), request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.Contains(preview.Lines, "left as it is though the mode does not name it: legacy") ||
 		preview.Lines[0] != "1. sleep chat: requests in flight end with it" || len(preview.Entries) != 4 {
 		t.Errorf("preview: %+v", preview)
@@ -536,16 +530,12 @@ func TestThePlainPlansSubject(t *testing.T) {
 	w := newWorld(t, "legacy")
 	got := w.simulate(Request{Mode: "talk"})
 	subject, err := w.Subject(t.Context(), &executorv1.SwitchModeRequest{ModeId: proto.String("talk"), PlanDigest: &got.Digest})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var steps []string
 	for _, st := range []struct{ action, id string }{{"stop", "legacy"}, {"start", "chat"}, {"start", "embed"}} {
 		s, _ := w.host.c.Lookup(st.id)
 		entry, err := plan.EntryDigest(s, "sha256:"+st.id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		steps = append(steps, fmt.Sprintf(`{"action":%q,"entry_sha256":%q,"service":%q}`, st.action, entry, st.id))
 	}
 	want := fmt.Sprintf(`{"catalogue":%q,"mode":"talk","steps":[%s]}`, w.host.c.Digest, strings.Join(steps, ","))
@@ -590,9 +580,7 @@ func TestTheHostsMemory(t *testing.T) {
 				wantFault(t, err, callv1.Code_CODE_PLAN_CHANGED, "nothing was done")
 				// Nor with the digest that nobody was given.
 				p, err := w.planner.Plan(t.Context(), Request{Mode: "work"}, w.host.Last())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				_, err = w.Switch(t.Context(), "work", p.Digest, nil, w.consent())
 				wantFault(t, err, callv1.Code_CODE_DOES_NOT_FIT, "the host has 3999 MiB")
 				if len(w.did()) != 0 {

@@ -140,9 +140,7 @@ func TestEveryCrash(t *testing.T) {
 			die := func(set func(*world)) *world {
 				w := newWorld(t, trip.running...)
 				plan, err := w.Simulate(t.Context(), Request{Mode: trip.to})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				w.journal.reset(0, 0, 0)
 				set(w)
 				// The executor is killed in it: nobody gets its answer.
@@ -171,9 +169,7 @@ func TestEveryCrash(t *testing.T) {
 			picked := sampled.Picks(t, 5) // odd, so that of the pairs below both kinds are picked
 			for _, name := range keys(crashes) {
 				w := die(crashes[name])
-				if err := w.Recover(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, w.Recover(t.Context()))
 				w.sound(name, before, trip.after)
 				if known, err := w.History(t.Context(), 1); err == nil && len(known) > 0 {
 					seen[known[0].Outcome]++
@@ -205,9 +201,7 @@ func TestEveryCrash(t *testing.T) {
 					w.journal.reset(0, 0, 0)
 					w.host.busy = 0
 					w.restart()
-					if err := w.Recover(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must(t, w.Recover(t.Context()))
 					w.sound(fmt.Sprintf("%s, then the recovery at write %d, %v", name, n, late), before, trip.after)
 				}
 			}
@@ -282,9 +276,7 @@ func TestARecoveryIsHalted(t *testing.T) {
 	w.halt()
 	w.restart()
 	acts := len(w.did())
-	if err := w.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Recover(t.Context()))
 	known, err := w.History(t.Context(), 1)
 	if err != nil || known[0].Outcome != needsAHuman || len(w.did()) != acts {
 		t.Errorf("it is %+v, %v, after %v", known[0], err, w.did())

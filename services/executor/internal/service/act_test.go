@@ -31,9 +31,7 @@ services:
   - {id: base, driver: process, argv: [/usr/bin/true], port: 17998, gpus: [0], vram_mib: 100}
   - {id: chat, driver: process, argv: [/usr/bin/true], port: 17999, gpus: [0], vram_mib: 100, depends_on: [base]}
 `), catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p = &program{after: driver.Running}
 	m, _ = manager(t, p, &answers{}, 0)
 	m.cfg.Catalog = func() *catalog.Catalog { return c }
@@ -67,9 +65,7 @@ func TestLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, base, p := pair(t)
 		release, err := m.cfg.Leases.Loading(base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() {
 			time.Sleep(10 * time.Second)
 			release()
@@ -161,9 +157,7 @@ func TestACatalogThatWouldOrphanIsRefused(t *testing.T) {
 	parse := func(text string) *catalog.Catalog {
 		t.Helper()
 		c, err := catalog.Parse("c.yaml", []byte("version: 1\nservices:\n"+text), catalog.Options{Development: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c
 	}
 	const instance = "  - {id: chat, driver: systemd, unit: %s.service, port: 17999}\n"
@@ -296,8 +290,6 @@ func TestOneServiceAPortAtATime(t *testing.T) {
 	chat.Port, chat.DependsOn = base.Port, nil
 	p.set(driver.Status{State: driver.Running})
 	_, err := m.Start(t.Context(), base)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantFault(t, m.Admissible(t.Context(), chat), callv1.Code_CODE_CONFLICT, "chat was not started: its port, 17998, is that of base, which is not stopped")
 }

@@ -38,9 +38,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 				text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
 			}
 			c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
 			m := New(Config{
 				Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(p)}, Health: a, Confirm: willing,
@@ -78,9 +76,7 @@ func TestSettlingIsBounded(t *testing.T) {
 			text += fmt.Sprintf("- {id: s%d, driver: process, argv: [/usr/bin/true], port: %d}\n", i, 17000+i)
 		}
 		c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := New(Config{
 			Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(slowLook{&program{}})}, Health: &answers{},
 			Confirm: willing, Logger: slog.New(slog.DiscardHandler),
@@ -101,9 +97,7 @@ func TestReleasesWait(t *testing.T) {
 		m, chat, base, p := pair(t)
 		p.set(driver.Status{State: driver.Running})
 		give, err := m.cfg.Leases.Loading(chat)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		began := time.Now()
 		if _, err := m.Stop(t.Context(), base); err != nil || time.Since(began) != base.StopTimeout() {
 			t.Errorf("beside a load: %v after %s", err, time.Since(began))

@@ -16,15 +16,11 @@ import (
 // TestWhoeverAnswersIsTheServices: a listener on the port that belongs to another program is a stranger.
 func TestWhoeverAnswersIsTheServices(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	port := uint32(netip.MustParseAddrPort(l.Addr().String()).Port())
 	other := exec.CommandContext(t.Context(), "/usr/bin/sleep", "60")
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Start())
 	// A killed program ends with an error.
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 	h := host{proc: "/proc", cgroups: "/sys/fs/cgroup"}
@@ -76,12 +72,8 @@ func TestHiddenFiles(t *testing.T) {
 	write := func(name, text string) {
 		t.Helper()
 		path := filepath.Join(proc, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write("net/tcp", "head\n"+
 		"   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 111 1\n"+
@@ -138,9 +130,7 @@ func TestLevelOneNeedsRoom(t *testing.T) {
 		w := newSleeper(t).up()
 		w.cfg.HostAsleep = func(*catalog.Service) uint32 { return c.weights }
 		proc := t.TempDir()
-		if err := os.WriteFile(filepath.Join(proc, "meminfo"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(proc, "meminfo"), []byte(text), 0o600))
 		w.host.proc = proc
 		w.s.Sleep = catalog.SleepVLLM1
 		_, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing})
@@ -154,5 +144,12 @@ func TestLevelOneNeedsRoom(t *testing.T) {
 		if _, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing}); err != nil {
 			t.Errorf("%q: level 2: %v", text, err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -90,9 +90,7 @@ func TestProcessorTime(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		file := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)))
 	}
 	write("v2/chat/cpu.stat", "usage_usec 1500000\n")
 	write("v1/cpu,cpuacct/chat/cpuacct.usage", "2500000000\n")

@@ -162,16 +162,12 @@ func TestNoRestart(t *testing.T) {
 		}},
 		"a switch": {func(w *sleeper, _ *book) func() {
 			release, err := w.cfg.Leases.Host()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return release
 		}},
 		"another load": {func(w *sleeper, _ *book) func() {
 			release, err := w.cfg.Leases.Loading(w.s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return release
 		}},
 		"it does not fit": {func(w *sleeper, _ *book) func() {
@@ -367,9 +363,7 @@ func TestARequestBetweenTwoLooks(t *testing.T) {
 	table := filepath.Join(dir, "net", "tcp")
 	write := func(text string) {
 		t.Helper()
-		if err := errors.Join(os.MkdirAll(filepath.Dir(table), 0o700), os.WriteFile(table, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(table), 0o700), os.WriteFile(table, []byte(text), 0o600)))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := ruled(t)
@@ -504,9 +498,7 @@ func TestARuleThatIsPutOffLooksOn(t *testing.T) {
 		w.model.usage = engine.Usage{Told: true}
 		w.s.Idle = &catalog.Idle{Action: "stop", AfterS: 120}
 		release, err := w.cfg.Leases.Loading(w.s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.up()
 		requests := func(n uint64) {
 			w.model.mu.Lock()

@@ -163,9 +163,7 @@ func manager(t *testing.T, p *program, a *answers, port uint32) (*Manager, *cata
 	t.Helper()
 	c, err := catalog.Parse("c.yaml", []byte("version: 1\nservices: [{id: chat, driver: process, argv: [/usr/bin/true], port: 17999, start_timeout_s: 5, health: {unhealthy_after: 1}}]\n"),
 		catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, _ := c.Lookup("chat")
 	s.Port = port
 	return New(Config{
@@ -203,9 +201,7 @@ func TestStartWaitsForHealth(t *testing.T) {
 		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_STARTING || !v.Running() {
 			t.Errorf("meanwhile it is %v", v)
 		}
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
 			t.Errorf("then it is %v", v)
 		}
@@ -259,9 +255,7 @@ func TestAStartThatFailsIsUndone(t *testing.T) {
 	})
 	t.Run("exit because a stranger took the port", func(t *testing.T) {
 		stranger, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer stranger.Close()
 		m, s := manager(t, &program{after: driver.Ended}, &answers{}, uint32(stranger.Addr().(*net.TCPAddr).Port))
 		_, err = m.Start(t.Context(), s)

@@ -120,9 +120,7 @@ func TestWatchersLearnOfANewCatalog(t *testing.T) {
 			text += fmt.Sprintf("  - {id: %s, driver: \"null\"}\n", id)
 		}
 		c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c
 	}
 	current := parse("one", "two")

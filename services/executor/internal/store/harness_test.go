@@ -18,9 +18,7 @@ func spend(key string, statement *sink.Use) *sink.Spend {
 func open(t *testing.T, dir string) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

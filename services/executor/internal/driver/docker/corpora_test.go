@@ -33,9 +33,7 @@ func corpora(t *testing.T, part ...string) string {
 // TestTheDockerProfile: Docker's own profile, which is what containers get that name none, passes as what it is.
 func TestTheDockerProfile(t *testing.T) {
 	raw, err := os.ReadFile(corpora(t, "moby__profiles", "seccomp", "default.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := plainest()
 	c.Host.SecurityOpt = append(c.Host.SecurityOpt, "seccomp="+string(raw))
 	if err := c.check(&containerpolicy.Rules{}); err != nil {
@@ -178,9 +176,7 @@ func TestPodSecurity(t *testing.T) {
 				}
 				counted[level+" "+verdict]++
 				raw, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var p pod
 				if err := yaml.UnmarshalWithOptions(raw, &p, yaml.DisallowUnknownField()); err != nil {
 					t.Errorf("%s: it says what nobody translates: %v", file, err)

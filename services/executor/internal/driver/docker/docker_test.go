@@ -64,13 +64,9 @@ func TestGpumodD15DockerPinsGPUsAndTrustsNoRuntime(t *testing.T) {
 	} {
 		s, d := entryOf(access), unit(c, find)
 		rules, err := d.rules(s, host{}, wish)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		made, err := d.make(s, wish, rules)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff([]container.DeviceRequest{want}, made.host.DeviceRequests); diff != "" {
 			t.Errorf("%s: %s", access, diff)
 		}
@@ -114,20 +110,14 @@ func TestWhatIsMade(t *testing.T) {
 	s, d := entryOf("cdi"), unit(c, nil)
 	s.Environment = map[string]string{"HF_HOME": "/cache"}
 	rules, err := d.rules(s, host{}, img{id: "sha256:" + strings.Repeat("b", 64)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	made, err := d.make(s, img{id: "sha256:" + strings.Repeat("b", 64)}, rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := made.check(rules); err != nil {
 		t.Errorf("what is made is refused: %v", err)
 	}
 	raw, err := json.Marshal(struct{ C, H any }{made.config, made.host})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{
 		`"HostIp":"127.0.0.1","HostPort":"9000"`, `"Memory":1073741824`, `"MemorySwap":1073741824`, `"NanoCpus":2500000000`, `"PidsLimit":100`,
 		`"CapDrop":["ALL"]`, `"no-new-privileges"`, `"ReadonlyRootfs":true`, `"max-size":"10485760"`, `"durward.service":"chat"`, `"HF_HOME=/cache"`,
@@ -146,9 +136,7 @@ func TestWhatIsMade(t *testing.T) {
 		s := entryOf("cdi")
 		change(s)
 		rules, err := d.rules(s, host{}, img{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if made, err := d.make(s, img{id: "sha256:" + strings.Repeat("b", 64)}, rules); err == nil && made.check(rules) == nil {
 			t.Errorf("%s is sent", name)
 		}
@@ -263,9 +251,7 @@ func TestLogPages(t *testing.T) {
 		var got []string
 		for {
 			page, err := readPage(bytes.NewReader(log), from, size)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got = append(got, page.Lines...)
 			var ok bool
 			if from, ok = parseCursor(page.Cursor); !ok {
@@ -403,9 +389,7 @@ func TestWhy(t *testing.T) {
 func fake(t *testing.T, socket, version string, answers map[string]string) *http.Server {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", version)
 		switch {
@@ -436,9 +420,7 @@ func open(t *testing.T, socket string) *Driver {
 	d, err := New(Config{
 		Socket: socket, Catalog: func() *catalog.Catalog { return &catalog.Catalog{} }, Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -518,9 +500,7 @@ func TestADaemonThatComesAndGoes(t *testing.T) {
 	if got := wait(driver.Running); got.State != driver.Running || got.Restarts != 2 || got.Since.IsZero() || got.Network != driver.NetworkUnasked {
 		t.Errorf("with a daemon: %+v", got)
 	}
-	if err := srv.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, srv.Close())
 	if got := wait(driver.Unknown); got.State != driver.Unknown {
 		t.Errorf("the daemon went away: %+v", got)
 	}
@@ -536,18 +516,14 @@ func TestEntrypoint(t *testing.T) {
 	s, d := entryOf("cdi"), unit(c, nil)
 	i := img{id: "sha256:" + strings.Repeat("b", 64), entry: []string{"/image"}, cmd: []string{"--image"}}
 	rules, err := d.rules(s, host{}, i)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, one := range []struct {
 		entry, seen, command string
 		same                 bool
 	}{{"", "/image", "--image", true}, {"serve.sh", "serve.sh", "", true}, {"serve.sh", "/image", "--image", false}, {"", "serve.sh", "--image", false}, {"serve.sh", "serve.sh", "--image", false}} {
 		s.Container.Entrypoint = strings.Fields(one.entry)
 		made, err := d.make(s, i, rules)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		seen := container.InspectResponse{Image: i.id, HostConfig: made.host, Config: &container.Config{
 			Entrypoint: strings.Fields(one.seen), Cmd: strings.Fields(one.command), User: made.config.User,
 		}}
@@ -563,5 +539,12 @@ func TestEntrypoint(t *testing.T) {
 		if (said == "") != one.same {
 			t.Errorf("%+v: %q", one, said)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

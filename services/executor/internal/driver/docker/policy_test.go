@@ -403,12 +403,8 @@ func TestWhatTheDaemonReports(t *testing.T) {
 func folder(t *testing.T, path ...string) string {
 	t.Helper()
 	dir := filepath.Join(path...)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
 	return dir
 }
 
@@ -416,9 +412,7 @@ func folder(t *testing.T, path ...string) string {
 func temp(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir
 }
 
@@ -431,29 +425,21 @@ func TestMountSources(t *testing.T) {
 	refusedHere := folder(t, allowed, "state", "deep")
 	open := folder(t, allowed, "open")
 	below := folder(t, open, "below")
-	if err := os.Chmod(open, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(open, 0o777))
 	link := filepath.Join(allowed, "link")
 	inward := filepath.Join(allowed, "inward")
 	through := filepath.Join(root, "through")
 	for at, to := range map[string]string{link: private, inward: inside, through: allowed} {
-		if err := os.Symlink(to, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, at))
 	}
 	listen := func(path string) {
 		t.Helper()
 		// Unix sockets have short names, so each is made by way of its folder's descriptor.
 		dir, err := os.Open(filepath.Dir(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer dir.Close()
 		l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 	}
 	withSocket := folder(t, allowed, "withsocket", "a")
@@ -561,15 +547,11 @@ func TestMountSources(t *testing.T) {
 		if err := judge(inside, nil); err != nil {
 			t.Errorf("the user's own folder is not mounted: %v", err)
 		}
-		if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(open, 0o777|os.ModeSticky))
 		if err := judge(below, nil); err != nil {
 			t.Errorf("a folder is not mounted that its owner alone can rename: %v", err)
 		}
-		if err := os.Chown(below, 1000, 1000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(below, 1000, 1000))
 		if err := judge(below, nil); err == nil {
 			t.Error("a folder is mounted that the container's user can rename")
 		}

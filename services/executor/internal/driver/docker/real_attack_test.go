@@ -142,9 +142,7 @@ func TestRealLogs(t *testing.T) {
 	// The newest lines, once all are there. Which of the two outputs comes last is the daemon's affair.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // no event: dockerd writes the log when it likes
 		page, err := b.d.Logs(t.Context(), s, "", 80)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all := len(page.Lines) == 80 && slices.Contains(page.Lines, "last") && slices.Contains(page.Lines, "line 99") &&
 			slices.Contains(page.Lines, strings.Repeat("x", maxLine))
 		if all && !page.More {
@@ -158,9 +156,7 @@ func TestRealLogs(t *testing.T) {
 	seen, cursor := map[string]int{}, nowhere
 	for more := true; more; {
 		page, err := b.d.Logs(t.Context(), s, cursor, 7)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, line := range page.Lines {
 			seen[line]++
 		}
@@ -184,9 +180,7 @@ func TestRealLogs(t *testing.T) {
 	b.start(s)
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) { // no event: dockerd writes the log when it likes
 		page, err := b.d.Logs(t.Context(), s, cursor, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(page.Lines) == 1 || time.Now().After(deadline) {
 			if page.Lines[0] != "line 0" && page.Lines[0] != "line 1" {
 				t.Errorf("the new log begins with %q", page.Lines)
@@ -203,30 +197,22 @@ func TestRealNothingToRun(t *testing.T) {
 	}), driver.ErrImageMissing)
 	b.refused("a port that is taken", b.d, b.service(func(s *catalog.Service) {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		s.Port, s.Container.Port = uint32(l.Addr().(*net.TCPAddr).Port), 8080
 	}), driver.ErrPortInUse)
 	none, err := b.push("none", "latest", map[string]any{"Entrypoint": []string{"/none"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	missing := b.service(func(s *catalog.Service) { s.Container.Image = none })
 	b.start(missing) // the daemon's init runs, and finds nothing to run
 	if got := b.await(b.d, missing, driver.Ended); got.Cause != driver.CauseProgramMissing {
 		t.Errorf("no program: %+v", got)
 	}
 	volume, err := b.push("volume", "latest", map[string]any{"Volumes": map[string]any{"/data": map[string]any{}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.refused("a volume of the image", b.d, b.service(func(s *catalog.Service) { s.Container.Image = volume }), driver.ErrContainer)
 	preload, err := b.push("preload", "latest", map[string]any{"Env": []string{"LD_PRELOAD=/x.so", inContainer + "=1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.refused("an image that preloads", b.d, b.service(func(s *catalog.Service) { s.Container.Image = preload }), driver.ErrContainer)
 	b.refused("a GPU on a host without one", b.d, b.service(func(s *catalog.Service) {
 		b.c.GPUs = []catalog.GPU{{Index: 0, UUID: uuidA}}
@@ -235,9 +221,7 @@ func TestRealNothingToRun(t *testing.T) {
 	// A stranger's container with our name stays what it is.
 	s := b.service(nil)
 	made, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: b.image}, Name: name(s)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.d.remove(context.Background(), made.ID)
 	b.refused("a stranger's name", b.d, s, driver.ErrContainer)
 	if _, err := b.api.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{}); err != nil {
@@ -253,9 +237,7 @@ func TestRealTagMoves(t *testing.T) {
 	}
 	s := b.service(func(s *catalog.Service) { s.Container.Image, s.Container.AllowTag = b.host+"/tagged:v1", true })
 	approved, err := b.d.Definition(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := b.push("tagged", "v1", map[string]any{"Labels": map[string]string{"edition": "second"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -296,9 +278,7 @@ func TestRealAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	definition, err := b.d.Definition(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.start(s)
 	if got := b.ask(s, "/environment"); !strings.HasPrefix(got, "200") {
 		t.Errorf("it answers %q", got)
@@ -333,9 +313,7 @@ func TestRealAdopt(t *testing.T) {
 	}
 
 	folder := filepath.Join(t.TempDir(), "folder")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
 	b.c.Containers.Mounts = []string{folder}
 	s = entry()
 	options := adoptable(b, s)
@@ -449,44 +427,30 @@ func anotherPort(t *testing.T) network.PortMap {
 func TestRealMounts(t *testing.T) {
 	b := newBench(t)
 	root, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := func(path ...string) string {
 		dir := filepath.Join(append([]string{root}, path...)...)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(dir, 0o755))
 		return dir
 	}
 	allowed := folder("models")
 	inside := folder("models", "llama")
-	if err := os.WriteFile(filepath.Join(inside, "weights"), []byte("heavy"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(inside, "weights"), []byte("heavy"), 0o644))
 	folder("modelsfoo")
 	folder("private")
 	b.c.Containers.Mounts = []string{allowed}
 	link := func(to string, name ...string) string {
 		at := filepath.Join(append([]string{allowed}, name...)...)
-		if err := os.Symlink(to, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(to, at))
 		return at
 	}
 	// The runtime's socket under a model's name: a hard link, and a bind mount.
 	hard := filepath.Join(folder("models", "hard"), "weights.gguf")
-	if err := os.Link(b.socket, hard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Link(b.socket, hard))
 	bound := filepath.Join(folder("models", "bound"), "weights.gguf")
-	if err := os.WriteFile(bound, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(bound, nil, 0o600))
 	bind := func(from, to string) {
-		if err := syscall.Mount(from, to, "", syscall.MS_BIND, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Mount(from, to, "", syscall.MS_BIND, ""))
 		t.Cleanup(func() {
 			if err := syscall.Unmount(to, syscall.MNT_DETACH); err != nil {
 				t.Error(err)
@@ -670,9 +634,7 @@ func TestRealTampered(t *testing.T) {
 		}
 	}
 	lan, err := b.api.NetworkCreate(t.Context(), "lan", client.NetworkCreateOptions{Driver: "bridge"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Docker refuses it while a container of a failed test is attached.
 	defer func() { _, _ = b.api.NetworkRemove(context.Background(), lan.ID, client.NetworkRemoveOptions{}) }()
 	limited := func(s *catalog.Service) {

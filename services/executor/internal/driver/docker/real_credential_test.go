@@ -26,9 +26,7 @@ import (
 func TestRealCredentials(t *testing.T) {
 	b := newBench(t)
 	memory, err := os.MkdirTemp("/dev/shm", "real-docker")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(memory); err != nil {
 			t.Error(err)
@@ -43,9 +41,7 @@ func TestRealCredentials(t *testing.T) {
 			return handover.Seal(public, service, given)
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := b.d.Close(); err != nil {
 			t.Error(err)
@@ -70,9 +66,7 @@ func TestRealCredentials(t *testing.T) {
 		t.Errorf("names are left on the host: %v, %v", left, err)
 	}
 	told, err := b.api.ContainerInspect(t.Context(), name(s), client.ContainerInspectOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if raw, err := json.Marshal(told); err != nil || bytes.Contains(raw, []byte(canary)) || len(raw) < 1000 {
 		t.Errorf("Docker tells of it: %s, %v", raw, err)
 	}

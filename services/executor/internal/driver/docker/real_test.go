@@ -240,9 +240,7 @@ func withPort(t *testing.T) func(s *catalog.Service) {
 
 func freePort(t *testing.T) uint32 {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return uint32(l.Addr().(*net.TCPAddr).Port)
 }
@@ -300,12 +298,8 @@ func (b *bench) ask(s *catalog.Service, path string) string {
 func TestRealLife(t *testing.T) {
 	b := newBench(t)
 	folder := filepath.Join(t.TempDir(), "models")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "weights"), []byte("heavy"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
+	must(t, os.WriteFile(filepath.Join(folder, "weights"), []byte("heavy"), 0o644))
 	b.c.Containers.Mounts = []string{filepath.Dir(folder)}
 	s := b.service(func(s *catalog.Service) {
 		withPort(t)(s)
@@ -419,9 +413,7 @@ func (b *bench) controls(s driver.Status) map[string]string {
 // addresses are this host's other ones.
 func addresses(t *testing.T) []string {
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, a := range all {
 		if ip, _, err := net.ParseCIDR(a.String()); err == nil && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {

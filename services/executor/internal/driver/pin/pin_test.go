@@ -16,9 +16,7 @@ import (
 
 func put(t *testing.T, path, content string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -36,9 +34,7 @@ func TestWhichArgumentsNameFiles(t *testing.T) {
 	put(t, at("a b.yaml"), "x")
 	put(t, at("log"), "x")
 	large := put(t, at("weights.gguf"), "")
-	if err := os.Truncate(large, maxContent+1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(large, maxContent+1))
 	find := Finder{Programs: &catalog.Programs{}, Dir: dir, Writes: []string{at("log")}}
 	arguments := []string{
 		"", "serve", "-m", "svc.py", "./svc.py", "--config=a b.yaml", "x=svc.py", "--model", large, "--log-file=" + at("log"), at("none"), "none.py", "/dev/null",
@@ -82,12 +78,8 @@ func TestAFilesChangeIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := put(t, filepath.Join(t.TempDir(), "file"), "x")
-			if err := os.Truncate(path, c.size); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(path, c.size))
+			must(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
 			find := Finder{Programs: &catalog.Programs{}}
 			before := find.Arguments([]string{path})
 			definition := define(t, "sha256:x", before)
@@ -150,15 +142,11 @@ func TestADigestThatIsAskedFor(t *testing.T) {
 func poke(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := f.WriteAt([]byte("y"), 5); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 }
 
 func TestDefinitionsAreNotConfused(t *testing.T) {

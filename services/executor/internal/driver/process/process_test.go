@@ -189,9 +189,7 @@ func entry(program, arg string) *catalog.Service {
 func open(t *testing.T, dir string) *Driver {
 	t.Helper()
 	d, err := New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler), Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(d.Close)
 	return d
 }
@@ -208,9 +206,7 @@ func start(ctx context.Context, d *Driver, s *catalog.Service) error {
 
 func started(t *testing.T, d *Driver, s *catalog.Service) identity {
 	t.Helper()
-	if err := start(t.Context(), d, s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, start(t.Context(), d, s))
 	return held(t, d, s.ID)
 }
 
@@ -270,9 +266,7 @@ func TestSurroundings(t *testing.T) {
 		}
 		runtime.UnlockOSThread()
 	})
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(time.Second), 0, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(time.Second), 0, 0, 0))
 	t.Setenv("SECRET_TOKEN", "must not be inherited")
 	t.Setenv("TZ", "Europe/Paris")
 	file, dir := filepath.Join(t.TempDir(), "report"), t.TempDir()
@@ -281,17 +275,11 @@ func TestSurroundings(t *testing.T) {
 	started(t, d, s)
 	eventually(t, "the program reports", func() bool { _, err := os.Stat(file); return err == nil })
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got surroundings
-	if err := json.Unmarshal(raw, &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &got))
 	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slices.Sort(got.Environment)
 	want := surroundings{
 		Environment: []string{
@@ -335,9 +323,7 @@ func TestTheWholeGroupIsStopped(t *testing.T) {
 		return err == nil && child > 0
 	})
 	start, err := ticks(child)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -347,9 +333,7 @@ func TestTheWholeGroupIsStopped(t *testing.T) {
 func TestAProgramThatEndsByItselfIsSeen(t *testing.T) {
 	dir := t.TempDir()
 	d, s := open(t, dir), entry("brief", "")
-	if err := start(t.Context(), d, s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, start(t.Context(), d, s))
 	eventually(t, "its end is seen", func() bool { return d.Status(s).State == driver.Ended })
 	if got := d.Status(s).Cause; got != driver.CauseExited {
 		t.Errorf("cause is %q", got)
@@ -376,9 +360,7 @@ func TestOutlivingTheExecutor(t *testing.T) {
 			file := filepath.Join(dir, "run", "demo.json")
 			if window {
 				r, err := readRecord(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				r.PID, r.Start = 0, 0
 				write(t, file, r)
 			}
@@ -400,9 +382,7 @@ func write(t *testing.T, file string, r *record) {
 	if err == nil {
 		err = os.WriteFile(file, raw, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestARecycledPIDIsNotOurs: a process with the noted pid and another start time, or of another boot, is left alone.
@@ -418,9 +398,7 @@ func TestARecycledPIDIsNotOurs(t *testing.T) {
 			who := started(t, d, s)
 			file := filepath.Join(dir, "run", "demo.json")
 			r, err := readRecord(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			bend(r)
 			write(t, file, r)
 			next := open(t, dir)
@@ -444,13 +422,9 @@ func TestADamagedRecordIsSetAside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Join(dir, "run"), 0o700))
 			file := filepath.Join(dir, "run", "demo.json")
-			if err := os.WriteFile(file, []byte(raw), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(raw), 0o600))
 			d := open(t, dir)
 			if d.Status(entry("polite", "")).State != driver.Stopped {
 				t.Error("it was believed")
@@ -470,9 +444,7 @@ func TestWhatCannotStart(t *testing.T) {
 		t.Errorf("missing program: %v", err)
 	}
 	stranger, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stranger.Close()
 	busy := entry("polite", "")
 	busy.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
@@ -481,9 +453,7 @@ func TestWhatCannotStart(t *testing.T) {
 	}
 	text := entry("polite", "")
 	text.Argv = []string{filepath.Join(t.TempDir(), "text")}
-	if err := os.WriteFile(text.Argv[0], []byte("not a program"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(text.Argv[0], []byte("not a program"), 0o600))
 	if err := start(t.Context(), d, text); err == nil {
 		t.Error("a text file was started")
 	}
@@ -513,9 +483,7 @@ func TestWhatCannotStart(t *testing.T) {
 func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 	d := open(t, t.TempDir())
 	raw, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, script := range []bool{false, true} {
 		s := entry("polite", "")
 		s.Argv = []string{filepath.Join(t.TempDir(), "program")}
@@ -525,18 +493,12 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		}
 		put := func(content []byte) {
 			t.Helper()
-			if err := os.WriteFile(s.Argv[0]+".new", content, 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(s.Argv[0]+".new", s.Argv[0]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(s.Argv[0]+".new", content, 0o700))
+			must(t, os.Rename(s.Argv[0]+".new", s.Argv[0]))
 		}
 		put(content)
 		definition, err := d.Definition(t.Context(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		put(append(slices.Clone(content), ' '))
 		for _, told := range []string{definition, ""} {
 			if err := d.Start(t.Context(), s, told, driver.AtOnce); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
@@ -555,9 +517,7 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		begun := false
 		begin := func() error { begun = true; return nil }
 		p, err := openProgram(s, definition)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.file.Close()
 		put([]byte("another"))
 		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
@@ -568,9 +528,7 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.file.Close()
-		if err := os.WriteFile(s.Argv[0], append(slices.Clone(content), '\n'), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(s.Argv[0], append(slices.Clone(content), '\n'), 0o700))
 		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
 			t.Errorf("a script: %v: written to at the last moment: begun %v, %v", script, begun, err)
 		}
@@ -623,9 +581,7 @@ func TestALogOutlivesTheExecutor(t *testing.T) {
 	s := entry("talker", "")
 	said := func() []string {
 		page, err := d.Logs(t.Context(), s, "", 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return page.Lines
 	}
 	eventually(t, "the program speaks", func() bool { return slices.Equal(said(), []string{"hello"}) })
@@ -645,17 +601,13 @@ func TestLogsAreBounded(t *testing.T) {
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	if err := boundLog(file, s.LogMaxBytes); err != nil {
-		t.Fatal(err)
-	}
+	must(t, boundLog(file, s.LogMaxBytes))
 	info, err := os.Stat(file)
 	if err != nil || info.Size() > s.LogMaxBytes {
 		t.Errorf("the log is %v, %v", info, err)
 	}
 	f, err := os.Open(file + ".1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if raw, err := io.ReadAll(f); err != nil || bytes.IndexByte(raw, 0) >= 0 {
 		t.Errorf("the old log holds holes: %v", err)
@@ -695,15 +647,11 @@ func TestParseStat(t *testing.T) {
 
 func TestRunAs(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := entry("polite", "")
 	s.RunAs = "nobody"
 	cmd, err := command(s, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := cmd.SysProcAttr.Credential
 	if c == nil || strconv.FormatUint(uint64(c.Uid), 10) != nobody.Uid || strconv.FormatUint(uint64(c.Gid), 10) != nobody.Gid || c.NoSetGroups {
 		t.Errorf("credentials are %+v, want those of %+v", c, nobody)
@@ -724,9 +672,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	config, script, log := filepath.Join(s.WorkingDir, "config.yaml"), filepath.Join(s.WorkingDir, "svc.py"), filepath.Join(s.WorkingDir, "log")
 	put := func(path, content string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	put(config, "x")
 	put(script, "x")
@@ -754,9 +700,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 
 	// At the last moment.
 	p, err := openProgram(s, definition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.file.Close()
 	put(script, "later")
 	if err := p.start(&exec.Cmd{}, func() error { t.Error("begun"); return nil }); !errors.Is(err, driver.ErrChanged) {
@@ -787,5 +731,12 @@ func TestAStartThatBreaksOff(t *testing.T) {
 	said, err := cmd.Output()
 	if want := "false false <nil> true\ntrue true <nil> true\n"; err != nil || string(said) != want {
 		t.Errorf("%v, it said %q, want %q", err, said, want)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -22,12 +22,8 @@ func log(t *testing.T, d *Driver, text string) {
 	if err == nil {
 		_, err = f.WriteString(text)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.Close())
 }
 
 // shown compares what a page shows, and not what lies around it.
@@ -53,9 +49,7 @@ func TestNoCursorShowsAPartOfALine(t *testing.T) {
 	}
 	logs := func(cursor string) driver.Page {
 		p, err := d.Logs(t.Context(), entry("polite", ""), cursor, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p
 	}
 	check(0, logs)
@@ -63,9 +57,7 @@ func TestNoCursorShowsAPartOfALine(t *testing.T) {
 		t.Errorf("a true cursor gives %+v", p)
 	}
 	// The oldest byte that is left may be in the middle of a line.
-	if err := boundLog(d.logFile("demo"), 12); err != nil {
-		t.Fatal(err)
-	}
+	must(t, boundLog(d.logFile("demo"), 12))
 	check(len(text)-12, logs)
 	// Nor is a part of a line shown that is longer than what is read at once.
 	log(t, d, strings.Repeat("y", 3*window)+"secret\nend\n")
@@ -84,9 +76,7 @@ func TestLogs(t *testing.T) {
 	logs := func(cursor string, lines int) driver.Page {
 		t.Helper()
 		p, err := d.Logs(t.Context(), entry("polite", ""), cursor, lines)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p
 	}
 	want := func(what string, got driver.Page, want driver.Page) {
@@ -127,15 +117,11 @@ func TestLogsAcrossRotation(t *testing.T) {
 			n++
 		}
 		if round%3 == 0 {
-			if err := boundLog(file, limit); err != nil {
-				t.Fatal(err)
-			}
+			must(t, boundLog(file, limit))
 		}
 		for more := true; more; {
 			p, err := d.Logs(t.Context(), s, cursor, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, cursor, more = append(got, p.Lines...), p.Cursor, p.More
 		}
 	}
@@ -157,9 +143,7 @@ func TestLogsAcrossRotation(t *testing.T) {
 	}
 	// A damaged or missing base costs places, no lines.
 	for _, base := range []string{"x", "-5", ""} {
-		if err := os.WriteFile(file+".base", []byte(base), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file+".base", []byte(base), 0o600))
 		if p, err := d.Logs(t.Context(), s, "", 1); err != nil || len(p.Lines) != 1 || p.Lines[0] != got[n-1] {
 			t.Errorf("base %q: %+v, %v", base, p, err)
 		}
@@ -176,9 +160,7 @@ func TestLongLines(t *testing.T) {
 	var lengths []int
 	for cursor, more := "b0", true; more; {
 		p, err := d.Logs(t.Context(), entry("polite", ""), cursor, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, line := range p.Lines {
 			lengths = append(lengths, len(line))
 		}
@@ -198,9 +180,7 @@ func TestCause(t *testing.T) {
 		"bind: address already in use":                                         driver.CausePortInUse,
 		"CUDA out of memory\n" + strings.Repeat("then many other lines\n", 30): driver.CauseExited,
 	} {
-		if err := os.WriteFile(d.logFile("demo"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(d.logFile("demo"), []byte(text), 0o600))
 		d.records["demo"] = &record{ID: "demo", Boot: d.boot, PID: 1 << 30, Start: 1}
 		if got := d.Status(entry("polite", "")); got.State != driver.Ended || got.Cause != want {
 			t.Errorf("%.30q: %+v", text, got)
@@ -218,9 +198,7 @@ func TestDefinition(t *testing.T) {
 	if _, err := d.Definition(t.Context(), s); err == nil {
 		t.Error("a missing program has a digest")
 	}
-	if err := os.WriteFile(s.Argv[0], []byte("x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.Argv[0], []byte("x"), 0o700))
 	got, err := d.Definition(t.Context(), s)
 	if err != nil || got != "sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881" {
 		t.Errorf("%q, %v", got, err)
@@ -252,9 +230,7 @@ func TestARunBeginsALineOfItsOwn(t *testing.T) {
 	logs := func(cursor string) driver.Page {
 		t.Helper()
 		page, err := d.Logs(t.Context(), s, cursor, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return page
 	}
 	before := logs("").Cursor

@@ -22,9 +22,7 @@ import (
 // Outside development, as root, with control groups: another user, limits that hold, and nobody left behind.
 func TestProduction(t *testing.T) {
 	d, err := New(Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	if d.groups == nil {
 		t.Fatal("no control group can be made here")
@@ -71,27 +69,19 @@ func TestProduction(t *testing.T) {
 func TestAStartWhoseProgramIsNotSeen(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
 	d, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &catalog.Service{
 		ID: "demo", Driver: catalog.DriverProcess, RunAs: "nobody", StopTimeoutS: 1, LogMaxBytes: 64 << 10, WorkingDir: "/",
 		Argv: []string{"/bin/sleep", "600"},
 	}
 	who := started(t, d, s)
 	r, err := readRecord(d.recordFile("demo"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.PID, r.Start, r.Output = 0, 0, "pipe:[0]"
-	if err := d.save(r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.save(r))
 	d.Close()
 	next, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer next.Close()
 	if alive(who) || next.groups.Group("demo").There() || next.Status(s).State != driver.Stopped {
 		t.Errorf("it runs: %t, %+v", alive(who), next.Status(s))
@@ -101,9 +91,7 @@ func TestAStartWhoseProgramIsNotSeen(t *testing.T) {
 // The shipped drop-in lets the executor change users. Its services get nothing of that: one could make itself root with it.
 func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 	dropIn, err := os.ReadFile("../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var held []uintptr
 	for line := range strings.Lines(string(dropIn)) {
 		if names, ok := strings.CutPrefix(line, "AmbientCapabilities="); ok {
@@ -122,30 +110,20 @@ func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 		t.Fatal("the drop-in gives the executor no capability")
 	}
 	dir, err := os.MkdirTemp("", "capable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	program := filepath.Join(dir, "program")
 	raw, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, raw, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(program, raw, 0o700))
 	for _, file := range []string{dir, program} {
-		if err := errors.Join(os.Chmod(file, 0o755), os.Chown(file, 1, 1)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Chmod(file, 0o755), os.Chown(file, 1, 1)))
 	}
 	executor := exec.Command(program)
 	executor.Env = append(os.Environ(), role+"=capable", roleArg+"="+dir)
 	executor.Stdout, executor.Stderr = t.Output(), t.Output()
 	executor.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1, Gid: 1}, AmbientCaps: held}
-	if err := executor.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, executor.Start())
 	t.Cleanup(func() {
 		// It may have ended: Wait says how.
 		_ = executor.Process.Signal(syscall.SIGTERM)
@@ -161,9 +139,7 @@ func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 	})
 	of := func(pid string) map[string]string {
 		raw, err := os.ReadFile("/proc/" + pid + "/status")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return status(string(raw))
 	}
 	if mine := of(strconv.Itoa(executor.Process.Pid)); strings.Trim(mine["CapAmb"], "0") == "" || strings.Trim(mine["CapEff"], "0") == "" {
@@ -197,9 +173,7 @@ func status(text string) map[string]string {
 func strays(t *testing.T, session int) string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, e := range entries {
 		raw, err := os.ReadFile("/proc/" + e.Name() + "/cgroup")

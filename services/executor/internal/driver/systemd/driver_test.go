@@ -141,9 +141,7 @@ func on(t *testing.T, f *fake) *Driver {
 	t.Helper()
 	cfg := Config{Journalctl: "/bin/false", Development: true, Logger: slog.New(slog.DiscardHandler)}
 	d, err := newDriver(cfg, func(context.Context) (manager, error) { return f, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -310,9 +308,7 @@ func TestOnlyWhatWasApprovedIsStarted(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "x.service")
 		write := func(text string) {
 			t.Helper()
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(text), 0o600))
 		}
 		write("[Service]\nExecStart=/bin/true\n")
 		failedBefore := over("failed", 41, 40, properties{"FragmentPath": file})
@@ -320,9 +316,7 @@ func TestOnlyWhatWasApprovedIsStarted(t *testing.T) {
 		f.onStart = func(f *fake) string { f.become(begun(properties{"FragmentPath": file})); return "done" }
 		d := on(t, f)
 		definition, err := d.Definition(t.Context(), x())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := d.Start(t.Context(), x(), "", driver.AtOnce); !errors.Is(err, driver.ErrChanged) {
 			t.Errorf("without a definition: %v", err)
 		}
@@ -348,9 +342,7 @@ func TestWhatMayNotBeginIsNotAskedFor(t *testing.T) {
 		f := newFake(over("inactive", 0, 0, nil))
 		d := on(t, f)
 		definition, err := d.Definition(t.Context(), x())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ended := errors.New("it has ended")
 		if err := d.Start(t.Context(), x(), definition, func(func() error) error { return ended }); !errors.Is(err, ended) {
 			t.Errorf("it is %v", err)
@@ -368,9 +360,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 		at := func(name string) string { return filepath.Join(dir, name) }
 		write := func(name, text string) {
 			t.Helper()
-			if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(at(name), []byte(text), 0o600))
 		}
 		names := []string{"x.service", "program", "svc.py", "before", "environment"}
 		for _, name := range append(names, "log") {
@@ -388,9 +378,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 		d, s := on(t, f), x()
 		s.Writes = []string{at("log")}
 		definition, err := d.Definition(t.Context(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range names {
 			f.onReset = func() { write(name, "edited") } // the last thing before the start
 			f.become(maps.Clone(before))
@@ -528,9 +516,7 @@ func TestBusIsLost(t *testing.T) {
 			}
 			return m, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer d.Close()
 		if got := d.Status(x()); got.State != driver.Running {
 			t.Fatalf("at first: %+v", got)
@@ -594,5 +580,12 @@ func BenchmarkLook(b *testing.B) {
 	s := x()
 	for b.Loop() {
 		d.Status(s)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -80,14 +80,10 @@ func journalctl(t *testing.T, script string) (j journal, args func() string) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "journalctl")
 	text := fmt.Sprintf("#!/bin/sh\n{ echo \"$@\"; env | grep -v ^PWD= | grep -v ^_= | sort | tr '\\n' ' '; echo; } >>%s/said\n%s\n", dir, script)
-	if err := os.WriteFile(program, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(program, []byte(text), 0o700))
 	return journal{program: program, patience: 2 * time.Minute}, func() string {
 		said, err := os.ReadFile(filepath.Join(dir, "said"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(said)
 	}
 }

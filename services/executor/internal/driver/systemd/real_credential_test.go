@@ -33,9 +33,7 @@ func TestRealCredentials(t *testing.T) {
 			pipes := [2]string{}
 			for i := range pipes {
 				pipes[i] = filepath.Join(t.TempDir(), "pipe")
-				if err := unix.Mkfifo(pipes[i], 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, unix.Mkfifo(pipes[i], 0o600))
 			}
 			lines := []string{"Type=" + kind, "ExecStartPre=ACT credential hf " + pipes[0], "ExecStart=ACT credential hf " + pipes[1] + " wait"}
 			if kind == "oneshot" {
@@ -56,9 +54,7 @@ func TestRealCredentials(t *testing.T) {
 					t.Fatalf("a program of the unit read %q, %v", got, err)
 				}
 			}
-			if err := <-started; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-started)
 			w.until(s, driver.Running)
 			if out, err := exec.Command("grep", "-rlsF", "--devices=skip", "--exclude-dir=credentials", canary, "/run", "/etc", "/var/lib", folder).CombinedOutput(); len(bytes.TrimSpace(out)) > 0 {
 				t.Errorf("it is in %s (%v)", out, err)

@@ -134,18 +134,12 @@ func newWorld(t *testing.T, cfg Config) *world {
 	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	cfg.Development = true // most units here are root's
 	d, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	root, err := connectTo(t.Context(), systemManager)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(root.close)
 	return &world{Driver: d, t: t, self: self, root: root.Conn}
 }
@@ -331,9 +325,7 @@ func TestRealRefusals(t *testing.T) {
 	}
 	t.Run("an alias", func(t *testing.T) {
 		s := w.unit("original.service", "Type=exec", "ExecStart=ACT wait")
-		if err := os.Symlink("original.service", "/run/systemd/system/alias.service"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink("original.service", "/run/systemd/system/alias.service"))
 		w.reload()
 		w.start(s)
 		other := *s
@@ -341,18 +333,12 @@ func TestRealRefusals(t *testing.T) {
 		if err := ask(t.Context(), w.Driver, &other); !errors.Is(err, errAlias) {
 			t.Errorf("Start = %v", err)
 		}
-		if err := os.Remove("/run/systemd/system/alias.service"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove("/run/systemd/system/alias.service"))
 	})
 	t.Run("masked", func(t *testing.T) {
 		s := w.unit("masked.service", "Type=exec", "ExecStart=ACT wait")
-		if err := os.Remove("/run/systemd/system/masked.service"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink("/dev/null", "/run/systemd/system/masked.service"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove("/run/systemd/system/masked.service"))
+		must(t, os.Symlink("/dev/null", "/run/systemd/system/masked.service"))
 		w.reload()
 		if err := ask(t.Context(), w.Driver, s); !errors.Is(err, errBadUnit) {
 			t.Errorf("Start = %v", err)
@@ -360,9 +346,7 @@ func TestRealRefusals(t *testing.T) {
 	})
 	t.Run("a port that is taken", func(t *testing.T) {
 		stranger, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer stranger.Close()
 		s := w.unit("taken.service", "Type=exec", "ExecStart=ACT wait")
 		s.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
@@ -429,9 +413,7 @@ func TestRealDeafUnitIsKilled(t *testing.T) {
 	w.start(s)
 	for deaf := false; !deaf; { // or it hears the signal before it can ignore it
 		page, err := w.Logs(t.Context(), s, "", 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		deaf = slices.Contains(page.Lines, "waiting")
 	}
 	if changed, err := w.Stop(t.Context(), s); !changed || err != nil {
@@ -499,9 +481,7 @@ func TestRealLogs(t *testing.T) {
 		}
 	}
 	page, err := w.Logs(t.Context(), s, "", 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(whole.Lines[max(len(whole.Lines)-5, 0):], page.Lines); diff != "" || page.More || len(ours(page)) < 4 {
 		t.Errorf("the newest (-want +got):\n%s", diff)
 	}
@@ -699,9 +679,7 @@ func TestRealForgedJob(t *testing.T) {
 // A connection that is lost while systemd says something leaves nothing behind.
 func TestRealConnectionsEnd(t *testing.T) {
 	b, err := connectTo(t.Context(), systemBus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := newWorld(t, Config{})
 	s := w.unit("talk.service", "Type=exec", "ExecStart=ACT wait")
 	w.start(s)                         // told of, and nobody takes it
@@ -746,12 +724,8 @@ func TestRealPolkit(t *testing.T) {
 		}
 	}
 	rule, err := os.ReadFile(os.Getenv("POLKIT_RULE"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile("/etc/polkit-1/rules.d/60-durward.rules", rule, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile("/etc/polkit-1/rules.d/60-durward.rules", rule, 0o644))
 	if out, err := exec.Command("systemctl", "restart", "polkit.service").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -806,9 +780,7 @@ func TestRealUserManager(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	alice, err := user.Lookup("alice")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	run := "/run/user/" + alice.Uid
 	units := alice.HomeDir + "/.config/systemd/user"
 	w.write(units+"/mine.service", "Type=exec", "ExecStart=ACT wait")
