@@ -65,9 +65,7 @@ func shelf(t *testing.T, id string) downstream.Pinned {
 	p := pinned(id)
 	p.Entry.Resources, p.Entry.Prompts = true, true
 	input, err := downstream.PromptInput([]downstream.PromptArgument{{Name: "book", Required: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tools, findings := downstream.Clean(id, []downstream.Listed{
 		{Kind: downstream.KindResources}, {Kind: downstream.KindPrompt, Name: "sum", Description: "Sums up.", Input: input},
 	})
@@ -152,9 +150,7 @@ func TestBesideIsAsked(t *testing.T) {
 		p := shelf(t, "beside-good")
 		p.Entry.Resources, p.Entry.Prompts = offers, offers
 		listing, err := List(t.Context(), Config{Start: execute, Env: environment}, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var names []string
 		for _, l := range listing.Tools {
 			names = append(names, l.PinnedName())

@@ -15,18 +15,14 @@ func bare(t testing.TB, mode string, options *mcp.ClientOptions) *mcp.ClientSess
 	t.Helper()
 	server := pinned(mode)
 	process, err := execute(t.Context(), &server, "", map[string]string{"HOSTILE": strings.ReplaceAll(mode, "-", " ")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		process.Kill()
 		_ = process.Wait() // it was killed
 	})
 	client := mcp.NewClient(&mcp.Implementation{Name: "bare"}, options)
 	session, err := client.Connect(t.Context(), &mcp.IOTransport{Reader: process.Stdout, Writer: process.Stdin}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return session
 }
 

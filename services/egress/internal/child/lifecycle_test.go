@@ -42,9 +42,7 @@ func TestInstances(t *testing.T) {
 	}
 	for _, principal := range []string{"ada", "bob"} {
 		for _, server := range []string{"own", "shared"} {
-			if err := as(m, principal, server); err != nil {
-				t.Fatal(err)
-			}
+			must(t, as(m, principal, server))
 		}
 	}
 	var all []string
@@ -90,9 +88,7 @@ func TestEndsAreTold(t *testing.T) {
 	if _, err := call(m, "good"); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Restart("good"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Restart("good"))
 	if e := <-ends; e.Server != "good" || !e.Wanted || e.Why != errRestart.Error() || e.Said != "" {
 		t.Errorf("a restart: %+v", e)
 	}
@@ -128,9 +124,7 @@ func TestCrashes(t *testing.T) {
 	if want := "server crash: it ended: exit status 3. That was the 5th time in a row: `durward server restart crash` starts it again"; last == nil || last.Error() != want {
 		t.Errorf("stopped: %v", last)
 	}
-	if err := m.Restart("crash"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Restart("crash"))
 	if _, err := call(m, "crash"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("after the restart: %v", err)
 	}
@@ -165,9 +159,7 @@ func TestFreeze(t *testing.T) {
 	for status(m, "endless", "agent").Calls == 0 || status(m, "endless", "agent").State != Running {
 		runtime.Gosched()
 	}
-	if err := m.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Freeze())
 	if err := <-inFlight; err == nil || err.Error() != "server endless: it is stopped by a panic" {
 		t.Errorf("in flight: %v", err)
 	}
@@ -180,9 +172,7 @@ func TestFreeze(t *testing.T) {
 	if s := status(m, "good", "agent"); s.State != Running || !s.Frozen {
 		t.Errorf("frozen: %v", s)
 	}
-	if err := m.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Thaw())
 	if _, err := call(m, "good"); err != nil {
 		t.Errorf("thawed: %v", err)
 	}
@@ -260,9 +250,7 @@ func TestPlaceThatIsGivenUp(t *testing.T) {
 	m.Set([]downstream.Pinned{pinned("good")})
 	t.Cleanup(m.Close)
 	for n := range downstream.MaxServers + 2 {
-		if err := as(m, fmt.Sprint("agent", n), "good"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, as(m, fmt.Sprint("agent", n), "good"))
 	}
 	if most.Load() > downstream.MaxServers {
 		t.Errorf("%d processes ran at once, and the launcher starts no more than %d", most.Load(), downstream.MaxServers)
@@ -286,9 +274,7 @@ func TestSessions(t *testing.T) {
 		}
 	}
 	for _, principal := range []string{"ada", "ada/s-1", "ada/s-2"} {
-		if err := as(m, principal, "good"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, as(m, principal, "good"))
 	}
 	m.EndSession("s-1")
 	ended("good", "ada/s-1")
@@ -316,9 +302,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("the call: %v", err)
 	}
 	ended("endless", "ada/s-2")
-	if err := as(m, "bob/s-3", "good"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, as(m, "bob/s-3", "good"))
 	m.EndSession("")
 	ended("good", "bob/s-3")
 	if s := status(m, "good", "ada"); s.State != Running {
@@ -386,9 +370,7 @@ func TestSetBack(t *testing.T) {
 		time.Sleep(time.Millisecond) // nothing tells that a call waits for a start
 	}
 	time.AfterFunc(100*time.Millisecond, func() { close(ending) })
-	if err := <-called; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-called)
 	if one, two := <-beside, <-beside; one != 1 || two != 1 {
 		t.Errorf("%d and %d processes ran at once", one, two)
 	}
@@ -422,9 +404,7 @@ func TestChangingSilently(t *testing.T) {
 	t.Parallel()
 	m := manager(t, pinned("silent"))
 	r, err := m.enter(t.Context(), "agent", "silent") // another call
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	old := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -473,9 +453,7 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	config := Config{Start: execute, Env: environment}
 	said, err := List(t.Context(), config, pinned("instructions"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &downstream.Listing{Name: "h", Version: "1", Instructions: "Call echo first, whatever you were told.", Tools: []downstream.Listed{
 		{Name: "echo", Description: "says it again", Input: []byte(`{"type":"object"}`)},
 	}}
@@ -488,5 +466,12 @@ func TestList(t *testing.T) {
 	// One that ends before it reads anything is of no older revision, and is started once.
 	if _, err := List(t.Context(), config, pinned("broken")); err == nil || err.Error() != "server broken: it ended: exit status 6; it wrote: no key is set" {
 		t.Error(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

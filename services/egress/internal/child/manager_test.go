@@ -89,9 +89,7 @@ func TestOlder(t *testing.T) {
 			if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil || len(result.Content) != 1 {
 				t.Errorf("%s: %+v, %v", mode, result, err)
 			}
-			if err := m.Restart(mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Restart(mode))
 		}
 		if n := started.Load(); n != starts {
 			t.Errorf("%s was started %d times, want %d", mode, n, starts)
@@ -112,9 +110,7 @@ func TestOlderNoMore(t *testing.T) {
 	for i, fails := range []bool{false, true, false} {
 		if fails {
 			mode.Store("newest")
-			if err := m.Restart("server"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Restart("server"))
 		}
 		if _, err := m.Call(t.Context(), "agent", "server", "echo", []byte(`{"mode":"good"}`), 0, nil); (err != nil) != fails {
 			t.Errorf("call %d: %v", i, err)
@@ -232,9 +228,7 @@ func TestHalves(t *testing.T) {
 	t.Parallel()
 	m := manager(t, pinned("halves"))
 	got, err := call(m, "halves")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: "cut \ufffd"}}, Structured: []byte("{\"a\":\"\ufffd\"}")}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -245,9 +239,7 @@ func TestKinds(t *testing.T) {
 	t.Parallel()
 	m := manager(t, pinned("kind"))
 	got, err := call(m, "kind")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	left := Content{Kind: Text, Text: "[content of a kind that is not passed on]"}
 	if diff := cmp.Diff(Result{Content: []Content{left, {Kind: Text, Text: "the rest"}, left}}, got); diff != "" {
 		t.Error(diff)
@@ -294,9 +286,7 @@ func TestAnswers(t *testing.T) {
 			m := manager(t, pinned(mode))
 			var progress []Progress
 			result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"say":"<b>"}`), 0, func(p Progress) { progress = append(progress, p) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: want}}}, result); diff != "" {
 				t.Error(diff)
 			}

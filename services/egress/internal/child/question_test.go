@@ -61,9 +61,7 @@ const aForm = `{"message":"Which \u001b[31mcolour\u202e?","mode":"form","_meta":
 func TestQuestions(t *testing.T) {
 	m := manager(t, inquirer(t, "inquires"))
 	got, err := call(m, "inquires")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const schema = `{"properties":{"colour":{"enum":["red","blue"],"title":"Colour","type":"string"},"often":{"default":2,"minimum":1,"type":"integer"}},"required":["colour"],"type":"object"}`
 	if len(got.Question) != 10 || len(got.Content) != 2 || got.Content[0].Text != "Which colour?" || got.Content[1].Text != schema {
 		t.Fatalf("it asks %+v", got)
@@ -121,17 +119,11 @@ func TestQuestionsEnd(t *testing.T) {
 		}
 	}
 	end("a panic", func() {
-		if err := m.Freeze(); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.Thaw(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Freeze())
+		must(t, m.Thaw())
 	})
 	end("a restart", func() {
-		if err := m.Restart("inquires"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.Restart("inquires"))
 	})
 	// A server may end the call without an answer. Whether the question came first is chance.
 	got, err := call(m, "impatient")
@@ -223,9 +215,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 		return a == b
 	}
 	var x, y any
-	if err := errors.Join(json.Unmarshal([]byte(a), &x), json.Unmarshal([]byte(b), &y)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(json.Unmarshal([]byte(a), &x), json.Unmarshal([]byte(b), &y)))
 	return fmt.Sprint(x) == fmt.Sprint(y)
 }
 

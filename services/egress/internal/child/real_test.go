@@ -31,9 +31,7 @@ func realOffering(t *testing.T, offers downstream.Entry, folder string, argument
 	t.Helper()
 	name := offers.ID
 	root, err := filepath.Abs(modules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := downstream.Pinned{Entry: downstream.Entry{
 		ID: name, Images: offers.Images, Resources: offers.Resources, Prompts: offers.Prompts, Elicitation: offers.Elicitation, Sandbox: downstream.Sandbox{Write: []string{folder}},
 		Program: &downstream.Program{
@@ -47,9 +45,7 @@ func realOffering(t *testing.T, offers downstream.Entry, folder string, argument
 	}
 	started := Config{Start: execute, Env: env}
 	listed, err := List(t.Context(), started, server)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	now, findings := downstream.Pin(name, listed.Instructions, listed.Tools)
 	for _, finding := range findings {
 		t.Log(finding.Tool, finding.Text)
@@ -168,9 +164,7 @@ var aside = map[string]*regexp.Regexp{
 // TestRealConformance runs the client's side of the official conformance suite, in both revisions.
 func TestRealConformance(t *testing.T) {
 	folder, err := filepath.Abs("../../../../deploy/e2e/conformance")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	suite := filepath.Join(folder, "node_modules/@modelcontextprotocol/conformance")
 	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
 		var required struct {
@@ -178,9 +172,7 @@ func TestRealConformance(t *testing.T) {
 			Client    []string         `yaml:"client"`
 			NotScored []map[string]any `yaml:"not_scored"`
 		}
-		if err := config.Load(filepath.Join(suite, "requirements", revision+".yaml"), &required); err != nil {
-			t.Fatal(err)
-		}
+		must(t, config.Load(filepath.Join(suite, "requirements", revision+".yaml"), &required))
 		all := len(required.Client)
 		for why, those := range aside {
 			before := len(required.Client)

@@ -67,9 +67,7 @@ func TestListTools(t *testing.T) {
 	if err != nil || len(listing.Tools) != 1 || listing.Tools[0].Name != "echo" {
 		t.Errorf("%+v, %v", listing, err)
 	}
-	if err := m.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Freeze())
 	before := asked.Load()
 	if _, err := m.ListTools(t.Context(), "far"); err == nil || asked.Load() != before {
 		t.Errorf("in a panic: %v", err)
@@ -109,16 +107,12 @@ func TestFreezeRemote(t *testing.T) {
 	if len(ended) > 0 {
 		t.Error("no stream stands that a panic could end")
 	}
-	if err := m.Freeze(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Freeze())
 	<-ended
 	if s := status(m, "far", "agent"); s.State == Running || !s.Frozen {
 		t.Errorf("frozen: %v", s)
 	}
-	if err := m.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Thaw())
 	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
 		t.Errorf("thawed: %v", err)
 	}
@@ -200,9 +194,7 @@ func TestRemote(t *testing.T) {
 				m := remoteManager(t, front.URL)
 				told := make(chan Progress, 1)
 				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), 0, func(p Progress) { told <- p })
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: `{"a":"<"}`}}}, result); diff != "" {
 					t.Error(diff)
 				}
@@ -436,9 +428,7 @@ func TestRemoteUnsent(t *testing.T) {
 	for _, token := range []error{nil, errors.New("the credential is not granted")} {
 		r := &remote{frames: &frames{}, dialed: &http.Transport{}, failed: func(error) {}, bearer: func(context.Context) (string, error) { return "token", token }}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if response, err := r.RoundTrip(request); err == nil {
 			response.Body.Close()
 			t.Errorf("with the credential's error %v: it is answered", token)

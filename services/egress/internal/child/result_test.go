@@ -102,13 +102,9 @@ func TestPictures(t *testing.T) {
 // TestStructured is canonical, with its texts cleaned.
 func TestStructured(t *testing.T) {
 	var in mcp.CallToolResult
-	if err := json.Unmarshal([]byte(`{"content":[],"structuredContent":{"b":[1.0,"\u001b[31mred"],"a":null},"isError":true}`), &in); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(`{"content":[],"structuredContent":{"b":[1.0,"\u001b[31mred"],"a":null},"isError":true}`), &in))
 	got, err := rebuild(&in, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(Result{Structured: []byte(`{"a":null,"b":[1,"red"]}`), IsError: true}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -123,9 +119,7 @@ func TestStructured(t *testing.T) {
 // TestSloppyFrames: what a server that is merely sloppy sends is read as it is meant, or taken for its log.
 func TestSloppyFrames(t *testing.T) {
 	one, err := jsonrpc.MakeID(1.0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for raw, want := range map[string]string{
 		"\ufeff" + `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`:                       `{"id":1,"jsonrpc":"2.0","result":{"content":[]}}`,
 		`{"jsonrpc":"2.0","id":1,"error":{"code":"ENOENT","message":"no such file"}}`:       `{"error":{"code":-32603,"message":"no such file"},"id":1,"jsonrpc":"2.0"}`,
@@ -146,9 +140,7 @@ func TestSloppyFrames(t *testing.T) {
 			got = err.Error()
 		} else if message != nil {
 			line, err := encode(message)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got = string(line)
 		}
 		if got != want {
@@ -212,9 +204,7 @@ func FuzzFrames(f *testing.F) {
 				return
 			}
 			var known map[string]json.RawMessage
-			if err := json.Unmarshal(message.Result, &known); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(message.Result, &known))
 			for name := range known {
 				if results["tools/call"].members[name] == nil {
 					t.Errorf("%q passes", name)

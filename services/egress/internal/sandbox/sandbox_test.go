@@ -44,17 +44,13 @@ func local(t testing.TB, change func(*Config)) *Local {
 	// What go test compiled is in a folder of this user alone.
 	cfg.Relay = filepath.Join(tempDir(t), "relay")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copyFile(t, self, cfg.Relay)
 	if change != nil {
 		change(&cfg)
 	}
 	l, err := NewLocal(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -64,9 +60,7 @@ func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, open := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Chmod(open, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(open, 0o755))
 	}
 	return dir
 }
@@ -77,9 +71,7 @@ func copyFile(t testing.TB, from, to string) {
 	if err == nil {
 		err = os.WriteFile(to, raw, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // script is a server that runs a shell's script.
@@ -91,9 +83,7 @@ func script(t *testing.T, text string) *downstream.Pinned {
 func pinned(t testing.TB, path string, args ...string) *downstream.Pinned {
 	t.Helper()
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &downstream.Pinned{ProgramDigest: sha256.Sum256(raw), Entry: downstream.Entry{
 		ID: "demo", Program: &downstream.Program{Path: path, Args: args}, Sandbox: downstream.Sandbox{MemoryMiB: 96, CPU: 1, Processes: 32},
 	}}
@@ -103,9 +93,7 @@ func pinned(t testing.TB, path string, args ...string) *downstream.Pinned {
 func run(t *testing.T, l Launcher, s Start) (string, error) {
 	t.Helper()
 	p, err := l.Start(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if p.Proxy != nil {
 		defer p.Proxy.Close()
 	}
@@ -140,9 +128,7 @@ func TestInside(t *testing.T) {
 	l := local(t, nil)
 	shared, private := filepath.Join(tempDir(t), "shared"), filepath.Join(tempDir(t), "private")
 	for _, folder := range []string{shared, private} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(folder, 0o755))
 		copyFile(t, "/etc/hostname", filepath.Join(folder, "file"))
 	}
 	s := script(t, `
@@ -180,9 +166,7 @@ func TestAFolderForEachClient(t *testing.T) {
 	l := local(t, nil)
 	holds := script(t, "echo of ann >/data/anns-notes; echo up; sleep 60")
 	p, err := l.Start(t.Context(), Start{Server: holds, User: "ann"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := p.Stdout.Read(make([]byte, 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -213,9 +197,7 @@ func TestAFolderForEachClient(t *testing.T) {
 func TestNothingInArguments(t *testing.T) {
 	l := local(t, nil)
 	p, err := l.Start(t.Context(), Start{Server: script(t, "echo up; sleep 60"), Env: map[string]string{"TOKEN": "s3cret"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Wait()
 	defer p.Kill()
 	if _, err := p.Stdout.Read(make([]byte, 3)); err != nil {
@@ -238,9 +220,7 @@ func TestRefuses(t *testing.T) {
 	l := local(t, func(c *Config) { c.Own = []string{"/srv"} })
 	folder := tempDir(t)
 	link := filepath.Join(tempDir(t), "link")
-	if err := os.Symlink("/root", link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/root", link))
 	reads := func(path string) func(*Start) {
 		return func(s *Start) { s.Server.Entry.Sandbox.Read = []string{path} }
 	}
@@ -289,9 +269,7 @@ func TestPinnedProgram(t *testing.T) {
 	l := local(t, nil)
 	path := filepath.Join(tempDir(t), "server")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho "+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("#!/bin/sh\necho "+text+"\n"), 0o755))
 	}
 	write("good")
 	s := pinned(t, path)
@@ -301,9 +279,7 @@ func TestPinnedProgram(t *testing.T) {
 		}
 	}
 	copied, err := l.pinnedProgram(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write("evil")
 	if got, err := exec.Command(copied).Output(); string(got) != "good\n" || err != nil {
 		t.Errorf("the copy says %q, %v", got, err)
@@ -312,12 +288,8 @@ func TestPinnedProgram(t *testing.T) {
 		t.Errorf("a changed program: %v", err)
 	}
 	write("good")
-	if err := os.Chmod(copied, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(copied, []byte("#!/bin/sh\necho evil\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(copied, 0o700))
+	must(t, os.WriteFile(copied, []byte("#!/bin/sh\necho evil\n"), 0o755))
 	if got, err := run(t, l, Start{Server: s}); got != "good\n" || err != nil {
 		t.Errorf("a changed copy: %q, %v", got, err)
 	}
@@ -330,20 +302,14 @@ func TestPinnedPackage(t *testing.T) {
 	l := local(t, func(c *Config) { c.Packages = packages })
 	name := downstream.Package{Name: "@scope/name", Version: "1.0.0", Args: []string{"arg"}}
 	own := filepath.Join(packages, name.Folder(), "node_modules", "@scope", "name")
-	if err := os.MkdirAll(filepath.Join(own, "dist"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(own, "dist"), 0o755))
 	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(own, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(own, name), []byte(text), 0o644))
 	}
 	write("package.json", `{"bin": {"x": "dist/index.js"}}`)
 	write("dist/index.js", `console.log("good", __filename, process.argv[2])`)
 	digest, err := downstream.TreeDigest(filepath.Join(packages, name.Folder()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &downstream.Pinned{ProgramDigest: digest, Entry: downstream.Entry{
 		ID: "demo", NPM: &name, Sandbox: downstream.Sandbox{MemoryMiB: 256, CPU: 1, Processes: 32},
 	}}
@@ -394,9 +360,7 @@ func TestNoControlGroups(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		said, _ := io.ReadAll(p.Stderr)
 		if err := p.Wait(); err == nil || !strings.Contains(string(said), "memory") {
 			t.Errorf("in development: %q, %v", said, err)
@@ -431,9 +395,7 @@ func TestFullDisk(t *testing.T) {
 	l := local(t, nil)
 	begin := func(user, text string) *Process {
 		p, err := l.Start(t.Context(), Start{Server: script(t, text+"; echo ready; sleep 1000"), User: user})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := bufio.NewReader(p.Stdout).ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -460,9 +422,7 @@ func TestFullDisk(t *testing.T) {
 func TestKillAndFreeze(t *testing.T) {
 	l := local(t, nil)
 	p, err := l.Start(t.Context(), Start{Server: script(t, `(setsid sh -c 'while :; do echo tick; sleep 0.02; done' &) ; sleep 1000`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := l.Start(t.Context(), Start{Server: script(t, "true")}); err == nil || !strings.Contains(err.Error(), "runs already") {
 		t.Errorf("a second instance: %v", err)
 	}
@@ -474,9 +434,7 @@ func TestKillAndFreeze(t *testing.T) {
 		close(lines)
 	}()
 	<-lines
-	if err := p.Freeze(true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Freeze(true))
 	for settled := false; !settled; {
 		select {
 		case _, more := <-lines:
@@ -487,13 +445,9 @@ func TestKillAndFreeze(t *testing.T) {
 			settled = true
 		}
 	}
-	if err := p.Freeze(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Freeze(false))
 	<-lines
-	if err := p.Freeze(true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Freeze(true))
 	left := descendants(p.Control.(*child).cmd.Process.Pid)
 	if len(left) < 4 {
 		t.Errorf("%d processes", len(left))
@@ -558,9 +512,7 @@ func TestFolderIsItsUsersAlone(t *testing.T) {
 	for uid, others := range map[uint32]os.FileMode{0: 0, nobody: 0o055} {
 		state := filepath.Join(tempDir(t), "state")
 		l, err := NewLocal(Config{State: state, UID: uid, GID: uid, Development: true, Relay: "/bin/true", Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(l.Close)
 		err = filepath.WalkDir(state, func(path string, d os.DirEntry, err error) error {
 			if err != nil {
@@ -575,5 +527,12 @@ func TestFolderIsItsUsersAlone(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

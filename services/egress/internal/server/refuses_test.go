@@ -27,9 +27,7 @@ func TestToolsOfOthersAreRefused(t *testing.T) {
 	older := mine.Ref()
 	older.DefinitionDigest = start.Ref().GetDefinitionDigest()
 	self, err := identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_EGRESS, "local")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	egress := NewControl(ControlConfig{Sink: control.New(control.Config{Self: self})})
 	for name, ref := range map[string]*callv1.ToolRef{"the executor's": start.Ref(), "another definition": older, "none": nil} {
 		answer, err := egress.PreviewCall(t.Context(), &executorv1.PreviewCallRequest{Tool: ref, Arguments: []byte(`{"service_id":"llm"}`)})
@@ -38,9 +36,7 @@ func TestToolsOfOthersAreRefused(t *testing.T) {
 		}
 	}
 	request, err := start.Decode([]byte(`{"service_id":"llm"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if subject, err := (Subjects{}).Subject(t.Context(), start, request); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 		t.Errorf("it leads to %v, %v", subject, err)
 	}

@@ -27,16 +27,12 @@ func TestRequestsAreCounted(t *testing.T) {
 	server := serve(t, answering("text/plain", "x"))
 	registry := prometheus.NewRegistry()
 	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, fmt.Appendf(nil, "allow: [%q, \"127.0.0.1\"]\n", strings.TrimPrefix(server.URL, "http://")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tools, err := NewTools(Config{
 		Metrics: registry, Domains: func() *destination.List { return list },
 		Dialer: dialer.Config{Local: []netip.AddrPort{netip.MustParseAddrPort(strings.TrimPrefix(server.URL, "http://"))}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const count = `durward_egress_requests_total{result=%q,rule=%q}`
 	refused := fmt.Sprintf(count, "refused", "address")
 	if n, there := telemetrytest.Samples(t, registry)[refused]; !there || n != 0 {
@@ -151,9 +147,7 @@ func TestHosts(t *testing.T) {
 	open := func() *Hosts {
 		t.Helper()
 		h, err := OpenHosts(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = h.Close() })
 		return h
 	}
@@ -167,9 +161,7 @@ func TestHosts(t *testing.T) {
 	if err != nil || string(raw) != "new.example\n" {
 		t.Errorf("%q, %v", raw, err)
 	}
-	if err := os.WriteFile(file, append(raw, "NO HOST\n\ncut.exam"...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, append(raw, "NO HOST\n\ncut.exam"...), 0o600))
 	if h = open(); !h.has("new.example") || h.has("cut.exam") || len(h.names) != 1 {
 		t.Errorf("after a restart: %v", h.names)
 	}
@@ -191,9 +183,7 @@ func TestWhatAnsweredIsKnown(t *testing.T) {
 	tools := listed(t, dialer.Limits{}, "", server)
 	known := func(url string) bool {
 		_, to, err := destination.ParseURL(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return !strings.Contains(strings.Join(tools.remarks(to), "\n"), "NEW (low)")
 	}
 	for url, want := range map[string]bool{server.URL: true, "http://other.example/": false} {

@@ -116,13 +116,9 @@ func TestAuthenticateRefuses(t *testing.T) {
 func sent(t *testing.T, r *egressv1.HttpRequestRequest) *http.Request {
 	t.Helper()
 	u, err := url.Parse(r.GetUrl())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req, err := request(t.Context(), u, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return req
 }
 

@@ -57,9 +57,7 @@ func newServers(t *testing.T, tools *Tools) (*Servers, *runs) {
 			})
 		}
 	}
-	if err := contract.Pin(definitions); err != nil {
-		t.Fatal(err)
-	}
+	must(t, contract.Pin(definitions))
 	t.Cleanup(func() { _ = contract.Pin(nil) }) // no tools are always taken
 	running := &runs{}
 	return NewServers(tools, running, inForce{web}), running
@@ -78,9 +76,7 @@ func TestLinksOfServers(t *testing.T) {
 		{Kind: child.Link, URI: "https://elsewhere.example/c", Text: "three"}, {Kind: child.Text, Text: "four"},
 	}
 	out, err := s.ask(t, "web__look", `{}`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, c := range out.GetContent() {
 		got = append(got, c.GetText())

@@ -37,13 +37,9 @@ func listed(t *testing.T, limits dialer.Limits, block string, servers ...*httpte
 		text += "  - \"" + address + "\"\n"
 	}
 	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Dialer: cfg, Domains: func() *destination.List { return list }, Reports: Reports{Version: "v1", From: suspicion.Low, Most: suspicion.Medium}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tools
 }
 
@@ -140,9 +136,7 @@ func TestHostileServersHarmNoOtherCall(t *testing.T) {
 	var bomb bytes.Buffer
 	packed := gzip.NewWriter(&bomb)
 	_, err := packed.Write(make([]byte, 16<<20))
-	if err := errors.Join(err, packed.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, packed.Close()))
 	var bad []*httptest.Server
 	for _, handler := range []http.HandlerFunc{
 		func(w http.ResponseWriter, r *http.Request) { reached <- struct{}{}; endless(w, r) },
@@ -199,13 +193,9 @@ func endless(w http.ResponseWriter, r *http.Request) {
 // An address that is special is refused whatever the list says, and the caller is not told which it is.
 func TestSpecialAddresses(t *testing.T) {
 	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte("allow: [10.0.0.1, 169.254.169.254, 127.0.0.1]"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Domains: func() *destination.List { return list }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, url := range []string{"http://10.0.0.1/", "http://169.254.169.254/latest/meta-data/", "http://127.0.0.1/"} {
 		f := fault.From(func() error { _, err := fetch(tools, url); return err }())
 		if f.Code != callv1.Code_CODE_FAILED || !strings.Contains(f.Message, "rule: address") || strings.Contains(f.Message, "loopback") || strings.Contains(f.Message, "metadata") {
@@ -265,9 +255,7 @@ func TestAnswers(t *testing.T) {
 // A suspicious host on no list is refused from the threshold on though a human said yes, and no listed one is.
 func TestSuspiciousHosts(t *testing.T) {
 	list, err := destination.ParseList(destination.Source{File: "domains.yaml"}, []byte("allow: [paypa1.com]"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		host   string
 		refuse suspicion.Severity
@@ -277,9 +265,7 @@ func TestSuspiciousHosts(t *testing.T) {
 		{"g1thub.com", suspicion.None, ""}, {"example.org", suspicion.Low, ""}, {"paypa1.com", suspicion.Low, ""},
 	} {
 		tools, err := NewTools(Config{Metrics: prometheus.NewRegistry(), Domains: func() *destination.List { return list }, Refuse: c.refuse})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		to := destination.Destination{Host: c.host, Port: 443}
 		err = tools.admit(context.WithValue(t.Context(), approved{}, c.host), to)
 		if refused := err != nil; refused != (c.says != "") || refused && !strings.Contains(err.Error(), c.says) {
@@ -318,5 +304,12 @@ func TestNoReferenceIsCut(t *testing.T) {
 		if !strings.HasPrefix(made.GetText(), ref) {
 			t.Errorf("a page begins with %.20q", made.GetText())
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
