@@ -75,9 +75,7 @@ func TestDialsNobody(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if files < 5 {
 		t.Fatalf("%d files read: the test looks at nothing", files)
 	}

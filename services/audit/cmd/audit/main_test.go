@@ -30,9 +30,7 @@ import (
 func place(t *testing.T, kit *platformtest.Kit) *settings {
 	t.Helper()
 	key := filepath.Join(kit.Dir, "log.key")
-	if err := os.WriteFile(key, []byte(kit.LogKey+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(key, []byte(kit.LogKey+"\n"), 0o600))
 	files := kit.Files(optionsv1.Role_ROLE_AUDIT, "main")
 	return &settings{
 		Common: config.Common{
@@ -46,9 +44,7 @@ func place(t *testing.T, kit *platformtest.Kit) *settings {
 func free(t *testing.T) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer lis.Close()
 	return lis.Addr().String()
 }
@@ -65,9 +61,7 @@ func TestLife(t *testing.T) {
 		patient, stop := context.WithTimeout(ctx, 10*time.Second)
 		status, err := auditv1.NewHistoryServiceClient(operator).GetStatus(patient, &auditv1.GetStatusRequest{}, grpc.WaitForReady(true))
 		stop()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		healthy(t, s.HealthListen)
 		if want := 2*life + 1; status.GetSize() != want { // a start, and a start and stop for each life before
 			t.Errorf("life %d: %d entries, want %d", life, status.GetSize(), want)
@@ -99,19 +93,13 @@ func TestCopyLog(t *testing.T) {
 		cancel()
 		return <-ended
 	}
-	if err := live(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, live())
 	before := s.StateDir
 	s.copyTo = filepath.Join(kit.Dir, "new.yaml")
 	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "audit.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	overwrite(t, s.copyTo, strings.Replace(string(shipped), "/var/lib/durward/audit", before+"-new", 1))
-	if err := copyLog(t.Context(), s, platformtest.Logger()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, copyLog(t.Context(), s, platformtest.Logger()))
 	if err := run(t.Context(), s, platformtest.Logger()); err == nil || !strings.Contains(err.Error(), "was moved") {
 		t.Errorf("a log that was moved goes on: %v", err)
 	}
@@ -124,9 +112,7 @@ func TestCopyLog(t *testing.T) {
 func healthy(t *testing.T, addr string) {
 	t.Helper()
 	resp, err := http.Get("http://" + addr + "/health")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	var health struct{ Status string }
 	if err := json.NewDecoder(resp.Body).Decode(&health); err != nil || health.Status != "ok" {
@@ -137,13 +123,9 @@ func healthy(t *testing.T, addr string) {
 // TestDoesNotStart: what is wrong with files and keys is said before anything listens or is written.
 func TestDoesNotStart(t *testing.T) {
 	other, _, err := note.GenerateKey(nil, "durward.local/audit/other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stranger, _, err := note.GenerateKey(nil, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		spoil func(t *testing.T, s *settings)
 		want  string
@@ -152,9 +134,7 @@ func TestDoesNotStart(t *testing.T) {
 		"no certificate":  {func(_ *testing.T, s *settings) { s.TLS.Certificate += "x" }, "no such file"},
 		"no log key":      {func(_ *testing.T, s *settings) { s.LogKey += "x" }, "log_key"},
 		"a log key for all to read": {func(t *testing.T, s *settings) {
-			if err := os.Chmod(s.LogKey, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(s.LogKey, 0o644))
 		}, "chmod 600"},
 		"rubbish as a log key":                {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, "rubbish\n") }, "does not hold a note signing key"},
 		"much rubbish":                        {func(t *testing.T, s *settings) { overwrite(t, s.LogKey, strings.Repeat("x", 1<<20)) }, "too large"},
@@ -164,9 +144,7 @@ func TestDoesNotStart(t *testing.T) {
 		"another process in its state folder": {func(t *testing.T, s *settings) { occupy(t, s.StateDir) }, "another running process keeps its state in"},
 		"a busy port": {func(t *testing.T, s *settings) {
 			lis, err := net.Listen("tcp", s.Listen)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { _ = lis.Close() })
 		}, "in use"},
 	} {
@@ -187,26 +165,20 @@ func TestDoesNotStart(t *testing.T) {
 func occupy(t *testing.T, dir string) {
 	t.Helper()
 	release, err := process.LockState(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = release() }) // it ends with this process at the latest
 }
 
 func overwrite(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // TestCheck runs the program's -check on the shipped configuration and on broken ones.
 func TestCheck(t *testing.T) {
 	input.Outside(t)
 	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "audit.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, tc := range []struct {
 		name, old, new string
 		code           int
@@ -239,5 +211,12 @@ func TestCheck(t *testing.T) {
 	var out bytes.Buffer
 	if code := process.Main(process.Program{Name: "audit", Version: version, Settings: &settings{}}, []string{"-version"}, &out, &out); code != 0 || out.String() != fmt.Sprintf("audit %s\n", version) {
 		t.Errorf("-version: %d, %q", code, out.String())
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

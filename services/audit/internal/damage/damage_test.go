@@ -43,26 +43,18 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &rig{keys: []note.Verifier{v}}
 	if r.signer, err = note.NewSigner(secret); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.fill(t, db)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	if r.file, err = os.ReadFile(filepath.Join(dir, store.File)); err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +87,7 @@ func (r *rig) fill(t *testing.T, db *store.Store) {
 func (r *rig) open(t *testing.T, db *store.Store) *log.Log {
 	t.Helper()
 	l, err := r.log(t, db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -112,9 +102,7 @@ func folder(t *testing.T, file []byte) string {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, store.File), file, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir
 }
 
@@ -144,17 +132,13 @@ func (r *rig) altered(t *testing.T, statements ...string) string {
 	t.Helper()
 	dir := folder(t, r.file)
 	db, err := sql.Open("sqlite", filepath.Join(dir, store.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range statements {
 		if _, err := db.ExecContext(t.Context(), s); err != nil {
 			t.Fatal(s, err)
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	return dir
 }
 
@@ -317,9 +301,7 @@ func TestReads(t *testing.T) {
 	r := newRig(t)
 	dir := folder(t, r.file)
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := r.open(t, db)
 	for first := uint64(1); first <= 512; first += 128 {
 		var group []*auditv1.Record
@@ -332,9 +314,7 @@ func TestReads(t *testing.T) {
 		}
 	}
 	l.Close()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	if r.file, err = os.ReadFile(filepath.Join(dir, store.File)); err != nil {
 		t.Fatal(err)
 	}
@@ -378,9 +358,7 @@ func TestMissingBody(t *testing.T) {
 		t.Error(err)
 	}
 	db, err := store.OpenDamaged(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	report := &damage.Report{}
 	if err := report.Examine(t.Context(), db, 0, records, nil); err != nil || report.Absent != 1 || !strings.Contains(report.String(), "record 100 ("+writer+"'s 101): its body is missing") {
@@ -392,9 +370,7 @@ func TestMissingBody(t *testing.T) {
 func TestAway(t *testing.T) {
 	r := newRig(t)
 	db, err := store.Open(t.Context(), folder(t, r.file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -423,9 +399,7 @@ func (h handler) Handle(_ context.Context, r slog.Record) error {
 func TestWatch(t *testing.T) {
 	r := newRig(t)
 	db, err := store.OpenDamaged(t.Context(), r.altered(t, `UPDATE bodies SET body = x'0a0178' WHERE idx = 7`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	said := make(chan slog.Record, 10)
 	w := damage.NewWatch(db, func() uint64 { return records }, slog.New(handler{slog.DiscardHandler, said}))
@@ -453,28 +427,20 @@ func TestWatch(t *testing.T) {
 func TestTornWrite(t *testing.T) {
 	r := &rig{}
 	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.keys = []note.Verifier{v}
 	if r.signer, err = note.NewSigner(secret); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	r.fill(t, db)
 	file, err := os.ReadFile(filepath.Join(dir, store.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wal, err := os.ReadFile(filepath.Join(dir, store.File+"-wal"))
 	if err != nil || len(wal) < 100_000 {
 		t.Fatalf("a write-ahead log of %d bytes, %v", len(wal), err)
@@ -489,17 +455,13 @@ func TestTornWrite(t *testing.T) {
 		}
 		for what, torn := range map[string][]byte{"cut": wal[:at], "zeros": append(bytes.Clone(wal[:at]), make([]byte, len(wal)-at)...)} {
 			dir := folder(t, file)
-			if err := os.WriteFile(filepath.Join(dir, store.File+"-wal"), torn, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, store.File+"-wal"), torn, 0o600))
 			if err := r.start(t, dir); err != nil {
 				t.Errorf("%s at %d: %v", what, at, err)
 				continue
 			}
 			db, err := store.Open(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			l := r.open(t, db)
 			size := l.Size()
 			sizes[size] = true
@@ -511,12 +473,17 @@ func TestTornWrite(t *testing.T) {
 				t.Errorf("%s at %d: %v", what, at, err)
 			}
 			l.Close()
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Close())
 		}
 	}
 	if len(sizes) < 3 {
 		t.Errorf("every log has one of %d sizes: the test shows little", len(sizes))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

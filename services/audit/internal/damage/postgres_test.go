@@ -23,17 +23,13 @@ func TestPostgresRows(t *testing.T) {
 		db, err := store.OpenPostgres(t.Context(), postgres.Settings{
 			Engine: postgres.Postgres, Addresses: []string{s.Socket()}, Name: database, User: "durward_audit", PasswordFile: s.PasswordFile,
 		}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return db
 	}
 	r := newRig(t)
 	db := open(t, "durward_audit")
 	r.fill(t, db)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	n := 0
 	for name, tc := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -50,16 +46,12 @@ func TestPostgresRows(t *testing.T) {
 	s.SQL(t, "postgres", "CHECKPOINT")
 	s.Kill(t)
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const page = 8192
 	if _, err := f.WriteAt([]byte("this is no page of PostgreSQL's"), page); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 	s.Run(t)
 	db = open(t, "durward_audit")
 	defer db.Close()

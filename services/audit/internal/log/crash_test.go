@@ -106,29 +106,19 @@ func appendUntilKilled(dir string) error {
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	secret, public, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, text := range map[string]string{"secret": secret, "public": public} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	signer, keys, err := keysIn(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []told
 	for life := range 4 {
 		child := exec.Command(os.Args[0], "-crash.dir", dir)
 		child.Stderr = os.Stderr
 		pipe, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, child.Start())
 		lines := bufio.NewReader(pipe)
 		// A child that has ended by then is what the test waits for.
 		deadline := time.AfterFunc(20*time.Second, func() { _ = child.Process.Kill() })
@@ -138,18 +128,12 @@ func TestKilled(t *testing.T) {
 			if errors.Is(err, io.EOF) {
 				break // a line that was cut off was not acknowledged to anybody
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var w told
-			if err := json.Unmarshal(line, &w); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(line, &w))
 			all = append(all, w)
 			if n == 50+life*37 {
-				if err := child.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, child.Process.Kill())
 			}
 		}
 		deadline.Stop()
@@ -158,9 +142,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal("the child acknowledged nothing")
 		}
 		db, err := store.Open(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l, err := log.Open(t.Context(), log.Config{Store: db, Signer: signer, Keys: func() []note.Verifier { return keys }})
 		if err != nil {
 			t.Fatalf("life %d: %v", life, err)
@@ -174,9 +156,7 @@ func TestKilled(t *testing.T) {
 			}
 		}
 		l.Close()
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 	}
 }
 
@@ -184,9 +164,7 @@ func TestKilled(t *testing.T) {
 func verify(t *testing.T, db *store.Store, size uint64, checkpoint []byte, keys []note.Verifier, held []told) []*auditv1.Entry {
 	t.Helper()
 	head, err := logproof.OpenCheckpoint(checkpoint, keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replay := &logproof.Replay{}
 	for _, w := range held {
 		c, err := logproof.VerifyReceipt(&callv1.Receipt{Checkpoint: w.Checkpoint, Index: w.Index, LeafHash: w.LeafHash}, keys)
@@ -196,17 +174,11 @@ func verify(t *testing.T, db *store.Store, size uint64, checkpoint []byte, keys 
 		replay.Expect(c)
 	}
 	entries, err := db.Range(t.Context(), 0, size, int(size), 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
-		if err := replay.Add(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replay.Add(e))
 	}
-	if err := replay.Finish(head); err != nil {
-		t.Fatal(err)
-	}
+	must(t, replay.Finish(head))
 	return entries
 }
 
@@ -220,9 +192,7 @@ func TestTornFiles(t *testing.T) {
 	}
 	read := func(suffix string) []byte {
 		b, err := os.ReadFile(filepath.Join(r.dir, store.File+suffix))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return b
 	}
 	main, wal := read(""), read("-wal")
@@ -233,9 +203,7 @@ func TestTornFiles(t *testing.T) {
 		cut := len(wal)/3 + random.IntN(len(wal)*2/3)
 		dir := t.TempDir()
 		for suffix, b := range map[string][]byte{"": main, "-wal": wal[:cut]} {
-			if err := os.WriteFile(filepath.Join(dir, store.File+suffix), b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, store.File+suffix), b, 0o600))
 		}
 		db, err := store.Open(t.Context(), dir)
 		if err != nil {
@@ -250,9 +218,7 @@ func TestTornFiles(t *testing.T) {
 		size, checkpoint := l.Newest()
 		sizes[size] = true
 		head, err := logproof.OpenCheckpoint(checkpoint, r.keys)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range r.heads {
 			if c.Size == size && c != head {
 				t.Errorf("cut at %d: another log of %d entries", cut, size)
@@ -261,19 +227,22 @@ func TestTornFiles(t *testing.T) {
 				continue
 			}
 			_, _, proof, err := l.Export(t.Context(), c.Size)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := logproof.VerifyConsistency(c, head, proof); err != nil {
 				t.Errorf("cut at %d: from %d to %d: %v", cut, c.Size, size, err)
 			}
 		}
 		l.Close()
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 	}
 	if len(sizes) < 5 {
 		t.Errorf("only %d different logs came out: the cuts test little", len(sizes))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

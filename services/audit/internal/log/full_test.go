@@ -23,9 +23,7 @@ func TestFullDisk(t *testing.T) {
 		return // it ran in a process of its own
 	}
 	kept, err := reserve.Open(dir, 6<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := newRigIn(t, dir, kept)
 	me, other := writers[0], writers[1]
 	of := func(kind auditv1.Kind, tool, action string) func(string) *auditv1.Record {

@@ -15,18 +15,12 @@ import (
 // our user in an access control list, which shows as a group that can read it.
 func TestLoadSignerRefusesOpenFiles(t *testing.T) {
 	secret, _, err := note.GenerateKey(rand.Reader, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(t.TempDir(), "log.key")
-	if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(secret), 0o600))
 	credential := os.Getuid() == 0 && os.Getgid() == 0
 	for mode, want := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o440: credential, 0o640: credential, 0o660: false, 0o444: false, 0o604: false, 0o610: false} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, mode))
 		if _, err := log.LoadSigner(path); (err == nil) != want {
 			t.Errorf("mode %o: %v", mode, err)
 		}
@@ -34,13 +28,9 @@ func TestLoadSignerRefusesOpenFiles(t *testing.T) {
 	if !credential {
 		return
 	}
-	if err := os.Chmod(path, 0o440); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, 0o440))
 	for _, owner := range [][2]int{{0, 64001}, {64001, 64001}} {
-		if err := os.Chown(path, owner[0], owner[1]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(path, owner[0], owner[1]))
 		if _, err := log.LoadSigner(path); err == nil {
 			t.Errorf("a key of %v that its group can read is accepted", owner)
 		}

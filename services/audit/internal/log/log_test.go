@@ -93,17 +93,13 @@ func newRig(t testing.TB) *rig {
 func newRigIn(t testing.TB, dir string, kept *reserve.Reserve) *rig {
 	t.Helper()
 	secret, public, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &rig{t: t, dir: dir, kept: kept, clock: time.Now(), next: map[string]uint64{}, records: map[string][]*auditv1.Record{}}
 	if r.signer, err = note.NewSigner(secret); err != nil {
 		t.Fatal(err)
 	}
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.keys = []note.Verifier{v}
 	r.open()
 	t.Cleanup(r.close)
@@ -332,9 +328,7 @@ func TestGetHead(t *testing.T) {
 		proof  int
 	}{{me, 0, 2, 0}, {me, 2, 2, 1}, {me, 3, 2, 0}, {writers[1], 0, 1, 0}, {writers[2], 0, 0, 0}, {me, 99, 2, 0}} {
 		head, err := r.log.Head(t.Context(), tc.writer, tc.known)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if head.GetLastSequence() != tc.last || len(head.GetConsistency()) != tc.proof {
 			t.Errorf("%s knows %d: last %d, %d hashes; want %d, %d", tc.writer, tc.known, head.GetLastSequence(), len(head.GetConsistency()), tc.last, tc.proof)
 		}
@@ -424,9 +418,7 @@ func TestADeposedLogIsReadAnew(t *testing.T) {
 	cfg := r.config()
 	cfg.Store = own
 	first, err := log.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(first.Close)
 	r.log = first
 	r.append(me, r.record(me, "1"))
@@ -451,25 +443,15 @@ func TestADeposedLogIsReadAnew(t *testing.T) {
 // TestOpenRefuses: a database that was edited, cut or exchanged does not become a log.
 func TestOpenRefuses(t *testing.T) {
 	stranger, _, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	strange, err := note.NewSigner(stranger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	elsewhere, public, err := note.GenerateKey(nil, "durward.local/audit/other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := note.NewSigner(elsewhere)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	otherKey, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tc := range map[string]struct {
 		edit func(*spoiled)
 		with func(*log.Config)
@@ -496,9 +478,7 @@ func TestOpenRefuses(t *testing.T) {
 				r.append(writers[0], r.record(writers[0], "x"))
 			}
 			head, err := r.db.Store.Head(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := &spoiled{Store: r.db.Store, head: head}
 			cfg := r.config()
 			cfg.Store = s
@@ -551,13 +531,9 @@ func TestKeyRotation(t *testing.T) {
 	r := newRig(t)
 	r.append(writers[0], r.record(writers[0], "1"))
 	secret, public, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.close()
 	r.keys = append(r.keys, v)
 	if r.signer, err = note.NewSigner(secret); err != nil {

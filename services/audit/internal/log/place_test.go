@@ -35,9 +35,7 @@ func TestAFileThatIsTakenAwayStopsTheLog(t *testing.T) {
 				me := writers[0]
 				r.append(me, r.record(me, "in its place"))
 				path, aside := filepath.Join(r.dir, file), filepath.Join(t.TempDir(), file)
-				if err := take(path, aside); err != nil {
-					t.Fatal(err)
-				}
+				must(t, take(path, aside))
 				// Nobody writes.
 				for deadline := time.Now().Add(time.Second); r.log.Ready() == nil; time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(deadline) {
@@ -55,9 +53,7 @@ func TestAFileThatIsTakenAwayStopsTheLog(t *testing.T) {
 				if _, err := r.log.Head(t.Context(), me, 0); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 					t.Errorf("the head: %v", err)
 				}
-				if err := os.Rename(aside, path); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Rename(aside, path))
 				r.append(me, r.record(me, "put back"))
 				if err := r.log.Ready(); err != nil {
 					t.Errorf("put back: %v", err)

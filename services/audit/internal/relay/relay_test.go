@@ -427,9 +427,7 @@ func TestRewriteWithTheStolenKey(t *testing.T) {
 				t.Errorf("the relay does not say so:\n%s", w.logged())
 			}
 			fresh := w.verifier(nil, w.trusted)
-			if err := w.look(thief, fresh); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.look(thief, fresh))
 			if got, err := fresh.Witnessed(time.Now()); err == nil || !got.IsZero() {
 				t.Errorf("a verifier that has seen nothing, where changes wait for witnesses: %v, %v", got.By, err)
 			}

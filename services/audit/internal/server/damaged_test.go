@@ -19,17 +19,13 @@ func TestDamagedRecordIsNamed(t *testing.T) {
 	h := newHouse(t)
 	h.fill()
 	db, err := sql.Open("sqlite", filepath.Join(h.dir, store.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, statement := range []string{`UPDATE entries SET tool = CAST(x'ff' AS TEXT) WHERE idx = 3`, `DELETE FROM entries WHERE idx = 4`} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	named := func(what, want string, err error) {
 		t.Helper()
 		if f := fault.From(err); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) || !strings.Contains(f.Message, want) || f.Retryable {

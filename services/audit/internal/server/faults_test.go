@@ -28,20 +28,12 @@ import (
 func serve(t *testing.T, kit *platformtest.Kit, dir, addr string) (bound string, stop func()) {
 	t.Helper()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := log.Open(t.Context(), log.Config{Store: db, Signer: kit.LogSigner, Keys: func() []note.Verifier { return kit.Trust.Current().LogKeys }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := server.New(server.Config{Log: l, Store: db, Version: "test", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.RecordStart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.RecordStart(t.Context()))
 	rpcs := rpc.NewServer(rpc.ServerConfig{Identity: kit.Identity(optionsv1.Role_ROLE_AUDIT, "main"), Logger: platformtest.Logger()})
 	s.Register(rpcs)
 	var lis net.Listener
@@ -74,15 +66,11 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 		addr, stop := serve(t, kit, dir, "")
 		me, audit := kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local"), kit.ID(optionsv1.Role_ROLE_AUDIT, "main")
 		waiting, err := spool.Open(t.Context(), t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
 			Conn: kit.Dial(t, me, addr, audit), Audit: audit.String(), Writer: me.String(), Trust: kit.Trust, Store: waiting, Logger: platformtest.Logger(),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer func() {
 			if err := r.Close(t.Context()); err != nil {
 				t.Error(err)
@@ -120,12 +108,8 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 			if os.IsNotExist(err) {
 				continue
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(old, store.File+suffix), b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, os.WriteFile(filepath.Join(old, store.File+suffix), b, 0o600))
 		}
 		refused("audit is down")
 		if err := r.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_READ, RequestId: "r-2"}); err != nil {
@@ -152,9 +136,7 @@ func TestFaultsBetweenProcesses(t *testing.T) {
 		}()
 		time.Sleep(1500 * time.Millisecond) // time to connect to it
 		refused("audit hangs")
-		if err := mute.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, mute.Close())
 
 		_, stop = serve(t, kit, dir, addr)
 		works("audit is back again")

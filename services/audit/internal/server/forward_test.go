@@ -61,9 +61,7 @@ func readRecords(t *testing.T, h *house) {
 	var got []*auditv1.ForwardedRecord
 	for from := uint64(0); ; from = uint64(len(got)) {
 		part, err := read(from, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if part.GetSize() != size || from > 0 && string(part.GetBefore()) != string(all[from-1].GetLeafHash()) {
 			t.Fatalf("from %d: size %d, before %x", from, part.GetSize(), part.GetBefore())
 		}
@@ -96,9 +94,7 @@ func readRecords(t *testing.T, h *house) {
 		"reason", "persistent", "decision_source", "details",
 	}
 	last, err := read(size-1, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fields := (&auditv1.Body{}).ProtoReflect().Descriptor().Fields()
 	for i := range fields.Len() {
 		if has := last.GetRecords()[0].GetRecord().GetBody().ProtoReflect().Has(fields.Get(i)); has != slices.Contains(forwarded, fields.Get(i).Name()) {

@@ -63,9 +63,7 @@ func TestRefusalsAreRecorded(t *testing.T) {
 	sums, records := map[string]int{}, 0
 	for deadline := time.Now().Add(10 * time.Second); sums[""] < flood && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // records come in when they can; the log has no event for these
 		out, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Kinds: []auditv1.Kind{auditv1.Kind_KIND_REFUSED}, Limit: 100})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		clear(sums)
 		records = len(out.GetEntries())
 		for _, e := range out.GetEntries() {
@@ -124,14 +122,10 @@ func TestARefusedDecisionOnRetentionIsRecorded(t *testing.T) {
 		Prune: &statement.Prune{Size: 1000, Before: statement.FormatTime(now.Add(-time.Hour)), Kinds: map[string]uint64{"READ": 1},
 			Oldest: statement.FormatTime(now.Add(-2 * time.Hour)), Newest: statement.FormatTime(now.Add(-2 * time.Hour))},
 	}, h.kit.OperatorSigner)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	allowing, err := server.New(server.Config{Log: h.log, Store: h.db, Version: "test", Identity: h.audit,
 		Allowed: func() *trust.AllowedSigners { return h.kit.Trust.Current().AllowedSigners }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn := h.kit.Dial(t, h.kit.ID(optionsv1.Role_ROLE_OPERATOR, "alice"), h.kit.Serve(t, optionsv1.Role_ROLE_AUDIT, "main", allowing.Register), h.audit)
 	answer, err := auditv1.NewRetentionServiceClient(conn).DecideRetention(t.Context(), &auditv1.DecideRetentionRequest{Statement: early})
 	if !fault.Is(err, callv1.Code_CODE_CONFLICT) {

@@ -61,9 +61,7 @@ func newForwardingHouse(t testing.TB, what string, options ...platformtest.Optio
 	kit.Deadline = time.Minute
 	h := &house{t: t, kit: kit, dir: t.TempDir(), audit: kit.ID(optionsv1.Role_ROLE_AUDIT, "main"), forwarding: server.NewForwarding(what)}
 	db, err := store.Open(t.Context(), h.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	h.db = db
 	if h.log, err = log.Open(t.Context(), log.Config{Store: db, Signer: kit.LogSigner, Keys: h.keys}); err != nil {
@@ -327,9 +325,7 @@ func TestAppendRefusesBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := h.history().GetRecord(t.Context(), &auditv1.GetRecordRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !proto.Equal(got.GetEntry().GetRecord(), hostile) {
 		t.Errorf("stored %v", got.GetEntry().GetRecord())
 	}
@@ -349,9 +345,7 @@ func TestWriterIsTheCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := h.history().GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: uint64(i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if want := h.kit.ID(role, "one").String(); got.GetEntry().GetWriter() != want {
 			t.Errorf("writer %q, want %q", got.GetEntry().GetWriter(), want)
 		}
@@ -389,9 +383,7 @@ func TestSearch(t *testing.T) {
 	h.fill()
 	client := h.history()
 	middle, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := middle.GetEntry().GetLoggedAt()
 	for _, tc := range []struct {
 		name  string
@@ -441,9 +433,7 @@ func TestSearch(t *testing.T) {
 	var seen []uint64
 	for before := uint64(0); ; {
 		got, err := client.SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: 4, Before: before})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, e := range got.GetEntries() {
 			seen = append(seen, e.GetIndex())
 		}
@@ -499,9 +489,7 @@ func TestCount(t *testing.T) {
 		}
 	}
 	got, err := client.CountRecords(t.Context(), &auditv1.CountRecordsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got.GetSize() != 1017 || got.GetRecords() != 1017 || got.GetApprovals() != 1 || got.GetApprovalP50() == nil || len(got.GetTools()) != 1000 || got.GetMoreTools() != 6 || got.GetMoreClients() != 0 {
 		t.Errorf("%d of %d records, %d approvals after %v, %d tools and %d more, %d more clients", got.GetRecords(), got.GetSize(), got.GetApprovals(), got.GetApprovalP50(), len(got.GetTools()), got.GetMoreTools(), got.GetMoreClients())
 	}
@@ -541,9 +529,7 @@ func TestLargeRecords(t *testing.T) {
 		found := 0
 		for before := uint64(0); ; {
 			got, err := h.history().SearchRecords(t.Context(), &auditv1.SearchRecordsRequest{Limit: limit, Before: before})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			found += len(got.GetEntries())
 			if before = got.GetNextBefore(); before == 0 {
 				break
@@ -568,13 +554,9 @@ func (h *house) export(t *testing.T, from uint64, seen ...logproof.Checkpoint) [
 		replay.Expect(c)
 	}
 	for _, e := range entries {
-		if err := replay.Add(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replay.Add(e))
 	}
-	if err := replay.Finish(head); err != nil {
-		t.Fatal(err)
-	}
+	must(t, replay.Finish(head))
 	return entries
 }
 
@@ -582,17 +564,13 @@ func (h *house) export(t *testing.T, from uint64, seen ...logproof.Checkpoint) [
 func (h *house) exported(t *testing.T, req *auditv1.ExportLogRequest) (head logproof.Checkpoint, entries []*auditv1.Entry) {
 	t.Helper()
 	stream, err := h.history().ExportLog(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if head.IsZero() {
 			if head, err = logproof.OpenCheckpoint(m.GetCheckpoint(), h.keys()); err != nil {
 				t.Fatal(err)
@@ -642,9 +620,7 @@ func TestExportAndStatus(t *testing.T) {
 		t.Errorf("from 99: %d entries", len(got))
 	}
 	status, err := h.history().GetStatus(t.Context(), &auditv1.GetStatusRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	head, err := logproof.OpenCheckpoint(status.GetCheckpoint(), h.keys())
 	if err != nil || head.Size != status.GetSize() || head.Size != uint64(len(all)) {
 		t.Errorf("status %v: %v", status, err)
@@ -665,9 +641,7 @@ func TestGetRecord(t *testing.T) {
 	}
 	for i, want := range all {
 		got, err := client.GetRecord(t.Context(), &auditv1.GetRecordRequest{Index: uint64(i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !proto.Equal(got.GetEntry().GetRecord(), want) {
 			t.Errorf("entry %d is %v, want %v", i, got.GetEntry().GetRecord(), want)
 		}
@@ -677,9 +651,7 @@ func TestGetRecord(t *testing.T) {
 	}
 	// What another process has written meanwhile is none of this one's tree yet.
 	leads, err := log.Open(t.Context(), log.Config{Store: h.db, Signer: h.kit.LogSigner, Keys: h.keys})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer leads.Close()
 	ahead := &auditv1.Record{Sequence: 1, Kind: auditv1.Kind_KIND_STARTED, Time: timestamppb.Now()}
 	if _, err := leads.Append(t.Context(), h.kit.ID(optionsv1.Role_ROLE_EGRESS, "new").String(), []*auditv1.Record{ahead}, 0); err != nil {
@@ -694,9 +666,7 @@ func TestTail(t *testing.T) {
 	h := newHouse(t)
 	all := h.fill()
 	stream, err := h.history().TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: 7, NoFollow: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for want := uint64(7); ; want++ {
 		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -714,9 +684,7 @@ func TestTail(t *testing.T) {
 	only, err := h.history().TailRecords(t.Context(), &auditv1.TailRecordsRequest{FromIndex: 1, Filter: &auditv1.SearchRecordsRequest{
 		Kinds: []auditv1.Kind{auditv1.Kind_KIND_INTENT, auditv1.Kind_KIND_STOPPED},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	matching := func(want ...uint64) {
 		t.Helper()
 		for _, index := range want {
@@ -730,24 +698,16 @@ func TestTail(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	follow, err := h.history().TailRecords(ctx, &auditv1.TailRecordsRequest{FromIndex: uint64(len(all))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.serv.RecordStart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, h.serv.RecordStart(t.Context()))
 	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_STARTED, auditv1.Kind_KIND_STOPPED} {
 		m, err := follow.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if m.GetEntry().GetRecord().GetKind() != kind || m.GetEntry().GetWriter() != h.audit.String() {
 			t.Errorf("followed %v", m.GetEntry())
 		}
 		if kind == auditv1.Kind_KIND_STARTED {
-			if err := h.serv.RecordStop(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, h.serv.RecordStop(t.Context()))
 		}
 	}
 	cancel()
@@ -765,15 +725,11 @@ func TestRecorder(t *testing.T) {
 		me := h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local")
 		open := func() *recorder.Recorder {
 			waiting, err := spool.Open(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r, err := recorder.Open(t.Context(), recorder.OpenConfig{
 				Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Store: waiting, Logger: platformtest.Logger(),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return r
 		}
 		record := func(kind auditv1.Kind, request string) *auditv1.Record {
@@ -783,18 +739,12 @@ func TestRecorder(t *testing.T) {
 		for life := range 3 {
 			r := open()
 			for i := range 20 {
-				if err := r.Spool(t.Context(), record(auditv1.Kind_KIND_READ, fmt.Sprint("r-", life, "-", i))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Spool(t.Context(), record(auditv1.Kind_KIND_READ, fmt.Sprint("r-", life, "-", i))))
 			}
 			receipt, err := r.Record(t.Context(), record(auditv1.Kind_KIND_INTENT, "r-intent"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			head, err := logproof.VerifyReceipt(receipt, h.keys())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			heads = append(heads, head)
 			if _, err := r.Report(t.Context(), record(auditv1.Kind_KIND_OUTCOME, "r-intent")); err != nil {
 				t.Fatal(err)
@@ -803,9 +753,7 @@ func TestRecorder(t *testing.T) {
 			if _, err := r.Record(t.Context(), record(auditv1.Kind_KIND_APPROVED, "r-forged")); !fault.Is(err, callv1.Code_CODE_INTERNAL) {
 				t.Errorf("another's kind: %v", err)
 			}
-			if err := r.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Close(t.Context()))
 		}
 		entries := h.export(t, 0, heads...)
 		if len(entries) != 3*22 {
@@ -827,9 +775,7 @@ func TestLast(t *testing.T) {
 		r, err := recorder.Open(t.Context(), recorder.OpenConfig{
 			Conn: h.as(me.Role(), me.Instance()), Audit: h.audit.String(), Writer: me.String(), Trust: h.kit.Trust, Logger: platformtest.Logger(),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = r.Close(context.WithoutCancel(t.Context())) })
 		return r
 	}
@@ -886,5 +832,12 @@ func TestLast(t *testing.T) {
 	other := open(h.kit.ID(optionsv1.Role_ROLE_EXECUTOR, "other"))
 	if e, err := other.Last(t.Context(), auditv1.Kind_KIND_INTENT, "one"); e != nil || err != nil {
 		t.Errorf("another's record: %v, %v", e, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -74,9 +74,7 @@ func testCount(t *testing.T, db *store.Store) {
 			t.Errorf("%s: %d records, want %d", name, all, tc.all)
 		}
 	}
-	if err := db.Prune(ctx, 719, []uint64{0, 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Prune(ctx, 719, []uint64{0, 1}))
 	got, err := db.Count(ctx, time.Time{}, 2)
 	if diff := cmp.Diff(map[store.Alike]uint64{{Kind: auditv1.Kind_KIND_READ, Tool: "tool_0"}: 1, {Kind: auditv1.Kind_KIND_OUTCOME, Status: 1, Tool: "tool_1"}: 1}, got.Alike); err != nil || diff != "" {
 		t.Errorf("pruned records: %v %s", err, diff)

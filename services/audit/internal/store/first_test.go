@@ -20,13 +20,9 @@ func TestFirstState(t *testing.T) {
 	if err == nil {
 		err = old.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := store.Open(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	still(t, s)
 }

@@ -31,9 +31,7 @@ func settings(s *server.Server) postgres.Settings {
 func openPostgres(t *testing.T, s postgres.Settings) *store.Store {
 	t.Helper()
 	db, err := store.OpenPostgres(t.Context(), s, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -62,9 +60,7 @@ func TestFirstPostgresState(t *testing.T) {
 		err = db.Migrate(t.Context(), os.DirFS("testdata/first/postgres"), database.Newest)
 		db.Pool.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	still(t, lead(t, openPostgres(t, settings(s))))
 }
 
@@ -73,9 +69,7 @@ func TestPostgresWipeBrokenOff(t *testing.T) {
 	s := server.Start(t)
 	db := openPostgres(t, settings(s))
 	other, err := postgres.Open(t.Context(), settings(s), "audit", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Pool.Close()
 	const beside = `SELECT indexrelid::regclass FROM pg_index WHERE indrelid = 'bodies'::regclass AND NOT indisvalid`
 	until := func(database, query, want string) {
@@ -90,9 +84,7 @@ func TestPostgresWipeBrokenOff(t *testing.T) {
 	if err == nil {
 		_, err = writing.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE bodies IN ROW EXCLUSIVE MODE`) // as one that adds records
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, breakOff := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := db.Wipe(ctx); ended <- err }()
@@ -102,9 +94,7 @@ func TestPostgresWipeBrokenOff(t *testing.T) {
 		t.Error("it did not wait for one that writes")
 	}
 	until("postgres", "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'REINDEX%' AND state = 'active'", "0")
-	if err := writing.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writing.Rollback(t.Context()))
 	if got := s.SQL(t, "durward_audit", beside); got != "bodies_words_ccnew" {
 		t.Errorf("control: %q is left", got)
 	}
@@ -153,9 +143,7 @@ func TestPostgresLead(t *testing.T) {
 	// The first says nothing for longer than its lease lasts.
 	takeOver(t, second)
 	before, err := first.Head(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stale := &tree{t: t, db: first, entries: tr.entries, hashes: tr.hashes, last: map[string]uint64{writer: tr.last[writer]}}
 	if err := first.Commit(ctx, stale.batch(writer, read(), read())); !errors.Is(err, store.ErrFollows) {
 		t.Errorf("a commit of one that lost its lead: %v", err)
@@ -171,9 +159,7 @@ func TestPostgresLead(t *testing.T) {
 	}
 	tr.db = second
 	tr.commit(writer, read())
-	if err := second.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, second.Close())
 	takeOver(t, first)
 	tr.db = first
 	tr.commit(writer, read())
@@ -227,15 +213,11 @@ func TestOpenPostgresRefuses(t *testing.T) {
 	}
 	var said bytes.Buffer
 	db, err := store.OpenPostgres(t.Context(), settings(s), slog.New(slog.NewTextHandler(&said, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(said.String(), "no synchronous standby") {
 		t.Errorf("it says nothing of what a fail-over may lose: %s", &said)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	s.SQL(t, "durward_audit", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)")
 	if _, err := store.OpenPostgres(t.Context(), settings(s), slog.New(slog.DiscardHandler)); !errors.Is(err, database.ErrNewerSchema) {
 		t.Errorf("a newer schema: %v", err)

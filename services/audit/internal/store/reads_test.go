@@ -121,9 +121,7 @@ func testReads(t *testing.T, db *store.Store) {
 		for range 40 {
 			want := tr.entries[random.IntN(len(tr.entries))]
 			one, err := db.Entry(ctx, want.GetIndex())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			same(t, want, one)
 			if one, err = db.BySequence(ctx, want.GetWriter(), want.GetRecord().GetSequence()); err != nil {
 				t.Fatal(err)
@@ -186,9 +184,7 @@ func testReads(t *testing.T, db *store.Store) {
 		}
 	}
 	for some := range slices.Chunk(gone, 100) {
-		if err := db.Prune(ctx, 9, some); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Prune(ctx, 9, some))
 	}
 	check()
 	n := 0
@@ -209,9 +205,7 @@ func testReads(t *testing.T, db *store.Store) {
 func TestReadsAreGone(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tr, random := &tree{t: t, db: lead(t, db), random: true}, mrand.New(mrand.NewPCG(5, 6))
 	for len(tr.entries) < 3000 {
@@ -230,9 +224,7 @@ func TestReadsAreGone(t *testing.T) {
 		out := map[int]bool{}
 		for _, suffix := range []string{"", "-wal", "-shm"} {
 			b, err := os.ReadFile(filepath.Join(dir, store.File+suffix))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for ; len(b) >= 16; b = b[1:] {
 				if i, ok := salts[[16]byte(b)]; ok {
 					out[i] = true
@@ -251,9 +243,7 @@ func TestReadsAreGone(t *testing.T) {
 		}
 	}
 	for some := range slices.Chunk(gone, 200) {
-		if err := db.Prune(t.Context(), 1, some); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Prune(t.Context(), 1, some))
 	}
 	wipe(t, db)
 	for i := range found() {
@@ -272,17 +262,13 @@ func TestReadsAreGone(t *testing.T) {
 // is as it was.
 func TestAnAlteredBlockShows(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tr, random := &tree{t: t, db: lead(t, db), random: true}, mrand.New(mrand.NewPCG(7, 8))
 	for range 6 {
 		tr.commit(writer, read(random))
 	}
-	if err := db.Prune(t.Context(), 2, []uint64{3}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Prune(t.Context(), 2, []uint64{3}))
 	tr.entries[3].Record.Body, tr.entries[3].Salt, tr.entries[3].PrunedBy = nil, nil, proto.Uint64(2)
 	var sound []byte
 	if err := db.Blocks(t.Context(), func(data []byte) []byte { sound = data; return nil }); err != nil {
@@ -318,9 +304,7 @@ func TestAnAlteredBlockShows(t *testing.T) {
 	if seen < len(sound)*n*9/10 {
 		t.Errorf("%d of %d changes are seen", seen, n*len(sound))
 	}
-	if err := db.Blocks(t.Context(), func([]byte) []byte { return sound[:len(sound)/2] }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Blocks(t.Context(), func([]byte) []byte { return sound[:len(sound)/2] }))
 	if _, err := db.Range(t.Context(), 0, 6, 10, 1<<20); err == nil || !strings.Contains(err.Error(), "entries 0 to 5") {
 		t.Errorf("half a block: %v", err)
 	}
@@ -337,15 +321,11 @@ func TestAnEarlierVersionsLogOpens(t *testing.T) {
 	}
 	for _, name := range files {
 		data, err := fs.ReadFile(store.Migrations, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		earlier[filepath.Base(name)] = &fstest.MapFile{Data: data}
 	}
 	old, err := database.Open(t.Context(), database.Config{Path: filepath.Join(dir, store.File), StateDir: dir, Service: "audit", Migrations: earlier})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exec := func(query string, args ...any) {
 		t.Helper()
 		if _, err := old.ExecContext(t.Context(), query, args...); err != nil {
@@ -362,9 +342,7 @@ func TestAnEarlierVersionsLogOpens(t *testing.T) {
 		b := tr.batch(writer, r)
 		e, body := b.Entries[0], r.GetBody()
 		raw, err := proto.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		exec(`INSERT INTO entries VALUES (?, 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)`, e.GetIndex(), r.GetSequence(), r.GetKind(), r.GetTier(), r.GetStatus(),
 			r.GetTime().AsTime().UnixNano(), e.GetLoggedAt().AsTime().UnixNano(), r.GetRequestId(), r.GetOperationId(), r.GetTool(), e.GetBodyCommitment(), e.GetLeafHash())
 		exec(`INSERT INTO bodies (idx, salt, session, principal, channel, body) VALUES (?, ?, ?, ?, ?, ?)`, e.GetIndex(), e.GetSalt(), body.GetSession(), body.GetPrincipal(), body.GetChannel(), append([]byte{}, raw...))
@@ -373,13 +351,9 @@ func TestAnEarlierVersionsLogOpens(t *testing.T) {
 		}
 		exec(`INSERT INTO checkpoints VALUES (?, ?)`, i+1, b.Checkpoint)
 	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, old.Close())
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tr.db = lead(t, db)
 	head, err := db.Head(t.Context())

@@ -37,9 +37,7 @@ func wipe(t *testing.T, db *store.Store) {
 	t.Helper()
 	for range 10_000 {
 		more, err := db.Wipe(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !more {
 			return
 		}
@@ -55,17 +53,13 @@ func testPrune(t *testing.T, db *store.Store) {
 	}
 	tr.commit("spiffe://durward.local/vault/main", told(12))
 	before, err := db.Head(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gone := []uint64{2, 3, 5, 12}
 	if err := db.Prune(ctx, 1<<63, gone); err == nil {
 		t.Error("bodies went for an entry that cannot be")
 	}
 	for range 2 { // again changes nothing
-		if err := errors.Join(db.Prune(ctx, 40, gone), db.Prune(ctx, 40, nil)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(db.Prune(ctx, 40, gone), db.Prune(ctx, 40, nil)))
 	}
 	wipe(t, db)
 	if after, err := db.Head(ctx); err != nil || !bytes.Equal(after.Checkpoint, before.Checkpoint) || after.Entries != before.Entries || after.Hashes != before.Hashes {
@@ -73,9 +67,7 @@ func testPrune(t *testing.T, db *store.Store) {
 	}
 	for i, was := range tr.entries {
 		e, err := db.Entry(ctx, uint64(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := logproof.VerifyEntry(e); err != nil || !bytes.Equal(e.GetLeafHash(), was.GetLeafHash()) {
 			t.Errorf("entry %d: %v", i, err)
 		}
@@ -128,9 +120,7 @@ func testPrune(t *testing.T, db *store.Store) {
 
 	// A copy brings an entry without its body as it is.
 	copied, err := db.Entry(ctx, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copied.Index = uint64(len(tr.entries))
 	copied.Record.Sequence = tr.last[writer] + 1
 	if copied.Leaf, err = logproof.Leaf(copied); err != nil {
@@ -138,9 +128,7 @@ func testPrune(t *testing.T, db *store.Store) {
 	}
 	hash := logproof.LeafHash(copied.GetLeaf())
 	copied.LeafHash = hash[:]
-	if err := db.Commit(ctx, store.Batch{Entries: []*auditv1.Entry{copied}, FirstHash: int64(len(tr.hashes)), Checkpoint: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Commit(ctx, store.Batch{Entries: []*auditv1.Entry{copied}, FirstHash: int64(len(tr.hashes)), Checkpoint: []byte("x")}))
 	if e, err := db.Entry(ctx, copied.GetIndex()); err != nil || !logproof.BodyMissing(e) || e.GetPrunedBy() != 40 || logproof.VerifyEntry(e) != nil {
 		t.Errorf("copied: %v, %v", e, err)
 	}
@@ -150,9 +138,7 @@ func testPrune(t *testing.T, db *store.Store) {
 func TestBytesAreGone(t *testing.T) {
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tr := &tree{t: t, db: lead(t, db)}
 	const all = 900
@@ -164,9 +150,7 @@ func TestBytesAreGone(t *testing.T) {
 		var files []byte
 		for _, suffix := range []string{"", "-wal", "-shm"} {
 			b, err := os.ReadFile(filepath.Join(dir, store.File+suffix))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			files = append(files, b...)
 		}
 		for i := range all {
@@ -186,9 +170,7 @@ func TestBytesAreGone(t *testing.T) {
 		}
 	}
 	for piece := range slices.Chunk(gone, 100) {
-		if err := db.Prune(t.Context(), all, piece); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Prune(t.Context(), all, piece))
 	}
 	wipe(t, db)
 	for _, i := range found() {
@@ -206,16 +188,12 @@ func TestBytesAreGone(t *testing.T) {
 // TestGrowth: of the last week, or since the log began; of a log that is younger than an hour nothing.
 func TestGrowth(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tr := &tree{t: t, db: lead(t, db)}
 	growth := func(now time.Time) store.Growth {
 		g, err := db.Growth(t.Context(), now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return g
 	}
 	begun := time.Unix(1_700_000_000, 5)

@@ -13,16 +13,12 @@ import (
 // have changed.
 func TestBlocksInMemory(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	n := 0
 	alter := func(statement string) {
 		t.Helper()
-		if err := db.Alter(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Alter(t.Context(), statement))
 	}
 	check := func(what string, full bool) {
 		t.Helper()
@@ -34,9 +30,7 @@ func TestBlocksInMemory(t *testing.T) {
 				}
 			}
 			got, err := db.Outlined(t.Context(), below, full)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s, below %d: %d blocks, and there are %d", what, below, len(got), len(want))
 			}

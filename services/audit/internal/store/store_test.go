@@ -26,22 +26,14 @@ const (
 func open(t *testing.T, dir string, secret, public string) (*store.Store, *log.Log, []note.Verifier) {
 	t.Helper()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	signer, err := note.NewSigner(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys := []note.Verifier{v}
 	l, err := log.Open(t.Context(), log.Config{Store: db, Signer: signer, Keys: func() []note.Verifier { return keys }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return db, l, keys
 }
 
@@ -59,9 +51,7 @@ func record(sequence uint64) *auditv1.Record {
 // the log goes on by itself, and what is on disk is what was acknowledged.
 func TestDiskFull(t *testing.T) {
 	secret, public, err := note.GenerateKey(nil, origin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	db, l, keys := open(t, dir, secret, public)
 	next := uint64(1)
@@ -74,13 +64,9 @@ func TestDiskFull(t *testing.T) {
 	}
 	for round := range 3 {
 		for range 5 {
-			if err := appendOne(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, appendOne())
 		}
-		if err := db.LimitPages(t.Context(), 2*round); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.LimitPages(t.Context(), 2*round))
 		for full := false; !full; { // the database has pages that are free
 			full = appendOne() != nil
 		}
@@ -94,17 +80,13 @@ func TestDiskFull(t *testing.T) {
 		if size := l.Size(); size != next-1 {
 			t.Fatalf("%d entries, want %d", size, next-1)
 		}
-		if err := db.LimitPages(t.Context(), -1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.LimitPages(t.Context(), -1))
 	}
 	if err := appendOne(); err != nil {
 		t.Fatalf("there is space again: %v", err)
 	}
 	l.Close()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	db, l, _ = open(t, dir, secret, public)
 	defer db.Close()
 	defer l.Close()
@@ -114,26 +96,18 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("%d entries, want %d: %v", size, next-1, err)
 	}
 	entries, err := db.Range(t.Context(), 0, size, 100, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replay := &logproof.Replay{}
 	for _, e := range entries {
-		if err := replay.Add(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replay.Add(e))
 	}
-	if err := replay.Finish(head); err != nil {
-		t.Fatal(err)
-	}
+	must(t, replay.Finish(head))
 }
 
 // TestSynchronous: a commit is on disk when it returns.
 func TestSynchronous(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	if level, err := db.Synchronous(t.Context()); level != 2 || err != nil {
 		t.Errorf("synchronous is %d, %v; want 2, FULL", level, err)
@@ -142,9 +116,7 @@ func TestSynchronous(t *testing.T) {
 
 func TestNotFound(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	for _, index := range []uint64{0, 1 << 63, 1<<64 - 1} {
 		if _, err := db.Entry(t.Context(), index); !errors.Is(err, store.ErrNotFound) {
@@ -159,9 +131,7 @@ func TestNotFound(t *testing.T) {
 // TestAnAlteredHeaderIsNotItsLeaf: whichever column of a header is altered, the entry does not verify.
 func TestAnAlteredHeaderIsNotItsLeaf(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	tr := &tree{t: t, db: db}
 	note := func() *auditv1.Record {
@@ -173,12 +143,8 @@ func TestAnAlteredHeaderIsNotItsLeaf(t *testing.T) {
 		"writer": "2", "sequence": "7", "kind": "42", "tier": "2", "status": "3", "time": "time + 1", "logged_at": "logged_at + 1",
 		"request_id": "'r-2'", "operation_id": "'o'", "tool": "'list_modes'", "body_commitment": "zeroblob(32)", "leaf": "zeroblob(32)",
 	} {
-		if err := db.Alter(t.Context(), "CREATE TEMP TABLE kept AS SELECT * FROM entries WHERE idx = 1"); err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Alter(t.Context(), "UPDATE entries SET "+column+" = "+value+" WHERE idx = 1"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Alter(t.Context(), "CREATE TEMP TABLE kept AS SELECT * FROM entries WHERE idx = 1"))
+		must(t, db.Alter(t.Context(), "UPDATE entries SET "+column+" = "+value+" WHERE idx = 1"))
 		e, err := db.Entry(t.Context(), 1)
 		if err != nil {
 			t.Fatalf("%s: %v", column, err)

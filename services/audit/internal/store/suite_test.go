@@ -28,9 +28,7 @@ import (
 func TestSQLite(t *testing.T) {
 	suite(t, func(t *testing.T) *store.Store {
 		db, err := store.Open(t.Context(), t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = db.Close() })
 		return db
 	})
@@ -54,9 +52,7 @@ func suite(t *testing.T, open func(t *testing.T) *store.Store) {
 
 func lead(t *testing.T, db *store.Store) *store.Store {
 	t.Helper()
-	if err := db.Lead(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Lead(t.Context()))
 	return db
 }
 
@@ -154,9 +150,7 @@ func testRefused(t *testing.T, db *store.Store, kind auditv1.Kind) {
 	tr := &tree{t: t, db: db}
 	tr.commit(writer, &auditv1.Record{Kind: kind}, &auditv1.Record{Kind: kind})
 	before, err := db.Head(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, spoil := range map[string]func(b *store.Batch){
 		"an index that is taken":   func(b *store.Batch) { b.Entries[1].Index = 0 },
 		"a sequence that is taken": func(b *store.Batch) { b.Entries[0].Record.Sequence = 1 },
@@ -327,9 +321,7 @@ func testSearch(t *testing.T, db *store.Store) {
 			var got []uint64
 			for {
 				list, err := db.Search(ctx, q, 3, bytes)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if len(list) == 0 {
 					break
 				}

@@ -27,9 +27,7 @@ import (
 func tailed(t *testing.T, dir string, n int) (*store.Store, *tree) {
 	t.Helper()
 	db, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	waits(t, lead(t, db), 0)
 	tr := &tree{t: t, db: db}
@@ -128,14 +126,10 @@ func TestTailAfterAKill(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(filepath.Join(after, name), b, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	db, err := store.Open(t.Context(), after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	waits(t, lead(t, db), 5)
 	tr.db = db
 	holds(t, db, tr)
@@ -143,9 +137,7 @@ func TestTailAfterAKill(t *testing.T) {
 	holds(t, db, tr)
 	// Nobody writes or searches, and it gets into its tables.
 	db.SettleAfter(0)
-	if err := db.Lead(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Lead(t.Context()))
 	if _, err := db.Head(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -156,18 +148,14 @@ func TestTailAfterAKill(t *testing.T) {
 			t.Fatal(n, err, soon.Err())
 		}
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 
 	for name, read := range map[string]func() (*store.Store, error){
 		"again":      func() (*store.Store, error) { return store.Open(t.Context(), after) },
 		"as damaged": func() (*store.Store, error) { return store.OpenDamaged(t.Context(), after) },
 	} {
 		db, err := read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if waits(t, db, 0); name == "again" {
 			lead(t, db)
 		}
@@ -195,12 +183,8 @@ func TestDamagedTail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			db, tr := tailed(t, dir, 5)
-			if err := db.AlterTail(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Lead(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.AlterTail(t.Context(), statement))
+			must(t, db.Lead(t.Context()))
 			for what, err := range map[string]error{
 				"head": second(db.Head(t.Context())), "search": second(db.Search(t.Context(), store.Query{}, 10, 1<<20)),
 				"commit": db.Commit(t.Context(), tr.batch(writer, intent(5))),
@@ -210,9 +194,7 @@ func TestDamagedTail(t *testing.T) {
 				}
 			}
 			damaged, err := store.OpenDamaged(t.Context(), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer damaged.Close()
 			sound := map[string]int{"the first is": 0, "a batch is there twice": 5}
 			want, named := sound[name]
@@ -239,9 +221,7 @@ func second[T any](_ T, err error) error { return err }
 func TestFullTail(t *testing.T) {
 	ctx := t.Context()
 	db, tr := tailed(t, t.TempDir(), 5)
-	if err := db.LimitPages(ctx, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.LimitPages(ctx, 0))
 	var failed error
 	for i := 0; i < 1000 && failed == nil; i++ {
 		if failed = db.Commit(ctx, tr.batch(writer, intent(i))); failed == nil {
@@ -251,19 +231,13 @@ func TestFullTail(t *testing.T) {
 	if failed == nil {
 		t.Fatal("the disk is never full")
 	}
-	if err := db.Lead(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Lead(ctx))
 	head, err := db.Head(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tr.entries, tr.last[writer] = tr.entries[:head.Entries], uint64(head.Entries)
 	tr.hashes = tr.hashes[:head.Hashes]
 	holds(t, db, tr)
-	if err := db.LimitPages(ctx, -1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.LimitPages(ctx, -1))
 	tr.commit(writer, intent(0))
 	if found, err := db.Search(ctx, store.Query{Text: "word0"}, 10, 1<<20); err != nil || len(found) != 2 && len(found) != 3 {
 		t.Errorf("with room again: %d, %v", len(found), err)
@@ -276,9 +250,7 @@ func TestFullTail(t *testing.T) {
 func TestSearchInATailThatStays(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	db, err := store.Open(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	tr := &tree{t: t, db: lead(t, db)}
 	commit := func(i int, kind auditv1.Kind) {
@@ -298,13 +270,9 @@ func TestSearchInATailThatStays(t *testing.T) {
 		commit(12+i, kind)
 	}
 	waits(t, db, 14)
-	if err := db.LimitPages(ctx, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.LimitPages(ctx, 0))
 	damaged, err := store.OpenDamaged(ctx, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer damaged.Close()
 	queries := []store.Query{
 		{}, {RequestID: "r-3"}, {OperationID: "op-1"}, {Tool: "tool_2"}, {Session: "s-1"}, {Principal: "p-4"}, {Tier: optionsv1.Tier_TIER_READ}, {Channel: callv1.Channel(2)},
@@ -386,9 +354,7 @@ func TestSearchInATailThatStays(t *testing.T) {
 		}
 	}
 	waits(t, db, 14)
-	if err := db.LimitPages(ctx, -1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.LimitPages(ctx, -1))
 	for _, q := range queries {
 		for _, limit := range []int{5, 100} {
 			found, err := db.Search(ctx, q, limit, 1<<20)
@@ -411,9 +377,7 @@ func TestSearchInATailThatStays(t *testing.T) {
 // a lock that the other takes too.
 func TestSearchWhileForgotten(t *testing.T) {
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tr := &tree{t: t, db: lead(t, db)}
 	tr.commit(vault, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})
 	ended := make(chan error, 2)
@@ -435,14 +399,19 @@ func TestSearchWhileForgotten(t *testing.T) {
 	for range 2 {
 		select {
 		case err := <-ended:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		case <-time.After(time.Minute):
 			t.Fatal("a search and what forgets wait for each other") // to close the database waits, too
 		}
 	}
 	if err := db.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

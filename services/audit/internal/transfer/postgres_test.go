@@ -17,19 +17,13 @@ func TestPostgresCopy(t *testing.T) {
 	to, err := store.OpenPostgres(t.Context(), postgres.Settings{
 		Engine: postgres.Postgres, Addresses: []string{s.Socket()}, Name: "durward_audit", User: "durward_audit", PasswordFile: s.PasswordFile,
 	}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer to.Close()
 	r := newRig(t, fresh(t), 30)
-	if err := r.run(t, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.run(t, to))
 	r.check(t, to, 30)
 	back := &rig{signer: r.signer, keys: r.keys, from: to}
 	home := fresh(t)
-	if err := back.run(t, home); err != nil {
-		t.Fatal(err)
-	}
+	must(t, back.run(t, home))
 	back.check(t, home, 31)
 }

@@ -31,9 +31,7 @@ type rig struct {
 func fresh(t *testing.T) *store.Store {
 	t.Helper()
 	db, err := store.Open(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db
 }
@@ -41,14 +39,10 @@ func fresh(t *testing.T) *store.Store {
 func newRig(t *testing.T, from *store.Store, entries int) *rig {
 	t.Helper()
 	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := &rig{from: from}
 	v, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.keys = []note.Verifier{v}
 	if r.signer, err = note.NewSigner(secret); err != nil {
 		t.Fatal(err)
@@ -61,14 +55,10 @@ func newRig(t *testing.T, from *store.Store, entries int) *rig {
 func (r *rig) add(t *testing.T, db *store.Store, entries int) []byte {
 	t.Helper()
 	l, err := log.Open(t.Context(), log.Config{Store: db, Signer: r.signer, Keys: func() []note.Verifier { return r.keys }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	head, err := l.Head(t.Context(), writer, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	kinds := []auditv1.Kind{auditv1.Kind_KIND_READ, auditv1.Kind_KIND_OUTCOME}
 	for i := range entries {
 		record := &auditv1.Record{
@@ -96,19 +86,13 @@ func (r *rig) check(t *testing.T, to *store.Store, entries int) {
 		t.Fatalf("%d entries, %v; want %d", before.Size, err, entries)
 	}
 	after, err := logproof.OpenCheckpoint(r.add(t, to, 1), r.keys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := to.Range(t.Context(), 0, after.Size, 1<<20, 1<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replay := &logproof.Replay{}
 	replay.Expect(before)
 	for _, e := range all {
-		if err := replay.Add(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replay.Add(e))
 	}
 	if err := replay.Finish(after); err != nil {
 		t.Error(err)
@@ -121,9 +105,7 @@ func (r *rig) check(t *testing.T, to *store.Store, entries int) {
 
 func TestCopy(t *testing.T) {
 	r, to := newRig(t, fresh(t), 30), fresh(t)
-	if err := r.run(t, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.run(t, to))
 	r.check(t, to, 30)
 	second := fresh(t)
 	if err := r.run(t, second); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "all of its log was moved") {
@@ -151,9 +133,7 @@ func TestCopy(t *testing.T) {
 
 func TestCopyOfNothing(t *testing.T) {
 	r, to := newRig(t, fresh(t), 0), fresh(t)
-	if err := r.run(t, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.run(t, to))
 	r.check(t, to, 0)
 }
 
@@ -174,18 +154,14 @@ func TestBrokenOff(t *testing.T) {
 			t.Errorf("%s is opened: %v", name, err)
 		}
 	}
-	if err := r.run(t, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.run(t, to))
 	r.check(t, to, 20)
 }
 
 // TestAnotherLog: a copy does not go on with a part of another log, whose records may be the same.
 func TestAnotherLog(t *testing.T) {
 	r, other := newRig(t, fresh(t), 20), newRig(t, fresh(t), 7)
-	if err := other.from.SetClosed(t.Context(), filling); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.from.SetClosed(t.Context(), filling))
 	if err := r.run(t, other.from); err == nil || !strings.Contains(err.Error(), "another log") {
 		t.Fatalf("it goes on with another log: %v", err)
 	}
@@ -209,44 +185,30 @@ func TestCopyRefuses(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	r := newRig(t, fresh(t), 30)
 	dir := r.from.Folder()
-	if err := r.from.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.from.Close())
 	file, err := os.ReadFile(filepath.Join(dir, store.File))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copied := func(statements ...string) (string, *store.Store, error) {
 		t.Helper()
 		dir := t.TempDir()
 		path := filepath.Join(dir, store.File)
-		if err := os.WriteFile(path, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, file, 0o600))
 		db, err := sql.Open("sqlite", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, s := range statements {
 			if _, err := db.ExecContext(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 		from, err := store.OpenDamaged(t.Context(), dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = from.Close() })
 		to := fresh(t)
 		return path, to, Run(t.Context(), Config{From: from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Damaged: true, part: 7})
 	}
 	path, to, err := copied(`UPDATE bodies SET body = x'0a0178' WHERE idx = 3`, `UPDATE bodies SET body = x'ff' WHERE idx = 4`, `UPDATE tree SET hashes = CAST(zeroblob(320) || substr(hashes, 321) AS BLOB)`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if before, err := logproof.OpenCheckpoint(r.add(t, to, 1), r.keys); err != nil || before.Size != 31 {
 		t.Errorf("the copy does not go on: %v, %v", before, err)
 	}
@@ -273,5 +235,12 @@ func TestDamaged(t *testing.T) {
 		if _, _, err := copied(statement); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", statement, err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
