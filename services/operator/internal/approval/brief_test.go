@@ -35,9 +35,7 @@ func first(t *testing.T) Document {
 		Needs: []*executorv1.ServiceNeed{{ServiceId: "demo-chat", NeedMib: 8192, Source: "declared"}},
 		Gpus:  []*executorv1.GpuForecast{{Index: 0, AfterMib: 8192, FreeMib: 16384, TotalMib: 24576, Source: "declared"}}}
 	st, err := signer(t).Approve(op, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := DocumentOf(st, p.GetSubject().GetEntry())
 	d.About = Card{Number: "K7F3", Operation: op, Preview: p, SessionNumber: 1, Session: &vaultv1.OpenSession{}}.Sheet(testNow)
 	return d
@@ -60,15 +58,11 @@ func TestTheFirstApprovalFitsOneScreen(t *testing.T) {
 	got := texts(lines)
 	const file = "testdata/first-approval.txt"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
 	want, err := goldens.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); if it is meant to, run: make golden-accept\n%s", file, diff)
 	}
@@ -128,9 +122,7 @@ func TestTermsAreNeverFoldedAway(t *testing.T) {
 	// Arguments that fill the screen are not cut: it is read whole before it is signed.
 	op, p := operation(t), preview()
 	st, err := signer(t).Approve(op, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d := Document{Statement: st, About: []Line{{Heading, "K7F3  WRITE  start_service " + strings.Repeat("argument=value ", 200)}}}
 	if lines, whole := Brief(testNow, 80, 23, d); whole || strings.Count(texts(lines), "argument=value") != 200 {
 		t.Errorf("whole is %v:\n%s", whole, texts(lines))
@@ -150,13 +142,9 @@ func TestABriefSaysHowOftenAndUntilWhen(t *testing.T) {
 	op := operation(t)
 	op.KeyBound = true
 	scope, err := NewScope(op, Within{For: time.Hour, Uses: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	st, err := signer(t).Scope(scope, []*executorv1.PreviewCallResponse{preview()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines, _ := Brief(testNow, 200, 60, Document{Statement: st})
 	for _, want := range append(Words(st, testNow), "  3 times at most, until") {
 		if !strings.Contains(texts(lines), want) {

@@ -23,9 +23,7 @@ func TestPreviewOfAServersTool(t *testing.T) {
 		`{"url":"https://example.com/a"}`: append(slices.Clone(own), "its URL leads to example.com:443", "egress says: it does nothing"),
 	} {
 		got, err := Preview(tool, []byte(arguments), said)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !slices.Equal(got.GetPlan(), want) {
 			t.Errorf("%s: the plan is %q, want %q", arguments, got.GetPlan(), want)
 		}

@@ -56,9 +56,7 @@ func TestScopeRejects(t *testing.T) {
 		}
 	}
 	scope, err := NewScope(keyBound(t), good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, lie := range map[string]func(*executorv1.PreviewCallResponse){
 		"another executor answers": func(p *executorv1.PreviewCallResponse) { p.Audience = "spiffe://durward.local/executor/other" },
 		"an entry not canonical":   func(p *executorv1.PreviewCallResponse) { p.Subject.Entry = []byte(`{ }`) },
@@ -94,17 +92,13 @@ func covers(t *testing.T, st *statement.Statement, tool, arguments string, entry
 func TestScopeLetsExactlyWhatWasShown(t *testing.T) {
 	op := keyBound(t)
 	scope, err := NewScope(op, Within{For: 2 * time.Hour, Uses: 5, Tools: []string{"stop_service", "start_service"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	calls, err := scope.Calls([]string{"never", "asked"})
 	if err != nil || len(calls) != 2 || calls[0].Tool.Name != "start_service" || calls[1].Tool.Name != "stop_service" {
 		t.Fatalf("%d calls, %v", len(calls), err)
 	}
 	st, err := signer(t).Scope(scope, []*executorv1.PreviewCallResponse{preview(), preview()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	entry := preview().GetSubject().GetEntry()
 	for _, tool := range []string{"start_service", "stop_service"} {
 		if err := covers(t, st, tool, `{"service_id":"demo-chat"}`, entry); err != nil {
@@ -134,9 +128,7 @@ func TestScopeLetsExactlyWhatWasShown(t *testing.T) {
 
 func TestFreedArgumentListsEveryCandidate(t *testing.T) {
 	scope, err := NewScope(keyBound(t), Within{For: time.Hour, Uses: 1, Free: []string{"service_id"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if scope.Candidates() != "Service" {
 		t.Fatalf("candidates %q", scope.Candidates())
 	}
@@ -147,9 +139,7 @@ func TestFreedArgumentListsEveryCandidate(t *testing.T) {
 	other := preview()
 	other.Subject = &callv1.Subject{Label: "service embed", Entry: []byte(`{"id":"embed"}`)}
 	st, err := signer(t).Scope(scope, []*executorv1.PreviewCallResponse{preview(), other})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := covers(t, st, "start_service", `{"service_id":"embed"}`, []byte(`{"id":"embed"}`)); err != nil {
 		t.Error(err)
 	}
@@ -171,13 +161,9 @@ func TestScopeOfASwitch(t *testing.T) {
 	op, p := switching(t)
 	op.KeyBound = true
 	scope, err := NewScope(op, Within{For: time.Hour, Uses: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	st, err := signer(t).Scope(scope, []*executorv1.PreviewCallResponse{p})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !st.AnySubject || len(st.Free) != 1 || st.Free[0] != "/plan_digest" {
 		t.Errorf("%+v", st)
 	}
@@ -222,9 +208,7 @@ func TestDangerousRejects(t *testing.T) {
 		}
 	}
 	st, err := signer(t).Dangerous(session(), 8*time.Hour, 200, 3, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if text := strings.Join(Words(st, testNow), "\n"); !strings.Contains(text, "DANGEROUS MODE for claude-code's session s-abcdef") || !strings.Contains(text, "200 times at most") {
 		t.Error(text)
 	}
@@ -296,9 +280,7 @@ func TestApproverSeesTheBytes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 1000 {
 		raw, err := canonical.Marshal(map[string]any{hostileText(r): hostileText(r), "list": []string{hostileText(r)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		lines := Lines(raw)
 		for _, line := range lines {
 			if strings.ContainsAny(line, "\x1b\r\n\u202e\u200b\u2028") {

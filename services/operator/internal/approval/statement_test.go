@@ -31,9 +31,7 @@ var testNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func signer(t *testing.T) Signer {
 	t.Helper()
 	id, err := identity.Parse(executorID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return Signer{Operator: "alice", Executor: id, Now: testNow}
 }
 
@@ -110,17 +108,13 @@ func TestApproveRefuses(t *testing.T) {
 func TestApprove(t *testing.T) {
 	op, p := operation(t), preview()
 	st, err := signer(t).Approve(op, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := st.Marshal()
 	if err != nil {
 		t.Fatalf("the statement is not well-formed: %v", err)
 	}
 	parsed, err := statement.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	arguments, subject := canonical.Digest(op.GetArguments()), canonical.Digest(p.GetSubject().GetEntry())
 	verified := &statement.Verified{Statement: parsed}
 	grant := &callv1.Grant{
@@ -153,16 +147,12 @@ func TestApprove(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	call, err := NewCall("stop_service", []byte(`{"service_id":"demo-chat"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := signer(t).Command(call, preview(), 2); !errors.Is(err, ErrEpoch) {
 		t.Errorf("an executor that is ahead: %v", err)
 	}
 	st, err := signer(t).Command(call, preview(), 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := st.Marshal(); err != nil {
 		t.Errorf("not well-formed: %v", err)
 	}
@@ -178,9 +168,7 @@ func TestCommand(t *testing.T) {
 func TestResume(t *testing.T) {
 	st := signer(t).Resume(executorID, 9)
 	raw, err := st.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if parsed, err := statement.Parse(raw); err != nil || parsed.Kind != statement.KindResume || parsed.Epoch != 9 {
 		t.Errorf("%+v, %v", parsed, err)
 	}
@@ -232,9 +220,7 @@ func TestAnAgentsTextStaysQuoted(t *testing.T) {
 func TestLinesAreWhole(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	raw, err := json.Marshal(map[string]string{"a": long, "b": "\u2066\x00"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := strings.Join(Lines(raw), "\n")
 	if !strings.Contains(text, long) {
 		t.Error("a long value was cut")
@@ -276,9 +262,7 @@ func TestDuration(t *testing.T) {
 func entryOf(t *testing.T, s *catalog.Service) []byte {
 	t.Helper()
 	entry, err := s.Subject("sha256:aa")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return entry
 }
 
@@ -311,9 +295,7 @@ func switching(t *testing.T, actions ...string) (*vaultv1.Operation, *executorv1
 		p.Entries = append(p.Entries, &callv1.Subject{Label: "service " + s.ID, Entry: entryOf(t, s)})
 	}
 	plan, err := canonical.Marshal(map[string]any{"catalogue": "sha256:aa", "mode": "coding", "steps": steps})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	digest := canonical.Digest(plan)
 	op.Tool, op.Tier = tool.Ref(), tool.Tier
 	op.Arguments = fmt.Appendf(nil, `{"mode_id":"coding","plan_digest":"%x"}`, digest)
@@ -372,9 +354,7 @@ func TestALyingPreviewIsNotSigned(t *testing.T) {
 				t.Errorf("approve: %+v, %v; want %v", st, err, c.want)
 			}
 			call, err := CallOf(op)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if st, err := signer(t).Command(call, p, 3); !errors.Is(err, c.want) {
 				t.Errorf("command: %+v, %v; want %v", st, err, c.want)
 			}
@@ -407,9 +387,7 @@ func TestStepsOfAPlan(t *testing.T) {
 	} {
 		op, p := switching(t, c.actions...)
 		call, err := CallOf(op)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		steps, err := call.Steps(p)
 		if err != nil || len(steps) != 2 || string(steps[1].Entry) != string(entryOf(t, coder())) {
 			t.Errorf("%v: %d steps, %v", c.actions, len(steps), err)
@@ -426,9 +404,7 @@ func TestStepsOfAPlan(t *testing.T) {
 	}
 	// A call that names no plan has none, whatever the executor adds.
 	call, err := CallOf(operation(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if steps, err := call.Steps(preview()); steps != nil || err != nil {
 		t.Errorf("%v, %v", steps, err)
 	}
@@ -445,9 +421,7 @@ func TestAnotherPlanIsNotSigned(t *testing.T) {
 		t.Errorf("approve: %v, want ErrPlan", err)
 	}
 	call, err := CallOf(op)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := signer(t).Command(call, p, 3); !errors.Is(err, ErrPlan) {
 		t.Errorf("command: %v, want ErrPlan", err)
 	}
@@ -468,5 +442,12 @@ func TestCardSaysWhetherThePlanStands(t *testing.T) {
 	op, p = operation(t), preview()
 	if got := card(); strings.Contains(got, "plan ") {
 		t.Errorf("a call without a plan says\n%s", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -20,14 +20,10 @@ func TestThePlanOfAnAlternative(t *testing.T) {
 	} {
 		op, p := switching(t)
 		var form map[string]any
-		if err := canonical.Unmarshal(p.GetSubject().GetEntry(), &form); err != nil {
-			t.Fatal(err)
-		}
+		must(t, canonical.Unmarshal(p.GetSubject().GetEntry(), &form))
 		form[c.key] = []string{"embed"}
 		plan, err := canonical.Marshal(form)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		op.Arguments = fmt.Appendf(nil, `{"mode_id":"coding","plan_digest":"%x"}`, canonical.Digest(plan))
 		p.Subject = &callv1.Subject{Label: "mode coding", Entry: plan}
 		steps, err := Call{Arguments: op.Arguments}.Steps(p)

@@ -26,17 +26,11 @@ import (
 func keys(t *testing.T) (note.Signer, note.Verifier) {
 	t.Helper()
 	secret, public, err := note.GenerateKey(rand.Reader, "durward.local/audit/main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	signer, err := note.NewSigner(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	verifier, err := note.NewVerifier(public)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return signer, verifier
 }
 
@@ -53,13 +47,9 @@ func TestOpenRefuses(t *testing.T) {
 	stranger, _ := keys(t)
 	path := filepath.Join(t.TempDir(), "backup")
 	w, err := Create(path, "1", time.Unix(1_700_000_000, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, service := range []string{"vault", "audit"} {
-		if err := w.Add(service, part(service)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Add(service, part(service)))
 	}
 	if err := w.Add("egress", part("executor")); err == nil {
 		t.Error("another service's part was taken")
@@ -74,15 +64,11 @@ func TestOpenRefuses(t *testing.T) {
 		t.Error("a file was begun over another")
 	}
 	f, err := Open(path, []note.Verifier{verifier})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if f.Epoch() != 3 || f.Log().Size != 9 || !f.Has("vault") || f.Has("egress") {
 		t.Errorf("%+v", f.List)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Close())
 	whole := testfile.Read(t, path)
 	for name, c := range map[string]struct {
 		file []byte
@@ -103,12 +89,8 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	w, err = Create(path+"2", "1", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Add("audit", part("audit")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, w.Add("audit", part("audit")))
 	if _, err := w.Finish(stranger); err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +111,7 @@ func TestKeep(t *testing.T) {
 		testfile.Write(t, filepath.Join(dir, name), "")
 	}
 	folder := Name(at.AddDate(-1, 0, 0))
-	if err := os.Mkdir(filepath.Join(dir, folder), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(dir, folder), 0o700))
 	for _, c := range []struct {
 		n    int
 		want []string
@@ -166,9 +146,7 @@ func TestFullDestination(t *testing.T) {
 	begin := func(name string) *Writer {
 		t.Helper()
 		w, err := Create(filepath.Join(disk, name), "1", time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return w
 	}
 	left := func(want ...string) {
@@ -185,25 +163,19 @@ func TestFullDestination(t *testing.T) {
 	w.Abort()
 	left()
 	w = begin("control")
-	if err := w.Add("audit", program("1000")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Add("audit", program("1000")))
 	if _, err := w.Finish(signer); err != nil {
 		t.Fatalf("control: %v", err)
 	}
 	left("control")
 	w = begin("late") // its part is in memory still
-	if err := w.Add("audit", program("1000")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Add("audit", program("1000")))
 	ballast := filepath.Join(disk, "ballast")
 	platformtest.Fill(t, ballast)
 	if _, err := w.Finish(signer); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("a list without room: %v", err)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(ballast))
 	left("control")
 }
 
@@ -212,13 +184,9 @@ func TestLeft(t *testing.T) {
 	folder := t.TempDir()
 	at := func(name string) string { return filepath.Join(folder, name) }
 	running, err := Create(at("first"), "1", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	killed, err := Create(at("second"), "1", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	left := killed.file.Name()
 	if err := errors.Join(killed.file.Close(), // as the kernel does
 		os.WriteFile(at(unfinished+"notes"), nil, 0o600), os.WriteFile(at(".first.123"), nil, 0o600),
@@ -226,9 +194,7 @@ func TestLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	third, err := Create(at("third"), "1", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer third.Abort()
 	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what was left is still there: %v", err)
@@ -241,5 +207,12 @@ func TestLeft(t *testing.T) {
 	signer, _ := keys(t)
 	if _, err := running.Finish(signer); err != nil {
 		t.Errorf("one that was still written: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -48,18 +48,12 @@ func TestAddRefuses(t *testing.T) {
 func TestAddAndRevokeKeepEverythingElse(t *testing.T) {
 	file := "# Who may connect.\nclients: [] # none yet\n"
 	b, err := Add([]byte(file), sample("first"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err = Add(append(b, []byte("\n# the end\n")...), Client{ID: "second", TokenSHA256: strings.Repeat("a", 64), Key: "ssh-ed25519 AAAA x", Channel: "messaging:signal", TierCeiling: "READ"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b = []byte(strings.Replace(string(b), "- id: first\n", "- id: first # the laptop\n", 1))
 	b, err = Revoke(b, "first")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `# Who may connect.
 clients: # none yet
   - id: first # the laptop
@@ -118,9 +112,7 @@ func TestNewToken(t *testing.T) {
 func TestInternalProgram(t *testing.T) {
 	c := Client{ID: "reporter", Identity: "spiffe://durward.local/tool/reporter", May: []string{"list_services", "start_service"}, Channel: "api", TierCeiling: "WRITE"}
 	out, err := Add([]byte("# who\nclients: []\n"), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	list, err := parse("clients.yaml", out)
 	if err != nil || len(list) != 1 || list[0].Identity != c.Identity || len(list[0].May) != 2 || strings.Contains(string(out), "token") {
 		t.Errorf("%v, %v:\n%s", list, err, out)

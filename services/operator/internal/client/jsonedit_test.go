@@ -63,9 +63,7 @@ func TestSetMember(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := setIn([]byte(c.in), []string{"mcpServers", "durward"}, value, strict)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(c.want, string(got)); diff != "" {
 				t.Error(diff)
 			}

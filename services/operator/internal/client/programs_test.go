@@ -72,16 +72,12 @@ func TestCommentedJSON(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := vscode.Stdio([]byte(c.without), "d")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(c.with, string(got)); diff != "" {
 				t.Fatal(diff)
 			}
 			back, err := vscode.Remove(got)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(c.without, string(back)); diff != "" {
 				t.Errorf("removed again: %s", diff)
 			}

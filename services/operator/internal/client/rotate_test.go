@@ -85,9 +85,7 @@ clients:
     tier_ceiling: READ
 `
 	got, err := Rotate([]byte(file), "desk", Rotation{TokenSHA256: otherDigest, Key: newKey, Until: until})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Error(diff)
 	}
@@ -109,23 +107,17 @@ func TestRenew(t *testing.T) {
 	load := func() Credentials {
 		t.Helper()
 		c, err := LoadCredentials(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c
 	}
 	old := load()
 	dropped, err := Renew(folder, "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := dropped.Drop(); err != nil || load().Token != old.Token {
 		t.Errorf("a renewal that was given up: %v", err)
 	}
 	back, err := Renew(folder, "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := back.Place(); err != nil || load().Token == old.Token {
 		t.Errorf("the new token is not in its place: %v", err)
 	}
@@ -133,15 +125,11 @@ func TestRenew(t *testing.T) {
 		t.Errorf("a renewal that was taken back: %v", err)
 	}
 	fresh, err := Renew(folder, "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if load().Token != old.Token {
 		t.Error("the new token is in use before it was entered")
 	}
-	if err := fresh.Use(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fresh.Use())
 	now := load()
 	if now.Token == old.Token || now.Key.Equal(old.Key) {
 		t.Error("the old credential is still there")
@@ -169,25 +157,24 @@ func TestRenewKeepsTheOwner(t *testing.T) {
 			files = append(files, filepath.Join(folder, FileKey))
 		}
 		for _, file := range files {
-			if err := os.Chown(file, 12345, 23456); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(file, 12345, 23456))
 		}
 		fresh, err := Renew(folder, "agent")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := fresh.Use(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, fresh.Use())
 		for _, file := range files {
 			info, err := os.Stat(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 12345 || st.Gid != 23456 || st.Mode&0o077 != 0 {
 				t.Errorf("%s belongs to %d:%d, mode %o", file, st.Uid, st.Gid, st.Mode)
 			}
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -28,9 +28,7 @@ import (
 func installation(t *testing.T, skew time.Duration) Config {
 	t.Helper()
 	h, err := installdir.At(filepath.Join(t.TempDir(), "a home"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +36,7 @@ func installation(t *testing.T, skew time.Duration) Config {
 		t.Fatal(err)
 	}
 	cfg, err := h.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	serve := func(role string) string { return served(t, role, skew) }
 	cfg.Health = installdir.HealthAddresses{Gateway: serve("gateway"), Vault: serve("vault"), Executor: serve("executor"), Audit: serve("audit")}
 	return Config{
@@ -88,9 +84,7 @@ func TestUnwell(t *testing.T) {
 func silent(t *testing.T, c *Config) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	c.Operator.Health.Vault, c.HTTP = l.Addr().String(), &http.Client{Timeout: 100 * time.Millisecond}
 }
@@ -152,9 +146,7 @@ func TestExamine(t *testing.T) {
 		{"development's key", func(*testing.T, *Config) {}, "signing key", Warning},
 		{"the same key outside development", func(_ *testing.T, c *Config) { c.Development = false }, "signing key", Bad},
 		{"a key that others can read", func(t *testing.T, c *Config) {
-			if err := os.Chmod(c.Home.Key("grant.key"), 0o640); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(c.Home.Key("grant.key"), 0o640))
 		}, "permissions", Bad},
 		{"a program of another's server", func(t *testing.T, c *Config) {
 			folder := filepath.Join(c.Home.State("egress"), "servers")
@@ -165,18 +157,14 @@ func TestExamine(t *testing.T) {
 		}, "permissions", Good},
 		{"the folder of other people's servers, open", func(t *testing.T, c *Config) {
 			folder := filepath.Join(c.Home.State("egress"), "servers")
-			if err := errors.Join(os.MkdirAll(folder, 0o700), os.Chmod(folder, 0o755)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.MkdirAll(folder, 0o700), os.Chmod(folder, 0o755)))
 		}, "permissions", Bad},
 		{"an internal program let in", func(t *testing.T, c *Config) {
 			tool, err := c.Home.Tool("reporter")
 			if err == nil {
 				err = tool.Create(c.Operator, nil)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}, "permissions", Good},
 		{"expired", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(25 * time.Hour) } }, "certificates", Bad},
 		{"due", func(_ *testing.T, c *Config) { c.Now = func() time.Time { return time.Now().Add(20 * time.Hour) } }, "certificates", Warning},
@@ -248,14 +236,10 @@ func TestExamineEgress(t *testing.T) {
 		{"a list that it refused", func(_ *testing.T, c *Config) { c.Host.Egress.DomainsRefused = "somebody else may write it" }, "domains", Bad},
 		{"nobody there", func(_ *testing.T, c *Config) { c.Operator.Health.Egress = "127.0.0.1:1" }, "processes", Warning},
 		{"without its certificate", func(t *testing.T, c *Config) {
-			if err := os.Remove(c.Home.TLS("egress", "cert.pem")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(c.Home.TLS("egress", "cert.pem")))
 		}, "certificates", Bad},
 		{"without its folder of certificates", func(t *testing.T, c *Config) {
-			if err := os.RemoveAll(c.Home.TLS("egress", "")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(c.Home.TLS("egress", "")))
 			t.Cleanup(func() { // what doctor says to do mends it
 				if _, err := c.Home.RenewCertificates("alice", time.Now(), false); err != nil || level(t, certificates(t.Context(), *c), "certificates").Level != Good {
 					t.Errorf("renewed: %v", err)
@@ -348,16 +332,12 @@ func TestBridged(t *testing.T) {
 	}
 	for pid, line := range map[string]string{"1": "durward\x00status\x00", "2": "vim\x00mcp\x00", "3": ""} {
 		dir := filepath.Join(root, "proc", pid)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(line), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(line), 0o644)))
 	}
 	if bridged(root, os.Getuid()) {
 		t.Error("other programs are taken for a bridge")
 	}
-	if err := os.WriteFile(filepath.Join(root, "proc/3/cmdline"), []byte("/usr/local/bin/durward\x00mcp\x00--client\x00x\x00"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(root, "proc/3/cmdline"), []byte("/usr/local/bin/durward\x00mcp\x00--client\x00x\x00"), 0o644))
 	if !bridged(root, os.Getuid()) || bridged(root, os.Getuid()+1) {
 		t.Error("a bridge is not found, or is another user's")
 	}
@@ -378,9 +358,7 @@ func TestProcessUser(t *testing.T) {
 		{"/opt/bin/audit\x00-config\x00" + file + "\x00-development\x00", true},
 	} {
 		dir := filepath.Join(cfg.Root, "proc", strconv.Itoa(i+1))
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(c.line), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte(c.line), 0o644)))
 		if uid, found := processUser(cfg, "audit"); found != c.want || found && uid != os.Getuid() {
 			t.Errorf("%q: %v, user %d", c.line, found, uid)
 		}
@@ -405,9 +383,7 @@ func TestGatewayUser(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			home := installdir.Home{Dir: t.TempDir()}
 			for role, text := range map[string]string{"audit": c.audit, "vault": c.vault} {
-				if err := errors.Join(os.MkdirAll(filepath.Dir(home.Config(role)), 0o700), os.WriteFile(home.Config(role), []byte(text), 0o600), os.Chmod(home.Config(role), c.mode)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(os.MkdirAll(filepath.Dir(home.Config(role)), 0o700), os.WriteFile(home.Config(role), []byte(text), 0o600), os.Chmod(home.Config(role), c.mode)))
 			}
 			found := gatewayUser(t.Context(), Config{Home: home, Operator: installdir.Config{TrustDir: home.Dir}, Development: c.development})
 			got := ""
@@ -440,9 +416,7 @@ func TestSettings(t *testing.T) {
 	if f := settings(t.Context(), cfg); f != nil {
 		t.Errorf("no programs: %+v", f)
 	}
-	if err := os.Remove(cfg.Home.Key("log.key")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(cfg.Home.Key("log.key")))
 	if f := settings(t.Context(), cfg); len(f) != 1 || f[0].Level != Bad || !strings.Contains(f[0].Text, "log.key is gone") {
 		t.Errorf("the log's key is gone: %+v", f)
 	}
@@ -456,9 +430,7 @@ func TestSettings(t *testing.T) {
 func TestPermissionsBehindALink(t *testing.T) {
 	cfg := installation(t, 0)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := errors.Join(os.Symlink(cfg.Home.Dir, link), os.Chmod(cfg.Home.Key("grant.key"), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Symlink(cfg.Home.Dir, link), os.Chmod(cfg.Home.Key("grant.key"), 0o644)))
 	cfg.Home.Dir = link
 	if got := permissions(t.Context(), cfg); len(got) != 1 || got[0].Level != Bad || !strings.Contains(got[0].Text, "(keys/grant.key)") {
 		t.Errorf("%+v", got)
@@ -497,5 +469,12 @@ func TestPermissionsOfWhatComesAndGoes(t *testing.T) {
 		if got := permissions(ctx, cfg); len(got) != 1 || got[0].Level != Good {
 			t.Fatalf("%+v", got)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -37,9 +37,7 @@ func TestExamineHost(t *testing.T) {
 	root := t.TempDir()
 	put := func(name string) {
 		t.Helper()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755))
 		testfile.Write(t, filepath.Join(root, name), "")
 	}
 	put("with/proc/driver/nvidia/version")
@@ -47,9 +45,7 @@ func TestExamineHost(t *testing.T) {
 	put("with/run/user/" + strconv.Itoa(os.Getuid()) + "/systemd/private")
 	put("with/dead.sock")
 	l, err := net.Listen("unix", filepath.Join(root, "with", "d.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	gpus := func(source string) *executorv1.GetStatusResponse {
 		return &executorv1.GetStatusResponse{GpuSource: source, Gpus: 1, CatalogueDigest: "sha256:aa"}
@@ -207,9 +203,7 @@ func TestRemediesOfAnInstalledHost(t *testing.T) {
 		cfg := installation(t, 0)
 		cfg.Operator.Health, cfg.Installed = installdir.HealthAddresses{}, installed
 		if installed != nil { // an operator's side of it has no process's configuration
-			if err := os.Remove(cfg.Home.Config("audit")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(cfg.Home.Config("audit")))
 		}
 		found := append(processes(t.Context(), cfg), clocks(t.Context(), cfg)...)
 		for _, after := range []time.Duration{20 * time.Hour, 30 * time.Hour} {

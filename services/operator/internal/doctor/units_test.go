@@ -42,9 +42,7 @@ func TestUnits(t *testing.T) {
 		{"IPAddressDeny=::/0 0.0.0.0/0", "IPAddressDeny=", "has no IPAddressDeny", "systemctl cat durward-vault.service"},
 	} {
 		found, err := ParseUnits([]byte(strings.Replace(shown, c.was, c.is, 1)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := units(t.Context(), Config{Installed: &Installed{Packaged: true, Units: found}})
 		if len(got) != 1 || !strings.Contains(got[0].Text, c.text) || !strings.Contains(got[0].Do, c.do) || (c.do == "") != (got[0].Level == Good) {
 			t.Errorf("%q: %+v", c.is, got)

@@ -250,9 +250,7 @@ func TestFetchFromAnOlderAudit(t *testing.T) {
 		o.add(&auditv1.Record{Sequence: n + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: remark("a note")})
 	}
 	stream, err := Fetch(t.Context(), o, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	entries := 0
 	if err := Each(stream, func([]byte, [][]byte) error { return nil }, func(logproof.Checked) error { entries++; return nil }); err != nil || entries != 3 {
 		t.Errorf("%d entries, %v", entries, err)
@@ -655,9 +653,7 @@ func TestVerify(t *testing.T) {
 
 	own = l.open(dir)
 	report, err := own.Verify(context.Background(), l.export(6), own.Verifier())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if report.Records != 7 || report.Statements != 1 || report.Unjudged != 0 || report.MissingBodies != 1 || len(report.Missing) != 1 || report.Missing[0].Index != 2 || report.KeptSize != 6 || len(report.Root) != 64 {
 		t.Errorf("report %+v", report)
 	}

@@ -15,40 +15,24 @@ func TestRootWorksForAnOperator(t *testing.T) {
 	}
 	const operator = 65534
 	home, err := os.MkdirTemp("", "operator") //nolint:usetesting // above a test's own folder nobody else may go
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(home) }) // a few empty files
-	if err := os.Chown(home, operator, operator); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chown(home, operator, operator))
 	lock, err := lockFolder(t.Context(), filepath.Join(home, "state", "operator"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lock.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, lock.Close())
 	for _, path := range []string{"state", "state/operator", "state/operator/lock"} {
 		info, err := os.Lstat(filepath.Join(home, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if owner := info.Sys().(*syscall.Stat_t); owner.Uid != operator || owner.Gid != operator {
 			t.Errorf("%s belongs to %d:%d", path, owner.Uid, owner.Gid)
 		}
 	}
 
 	roots := filepath.Join(t.TempDir(), "roots")
-	if err := os.Mkdir(roots, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(roots, filepath.Join(home, "planted")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Lchown(filepath.Join(home, "planted"), operator, operator); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(roots, 0o700))
+	must(t, os.Symlink(roots, filepath.Join(home, "planted")))
+	must(t, os.Lchown(filepath.Join(home, "planted"), operator, operator))
 	if _, err := lockFolder(t.Context(), filepath.Join(home, "planted", "operator")); err == nil {
 		t.Error("root went through the operator's link")
 	}

@@ -30,9 +30,7 @@ func (l *log) refuseBad(code callv1.Code) {
 func setAside(t *testing.T, dir string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, refusedFolder, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 

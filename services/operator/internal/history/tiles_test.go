@@ -114,9 +114,7 @@ func TestTiles(t *testing.T) {
 			t.Fatalf("%d entries: %v", l.size(), err)
 		}
 		raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tree, err := tlog.ParseTree([]byte("go.sum database tree\n" + strings.SplitN(strings.SplitN(string(raw), "\n\n", 2)[0], "\n", 2)[1] + "\n"))
 		if err != nil || tree.N != l.size() || head.Size != uint64(l.size()) {
 			t.Fatalf("the checkpoint is of %d entries, %v", tree.N, err)
@@ -158,9 +156,7 @@ func wholeTiles(t *testing.T, dir string) map[string]string {
 		out[strings.TrimPrefix(path, dir)] = string(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -175,13 +171,9 @@ func TestTilesRefuse(t *testing.T) {
 		return func(t *testing.T, _ *log, dir string) {
 			path := filepath.Join(dir, filepath.FromSlash(name))
 			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			b[len(b)-1] ^= 1
-			if err := os.WriteFile(path, b, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, b, 0o644))
 		}
 	}
 	for _, tc := range []struct {
@@ -195,15 +187,11 @@ func TestTilesRefuse(t *testing.T) {
 		{"the leaves at the edge changed", edit("tile/entries/001.p/44"), logproof.ErrFork},
 		{"a tile that cannot be read", func(t *testing.T, _ *log, dir string) {
 			path := filepath.Join(dir, "tile/0/001.p/44")
-			if err := errors.Join(os.Remove(path), os.Symlink(filepath.Base(path), path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.Remove(path), os.Symlink(filepath.Base(path), path)))
 		}, syscall.ELOOP},
 		{"the checkpoint changed", edit("checkpoint"), logproof.ErrFormat},
 		{"the edge missing", func(t *testing.T, _ *log, dir string) {
-			if err := os.Remove(filepath.Join(dir, "tile/1/000.p/1")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(dir, "tile/1/000.p/1")))
 		}, fs.ErrNotExist},
 		{"history rewritten and grown", func(_ *testing.T, l *log, _ string) {
 			l.entries, l.hashes = nil, nil
@@ -253,9 +241,7 @@ func TestTilesRefuse(t *testing.T) {
 	grow(l, 300, "one")
 	dir, view := filepath.Join(t.TempDir(), "tiles"), l.open(t.TempDir())
 	tiles, err := OpenTiles(dir, l.kit.Trust.Current().LogKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	short := &export{parts: []*auditv1.ExportLogResponse{{Checkpoint: l.checkpoint()}, {Entries: l.entries[:299]}}}
 	if _, err := view.ExportTiles(t.Context(), short, tiles); !errors.Is(err, logproof.ErrFork) {
 		t.Errorf("an export that ends before its checkpoint does: %v", err)
@@ -266,9 +252,7 @@ func TestTilesRefuse(t *testing.T) {
 	if _, err := l.tiles(t, dir, view); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(filepath.Join(dir, "tile/1/000.p/1"), 31); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(filepath.Join(dir, "tile/1/000.p/1"), 31))
 	if _, err := l.tiles(t, dir, view); err == nil || !strings.Contains(err.Error(), "the folder of tiles is not whole") {
 		t.Errorf("an edge that was cut: %v", err)
 	}
@@ -286,14 +270,10 @@ func TestTilesAfterAKill(t *testing.T) {
 		l.add(&auditv1.Record{Sequence: i + 1, Kind: auditv1.Kind_KIND_NOTE, Time: timestamppb.New(testNow), Body: &auditv1.Body{Summary: "one"}})
 	}
 	dir, view := filepath.Join(t.TempDir(), "tiles"), l.open(t.TempDir())
-	if err := os.MkdirAll(filepath.Join(dir, "tile/0"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dir, "tile/0"), 0o700))
 	left := []string{filepath.Join(dir, ".checkpoint.123"), filepath.Join(dir, "tile/0/.000.456")}
 	for _, path := range left {
-		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("half"), 0o600))
 	}
 	if _, err := l.tiles(t, dir, view); err != nil {
 		t.Fatal(err)
@@ -384,19 +364,13 @@ func TestTilesOfManyLevels(t *testing.T) {
 	for _, next := range []uint64{255, 256, 257, 65_535, 65_536, 65_537, 66_100, 131_072} {
 		for ; size < next; size++ {
 			stored, err := tlog.StoredHashesForRecordHash(int64(size), leaf(size), read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			hashes = append(hashes, stored...)
 		}
 		root, err := tlog.TreeHash(int64(size), read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		signed, err := logproof.SignCheckpoint(logproof.Checkpoint{Origin: logproof.Origin(auditID), Size: size, Root: root}, kit.LogSigner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var tiles *Tiles
 		for cut := range 2 { // the first is cut off when all full tiles are written
 			if cut > 0 {
@@ -408,12 +382,8 @@ func TestTilesOfManyLevels(t *testing.T) {
 			for tiles.size < size {
 				n := tiles.size
 				tiles.size++
-				if err := tiles.push(0, leaf(n)); err != nil {
-					t.Fatal(err)
-				}
-				if err := tiles.compare(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, tiles.push(0, leaf(n)))
+				must(t, tiles.compare())
 			}
 		}
 		_, err = tiles.Finish(signed)
@@ -426,5 +396,12 @@ func TestTilesOfManyLevels(t *testing.T) {
 				t.Errorf("leaf %d of %d: %v", n, size, err)
 			}
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

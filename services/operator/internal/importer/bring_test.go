@@ -57,9 +57,7 @@ func presentFiles() []catalog.File {
 func presentCatalog(t testing.TB) *catalog.Catalog {
 	t.Helper()
 	c, err := catalog.ParseFiles(presentFiles(), host())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -67,15 +65,11 @@ func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", "golden", name)
 	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, got, 0o644))
 		return
 	}
 	want, err := testdata.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got)\n%s", name, diff)
 	}
@@ -134,13 +128,9 @@ func TestGolden(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				p := proposal.New(c.kind, there, "a fixture")
-				if err := c.read(p); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.read(p))
 				text, err := p.Settle(context.Background(), files, host())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				golden(t, name, text)
 				if _, err := catalog.ParseFiles(append(files, catalog.File{Name: "~", Data: text}), host()); err != nil {
 					t.Errorf("the catalogue refuses it: %v", err)

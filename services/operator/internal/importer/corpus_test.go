@@ -39,9 +39,7 @@ func TestCorpus(t *testing.T) {
 		files, _ := filepath.Glob(filepath.Join(dir, kind, "*.y*ml"))
 		for _, file := range files {
 			data, err := boundedyaml.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			root, err := boundedyaml.Decode(filepath.Base(file), data)
 			if err != nil {
 				t.Errorf("%v", err)

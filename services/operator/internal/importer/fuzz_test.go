@@ -125,20 +125,14 @@ func TestGpumodFolder(t *testing.T) {
 		filepath.Join(dir, "presets", ".git", "b.yaml"): strings.ReplaceAll(preset, "%", "b"), filepath.Join(dir, "presets", "c.txt"): strings.ReplaceAll(preset, "%", "c"),
 		filepath.Join(dir, "presets", "large.yaml"): "# " + strings.Repeat("x", maxPresetBytes),
 	} {
-		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(name), 0o700))
 		testfile.Write(t, name, text)
 	}
 	for link, target := range map[string]string{"link.yaml": outside, "folder": filepath.Dir(outside)} {
-		if err := os.Symlink(target, filepath.Join(dir, "presets", link)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, filepath.Join(dir, "presets", link)))
 	}
 	p := proposal.New("gpumod", nil, "x")
-	if err := Gpumod(context.Background(), p, dir, Given{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Gpumod(context.Background(), p, dir, Given{}))
 	if got := p.Services(); len(got) != 1 || got[0] != "a" {
 		t.Errorf("services %q", got)
 	}

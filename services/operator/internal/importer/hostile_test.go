@@ -204,9 +204,7 @@ func TestHostileEntries(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "x.yaml")
 			testfile.Write(t, file, c.text)
 			p := proposal.New(c.kind, nil, "x")
-			if err := read(p, c.kind, file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, read(p, c.kind, file))
 			text, err := p.Settle(context.Background(), nil, host())
 			if err == nil && len(p.Services()) > 0 {
 				t.Errorf("it was proposed:\n%s", text)
@@ -282,9 +280,7 @@ func TestHarmlessEntries(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "x.yaml")
 			testfile.Write(t, file, c.text)
 			p := proposal.New(c.kind, nil, "x")
-			if err := read(p, c.kind, file); err != nil {
-				t.Fatal(err)
-			}
+			must(t, read(p, c.kind, file))
 			if _, err := p.Settle(context.Background(), nil, host()); err != nil || len(p.Services()) != 1 || len(p.LeftOut()) != 0 {
 				t.Errorf("%v: %v", err, p.LeftOut())
 			}
@@ -300,9 +296,7 @@ func TestNothingWider(t *testing.T) {
 		composeOf("environment: {VLLM_X: \"1\"}", "volumes: [\"/srv/x:/x\"]", "user: \"1:1\"", "depends_on: [t]") + "  t: {image: \"UPPER:1\", gpus: all}\n",
 	} {
 		p := proposal.New("compose", nil, "x")
-		if err := composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)))
 		p.Service("other", proposal.Fields{{Key: "driver", Value: "null"}}, "", nil)
 		out, err := p.Settle(context.Background(), nil, host())
 		if err != nil || len(p.Services()) != 1 || strings.Contains(string(out), "containers:") {
@@ -320,13 +314,9 @@ func TestHostileNames(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.yaml")
 	testfile.Write(t, file, text)
 	p := proposal.New("llama-swap", nil, "x\n\x1b[31my")
-	if err := LlamaSwap(context.Background(), p, file, Given{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, LlamaSwap(context.Background(), p, file, Given{}))
 	out, err := p.Settle(context.Background(), nil, host())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shows(t, string(out))
 	c, err := catalog.Parse("x", out, host())
 	if err != nil || len(c.Services) != 1 || len(c.Modes) != 1 {

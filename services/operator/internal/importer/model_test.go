@@ -25,17 +25,11 @@ func TestModelsAlike(t *testing.T) {
 	testfile.Write(t, swap, text)
 	for kind, from := range map[string]string{"gpumod": filepath.Join(dir, "a.yaml"), "llama-swap": swap} {
 		p := proposal.New(kind, nil, "x")
-		if err := read(p, kind, from); err != nil {
-			t.Fatal(err)
-		}
+		must(t, read(p, kind, from))
 		out, err := p.Settle(context.Background(), nil, host())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c, err := catalog.Parse("x", out, host())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		files := map[string]bool{}
 		for _, s := range c.Services {
 			files[s.Model.File] = true
@@ -51,9 +45,7 @@ func TestPortsGivenBack(t *testing.T) {
 	t.Parallel()
 	text := "services:\n  a: {image: x, gpus: all, ports: [\"9000:80\"], volumes: [\"/etc:/x\"]}\n  b: {image: x, gpus: all, ports: [\"9000:80\"]}\n"
 	p := proposal.New("compose", nil, "x")
-	if err := composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, composeData(context.Background(), newBuilder(p, Given{}), map[string]bool{}, "x", "/base", []byte(text)))
 	out, err := p.Settle(context.Background(), nil, host())
 	if err != nil || !strings.Contains(string(out), "\n    port: 9000\n") || strings.Contains(string(out), "another service") {
 		t.Errorf("%v\n%s", err, out)
@@ -66,9 +58,7 @@ func TestHomeOfMounts(t *testing.T) {
 	for home, want := range map[string]string{"/home/ai": "source: /home/ai/models", "": "write out which folder"} {
 		p := proposal.New("compose", nil, "x")
 		b := newBuilder(p, Given{Variables: map[string]string{"HOME": home}})
-		if err := composeData(context.Background(), b, map[string]bool{}, "x", "/base", []byte(composeOf("volumes: [\"~/models:/m\"]"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, composeData(context.Background(), b, map[string]bool{}, "x", "/base", []byte(composeOf("volumes: [\"~/models:/m\"]"))))
 		if out, err := p.Settle(context.Background(), nil, host()); err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%q: %v\n%s", home, err, out)
 		}
@@ -143,16 +133,17 @@ func onFour(t *testing.T, kind, text string) string {
 	}
 	files := []catalog.File{{Name: "present.yaml", Data: []byte(file)}}
 	present, err := catalog.ParseFiles(files, host())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := proposal.New(kind, present, "x")
-	if err := importText(t, p, kind, text, Given{Find: func(string) error { return nil }}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, importText(t, p, kind, text, Given{Find: func(string) error { return nil }}))
 	out, err := p.Settle(t.Context(), files, host())
+	must(t, err)
+	return string(out)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(out)
 }

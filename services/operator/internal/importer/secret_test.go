@@ -101,9 +101,7 @@ func proposed(t *testing.T, kind, text string) (made, left string) {
 	file := filepath.Join(t.TempDir(), "x.yaml")
 	testfile.Write(t, file, text)
 	p := proposal.New(kind, nil, "x")
-	if err := read(p, kind, file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, read(p, kind, file))
 	out, err := p.Settle(t.Context(), nil, host())
 	if err != nil && len(p.LeftOut()) == 0 {
 		t.Fatal(err)
@@ -183,9 +181,7 @@ func TestHomeIsGiven(t *testing.T) {
 		{Given{Variables: map[string]string{"HOME": "/home/ai"}}, strings.Replace(text, "~/.ssh", "~/models", 1), "source: /home/ai/.cache/huggingface", false},
 	} {
 		p := proposal.New("compose", nil, "x")
-		if err := composeData(t.Context(), newBuilder(p, c.given), map[string]bool{}, "x", "/base", []byte(c.text)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, composeData(t.Context(), newBuilder(p, c.given), map[string]bool{}, "x", "/base", []byte(c.text)))
 		out, err := p.Settle(t.Context(), nil, host())
 		for _, l := range p.LeftOut() {
 			out = append(out, l.Why+"\n"...)

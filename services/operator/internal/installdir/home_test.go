@@ -23,9 +23,7 @@ import (
 func newHome(t *testing.T) Home {
 	t.Helper()
 	h, err := At(filepath.Join(t.TempDir(), "it's a home"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return h
 }
 
@@ -45,20 +43,14 @@ func tree(t *testing.T, dir string) map[string]string {
 		out[strings.TrimPrefix(path, dir)] = info.Mode().String() + "\n" + string(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
 func TestInitRefuses(t *testing.T) {
 	open := newHome(t)
-	if err := os.MkdirAll(open.Dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(open.Dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(open.Dir, 0o700))
+	must(t, os.Chmod(open.Dir, 0o777))
 	for _, c := range []struct {
 		name string
 		home Home
@@ -85,9 +77,7 @@ func TestInitOnce(t *testing.T) {
 	h := newHome(t)
 	opts := Options{Development: true, Operator: "alice", BasePort: 8430}
 	made, err := h.Init(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(made) == 0 || !h.Exists() {
 		t.Fatalf("made %v", made)
 	}
@@ -109,9 +99,7 @@ func TestInitOnce(t *testing.T) {
 	if diff := cmp.Diff(before, tree(t, h.Dir)); diff != "" {
 		t.Errorf("a second Init changed something: %s", diff)
 	}
-	if err := errors.Join(os.Remove(h.Config("gateway")), os.Remove(h.Config("executor"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(h.Config("gateway")), os.Remove(h.Config("executor"))))
 	opts.BasePort = 0
 	if made, err = h.Init(opts); err != nil || len(made) != 2 {
 		t.Errorf("of two files that were gone it made %v, %v", made, err)
@@ -122,9 +110,7 @@ func TestInitOnce(t *testing.T) {
 
 	// The file whose presence says that the home is complete is made by what the others say, whatever ports were asked for.
 	for _, opts.BasePort = range []int{0, 9430} {
-		if err := os.Remove(h.Config("operator")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(h.Config("operator")))
 		if made, err = h.Init(opts); err != nil || len(made) != 1 {
 			t.Errorf("of the one file that was gone it made %v, %v", made, err)
 		}
@@ -134,17 +120,13 @@ func TestInitOnce(t *testing.T) {
 	}
 
 	cfg, err := h.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if cfg.Operator != "alice" || cfg.Vault.Address != "127.0.0.1:8431" || cfg.Health.Audit != "127.0.0.1:8443" || cfg.MCPURL != "http://127.0.0.1:8430/mcp" {
 		t.Errorf("configuration %+v", cfg)
 	}
 	// What every process will do first with its part of it.
 	folder, err := trust.Open(h.Trust())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer folder.Close()
 	for _, role := range append(Roles(), "operator") {
 		if _, err := identity.Open(identity.Files{Certificate: h.TLS(role, "cert.pem"), Key: h.TLS(role, "key.pem")}, folder); err != nil {
@@ -166,9 +148,7 @@ func TestCopiedHome(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := Home{Dir: filepath.Join(t.TempDir(), "link")}
-	if err := errors.Join(os.CopyFS(copied.Dir, os.DirFS(h.Dir)), os.Chmod(copied.Dir, 0o700), os.Symlink(h.Dir, link.Dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.CopyFS(copied.Dir, os.DirFS(h.Dir)), os.Chmod(copied.Dir, 0o700), os.Symlink(h.Dir, link.Dir)))
 	for _, own := range []Home{h, link} {
 		if _, err := own.Load(); err != nil {
 			t.Errorf("%s: %v", own.Dir, err)
@@ -231,9 +211,7 @@ func TestCatalogIsTheDocumentedExample(t *testing.T) {
 	input.Outside(t)
 	documented := testfile.Read(t, "../../../../deploy/config/catalogue.yaml")
 	embedded, err := templates.ReadFile("templates/catalogue.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Equal(documented, embedded) {
 		t.Error("templates/catalogue.yaml and deploy/config/catalogue.yaml differ: copy the one over the other")
 	}
@@ -242,9 +220,7 @@ func TestCatalogIsTheDocumentedExample(t *testing.T) {
 func TestDocumentedOperatorConfig(t *testing.T) {
 	input.Outside(t)
 	cfg, err := LoadConfig("../../../../deploy/config/operator.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if cfg.Operator != "alice" {
 		t.Errorf("operator %q", cfg.Operator)
 	}
@@ -275,9 +251,7 @@ func TestWriteFile(t *testing.T) {
 		t.Error("wrote into a folder that is not there")
 	}
 	for _, content := range []string{"one", "two"} {
-		if err := WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, WriteFile(path, []byte(content), 0o600))
 		if got, err := os.ReadFile(path); err != nil || string(got) != content {
 			t.Errorf("%q, %v", got, err)
 		}
@@ -286,9 +260,7 @@ func TestWriteFile(t *testing.T) {
 		t.Errorf("CreateFile over a file: %v", err)
 	}
 	// A target that cannot be replaced is left whole, with nothing beside it.
-	if err := os.MkdirAll(filepath.Join(dir, "folder", "x"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dir, "folder", "x"), 0o700))
 	if err := WriteFile(filepath.Join(dir, "folder"), []byte("x"), 0o600); err == nil {
 		t.Error("replaced a folder")
 	}
@@ -301,19 +273,13 @@ func TestWriteFile(t *testing.T) {
 func TestLock(t *testing.T) {
 	h := newHome(t)
 	release, err := h.Lock("up")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.Lock("up"); !errors.Is(err, ErrLocked) {
 		t.Errorf("locked twice: %v", err)
 	}
-	if err := release(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, release())
 	release, err = h.Lock("up")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := release(); err != nil {
 		t.Error(err)
 	}
@@ -440,16 +406,12 @@ func must(t *testing.T, err error) {
 
 func TestProcess(t *testing.T) {
 	h := newHome(t)
-	if err := os.MkdirAll(h.run(""), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(h.run(""), 0o700))
 	if _, ok := h.RunningProcess(); ok {
 		t.Error("something runs in an empty home")
 	}
 	self, err := Self(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []struct {
 		name string
 		p    Process
@@ -460,9 +422,7 @@ func TestProcess(t *testing.T) {
 		{"init", Process{PID: 1}, false},
 		{"itself", self, true},
 	} {
-		if err := h.WriteProcess(c.p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.WriteProcess(c.p))
 		if _, got := h.RunningProcess(); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
@@ -501,9 +461,7 @@ func TestFind(t *testing.T) {
 	for _, there := range []bool{false, true} {
 		fresh := filepath.Join(data, "durward")
 		if there {
-			if err := os.Mkdir(usual, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(usual, 0o700))
 			fresh = usual // what is there is not lost sight of
 		}
 		for _, c := range []struct {
@@ -529,24 +487,18 @@ func TestFind(t *testing.T) {
 func TestSetAside(t *testing.T) {
 	for _, name := range []string{"h", "it's a home"} {
 		h, err := At(filepath.Join(t.TempDir(), name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var was []string
 		for range 2 {
 			if _, err := h.Init(Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 				t.Fatal(err)
 			}
 			release, err := h.Lock("up")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if aside, err := h.SetAside(); !errors.Is(err, ErrLocked) || !h.Exists() {
 				t.Fatalf("in use: %s, %v", aside, err)
 			}
-			if err := release(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, release())
 			aside, err := h.SetAside()
 			if err != nil || h.Exists() {
 				t.Fatalf("%s, %v", aside, err)

@@ -14,18 +14,12 @@ func TestToolOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg, err := h.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tls := t.TempDir()
 	tool, err := ToolAt(h.PKI(), tls, "reporter")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer syscall.Umask(syscall.Umask(0o077))
-	if err := tool.Create(cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tool.Create(cfg, nil))
 	for name, want := range map[string]os.FileMode{"": 0o755, "reporter": 0o755, "reporter/" + FileConnect: 0o644, "reporter/key.pem": 0o600} {
 		if info, err := os.Stat(filepath.Join(tls, toolsDir, name)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%q: not %v; %v", name, want, err)

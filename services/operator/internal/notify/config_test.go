@@ -31,9 +31,7 @@ func TestLoadRefuses(t *testing.T) {
 	vault := write(t, "vault", "http://127.0.0.1:7431/secret\n")
 	gateway := write(t, "gateway", "http://127.0.0.2:7430/secret\n")
 	open := write(t, "open", "https://hooks.example.com/secret\n")
-	if err := os.Chmod(open, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(open, 0o644))
 	two := write(t, "two", "https://hooks.example.com/secret\nhttps://hooks.example.com/secret\n")
 	odd := write(t, "odd", "https://secret@hooks.example.com/\n")
 	web := func(file, more string) string {
@@ -96,9 +94,7 @@ func TestShippedConfiguration(t *testing.T) {
 		testfile.Write(t, filepath.Join(folder, name), secret+"\n")
 	}
 	cfg, err := Load(write(t, "notify.yaml", strings.ReplaceAll(string(text), "/home/alice/.durward/keys", folder)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(cfg.Destinations) != 4 || len(cfg.Quiet) != 1 || cfg.AnHour != 30 || !cfg.own(netip.MustParseAddrPort("127.0.0.1:7430")) || cfg.own(netip.MustParseAddrPort("127.0.0.1:7429")) {
 		t.Errorf("%+v", cfg)
 	}

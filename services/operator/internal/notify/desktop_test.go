@@ -35,37 +35,25 @@ func TestDesktop(t *testing.T) {
 <policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`)
 	cmd := exec.CommandContext(ctx, daemon, "--config-file="+config, "--nofork", "--print-address=1")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	defer func() { cancel(); _ = cmd.Wait() }() // it was killed
 	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", strings.TrimSpace(address))
 	if err := (desktop{}).send(t.Context(), sample(optionsv1.Tier_TIER_WRITE)); err == nil || !strings.Contains(err.Error(), "shows notifications") {
 		t.Errorf("without a desktop: %v", err)
 	}
 	shown := notifications{make(chan []any, 2)}
 	conn, err := dbus.Connect(strings.TrimSpace(address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = conn.Close() }()
-	if err := conn.Export(shown, "/org/freedesktop/Notifications", "org.freedesktop.Notifications"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Export(shown, "/org/freedesktop/Notifications", "org.freedesktop.Notifications"))
 	if reply, err := conn.RequestName("org.freedesktop.Notifications", dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
 		t.Fatal(reply, err)
 	}
 	for tier, urgency := range map[optionsv1.Tier]byte{optionsv1.Tier_TIER_WRITE: 1, optionsv1.Tier_TIER_DESTRUCTIVE: 2} {
-		if err := (desktop{}).send(t.Context(), sample(tier)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, (desktop{}).send(t.Context(), sample(tier)))
 		body := strings.Replace(line, "WRITE", strings.TrimPrefix(tier.String(), "TIER_"), 1)
 		if got, want := fmt.Sprint(<-shown.got), fmt.Sprint([]any{"Durward", "Durward: a request waits for you", body, urgency, 0, 0, -1, "dialog-password"}); got != want {
 			t.Errorf("shown: %s, want %s", got, want)
@@ -76,9 +64,7 @@ func TestDesktop(t *testing.T) {
 // TestDesktopAway: where nobody is logged in, or the environment leads elsewhere, nothing is dialled but a Unix socket.
 func TestDesktopAway(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dialled := make(chan struct{})
 	go func() {
 		if conn, err := l.Accept(); err == nil {
@@ -87,9 +73,7 @@ func TestDesktopAway(t *testing.T) {
 		}
 	}()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for address, want := range map[string]string{
 		"tcp:host=127.0.0.1,port=" + port:                                "no Unix socket",
 		"unix:path=/nonexistent/bus;tcp:host=127.0.0.1,port=" + port:     "no Unix socket",

@@ -64,18 +64,14 @@ func standIn(t *testing.T, kind string, answer http.HandlerFunc) (*Config, Desti
 	s.Start()
 	t.Cleanup(s.Close)
 	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &Config{}, Destination{Name: "x", Kind: kind, URLFile: write(t, "url", s.URL+"/hidden\n"), Local: u.Host}, got
 }
 
 func send(t *testing.T, cfg *Config, d Destination, m message) error {
 	t.Helper()
 	to, err := cfg.sender(d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return to.send(t.Context(), m)
 }
 
@@ -88,9 +84,7 @@ func TestWebReceivers(t *testing.T) {
 		}
 		r := <-got
 		var document map[string]any
-		if err := json.Unmarshal([]byte(r.body), &document); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(r.body), &document))
 		if r.method != http.MethodPost || r.path != "/hidden" || r.header.Get("Content-Type") != "application/json" ||
 			document[member] != "Durward: a request waits for you\n```\n"+line+"\n```" {
 			t.Errorf("%s got %+v", kind, r)
@@ -101,16 +95,12 @@ func TestWebReceivers(t *testing.T) {
 	}
 	cfg, d, got := standIn(t, KindNtfy, nil)
 	d.TokenFile = write(t, "token", "tk_secret\n")
-	if err := send(t, cfg, d, sample(optionsv1.Tier_TIER_WRITE)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, send(t, cfg, d, sample(optionsv1.Tier_TIER_WRITE)))
 	r := <-got
 	if r.body != line || r.header.Get("Title") != "Durward: a request waits for you" || r.header.Get("Authorization") != "Bearer tk_secret" || r.header.Get("Priority") != "" {
 		t.Errorf("ntfy got %+v", r)
 	}
-	if err := send(t, cfg, d, sample(optionsv1.Tier_TIER_DESTRUCTIVE)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, send(t, cfg, d, sample(optionsv1.Tier_TIER_DESTRUCTIVE)))
 	if r := <-got; r.header.Get("Priority") != "high" || !strings.Contains(r.body, "(DESTRUCTIVE)") {
 		t.Errorf("ntfy got %+v", r)
 	}
@@ -155,13 +145,9 @@ func TestCommand(t *testing.T) {
 	t.Setenv("SSH_AUTH_SOCK", "/secret")
 	folder := t.TempDir()
 	script := filepath.Join(folder, "tell")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat > "+folder+"/in\nenv > "+folder+"/env\nprintf '%s\\n' \"$@\" > "+folder+"/args\necho said\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\ncat > "+folder+"/in\nenv > "+folder+"/env\nprintf '%s\\n' \"$@\" > "+folder+"/args\necho said\n"), 0o700))
 	d := Destination{Name: "own", Kind: KindCommand, Program: []string{script, "--a b", "$(id)"}}
-	if err := send(t, &Config{}, d, sample(optionsv1.Tier_TIER_WRITE)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, send(t, &Config{}, d, sample(optionsv1.Tier_TIER_WRITE)))
 	read := func(name string) string {
 		t.Helper()
 		return string(testfile.Read(t, filepath.Join(folder, name)))
@@ -200,28 +186,18 @@ func TestCommandFailures(t *testing.T) {
 	}
 	// One that hangs is ended, with what it started.
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(pipe, 0o600))
 	to, err := newCommand([]string{"/bin/sh", "-c", "sleep 600 & echo $! > " + pipe + "; wait"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- to.send(ctx, sample(optionsv1.Tier_TIER_WRITE)) }()
 	written, err := os.ReadFile(pipe) // until the other side has written
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(written)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	process, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cancel()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("it is not ended: %v", err)
@@ -235,5 +211,12 @@ func TestCommandFailures(t *testing.T) {
 	}
 	if err := unix.Close(process); err != nil {
 		t.Error(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -15,9 +15,7 @@ func TestDocuments(t *testing.T) {
 	root.AddCommand(sub, &cobra.Command{Use: "secret", Hidden: true, Run: run}, &cobra.Command{Use: "exit-codes", Short: "Codes", Long: "0  done"})
 	root.InitDefaultHelpCmd()
 	files, err := documents(root, "v1.2.3-devel.4+abc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []string{
 		bashCompletions + "/durward", zshCompletions + "/_durward", fishCompletions + "/durward.fish",
 		manualPages + "/durward.1", manualPages + "/durward-deny.1", manualPages + "/durward-deny-all.1", manualPages + "/durward-exit-codes.1",

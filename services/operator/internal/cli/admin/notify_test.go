@@ -26,9 +26,7 @@ func notifier(t *testing.T, program string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(beside, notifyProgram), []byte(program), 0o700) // #nosec G306 -- a program
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.Remove(filepath.Join(beside, notifyProgram)) })
 }
 
@@ -37,9 +35,7 @@ func TestNotifyForPrograms(t *testing.T) {
 	notifier(t, "#!/bin/sh\necho Telling 1 destinations.; echo 'The \"vault\"'\nexit 1\n")
 	core, out, _ := clitest.Printing(true)
 	core.Home = installdir.Home{Dir: t.TempDir()}
-	if err := errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)))
 	if err := (&app{core}).notifyLines(t.Context()); err == nil || !strings.Contains(err.Error(), "durward-notify has ended") {
 		t.Errorf("%v", err)
 	}
@@ -63,20 +59,14 @@ func TestNotifyForNobody(t *testing.T) {
 	out := &unread{}
 	core.Out = output.New(out, io.Discard, core.Streams.Getenv)
 	core.Home = installdir.Home{Dir: t.TempDir()}
-	if err := errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(filepath.Dir(core.Home.Config("notify")), 0o700), os.WriteFile(core.Home.Config("notify"), nil, 0o600)))
 	if err := (&app{core}).notifyLines(t.Context()); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("%v", err)
 	}
 	var said struct{ Line string }
-	if err := json.Unmarshal(out.last, &said); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out.last, &said))
 	pid, err := strconv.Atoi(said.Line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("it goes on: %v", err)
 	}
@@ -96,9 +86,7 @@ func TestNotifyInstallOfAnyFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg, err := core.Home.Load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := (&app{App: core}).notifyInstall(cfg); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

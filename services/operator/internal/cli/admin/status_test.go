@@ -18,9 +18,7 @@ import (
 // TestWhyNotWell: what does not run is to be started, what runs is not.
 func TestWhyNotWell(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +34,10 @@ func TestWhyNotWell(t *testing.T) {
 
 	// What hangs has its port, and answers nothing.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	cfg, err := h.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.Health.Vault = l.Addr().String()
 	got := map[string]processStatus{}
 	for _, p := range a.health(t.Context(), cfg) {
@@ -68,9 +62,7 @@ func TestWhyNotWell(t *testing.T) {
 	if err == nil {
 		err = h.WriteProcess(self)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := a.whyNot(hangs); !strings.HasPrefix(got, "It runs and hangs. Start all again: durward down; durward up --development. ") {
 		t.Errorf("%q", got)
 	}
@@ -79,18 +71,14 @@ func TestWhyNotWell(t *testing.T) {
 // TestOwnCertificate: where this program's certificate is of no use the processes are well, and their logs say nothing of it.
 func TestOwnCertificate(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	core, _, errs := clitest.Printing(false)
 	core.Home = h
 	cfg, err := h.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"status":"ok","service":"audit"}`) // the client refuses a reply that is cut short
 	}))

@@ -49,9 +49,7 @@ func TestWhyNothingStarted(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, err := supervisor.New(supervisor.Config{Children: []supervisor.Child{{Role: "audit", Path: program, Log: filepath.Join(bin, "log"), Health: "127.0.0.1:9"}}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			core, _, _ := clitest.Printing(false)
 			core.Home = installdir.Home{Dir: bin}
 			var p *cli.Problem
@@ -67,9 +65,7 @@ func TestDownForPrograms(t *testing.T) {
 	core, out, _ := clitest.Printing(true)
 	core.Home = installdir.Home{Dir: t.TempDir()}
 	up := exec.CommandContext(t.Context(), "sleep", "60")
-	if err := errors.Join(os.Mkdir(filepath.Join(core.Home.Dir, "run"), 0o700), up.Start()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(filepath.Join(core.Home.Dir, "run"), 0o700), up.Start()))
 	ended := make(chan error, 1)
 	go func() { ended <- up.Wait() }()
 	raw := testfile.Read(t, "/proc/"+strconv.Itoa(up.Process.Pid)+"/stat")
@@ -77,9 +73,7 @@ func TestDownForPrograms(t *testing.T) {
 	if err == nil {
 		err = core.Home.WriteProcess(installdir.Process{PID: up.Process.Pid, StartTime: start})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var result struct {
 		Stopped  bool
 		Process  int
@@ -96,9 +90,7 @@ func TestDownForPrograms(t *testing.T) {
 		t.Errorf("after a service that was not stopped: %v: %s", err, out)
 	}
 	out.Reset()
-	if err := (&app{core}).down(t.Context(), services(nil)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (&app{core}).down(t.Context(), services(nil)))
 	<-ended
 	if err := json.Unmarshal(out.Bytes(), &result); err != nil || !result.Stopped || result.Process != up.Process.Pid || len(result.Services) != 1 || result.Services[0].Status != "ok" {
 		t.Errorf("%v: %s", err, out)
@@ -124,9 +116,7 @@ func TestUpWritesNothingForPrograms(t *testing.T) {
 // TestPrepareAnew: an operator.yaml that is gone is made as it was: by the name that the trust folder has, and with the home's egress.
 func TestPrepareAnew(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	core, _, errs := clitest.Printing(false)
 	core.Home, core.Now = h, time.Now
 	a := &app{core}
@@ -134,30 +124,29 @@ func TestPrepareAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := testfile.Read(t, h.Config("operator"))
-	if err := os.Remove(h.Config("operator")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(h.Config("operator")))
 	l, err := net.Listen("tcp", "127.0.0.1:29531")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = a.prepare(t.Context(), upOptions{development: true})
 	if core.Explain(err); !strings.Contains(errs.String(), "29531 is in use") || strings.Contains(errs.String(), "--base-port") || !strings.Contains(errs.String(), filepath.Dir(h.Config("vault"))) {
 		t.Errorf("its files say the ports: %s", errs)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(before, testfile.Read(t, h.Config("operator"))); diff != "" {
 		t.Error(diff)
 	}
-	if err := os.Remove(h.Config("operator")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(h.Config("operator")))
 	if _, err := a.prepare(t.Context(), upOptions{prepare: true}); err == nil || !strings.Contains(err.Error(), "the signing key has no passphrase") {
 		t.Errorf("of the key that is there, and no passphrase of another: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

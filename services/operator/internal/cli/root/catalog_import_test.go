@@ -20,9 +20,7 @@ import (
 func brought(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "importer", "testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -87,12 +85,8 @@ func TestCatalogImport(t *testing.T) {
 func TestCatalogImportBesideAFolder(t *testing.T) {
 	c := newCatalog(t)
 	folder := filepath.Join(t.TempDir(), "catalogue")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
+	must(t, os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644))
 	source := brought(t, "compose/gpu.yaml")
 	t.Chdir(folder)
 	if got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder); got.code != cli.ExitUsage || !strings.Contains(got.err, "the catalogue's folder") {
@@ -127,12 +121,8 @@ func TestCatalogImportBesideAFolder(t *testing.T) {
 func TestCatalogImportOffersWhatAShellTakes(t *testing.T) {
 	c := newCatalog(t)
 	folder := filepath.Join(t.TempDir(), "my catalogue")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o755))
+	must(t, os.WriteFile(filepath.Join(folder, "a.yaml"), []byte(testCatalog), 0o644))
 	source := brought(t, "compose/gpu.yaml")
 	t.Chdir(t.TempDir())
 	got := c.run("", "catalog", "import", "compose", source, "--catalogue", folder, "--out", "-a;b $c.yaml")
@@ -145,13 +135,9 @@ func TestCatalogImportRefuses(t *testing.T) {
 	c := newCatalog(t)
 	source, dir := brought(t, "gpumod"), t.TempDir()
 	t.Chdir(dir)
-	if err := syscall.Mkfifo("pipe.yaml", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo("pipe.yaml", 0o600))
 	testfile.Write(t, "none.yaml", "services: {web: {image: x}}")
-	if err := os.Symlink("none.yaml", "link.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("none.yaml", "link.yaml"))
 	for _, r := range []struct {
 		name string
 		args []string
@@ -185,9 +171,7 @@ func TestCatalogImportRefuses(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestCatalogImportForNobody: without an installation and without a user the proposal runs programs as nobody, and says so.

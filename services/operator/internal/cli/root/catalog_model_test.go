@@ -48,9 +48,7 @@ func newModelHost(t *testing.T, text, inspectorSays string) modelHost {
 		if script == "" {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(h.programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(h.programs, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	config := h.home.Config("executor")
 	raw := testfile.Read(t, config)
@@ -62,9 +60,7 @@ func newModelHost(t *testing.T, text, inspectorSays string) modelHost {
 	}
 	testfile.Write(t, config, strings.Join(lines, "\n")+"\nprograms_dir: "+h.programs+"\n")
 	h.file = filepath.Join(t.TempDir(), "Tiny-8B-Q4_K_M-00001-of-00002.gguf")
-	if err := os.WriteFile(h.file, []byte("GGUF"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(h.file, []byte("GGUF"), 0o644))
 	return h
 }
 
@@ -87,17 +83,13 @@ func TestCatalogAddFromModel(t *testing.T) {
 		t.Errorf("what was there changed:\n%s", text)
 	}
 	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, ok := c.Lookup("tiny-8b-q4_k_m")
 	if !ok || s.Model == nil || s.Model.ID != "Tiny-8B-Q4_K_M" || s.Model.File != h.file || s.Model.Card == nil {
 		t.Fatalf("%+v\n%s", s, text)
 	}
 	var card model.Card
-	if err := json.Unmarshal([]byte(clitest.SmallCard), &card); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(clitest.SmallCard), &card))
 	if a, b := encode(t, card), encode(t, *s.Model.Card); a != b {
 		t.Errorf("the card became %s, not %s", b, a)
 	}
@@ -150,9 +142,7 @@ func TestCatalogAddFromModel(t *testing.T) {
 func encode(t *testing.T, v any) string {
 	t.Helper()
 	raw, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(raw)
 }
 
@@ -161,19 +151,13 @@ func TestCatalogAddFromFolder(t *testing.T) {
 	t.Parallel()
 	h := newModelHost(t, twoGPUs, says(clitest.SmallCard))
 	folder := filepath.Join(t.TempDir(), "models--Qwen--Qwen3-8B", "snapshots", strings.Repeat("0123456789", 4))
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte("{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(folder, 0o755))
+	must(t, os.WriteFile(filepath.Join(folder, "config.json"), []byte("{}"), 0o644))
 	if got := h.run("", "catalog", "add", folder, "--yes"); got.code != cli.ExitOK || strings.Contains(got.out, "does not fit") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, ok := c.Lookup("qwen3-8b")
 	if !ok || s.Model.ID != "Qwen/Qwen3-8B" || s.Model.Source != "hf:Qwen/Qwen3-8B" || s.ExtraConfig["engine"] != enginecmd.VLLM {
 		t.Fatalf("%+v", s)
@@ -238,9 +222,7 @@ func TestCatalogAddFromModelToAFolder(t *testing.T) {
 	t.Parallel()
 	h := newModelHost(t, twoGPUs, says(clitest.SmallCard))
 	folder := filepath.Join(h.home.Dir, "catalogue")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o700))
 	for name, text := range map[string]string{"a.yaml": twoGPUs, "b.yaml": "version: 1\nmodels:\n  - id: m   # mine\n"} {
 		testfile.Write(t, filepath.Join(folder, name), text)
 	}
@@ -261,20 +243,23 @@ func TestCatalogAddFromModelOnRealGPUs(t *testing.T) {
 	h := newModelHost(t, "version: 1\n", says(clitest.SmallCard))
 	smi := "case \"$1\" in --query-gpu=*) echo '0, GPU-11111111-2222-3333-4444-555555555555, NVIDIA T400, 2048, 2000';" +
 		" echo '1, GPU-22222222-2222-3333-4444-555555555555, NVIDIA RTX 4090, 24564, 24000';; esac"
-	if err := os.WriteFile(filepath.Join(h.programs, "nvidia-smi"), []byte("#!/bin/sh\n"+smi+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(h.programs, "nvidia-smi"), []byte("#!/bin/sh\n"+smi+"\n"), 0o755))
 	t.Setenv("PATH", h.programs+":/usr/bin:/bin")
 	if got := h.run("", "catalog", "add", h.file, "--yes"); got.code != cli.ExitOK || !strings.Contains(got.out, "of 24564 MiB") {
 		t.Fatalf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	c, err := platform.Load(h.path, platform.Options{ProgramsDir: h.programs, Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, ok := c.Lookup("tiny-8b-q4_k_m")
 	if !ok || len(c.GPUs) != 1 || c.GPUs[0].UUID != "GPU-22222222-2222-3333-4444-555555555555" || len(s.GPUs) != 1 || s.GPUs[0] != 1 ||
 		s.Environment["CUDA_VISIBLE_DEVICES"] != "1" || s.Environment["CUDA_DEVICE_ORDER"] != "PCI_BUS_ID" {
 		t.Errorf("%+v\n%s", s, h.read())
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

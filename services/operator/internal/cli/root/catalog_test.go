@@ -53,16 +53,12 @@ type catalogWorld struct {
 func newCatalog(t *testing.T) catalogWorld {
 	t.Helper()
 	h, err := installdir.At(filepath.Join(t.TempDir(), "h"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice"}); err != nil {
 		t.Fatal(err)
 	}
 	c := catalogWorld{t, h, h.Config("catalogue")}
-	if err := os.Chmod(c.path, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(c.path, 0o640))
 	c.write(testCatalog)
 	return c
 }
@@ -265,9 +261,7 @@ func TestCatalogAdd(t *testing.T) {
 func TestCatalogAddToAFolder(t *testing.T) {
 	c := newCatalog(t)
 	folder := filepath.Join(c.home.Dir, "catalogue")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o700))
 	before, modes, _ := strings.Cut(testCatalog, "# how it is used\n")
 	for name, text := range map[string]string{"a.yaml": before, "b.yaml": "version: 1\n" + modes, ".c.yaml": "nonsense", "d.txt": "nonsense"} {
 		testfile.Write(t, filepath.Join(folder, name), text)

@@ -26,13 +26,9 @@ func entries(t *testing.T, folder string) []unattended.Entry {
 	var listed struct {
 		Unattended []any `yaml:"unattended"`
 	}
-	if err := yaml.Unmarshal([]byte(read(t, filepath.Join(folder, "executor.yaml"))), &listed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(read(t, filepath.Join(folder, "executor.yaml"))), &listed))
 	list, err := unattended.Parse(listed.Unattended)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
 }
 
@@ -259,9 +255,7 @@ func TestRightsAreSigned(t *testing.T) {
 	}
 	w.signed = nil
 	_, public, err := signingkey.Generate("bob", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pub := filepath.Join(t.TempDir(), "bob.pub")
 	testfile.Write(t, pub, public)
 	signers, clients := w.home.Trust(trust.FileAllowedSigners), filepath.Join(folder, "clients.yaml")
@@ -271,9 +265,7 @@ func TestRightsAreSigned(t *testing.T) {
 		t.Errorf("a pipe lets an operator in: %+v", r)
 	}
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key := read(t, cfg.SigningKey)
 	w.protect(t, "open sesame")
 	if r = w.run("operator", "add", "bob", pub, "--yes"); r.code != cli.ExitDenied || read(t, signers) != before {

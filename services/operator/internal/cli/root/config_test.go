@@ -97,9 +97,7 @@ func (f fakePolicy) AnnounceChange(_ context.Context, r *vaultv1.AnnounceChangeR
 func (w *world) withClients(t *testing.T) string {
 	t.Helper()
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := `clients:
   - {id: cursor, token_sha256: "` + strings.Repeat("a", 64) + `", key: "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl", channel: cli, tier_ceiling: DESTRUCTIVE}
   - {id: dashboard, token_sha256: "` + strings.Repeat("b", 64) + `", channel: api, tier_ceiling: READ}
@@ -123,9 +121,7 @@ func treeOf(t *testing.T, folder string) map[string]string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -195,12 +191,8 @@ func TestRulesNeedAPersonAndAKey(t *testing.T) {
 	w.protect(t, "open sesame")
 	refused("a protected key and a pipe", "--yes")
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(cfg.SigningKey); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.Remove(cfg.SigningKey))
 	refused("no key", "--yes")
 }
 
@@ -338,9 +330,7 @@ func TestTrust(t *testing.T) {
 	w := newWorld(t)
 	folder := w.withClients(t)
 	project := filepath.Join(t.TempDir(), "it's a project", "durward.yaml")
-	if err := os.MkdirAll(filepath.Dir(project), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(project), 0o755))
 	text := "settings:\n  approvals: {wait_s: 120}\n  desktop: {allowed: true}\ntools:\n  stop_service: {tier: DENIED}\n# \x1b[31mhostile\n"
 	testfile.Write(t, project, strings.ReplaceAll(text, "\x1b", "\u202e"))
 	r := w.run("config", "trust", project, "--client", "cursor", "--yes")
@@ -448,9 +438,7 @@ func TestPolicyAllow(t *testing.T) {
 	var listed struct {
 		Unattended []any `yaml:"unattended"`
 	}
-	if err := yaml.Unmarshal([]byte(read(t, executor)), &listed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(read(t, executor)), &listed))
 	entries, err := unattended.Parse(listed.Unattended)
 	if err != nil || len(entries) != 1 || entries[0].Tool != "switch_mode" || strings.Join(entries[0].Clients, " ") != "cursor" ||
 		len(entries[0].Arguments["mode_id"]) != 2 || string(entries[0].Arguments["mode_id"][0]) != `"chatting"` || string(entries[0].Arguments["margin_mib_override"][0]) != "256" {

@@ -16,9 +16,7 @@ func TestGroupsDoNotKnowEachOther(t *testing.T) {
 	const base = "durward.internal/services/operator/internal/cli/"
 	groups := map[string]bool{"root": true}
 	folders, err := os.ReadDir("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range folders {
 		if _, err := os.Stat(filepath.Join("..", f.Name(), "commands.go")); err == nil {
 			groups[f.Name()] = true
@@ -28,27 +26,19 @@ func TestGroupsDoNotKnowEachOther(t *testing.T) {
 		t.Fatalf("only %d packages with commands were found", len(groups))
 	}
 	files, err := filepath.Glob("../*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	below, err := filepath.Glob("../*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range append(files, below...) {
 		own := filepath.Base(filepath.Dir(file))
 		if own == "root" {
 			continue
 		}
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, spec := range parsed.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			other, is := strings.CutPrefix(path, base)
 			if is && groups[other] && other != own {
 				t.Errorf("%s imports %s: what two groups need belongs in package cli", file, path)

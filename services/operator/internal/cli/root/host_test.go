@@ -85,9 +85,7 @@ func newWorld(t *testing.T) *world {
 		{ID: "coder", Driver: catalog.DriverProcess, Argv: []string{"/usr/bin/vllm", "serve"}, RunAs: "llm", Port: 8001, GPUs: []uint32{0}, VRAMMiB: 20000},
 	} {
 		entry, err := s.Subject("sha256:aa")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.entries = append(w.entries, &callv1.Subject{Label: "service " + s.ID, Entry: entry})
 		steps = append(steps, map[string]string{
 			"action": []string{"stop", "start"}[action], "entry_sha256": fmt.Sprintf("%x", canonical.Digest(entry)), "service": s.ID,
@@ -107,9 +105,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.simulate = &executorv1.SimulateModeResponse{
 		ModeId: "coding", Fits: true, PlanDigest: w.digest(),
 		Steps: []*executorv1.PlanStep{{Action: executorv1.PlanAction_PLAN_ACTION_STOP, ServiceId: "chat", ExpectedS: 3},
@@ -147,9 +143,7 @@ func freePorts(t *testing.T) int {
 	t.Helper()
 	for range 100 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		base := l.Addr().(*net.TCPAddr).Port
 		_ = l.Close()
 		if base+20 > 65535 {

@@ -24,41 +24,35 @@ import (
 // this process's: a test with a server runs beside no other.
 func (w *world) withServer(t *testing.T) (folder string) {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() { must(contract.Pin(nil)) })
+	t.Cleanup(func() { must(t, contract.Pin(nil)) })
 	folder = w.withClients(t)
 	cfg, err := w.home.Load()
-	must(err)
+	must(t, err)
 	signer, err := ssh.ParsePrivateKey([]byte(read(t, cfg.SigningKey)))
-	must(err)
+	must(t, err)
 	const text = "servers:\n  - id: files\n    program: {path: /opt/files}\n"
 	list, err := downstream.ReadFile(downstream.File, []byte(text))
-	must(err)
+	must(t, err)
 	p := downstream.Pinned{Entry: list[0], ProgramDigest: [32]byte{1}, Tools: []downstream.Tool{{
 		Name: "write_file", Description: "Writes.", Tier: optionsv1.Tier_TIER_WRITE,
 		Input: []byte(`{"properties":{"count":{"type":"integer"},"path":{"type":"string"}},"required":["path"],"type":"object"}`),
 	}}}
 	p.EntryDigest, err = list[0].Digest()
-	must(err)
+	must(t, err)
 	lock := &downstream.Lock{Servers: []downstream.Pinned{p}}
 	digest, err := lock.Digest()
-	must(err)
+	must(t, err)
 	now := time.Now()
 	lock.Signed, err = statement.Sign(&statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: strings.Repeat("a", 32), Operator: "alice",
 		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
 		Epoch: 1, Audience: cfg.Vault.Identity, Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"files": 1}},
 	}, signer)
-	must(err)
+	must(t, err)
 	raw, err := lock.Marshal()
-	must(err)
+	must(t, err)
 	for name, text := range map[string]string{downstream.File: text, downstream.LockFile: string(raw), "egress.yaml": "# mine\nunattended: []\n"} {
-		must(os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
+		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	return folder
 }
@@ -86,9 +80,7 @@ func TestAllowForEgress(t *testing.T) {
 		var listed struct {
 			Unattended []any `yaml:"unattended"`
 		}
-		if err := yaml.Unmarshal([]byte(read(t, egress)), &listed); err != nil {
-			t.Fatal(err)
-		}
+		must(t, yaml.Unmarshal([]byte(read(t, egress)), &listed))
 		list, err := unattended.Parse(listed.Unattended)
 		if err == nil {
 			err = unattended.Check(list, optionsv1.Role_ROLE_EGRESS)
@@ -183,7 +175,5 @@ func TestLimitOfAServersTool(t *testing.T) {
 // fresh is a process that has read no servers yet.
 func fresh(t *testing.T) {
 	t.Helper()
-	if err := contract.Pin(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, contract.Pin(nil))
 }

@@ -280,9 +280,7 @@ func TestStandingShowsTheDefinitions(t *testing.T) {
 		st.SubjectDigests = append(st.SubjectDigests, canonical.FormatDigest(changed[:]))
 		slices.Sort(st.SubjectDigests)
 		raw, err := st.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.standing = []*vaultv1.Standing{{StandingId: st.ID, Kind: string(st.Kind), Operator: st.Operator, Principal: st.Principal, Session: st.Session,
 			Uses: 10, UsesLeft: 7, ExpiresAt: timestamppb.New(time.Now().Add(time.Hour)), Statement: &callv1.HumanStatement{Statement: raw}}}
 		digest := canonical.Digest([]byte(`{"id":"chat"}`))
@@ -401,16 +399,12 @@ func TestPanicWithAHungPeer(t *testing.T) {
 func TestPanicWithAPeerThatAcceptsAndSaysNothing(t *testing.T) {
 	w := newWorld(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
 	file := w.home.Config("operator")
 	raw := testfile.Read(t, file)
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	testfile.Write(t, file, bytes.ReplaceAll(raw, []byte(cfg.Vault.Address), []byte(silent.Addr().String())))
 	began := time.Now()
 	got := w.run("panic")

@@ -117,13 +117,9 @@ func TestStatusOfABrokenFile(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", got.code, got.out, got.err)
 	}
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := filepath.Join(cfg.SecurityDir, "policy")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(folder, 0o700))
 	testfile.Write(t, filepath.Join(folder, "no.cedar"), "forbid (principal, action\n")
 	got = w.run("status")
 	for _, want := range []string{"policy/no.cedar: ", "the last good one is in force"} {

@@ -33,23 +33,13 @@ type terminal struct {
 func openTerminal(t *testing.T, width, height uint16) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slave, err := os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}))
 	term := &terminal{t: t, master: master, slave: slave}
 	go func() {
 		b := make([]byte, 4096)
@@ -157,9 +147,7 @@ func TestDangerousModeTakesAPerson(t *testing.T) {
 		t.Fatalf("signed %+v", w.signed)
 	}
 	first, err := w.signed[0].Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	digest := canonical.Digest(first)
 	if got := strings.Join(w.calls, ", "); got != "propose, confirm "+canonical.FormatDigest(digest[:]) {
 		t.Errorf("called %s", got)
@@ -351,13 +339,9 @@ func TestPlacesAreDim(t *testing.T) {
 func (w *world) protect(t *testing.T, passphrase string) {
 	t.Helper()
 	cfg, err := w.home.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	private, _, err := signingkey.Generate("alice", []byte(passphrase))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	testfile.Write(t, cfg.SigningKey, private)
 }
 

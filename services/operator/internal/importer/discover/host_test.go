@@ -42,9 +42,7 @@ func proc(t *testing.T, all map[int][2]string) string {
 	root := t.TempDir()
 	for pid, one := range all {
 		dir := filepath.Join(root, strconv.Itoa(pid))
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(dir, 0o700))
 		for name, text := range map[string]string{"cgroup": "0::" + one[0] + "\n", "cmdline": strings.ReplaceAll(one[1], " ", "\x00") + "\x00"} {
 			testfile.Write(t, filepath.Join(dir, name), text)
 		}
@@ -76,9 +74,7 @@ func busctl(t *testing.T, units map[string]fakeUnit) Runner {
 	}
 	line := func(v any) string {
 		raw, err := json.Marshal(map[string]any{"type": "x", "data": v})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(raw) + "\n"
 	}
 	return func(_ context.Context, program string, args ...string) ([]byte, error) {
@@ -150,15 +146,11 @@ func settled(t *testing.T, p *proposal.Proposal, golden string, ports map[uint32
 	}
 	file := filepath.Join("testdata", golden)
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 		return
 	}
 	want, err := goldens.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); -update writes it anew\n%s", golden, diff)
 	}
@@ -170,9 +162,7 @@ var goldens embed.FS
 func present(t *testing.T) *catalog.Catalog {
 	t.Helper()
 	c, err := catalog.ParseFiles([]catalog.File{{Name: "present.yaml", Data: []byte(presentCatalog)}}, catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -224,9 +214,7 @@ func TestUnits(t *testing.T) {
 		}),
 	}
 	servers, passed, err := s.Servers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := proposal.New("systemd", present(t), "the units of this host's systemd (system)")
 	Host{Present: present(t), GPUs: hostGPUs}.Units(p, servers, passed)
 	settled(t, p, "units.yaml", map[uint32]string{vllm: "7001", ollama: "7002", stranger: "7003"})
@@ -292,15 +280,11 @@ func TestUnitsRefuse(t *testing.T) {
 func fakeDocker(t *testing.T, containers, images map[string]string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "d") // a socket's path is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "docker.sock")
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			t.Errorf("%s %s", r.Method, r.URL)
@@ -349,9 +333,7 @@ func TestContainers(t *testing.T) {
 			value = containertest.Merge(value, one)
 		}
 		raw, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		containers[id(n)] = string(raw)
 	}
 	type m = map[string]any
@@ -396,18 +378,14 @@ func TestContainers(t *testing.T) {
 	add(8, m{"Name": "/bad\u202e\u001b[31mname"}, label("../etc"))
 	containers[id(9)] = "nonsense"
 	image, err := json.Marshal(cases.Image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	socket := fakeDocker(t, containers, map[string]string{"sha256:" + strings.Repeat("b", 64): string(image)})
 	d := Docker{Socket: socket, Prober: NewProber(), Holders: []Holder{{first, 4242, 9000}}, Proc: proc(t, map[int][2]string{
 		4242: {"/system.slice/docker-" + id(1) + ".scope", "vllm serve"},
 	})}
 	rules := containerpolicy.Rules{Mounts: []string{"/srv/models"}, Environment: []string{"EXTRA_SETTING"}, GPUs: []string{first, second}}
 	all, passed, err := d.Containers(t.Context(), rules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := proposal.New("docker", present(t), "the containers of Docker at /run/docker.sock")
 	Host{Present: present(t), GPUs: hostGPUs}.Containers(p, all, passed)
 	for _, l := range p.LeftOut() {
@@ -449,9 +427,7 @@ func TestGPUs(t *testing.T) {
 	list, held, err := gpus(t.Context(), answers(
 		"0, "+first+", NVIDIA RTX 4090, 24564, 20000\n1, "+second+", NVIDIA \x1b[31mRTX, [N/A], 24000\n",
 		first+", 101, 18000\n"+second+", 102, [N/A]\n[Not Found], 103, 5\n"), "/smi")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff([]GPU{{0, first, "NVIDIA RTX 4090", 24564, 20000}, {1, second, "NVIDIA RTX", 0, 24000}}, list); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -464,5 +440,12 @@ func TestGPUs(t *testing.T) {
 		if _, _, err := gpus(t.Context(), answers(text, ""), "/smi"); err == nil {
 			t.Errorf("%s was taken", name)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

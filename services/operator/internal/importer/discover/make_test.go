@@ -14,9 +14,7 @@ import (
 func made(t *testing.T, raw string) (text, left string) {
 	t.Helper()
 	var seen inspection
-	if err := json.Unmarshal([]byte(raw), &seen); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(raw), &seen))
 	c, _ := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
 	p := proposal.New("docker", nil, "x")
 	Host{}.Containers(p, []Container{c}, nil)
@@ -115,9 +113,7 @@ func TestAsked(t *testing.T) {
 		`"Runtime":"nvidia"},"Config":{"Image":"x:1","Env":["NVIDIA_VISIBLE_DEVICES=void"]},"State":{"x":true`: "",
 	} {
 		var seen inspection
-		if err := json.Unmarshal([]byte(`{"Name":"/c","Config":{"Image":"x:1"},"HostConfig":{`+host+`}}`), &seen); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(`{"Name":"/c","Config":{"Image":"x:1"},"HostConfig":{`+host+`}}`), &seen))
 		c, taken := Docker{}.container(t.Context(), seen, image{}, "x", processes{})
 		p := proposal.New("docker", present(t), "x")
 		Host{Present: present(t), GPUs: hostGPUs}.Containers(p, []Container{c}, nil)

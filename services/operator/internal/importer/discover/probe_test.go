@@ -43,13 +43,9 @@ func engine(t testing.TB, answers map[string]string) uint32 {
 func portOfURL(t testing.TB, raw string) uint32 {
 	t.Helper()
 	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := strconv.ParseUint(u.Port(), 10, 16)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return uint32(n)
 }
 
@@ -110,9 +106,7 @@ func TestAsk(t *testing.T) {
 func TestAskNobody(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	port := portOfURL(t, "http://"+l.Addr().String())
 	go func() {
 		for {

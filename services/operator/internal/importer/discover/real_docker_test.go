@@ -64,15 +64,11 @@ func TestRealContainers(t *testing.T) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
 	program := testfile.Read(t, "/proc/self/exe")
-	if err := w.WriteHeader(&tar.Header{Name: "llama-server", Mode: 0o755, Size: int64(len(program))}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.WriteHeader(&tar.Header{Name: "llama-server", Mode: 0o755, Size: int64(len(program))}))
 	if _, err := w.Write(program); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	a.post("/images/create?fromSrc=-&repo=local/llama&tag=v1", layer.Bytes(), nil)
 	type m = map[string]any
 	create := func(name string, config, host m) {
@@ -82,9 +78,7 @@ func TestRealContainers(t *testing.T) {
 		}
 		body["HostConfig"] = host
 		raw, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var made struct{ ID string }
 		a.post("/containers/create?name="+name, raw, &made)
 		t.Cleanup(func() {
@@ -109,9 +103,7 @@ func TestRealContainers(t *testing.T) {
 	create("usual", nil, m{"PortBindings": bindings("", "9493"), "RestartPolicy": m{"Name": "unless-stopped"}})
 
 	all, passed, err := Docker{Socket: socket, Prober: NewProber()}.Containers(t.Context(), containerpolicy.Rules{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := map[string]Container{}
 	for _, c := range all {
 		seen[c.Subject] = c

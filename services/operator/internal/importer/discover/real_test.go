@@ -57,15 +57,11 @@ func TestRealUnits(t *testing.T) {
 	}
 	do(t, "useradd", "--system", "models")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	do(t, "cp", self, "/usr/local/bin/llama-server")
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
-		if err := os.WriteFile(name, []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), mode))
 	}
 	write("/usr/local/bin/start-it", "#!/bin/sh\n/usr/local/bin/llama-server -m /srv/b.gguf --port 9392\n", 0o755)
 	const units = "/etc/systemd/system/"
@@ -85,9 +81,7 @@ ExecStart=/usr/local/bin/llama-server -m "/srv/with space/a.gguf" --alias tiny -
 		}
 	}
 	servers, passed, err := Systemd{Manager: "system", Prober: prober}.Servers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := map[string]Server{}
 	for _, s := range servers {
 		found[s.Subject] = s
