@@ -25,30 +25,20 @@ import (
 func writePair(t *testing.T, dir string, serial int64, ends time.Time) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
 		NotBefore: ends.Add(-2 * time.Hour), NotAfter: ends, IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, block := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: raw}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
 	}
 	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cert
 }
 
@@ -71,18 +61,12 @@ func TestCertificatesThatAreNotOpened(t *testing.T) {
 	if _, err := openCertificate(identity.Files{Certificate: filepath.Join(dir, "cert.pem"), Key: filepath.Join(other, "key.pem")}); err == nil {
 		t.Error("a key of another certificate")
 	}
-	if err := os.Truncate(filepath.Join(dir, "cert.pem"), 2<<20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Truncate(filepath.Join(dir, "cert.pem"), 2<<20))
 	if _, err := openPair(dir); err == nil || !strings.Contains(err.Error(), "regular file of at most 1 MB") {
 		t.Errorf("a file of 2 MB: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, "cert.pem")); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "cert.pem"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(dir, "cert.pem")))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "cert.pem"), 0o600))
 	if _, err := openPair(dir); err == nil || !strings.Contains(err.Error(), "regular file of at most 1 MB") {
 		t.Errorf("a named pipe, whose reading would never end: %v", err)
 	}
@@ -93,13 +77,9 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	first := writePair(t, dir, 1, time.Now().Add(time.Hour))
 	c, err := openPair(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
 	go func() { _ = web.Serve(tls.NewListener(l, listenTLS(c))) }()
 	t.Cleanup(func() { _ = web.Close() })
@@ -123,10 +103,15 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if n, err := shown(second, 0); n != 22 || err != nil {
 		t.Errorf("renewed: certificate %d, %v", n, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "cert.pem"), []byte("half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "cert.pem"), []byte("half"), 0o600))
 	if n, err := shown(second, 0); n != 22 || err != nil || c.Reload() == nil {
 		t.Errorf("broken: certificate %d, %v, says %v", n, err, c.Reload())
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -28,12 +28,8 @@ const shipped = "../../../deploy/config/gateway.yaml"
 func TestShippedConfigurationIsTheDefault(t *testing.T) {
 	input.Outside(t)
 	s := new(settings)
-	if err := config.Load(shipped, s); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Load(shipped, s))
+	must(t, s.Validate())
 	if s.HoldS != 45 || s.SessionIdleS != 1800 || s.SessionsPerPrincipal != 32 || s.Limits.CallsPerPrincipal != 32 {
 		t.Errorf("defaults %+v", s)
 	}
@@ -42,9 +38,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 func TestConfigurationIsRefused(t *testing.T) {
 	input.Outside(t)
 	good, err := os.ReadFile(shipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, c := range map[string]struct{ from, to, say string }{
 		"unknown key":          {"hold_s:", "hold_seconds:", "unknown key"},
 		"not loopback":         {"listen: 127.0.0.1:7430", "listen: 0.0.0.0:7430", "-dangerous-allow-remote"},
@@ -63,9 +57,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 				t.Fatalf("the shipped file does not say %q", c.from)
 			}
 			path := filepath.Join(t.TempDir(), "gateway.yaml")
-			if err := os.WriteFile(path, []byte(strings.Replace(string(good), c.from, c.to, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(strings.Replace(string(good), c.from, c.to, 1)), 0o600))
 			var stdout, stderr bytes.Buffer
 			code := process.Main(process.Program{Name: "gateway", Settings: new(settings)}, []string{"-config", path, "-check"}, &stdout, &stderr)
 			if code != process.ExitBadConfiguration || !strings.Contains(stderr.String(), c.say) {
@@ -79,9 +71,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 func TestRemoteListenerNeedsTLS(t *testing.T) {
 	input.Outside(t)
 	good, err := os.ReadFile(shipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	secret := strings.Replace(strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1), "  key: \"\"", "  key: /k.pem", 1)
 	half := strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1)
 	if secret == string(good) || half == secret {
@@ -107,9 +97,7 @@ func TestRemoteListenerNeedsTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "gateway.yaml")
-			if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(c.file), 0o600))
 			args := []string{"-config", path, "-check"}
 			if c.flag {
 				args = append(args, "-dangerous-allow-remote")
@@ -132,9 +120,7 @@ func TestRunWithoutPeers(t *testing.T) {
 	t.Run("over TLS", func(t *testing.T) {
 		files := platformtest.New(t).Files(optionsv1.Role_ROLE_GATEWAY, "web")
 		pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		client := &http.Transport{TLSClientConfig: &tls.Config{
 			InsecureSkipVerify: true, // the certificate names no host; VerifyConnection compares it whole
 			VerifyConnection: func(state tls.ConnectionState) error {
@@ -162,9 +148,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 		Executor:       config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()},
 		Audit:          config.Peer{Address: "127.0.0.1:1", Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
 	}
-	if err := s.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Validate())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, s, "", slog.New(slog.DiscardHandler)) }()
@@ -182,16 +166,12 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 	}
 	req, err := http.NewRequest(http.MethodPost, scheme+mcp+"/mcp",
 		strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header = http.Header{"Authorization": {"Bearer token"}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
 		"Origin": {page}}
 	client := &http.Client{Transport: transport}
 	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	var out struct {
 		Error struct {
@@ -226,9 +206,7 @@ func runWithoutPeers(t *testing.T, secret config.TLS, scheme string, transport *
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return fmt.Sprint(l.Addr())
 }

@@ -20,9 +20,7 @@ import (
 func TestOriginsAreReadAgain(t *testing.T) {
 	input.Outside(t)
 	good, err := os.ReadFile(shipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
 	written := time.Now().Add(-time.Hour)
 	write := func(from, to string) {
@@ -30,22 +28,14 @@ func TestOriginsAreReadAgain(t *testing.T) {
 		if !strings.Contains(string(good), from) {
 			t.Fatalf("the shipped file does not say %q", from)
 		}
-		if err := os.WriteFile(path, []byte(strings.Replace(string(good), from, to, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(strings.Replace(string(good), from, to, 1)), 0o600))
 		written = written.Add(time.Minute)
-		if err := os.Chtimes(path, written, written); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chtimes(path, written, written))
 	}
 	write("hold_s: 0", "hold_s: 0")
 	began := new(settings)
-	if err := config.Load(path, began); err != nil {
-		t.Fatal(err)
-	}
-	if err := began.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Load(path, began))
+	must(t, began.Validate())
 	var got [][]string
 	var log bytes.Buffer
 	r := newReloader(path, began, func(origins []string) { got = append(got, origins) }, slog.New(slog.NewTextHandler(&log, nil)))
@@ -94,15 +84,11 @@ func TestOriginsAreReadAgain(t *testing.T) {
 		look()
 		got = nil
 		aside := path + ".aside"
-		if err := os.Rename(path, aside); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(path, aside))
 		if look(); r.Err() == nil || !strings.Contains(r.Err().Error(), "cannot be found") || len(got) != 0 {
 			t.Errorf("%s, without a file: %v, %v", c.name, r.Err(), got)
 		}
-		if err := os.Rename(aside, path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(aside, path))
 		for range 2 {
 			look()
 			if (r.Err() == nil) != (c.problem == "") || c.problem != "" && !strings.Contains(r.Err().Error(), c.problem) || len(got) != 0 {

@@ -54,20 +54,14 @@ func TestGoldenVectors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := e.JSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			path := filepath.Join("testdata", name+".json")
 			if *update {
-				if err := os.WriteFile(path, append(got, '\n'), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(path, append(got, '\n'), 0o600))
 				return
 			}
 			want, err := vectors.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -88,13 +82,9 @@ func TestSchemaTakesEveryStatus(t *testing.T) {
 	}
 	for _, path := range paths {
 		raw, err := vectors.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var v any
-		if err := json.Unmarshal(raw, &v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(raw, &v))
 		if err := errors.Join(schema.Validate(v), all.Validate(v)); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -107,9 +97,7 @@ func TestSchemaTakesEveryStatus(t *testing.T) {
 		"result no shape": `{"status":"ok","summary":"","request_id":"r","result":7}`,
 	} {
 		var v any
-		if err := json.Unmarshal([]byte(raw), &v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(raw), &v))
 		// The schema in tools/list is open, and says what the tool's own answers are.
 		open := name == "another member" || name == "no request id"
 		if all.Validate(v) == nil || schema.Validate(v) == nil && !open {
@@ -121,17 +109,11 @@ func TestSchemaTakesEveryStatus(t *testing.T) {
 func resolved(t *testing.T, schema map[string]any) *jsonschema.Resolved {
 	t.Helper()
 	raw, err := json.Marshal(schema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := new(jsonschema.Schema)
-	if err := json.Unmarshal(raw, s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, s))
 	r, err := s.Resolve(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -140,18 +122,14 @@ func TestResultIsCleanedAndFitsItsSchema(t *testing.T) {
 		{ServiceId: "demo-chat", Name: "Demo\x1b[2J \u202echat\u200b", State: executorv1.ServiceState_SERVICE_STATE_RUNNING, Model: "[bold]m"},
 	}}
 	got, err := Result(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := `{"services":[{"service_id":"demo-chat","name":"Demo chat","state":"running","model":"m","vram_mib":0}],"disabled":[]}`
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	list, _ := contract.Lookup("list_services")
 	var v any
-	if err := json.Unmarshal(got, &v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(got, &v))
 	if err := resolved(t, list.ResultSchema).Validate(v); err != nil {
 		t.Error(err)
 	}
@@ -160,16 +138,12 @@ func TestResultIsCleanedAndFitsItsSchema(t *testing.T) {
 func TestEveryToolsEmptyResultFitsItsSchema(t *testing.T) {
 	for _, tool := range contract.Tools() {
 		got, err := Result(tool.NewResponse())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if bytes.Contains(got, []byte("null")) {
 			t.Errorf("%s: null in %s", tool.Name, got)
 		}
 		var v any
-		if err := json.Unmarshal(got, &v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(got, &v))
 		if err := resolved(t, tool.ResultSchema).Validate(v); err != nil {
 			t.Errorf("%s: %v", tool.Name, err)
 		}
@@ -196,5 +170,12 @@ func TestIDsAreNotCapitalised(t *testing.T) {
 	e := Fault("r-1", fault.New(callv1.Code_CODE_FAILED, "chat did not start: it ended"))
 	if e.Summary != "chat did not start: it ended." {
 		t.Errorf("the summary is %q", e.Summary)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

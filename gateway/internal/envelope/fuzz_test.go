@@ -46,26 +46,18 @@ func FuzzEnvelope(f *testing.F) {
 			Fault(request, fault.New(code, text, fault.WithField(other), fault.WithSuggestions(text, other))),
 		} {
 			out, err := e.JSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := canonical.Strict(out); err != nil {
 				t.Fatalf("%q: %v", out, err)
 			}
 			var value any
-			if err := json.Unmarshal(out, &value); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(out, &value))
 			fits(t, shape, value)
 			dirty(t, value)
 			again := new(Envelope)
-			if err := json.Unmarshal(out, again); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(out, again))
 			twice, err := again.JSON()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(string(out), string(twice)); diff != "" {
 				t.Fatalf("an envelope that was read is written otherwise (-first +second):\n%s", diff)
 			}

@@ -244,9 +244,7 @@ func (r *readers) edge(t testing.TB, era era, frame []byte) *reading {
 				t.Fatalf("%q calls %s", frame, s.method)
 			}
 			m := tool.NewRequest()
-			if err := proto.Unmarshal(s.body, m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, proto.Unmarshal(s.body, m))
 			if grant.HasUnknown(m) || contract.Validate(m) != nil {
 				t.Fatalf("%q calls %s with what the sink refuses: %v", frame, s.method, m)
 			}
@@ -254,9 +252,7 @@ func (r *readers) edge(t testing.TB, era era, frame []byte) *reading {
 			continue
 		}
 		asked := new(vaultv1.AuthoriseRequest)
-		if err := proto.Unmarshal(s.body, asked); err != nil {
-			t.Fatal(err)
-		}
+		must(t, proto.Unmarshal(s.body, asked))
 		tool, ok := contract.Lookup(asked.GetTool().GetName())
 		if !ok || !proto.Equal(tool.Ref(), asked.GetTool()) {
 			t.Fatalf("%q asks for a tool that the sink does not have: %v", frame, asked.GetTool())
@@ -587,9 +583,7 @@ func sameValue(t testing.TB, frame []byte, seen *reading) {
 	var whole map[string]any
 	dec := json.NewDecoder(bytes.NewReader(frame))
 	dec.UseNumber() // beside the arguments there may be numbers that no float is
-	if err := dec.Decode(&whole); err != nil {
-		t.Fatal(err)
-	}
+	must(t, dec.Decode(&whole))
 	params, _ := whole["params"].(map[string]any)
 	arguments, _ := params["arguments"].(map[string]any)
 	if arguments == nil {
@@ -599,9 +593,7 @@ func sameValue(t testing.TB, frame []byte, seen *reading) {
 		delete(arguments, "reason")
 	}
 	var arrived map[string]any
-	if err := json.Unmarshal([]byte(seen.Arguments), &arrived); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(seen.Arguments), &arrived))
 	if !reflect.DeepEqual(arguments, arrived) {
 		t.Fatalf("%q says %v and the sink reads %v", frame, arguments, arrived)
 	}
