@@ -439,9 +439,7 @@ func TestRotationWithAnOverlap(t *testing.T) {
 	lets := func(token string) int {
 		t.Helper()
 		a, err := h.Raw(t.Context(), harness.RawRequest{Token: token, Body: harness.Handshake(harness.SessionRevision)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return a.HTTPStatus
 	}
 	const overlap = 10 * time.Second
@@ -489,9 +487,7 @@ func TestProjectTrust(t *testing.T) {
 	file := t.TempDir() + "/durward.yaml"
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("tools:\n  start_service: {tier: DENIED}\n")
 	asks(t, h, cursor.Ask("start_service", demo)) // a file that nobody trusts is nothing
@@ -584,9 +580,7 @@ func TestRemoteIsHowTheCallerCame(t *testing.T) {
 	h := harness.Start(t, harness.Options{})
 	h.AddKeyBound("cursor")
 	rule := `@id("not-from-elsewhere") forbid (principal, action == Action::"call:gpu_status", resource) when { context.remote };`
-	if err := os.WriteFile(h.Path("config", "security", "policy", "elsewhere.cedar"), []byte(rule), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(h.Path("config", "security", "policy", "elsewhere.cedar"), []byte(rule), 0o600))
 	harness.Eventually(t, "the rule is in force", func() error {
 		if out := h.Durward("policy", "list"); !strings.Contains(out, "not-from-elsewhere") {
 			return errors.New(out)
@@ -600,11 +594,7 @@ func TestRemoteIsHowTheCallerCame(t *testing.T) {
 
 	clients := h.Path("config", "clients.yaml")
 	before, err := os.ReadFile(clients)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(clients, bytes.Replace(before, []byte("channel: cli\n"), []byte("channel: cli\n    remote: true\n"), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(clients, bytes.Replace(before, []byte("channel: cli\n"), []byte("channel: cli\n    remote: true\n"), 1), 0o600))
 	soon(t, "denied", func() harness.Envelope { return h.ConnectStdio("cursor").Ask("gpu_status", nil) })
 }

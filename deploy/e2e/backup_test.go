@@ -31,9 +31,7 @@ func vaultSchema(t *testing.T, h *harness.Host, statement string) {
 		_, err = db.ExecContext(t.Context(), statement)
 		err = errors.Join(err, db.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestBackup copies a running installation, under load, and puts the copy back: whatever is wrong with the file or the host changes
@@ -57,13 +55,9 @@ func TestBackup(t *testing.T) {
 	recipient := strings.TrimSpace(h.Durward("backup", "--new-key", key))
 	refused("the key was not written", "backup", "--new-key", key)
 	h.WriteFile("config/backup-recipients", "# the safe's\n"+recipient+"\n")
-	if err := os.Chmod(h.Path("config", "backup-recipients"), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(h.Path("config", "backup-recipients"), 0o666))
 	refused("can be written by others", "backup", file)
-	if err := os.Chmod(h.Path("config", "backup-recipients"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(h.Path("config", "backup-recipients"), 0o644))
 
 	// Changes go on meanwhile.
 	load := changing(t, h)
@@ -90,18 +84,14 @@ func TestBackup(t *testing.T) {
 	refused("is there already", "backup", file)
 	refused("--keep is for the backups in a folder", "backup", h.Path("another"), "--keep", "1")
 	old := h.Path("backups", "durward-20260131T030000Z.backup")
-	if err := os.Mkdir(filepath.Dir(old), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Dir(old), 0o700))
 	h.WriteFile("backups/"+filepath.Base(old), "")
 	h.Durward("backup", filepath.Dir(old), "--keep", "1")
 	if kept, _ := filepath.Glob(h.Path("backups", "*")); len(kept) != 1 || kept[0] == old {
 		t.Errorf("of two backups are kept: %v", kept)
 	}
 	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, secret := range []string{"SQLite format 3", "seal.key", "start_service"} {
 		if bytes.Contains(whole, []byte(secret)) {
 			t.Errorf("the file has %q in the clear", secret)
@@ -161,17 +151,13 @@ func TestBackup(t *testing.T) {
 	h.StartAll()
 	for _, role := range []string{harness.Vault, harness.Executor} {
 		db, err := sql.Open("sqlite", "file:"+h.Path("state", role, role+".db")+"?mode=ro")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var epoch int
 		var halted bool
 		if err := db.QueryRowContext(t.Context(), `SELECT epoch, halted FROM control`).Scan(&epoch, &halted); err != nil || epoch <= 1_000_000 || !halted {
 			t.Errorf("%s: epoch %d, halted %v, %v", role, epoch, halted, err)
 		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 	}
 	if out := h.Ask("start", harness.DemoService, "--yes"); out.Code == 0 {
 		t.Errorf("a restored installation starts services before anybody resumed: %+v", out)
@@ -242,9 +228,7 @@ func TestSupportBundle(t *testing.T) {
 	}
 	h.Durward("support", "bundle", file, "--yes")
 	unpacked, err := h.Command("tar", "xzOf", file).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, there := range []string{"durward_", "grant_key", `"findings"`, "the log"} {
 		if !bytes.Contains(unpacked, []byte(there)) {
 			t.Errorf("%q is not in it", there)

@@ -26,9 +26,7 @@ func bridge(t *testing.T, h *harness.Host, client, revision string) *bridged {
 	})
 	session, err := program.Connect(t.Context(), &mcp.CommandTransport{Command: h.Command(h.StdioCommand(client)...)},
 		&mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.session = session
 	t.Cleanup(func() { _ = session.Close() }) // a test may have closed it
 	if got := session.InitializeResult().ProtocolVersion; got != revision {
@@ -73,9 +71,7 @@ func TestBridge(t *testing.T) {
 			h.AddKeyBound("agent")
 			b := bridge(t, h, "agent", revision)
 			service := "durward://services/" + harness.DemoService
-			if err := b.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: service}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.session.Subscribe(t.Context(), &mcp.SubscribeParams{URI: service}))
 			run := func(tool string) {
 				t.Helper()
 				var asked harness.Envelope

@@ -44,9 +44,7 @@ func TestCertificatesOfACompany(t *testing.T) {
 		}
 	}
 	pair, err := tls.X509KeyPair(company.Issue(h.Identity(harness.Gateway).String(), now.Add(-time.Minute), until))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	knows(" trusts the company", &pair, codes.PermissionDenied) // there is no such method
 
 	before, began := load.count(), time.Now()

@@ -31,9 +31,7 @@ func TestAuditCopy(t *testing.T) {
 	// A bit of the disk flips.
 	path := h.Path("state", "audit", "audit.db")
 	db, err := sql.Open("sqlite", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shift := func(by int) {
 		t.Helper()
 		if _, err := db.ExecContext(t.Context(), `UPDATE entries SET sequence = sequence + ? WHERE idx = 3`, by); err != nil {
@@ -52,9 +50,7 @@ func TestAuditCopy(t *testing.T) {
 	}
 
 	shift(-1 << 20)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	out := h.Run("", "audit", "copy", to) // goes on with what broke off
 	if out.Code != 0 || !strings.Contains(out.Stdout, "records are there") {
 		t.Fatalf("%+v", out)

@@ -157,9 +157,7 @@ exec "$3" -port "$4" -touch "$2.began"
 		if len(pids) != 1 {
 			t.Fatalf("programs: %v", pids)
 		}
-		if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Kill(pids[0], syscall.SIGKILL))
 	}
 	end()
 	harness.Eventually(t, "its failure is told", func() error {
@@ -256,9 +254,7 @@ func undumped(t *testing.T, pid int) {
 		t.Errorf("a core may be dumped: %v\n%s", err, limits)
 	}
 	info, err := os.Stat(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != 0 {
 		t.Errorf("user %d may look into the process", owner)
 	}

@@ -44,15 +44,11 @@ func crowd(t *testing.T, disk string, opts harness.Options) *crowded {
 	})
 	h := harness.New(t, opts)
 	state = h.Path("state")
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(state, 0o700))
 	if out, err := exec.CommandContext(t.Context(), "cp", "-a", state, filepath.Join(disk, "state")).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if err := syscall.Mount(filepath.Join(disk, "state"), state, "", syscall.MS_BIND, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mount(filepath.Join(disk, "state"), state, "", syscall.MS_BIND, ""))
 	h.StartAll()
 	c := &crowded{Host: h, t: t, agent: h.Connect(h.AddClient("agent")), ballast: filepath.Join(disk, "ballast")}
 	mutate(t, h, c.agent, "start_service")
@@ -65,9 +61,7 @@ func (c *crowded) kept(t *testing.T) (held int64) {
 	t.Helper()
 	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor} {
 		info, err := os.Stat(c.Path("state", role, reserve.File))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		held += info.Size()
 	}
 	return held
@@ -172,9 +166,7 @@ func TestFullDisk(t *testing.T) {
 	harness.Eventually(t, "the halt outlives a restart on the full disk", c.halted)
 
 	for _, file := range []string{c.ballast, c.ballast + "-2"} {
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(file))
 	}
 	c.Launch(harness.Audit)
 	for _, role := range []string{harness.Audit, harness.Vault, harness.Executor} {

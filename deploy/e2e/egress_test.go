@@ -66,9 +66,7 @@ func TestAProjectBlocksADomain(t *testing.T) {
 	isStatus(t, "ok", h.Connect(bound).Ask("fetch_url", page))
 	file := t.TempDir() + "/durward.yaml"
 	for _, text := range []string{"domains:\n  allow: [other.example]\n", "domains: {block: [\"" + w.address() + "\"]}\n"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 		out := h.Run("", "config", "trust", file, "--client", "bound", "--yes")
 		switch said := out.Stdout + out.Stderr; {
 		case strings.Contains(text, "allow") && (out.Code != 2 || !strings.Contains(said, `unknown key "allow" in domains`)):

@@ -28,15 +28,11 @@ func TestWhatTheLogSaidCannotBeTakenAway(t *testing.T) {
 
 	h.Process(harness.Audit).Stop()
 	db, err := sql.Open("sqlite", h.Path("state", harness.Audit, "audit.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := db.ExecContext(t.Context(), `DELETE FROM bodies WHERE idx IN (0, 2)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	h.StartProcess(harness.Audit)
 	h.AwaitHealthy(harness.Audit)
 
@@ -72,9 +68,7 @@ func TestALogThatWasPutBackIsTold(t *testing.T) {
 	path := h.Path("state", harness.Audit, "audit.db")
 	h.Process(harness.Audit).Stop()
 	earlier, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.StartProcess(harness.Audit)
 	h.AwaitHealthy(harness.Audit)
 	h.Connect(h.AddClient("bearer")).Call("list_services", nil)
@@ -82,9 +76,7 @@ func TestALogThatWasPutBackIsTold(t *testing.T) {
 		t.Fatalf("before: exit status %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
 	h.Process(harness.Audit).Stop()
-	if err := errors.Join(os.WriteFile(path, earlier, 0o600), os.Remove(h.Path("state", "operator", "checkpoint"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(path, earlier, 0o600), os.Remove(h.Path("state", "operator", "checkpoint"))))
 	h.StartProcess(harness.Audit)
 	h.AwaitHealthy(harness.Audit)
 	told := regexp.MustCompile(`the log was put back: it has \d+ records, and the (vault|executor) has seen \d+`)
@@ -119,9 +111,7 @@ func TestStateThatLostItsMemoryStartsHalted(t *testing.T) {
 		h.Process(role).Stop()
 		// Without their key, as after a restore of nothing; what else knows that there was a state is the log.
 		for _, file := range []string{c.file, database.KeyFile} {
-			if err := os.Remove(h.Path("state", role, file)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(h.Path("state", role, file)))
 		}
 		p := h.StartProcess(role)
 		h.AwaitHealthy(role)
@@ -145,9 +135,7 @@ func TestStateThatLostItsMemoryStartsHalted(t *testing.T) {
 		t.Errorf("after a human resumed:\n%s", out.Stdout)
 	}
 	h.Process(harness.Executor).Stop()
-	if err := os.Remove(h.Path("state", harness.Executor, "executor.db")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(h.Path("state", harness.Executor, "executor.db")))
 	h.StartProcess(harness.Executor)
 	h.AwaitHealthy(harness.Executor)
 	if out := h.Run("", "status"); !strings.Contains(out.Stdout, "halted by itself: the state is damaged: the database: it was never sealed") {

@@ -184,9 +184,7 @@ func fillDisk(t *testing.T, h *harness.Host, agent *harness.Client) (back func()
 		largest = max(largest, info.Size())
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.LaunchUnder([]string{"prlimit", fmt.Sprintf("--fsize=%d", largest+64<<10), "--"}, harness.Audit)
 	h.AwaitHealthy(harness.Audit)
 	for n := 0; ; n++ {
@@ -413,14 +411,10 @@ func TestNewerState(t *testing.T) {
 		for _, file := range files {
 			t.Run(role+" "+filepath.Base(file), func(t *testing.T) {
 				original, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				bump(t, file)
 				newer, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				p := h.Launch(role)
 				if code := p.AwaitEnd(); code != 1 {
 					t.Errorf("exit status %d, want 1", code)
@@ -429,9 +423,7 @@ func TestNewerState(t *testing.T) {
 					t.Errorf("its log does not say why:\n%s", log)
 				}
 				after, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if string(after) != string(newer) {
 					t.Error("the newer state was changed")
 				}
@@ -440,9 +432,7 @@ func TestNewerState(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if err := os.WriteFile(file, original, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, original, 0o600))
 			})
 			tried++
 		}
@@ -457,16 +447,12 @@ func TestNewerState(t *testing.T) {
 func bump(t *testing.T, file string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.ExecContext(t.Context(), `PRAGMA wal_checkpoint(TRUNCATE)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 }

@@ -97,9 +97,7 @@ func TestEditedWeightsAreNotServed(t *testing.T) {
 				if err == nil {
 					_, err = f.WriteAt([]byte(b), 65<<20)
 				}
-				if err := errors.Join(err, f.Close()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errors.Join(err, f.Close()))
 			}
 			write("a")
 			h.StartAll()

@@ -57,9 +57,7 @@ func (c *logCollector) Export(_ context.Context, r *logspb.ExportLogsServiceRequ
 func (c *logCollector) start(t *testing.T) {
 	t.Helper()
 	lis, err := net.Listen("tcp", c.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.address, c.server = lis.Addr().String(), grpc.NewServer()
 	logspb.RegisterLogsServiceServer(c.server, c)
 	server := c.server
@@ -96,9 +94,7 @@ func TestForwarded(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{})
 	h.StartAll()
-	if err := os.Mkdir(h.Path("tls", "relay"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(h.Path("tls", "relay"), 0o700))
 	h.Durward("cert", "renew")
 	siem, otlp := syslogtest.New(t), &logCollector{address: "127.0.0.1:0", ids: map[string]bool{}}
 	otlp.start(t)

@@ -21,12 +21,6 @@ func TestWhatTheGatewayMayWriteIsObeyedByNobody(t *testing.T) {
 	}
 	const nobody = 65534
 	h := harness.New(t, harness.Options{})
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	configured := func(role, gateway string) {
 		file := "config/" + role + ".yaml"
 		var lines []string
@@ -61,10 +55,10 @@ func TestWhatTheGatewayMayWriteIsObeyedByNobody(t *testing.T) {
 				continue
 			}
 			for right, give := range map[string]func(){
-				"owns": func() { must(os.Lchown(path, nobody, 0)) },
+				"owns": func() { must(t, os.Lchown(path, nobody, 0)) },
 				"may write": func() {
-					must(os.Lchown(path, 0, nobody))
-					must(os.Chmod(path, info.Mode().Perm()|0o060))
+					must(t, os.Lchown(path, 0, nobody))
+					must(t, os.Chmod(path, info.Mode().Perm()|0o060))
 				},
 			} {
 				give()
@@ -84,8 +78,8 @@ func TestWhatTheGatewayMayWriteIsObeyedByNobody(t *testing.T) {
 					}
 					configured(role, "gateway_user: nobody\n")
 				}
-				must(os.Lchown(path, 0, 0))
-				must(os.Chmod(path, info.Mode().Perm()))
+				must(t, os.Lchown(path, 0, 0))
+				must(t, os.Chmod(path, info.Mode().Perm()))
 			}
 		}
 		configured(role, "gateway_user: root\n")

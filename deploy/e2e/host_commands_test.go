@@ -136,14 +136,10 @@ func TestWhatIsPrintedToTry(t *testing.T) {
 		t.Fatalf("nothing to try in:\n%s", out)
 	}
 	token, err := os.ReadFile(filepath.Join(h.Dir, "clients", "robot", "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	harness.Eventually(t, "it is answered", func() error {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, body[2], strings.NewReader(body[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 		for _, h := range regexp.MustCompile(`-H '([^:']*): ([^']*)'`).FindAllStringSubmatch(line, -1) {
 			req.Header.Set(h[1], h[2])

@@ -62,9 +62,7 @@ func TestHostileTextReachesNoTerminal(t *testing.T) {
 	places := make(chan struct{}, 16)
 	for i, text := range texts {
 		quoted, err := json.Marshal(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tool, service := []string{"start_service", "stop_service"}[i%2], []string{harness.DemoService, harness.SlowService}[i/2%2]
 		r := harness.Stateless(tokens[i/perClient], "tools/call", tool, fmt.Sprintf(`{"name":%q,"arguments":{"service_id":%q,"reason":%s}}`, tool, service, quoted))
 		r.Body = []byte(strings.Replace(string(r.Body), `"name":"raw"`, `"name":`+string(quoted), 1))

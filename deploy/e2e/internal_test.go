@@ -25,15 +25,11 @@ func program(t *testing.T, h *harness.Host, name, may string, waiting func(opera
 	t.Helper()
 	h.Durward("client", "add-tool", name, "--may", may, "--yes")
 	cfg, err := client.Load(connectJSON(h, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg.Name, cfg.Reason = "test", "because it is night"
 	cfg.Waiting = func(id string, _ time.Time) { waiting(id) }
 	c, err := client.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // it may have been taken away
 	return c
 }
@@ -57,9 +53,7 @@ func TestInternalProgram(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	changes, err := executorv1.NewEventServiceClient(c).WatchServices(ctx, &executorv1.WatchServicesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if change, err := changes.Recv(); err != nil || !change.GetInitial() {
 		t.Errorf("%v, %v", change, err)
 	}
@@ -80,9 +74,7 @@ func TestInternalProgram(t *testing.T) {
 	}
 	operations := vaultv1.NewOperationServiceClient(c)
 	history, err := operations.ListSessionOperations(t.Context(), &vaultv1.ListSessionOperationsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if ops := history.GetOperations(); len(ops) != 2 || ops[0].GetReason() != "not now" || !ops[1].GetOk() || ops[1].GetTool() != "start_service" {
 		t.Errorf("its history: %v", ops)
 	}
@@ -143,9 +135,7 @@ func TestInternalProgramAfterAnEnd(t *testing.T) {
 		}
 		return err
 	}
-	if err := watch(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, watch())
 	h.Process(harness.Vault).Kill() // its sessions end with it
 	h.StartProcess(harness.Vault)
 	h.AwaitHealthy(harness.Vault)
@@ -160,9 +150,7 @@ func TestExampleOfAnInternalProgram(t *testing.T) {
 	cmd := h.Command(filepath.Join(h.Bin, "example"), connectJSON(h, "example"), harness.DayMode)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	asked := h.AwaitApproval("switch_mode")
 	if asked.Principal != "example" || !asked.KeyBound {
 		t.Errorf("the operator sees %+v", asked)

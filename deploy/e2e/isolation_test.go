@@ -25,12 +25,8 @@ func TestTheUsersHomeHasNoSay(t *testing.T) { // not in parallel: it changes the
 	}
 	for name, content := range misleading {
 		file := filepath.Join(lying, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+		must(t, os.WriteFile(file, []byte(content), 0o600))
 	}
 
 	h := harness.Start(t, harness.Options{})

@@ -54,12 +54,8 @@ func TestABrokenProgramFailsTheSuite(t *testing.T) {
 	suite := func(replace map[string]string) (output string, passed bool) {
 		t.Helper()
 		content, err := json.Marshal(map[string]any{"Replace": replace})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(overlay, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(overlay, content, 0o600))
 		cmd := exec.CommandContext(t.Context(), filepath.Join(root, "scripts", "test.sh"))
 		cmd.Env = append(os.Environ(), "PKG=deploy/e2e", "RUN=^TestEveryProgramStarts$", "E2E=1", "PROGRAMS=plain", programs.Overlay+"="+overlay)
 		out, err := cmd.CombinedOutput()
@@ -76,9 +72,7 @@ func TestABrokenProgramFailsTheSuite(t *testing.T) {
 		t.Errorf("the same programs again, which the cache should answer for:\n%s", out)
 	}
 	broken := filepath.Join(dir, "broken.go")
-	if err := os.WriteFile(broken, []byte("package main\n\nfunc init() { panic(\"broken on purpose\") }\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(broken, []byte("package main\n\nfunc init() { panic(\"broken on purpose\") }\n"), 0o600))
 	out, passed := suite(map[string]string{filepath.Join(root, "gateway", "cmd", "gateway", "broken.go"): broken})
 	if passed || strings.Contains(out, "(cached)") || !strings.Contains(out, "broken on purpose") {
 		t.Errorf("with a gateway that panics:\n%s", out)

@@ -116,9 +116,7 @@ func TestMatrix(t *testing.T) {
 	h := harness.Start(t, harness.Options{Egress: true})
 	ca := h.CA()
 	elsewhere, err := pki.NewCA(identity.DefaultTrustDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roles := []string{harness.Gateway, harness.Vault, harness.Executor, harness.Egress, harness.Audit, "operator/" + h.Operator, "tool/reporter"}
 	methods := contract(t)
 
@@ -241,9 +239,7 @@ func TestMatrix(t *testing.T) {
 			for _, server := range []string{harness.Vault, harness.Executor, harness.Egress, harness.Audit} {
 				conn := h.DialWith(issue(t, ca, h.Identity(role), 0), server)
 				stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				// A refusal may come before it; then receiving says why.
 				_ = stream.Send(&reflection.ServerReflectionRequest{MessageRequest: &reflection.ServerReflectionRequest_ListServices{}})
 				switch list, err := stream.Recv(); {
@@ -267,9 +263,7 @@ func TestMatrix(t *testing.T) {
 				InsecureSkipVerify: true,
 				MinVersion:         tls.VersionTLS12, MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*certificate},
 			})))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := conn.Invoke(t.Context(), "/durward.audit.v1.HistoryService/GetStatus", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unavailable {
 				t.Errorf("%s over TLS 1.2: %v, want no connection", server, err)
 			}

@@ -49,9 +49,7 @@ func TestNotify(t *testing.T) {
 
 	// Each message ends where its writer closes the pipe.
 	pipe := h.Path("told")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(pipe, 0o600))
 	head, _, found := strings.Cut(h.ReadFile("config/notify.yaml"), "destinations:")
 	if !found {
 		t.Fatal("the file that was made has no destinations")
@@ -93,9 +91,7 @@ func TestNotify(t *testing.T) {
 	}
 
 	notifier := h.Command(h.Bin+"/durward", "--home", h.Dir, "notify")
-	if err := notifier.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, notifier.Start())
 	answer := make(chan harness.Envelope, 1)
 	go func() { answer <- agent.Ask("start_service", map[string]any{"service_id": "demo-chat"}) }()
 	m := next()
@@ -112,9 +108,7 @@ func TestNotify(t *testing.T) {
 	}
 	isStatus(t, "ok", waited)
 
-	if err := notifier.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, notifier.Process.Signal(syscall.SIGTERM))
 	if err := notifier.Wait(); err != nil {
 		t.Errorf("asked to end: %v", err)
 	}

@@ -53,9 +53,7 @@ func TestAnAgentThatObeysPages(t *testing.T) {
 			if err == nil {
 				err = json.Unmarshal(raw, &value)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			texts = append(texts, leaves(value)...)
 		}
 	}

@@ -65,9 +65,7 @@ func TestPersonalDataLeavesByNoExit(t *testing.T) {
 	// What the log keeps of it all.
 	for _, r := range h.Records(&auditv1.SearchRecordsRequest{Limit: 1000}) {
 		raw, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if found := rawValues(string(raw)); len(found) > 0 {
 			t.Errorf("a record holds %q: %s", found, raw)
 		}
@@ -119,9 +117,7 @@ func throughEveryExit(t *testing.T, options harness.Options) (*harness.Host, map
 		log.WriteString(lines[i%len(lines)] + "\n")
 		log.WriteString(strings.Repeat("z", 480-len(people[0])+i) + " " + people[0] + " y\n")
 	}
-	if err := os.WriteFile(filepath.Join(h.Dir, "planted"), []byte(log.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(h.Dir, "planted"), []byte(log.String()), 0o600))
 	h.WriteFile("svc.sh", "cat planted\nexit 1\n")
 	h.WriteFile("config/egress.yaml", strings.Replace(h.ReadFile("config/egress.yaml"), "\nlocal: []\n", "\nlocal: [\""+address+"\"]\n", 1))
 	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\nprivacy:\n  patterns:\n    - {type: EMPLOYEE, expression: 'emp-\\d{6}', examples: [emp-004711]}\n")

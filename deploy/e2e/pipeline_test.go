@@ -52,9 +52,7 @@ func overStatelessHTTP(h *harness.Host, client string) send {
 		r := harness.Stateless(token, "tools/call", tool, "{}")
 		r.Body = body
 		a, err := h.Raw(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return a
 	}
 }
@@ -66,9 +64,7 @@ func overStdio(handshake bool) func(*harness.Host, string) send {
 		send := func(t *testing.T, _ string, body []byte) harness.RawAnswer {
 			t.Helper()
 			a, err := bridge.Send(body, "7")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return a
 		}
 		if handshake {

@@ -63,9 +63,7 @@ func connectOver(t testing.TB, revision string, transport mcp.Transport) *reader
 		},
 	})
 	session, err := client.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = session.Close() })
 	r.ClientSession = session
 	return r
@@ -190,9 +188,7 @@ func TestResources(t *testing.T) {
 					t.Fatalf("%s: %v", uri, err)
 				}
 			}
-			if err := stranger.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services/careless"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, stranger.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services/careless"}))
 			watched(t, h, era, 1)
 			h.Approve(asked.OperationID)
 			if done := r.call("wait_operation", asked.Next.Arguments); done.Status != "ok" {
@@ -258,9 +254,7 @@ func TestResourcesThroughTheBridge(t *testing.T) {
 				}
 			}
 			before := len(streams(h, "agent"))
-			if err := r.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "durward://services"}))
 			watched(t, h, "agent", before+1)
 			for _, tool := range []string{"start_service", "stop_service"} {
 				r.forget()

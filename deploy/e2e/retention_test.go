@@ -83,16 +83,12 @@ func TestPruning(t *testing.T) {
 
 	// A record that names the statement, and was not among those that were signed.
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
 	var by string
 	for i := len(lines) - 1; i > 0; i-- {
 		var entry map[string]any
-		if err := json.Unmarshal(lines[i], &entry); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(lines[i], &entry))
 		record, ok := entry["record"].(map[string]any)
 		if !ok {
 			t.Fatal("a line without a record")
@@ -111,9 +107,7 @@ func TestPruning(t *testing.T) {
 		}
 	}
 	forged := filepath.Join(h.Dir, "forged.jsonl")
-	if err := os.WriteFile(forged, append(bytes.Join(lines, []byte("\n")), '\n'), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(forged, append(bytes.Join(lines, []byte("\n")), '\n'), 0o600))
 	if out := h.Run("", "audit", "verify", "--offline", forged); out.Code != 1 || !strings.Contains(out.Stdout, "its body is missing, and ") {
 		t.Errorf("a held record that is said to be pruned: exit status %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}

@@ -24,9 +24,7 @@ func TestBothErasOnOneURL(t *testing.T) {
 		t.Helper()
 		answer := harness.Again(func() harness.RawAnswer {
 			answer, err := h.Raw(t.Context(), harness.StatelessCall(token, tool, arguments))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return answer
 		})
 		if strings.Contains(answer.Body, `"resultType":"complete"`) == (answer.Error != nil) || answer.Header.Get("Mcp-Session-Id") != "" {
@@ -62,13 +60,9 @@ func TestStandaloneStream(t *testing.T) {
 	request := session.Request(nil)
 	request.Method = http.MethodGet
 	open, err := request.HTTP(t.Context(), h.MCPURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stream, err := http.DefaultClient.Do(open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stream.Body.Close()
 	if stream.StatusCode != http.StatusOK || stream.Header.Get("Content-Type") != "text/event-stream" {
 		t.Fatalf("%d %v", stream.StatusCode, stream.Header)
@@ -112,18 +106,14 @@ func TestRemoteGateway(t *testing.T) {
 	refused("mcp_tls: is required")
 
 	certificate, key, err := h.CA().Issue(h.Identity("gateway/web"), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.WriteFile("tls/web.pem", string(certificate))
 	h.WriteFile("tls/web.key", string(key))
 	h.WriteFile("config/gateway.yaml", settings+"\nmcp_tls: {certificate: "+h.Path("tls", "web.pem")+", key: "+h.Path("tls", "web.key")+"}\nallowed_hosts: [gateway.example]\n")
 	h.StartProcess(harness.Gateway)
 
 	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		InsecureSkipVerify: true, // the certificate names no host; VerifyConnection compares it whole
 		VerifyConnection: func(state tls.ConnectionState) error {
@@ -139,26 +129,18 @@ func TestRemoteGateway(t *testing.T) {
 		request := harness.StatelessCall(token, "gpu_status", `{}`)
 		request.Host = host
 		call, err := request.HTTP(context.Background(), "https://"+elsewhere+"/mcp")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		response, err := client.Do(call)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = response.Body.Close()
 		if response.StatusCode != want || (want == http.StatusOK) != strings.Contains(string(body), "Simulated 24 GB") {
 			t.Errorf("%s: %d %s", host, response.StatusCode, body)
 		}
 	}
 	clear, err := harness.StatelessCall(token, "gpu_status", `{}`).HTTP(context.Background(), "http://"+elsewhere+"/mcp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if response, err := http.DefaultClient.Do(clear); err == nil {
 		if response.StatusCode != http.StatusBadRequest {
 			t.Errorf("in clear: %d", response.StatusCode)

@@ -31,13 +31,9 @@ func TestSARIFFitsItsSchema(t *testing.T) {
 	}
 	for name, rows := range map[string][]connections.Connection{"nothing": nil, "all kinds": rows} {
 		report, err := connections.Report("sarif", rows, connections.Options{Version: "v1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		raw, err := json.Marshal(report)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := fitsSARIF(t, raw); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -71,13 +67,9 @@ func fitsSARIF(t *testing.T, raw []byte) error {
 func schemaOfSARIF(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", reflect.TypeFor[sarif.Report]().PkgPath()).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(out)), "schema.go"), nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	schema := ""
 	ast.Inspect(file, func(n ast.Node) bool {
 		if text, is := n.(*ast.BasicLit); is && text.Kind == token.STRING {

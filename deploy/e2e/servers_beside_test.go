@@ -66,9 +66,7 @@ func TestAnothersResources(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	asked := func(id string) string {
 		raw, err := os.ReadFile(h.Path(id + ".asked"))
 		if err != nil && !os.IsNotExist(err) {
@@ -81,9 +79,7 @@ func TestAnothersResources(t *testing.T) {
 		text += fmt.Sprintf("  - id: %s\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q}\n%s", id, program, shelfVariable, h.Path(id+".asked"), keys)
 	}
 	input, err := downstream.PromptInput([]downstream.PromptArgument{{Name: "book", Required: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pinned, findings := downstream.Clean("shelf", []downstream.Listed{
 		{Kind: downstream.KindResources}, {Kind: downstream.KindPrompt, Name: "summary", Description: "Sums a book up.", Input: input},
 	})
@@ -187,9 +183,7 @@ func shelf(t *testing.T, agent *harness.Client) {
 		}
 	}
 	prompts, err := agent.ListPrompts(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var listed []string
 	for _, p := range prompts.Prompts {
 		if strings.Contains(p.Name, "__") {
@@ -215,13 +209,9 @@ func shelf(t *testing.T, agent *harness.Client) {
 		}
 	}
 	lists, err := agent.ListResources(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	templates, err := agent.ListResourceTemplates(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var uris []string
 	for _, r := range lists.Resources {
 		uris = append(uris, r.URI)

@@ -50,9 +50,7 @@ func TestAServerAsks(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := "servers:\n"
 	for id, keys := range map[string]string{"desk": "    elicitation: true\n", "shut": ""} {
 		text += fmt.Sprintf("  - id: %s\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q}\n%s", id, program, deskVariable, h.Path(id+".booked"), keys)

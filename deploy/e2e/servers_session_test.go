@@ -23,9 +23,7 @@ func TestServerOfASession(t *testing.T) {
 	installed.Program(t, "bwrap")
 	h := harness.New(t, harness.Options{Egress: true})
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	mark := fmt.Sprintf("/data/notes-%d", os.Getpid())
 	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    per_session: true\n    env: {%s: %q}\n    tools: {read: [add, read]}\n", program, notesVariable, mark)
 	tool := func(name, description, input string) downstream.Tool {
@@ -40,9 +38,7 @@ func TestServerOfASession(t *testing.T) {
 	// processes are those of the server on this host: it and its sandbox's have its environment.
 	processes := func() (n int) {
 		all, err := filepath.Glob("/proc/[0-9]*/environ")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, one := range all {
 			if raw, err := os.ReadFile(one); err == nil && strings.Contains(string(raw), notesVariable+"="+mark) {
 				n++

@@ -76,9 +76,7 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*
 		if err == nil {
 			one.Annotations, err = json.Marshal(tool.Annotations)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		listed = append(listed, one)
 	}
 	accepted, findings := downstream.Clean("notes", listed)
@@ -94,16 +92,12 @@ func pinNotes(t *testing.T, h *harness.Host, file, description string, more ...*
 		h.WriteFile(filepath.Base(file)+".tools", string(raw))
 	}
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := fmt.Sprintf("servers:\n  - id: notes\n    program: {path: %q}\n    sandbox: {none: true}\n    env: {%s: %q, DURWARD_TEST_DESCRIPTION: Adds a note.}\n    credentials: {NOTES_TOKEN: notes-token}\n    tools: {read: [read]}\n",
 		program, notesVariable, file)
 	schema := func(s string) json.RawMessage {
 		form, err := canonical.Transform([]byte(s))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return form
 	}
 	accepted = append(accepted,
@@ -257,9 +251,7 @@ func eachHolds(t *testing.T, h *harness.Host, token string, read downstream.Tool
 	t.Helper()
 	vault, egress := h.DialAs(h.Identity(harness.Gateway), harness.Vault), h.DialAs(h.Identity(harness.Gateway), harness.Egress)
 	session, err := vaultv1.NewSessionServiceClient(vault).OpenSession(t.Context(), &vaultv1.OpenSessionRequest{Credential: token, ClientName: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name, digest := "notes__read", read.Digest("notes")
 	ref := &callv1.ToolRef{Name: name, Source: "mcp:notes", DefinitionDigest: digest[:]}
 	for arguments, fits := range map[string]bool{`{}`: true, `{"more":"x"}`: false} {
@@ -277,9 +269,7 @@ func TestWhatOnlyLooksAsksForPersonalData(t *testing.T) {
 	t.Parallel()
 	h := harness.New(t, harness.Options{Egress: true})
 	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const found = "Finds notes."
 	pinned, findings := downstream.Clean("notes", []downstream.Listed{{Name: "add", Description: found,
 		Input: json.RawMessage(`{"type":"object","required":["text"],"properties":{"text":{"type":"string"}},"additionalProperties":false}`)}})

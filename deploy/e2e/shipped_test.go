@@ -64,9 +64,7 @@ func TestNoDiagnostics(t *testing.T) {
 	t.Parallel()
 	has := func(t *testing.T, path, word string) bool {
 		program, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return bytes.Contains(program, []byte(word))
 	}
 	const diagnostic, weak = "test_simple_text", "weaken"
@@ -100,9 +98,7 @@ func TestNoDiagnostics(t *testing.T) {
 		dir, began := filepath.Join(harness.Root(t), ".cache", "e2e", "shipped"), time.Now().Add(-time.Second)
 		build := exec.CommandContext(t.Context(), filepath.Join(harness.Root(t), "scripts", "build.sh"), dir)
 		overlay := filepath.Join(t.TempDir(), "overlay.json")
-		if err := (programs.Build{Weak: true, Conformance: true}).WriteOverlay(harness.Root(t), overlay); err != nil {
-			t.Fatal(err)
-		}
+		must(t, (programs.Build{Weak: true, Conformance: true}).WriteOverlay(harness.Root(t), overlay))
 		build.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -126,14 +122,10 @@ func TestNoDiagnostics(t *testing.T) {
 func findSymbol(t *testing.T, path string, fits func(name string) bool) string {
 	t.Helper()
 	file, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	symbols, err := file.Symbols()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range symbols {
 		if fits(s.Name) {
 			return s.Name
@@ -157,9 +149,7 @@ func TestCheckAndVersion(t *testing.T) {
 				t.Errorf("-version: %v, %q", err, out)
 			}
 			good, err := os.ReadFile(config)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for name, change := range map[string]struct {
 				bad, want string
 				flags     []string
@@ -174,9 +164,7 @@ func TestCheckAndVersion(t *testing.T) {
 				"no certificate": {strings.Replace(string(good), "certificate:", "certificates:", 1), "certificate", nil},
 			} {
 				bad := filepath.Join(t.TempDir(), "bad.yaml")
-				if err := os.WriteFile(bad, []byte(change.bad), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(bad, []byte(change.bad), 0o600))
 				out, err := exec.CommandContext(t.Context(), path, append(change.flags, "-config", bad, "-check")...).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), change.want) {
 					t.Errorf("%s: %v, want an error that says %q:\n%s", name, err, change.want, out)

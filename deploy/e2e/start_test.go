@@ -33,9 +33,7 @@ func TestProgramsBeginLean(t *testing.T) {
 		total, most, by := 0, 0, ""
 		for _, m := range line.FindAllStringSubmatch(string(out), -1) {
 			n, err := strconv.Atoi(m[2])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if total += n; n > most {
 				most, by = n, m[1]
 			}

@@ -27,14 +27,10 @@ func TestTasks(t *testing.T) {
 		t.Helper()
 		r.Body = bytes.Replace(r.Body, []byte(`Capabilities":{}`), []byte(`Capabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`), 1)
 		answer, err := h.Raw(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		task.ResultType, task.TaskID, task.Status, task.Result = "", "", "", nil
 		if answer.Result != nil {
-			if err := json.Unmarshal(answer.Result, &task); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(answer.Result, &task))
 		}
 		return answer
 	}

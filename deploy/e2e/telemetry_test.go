@@ -76,9 +76,7 @@ func (c *collector) heard() int {
 func startCollector(t *testing.T) *collector {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := &collector{address: lis.Addr().String(), services: map[string]bool{}}
 	server := grpc.NewServer()
 	collectorpb.RegisterTraceServiceServer(server, c)
@@ -137,9 +135,7 @@ func trace(t *testing.T, h *harness.Host, id string) []span {
 			Service string
 			Spans   []span
 		}
-		if err := json.Unmarshal([]byte(page(t, h, role, "/traces?trace_id="+id)), &answer); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(page(t, h, role, "/traces?trace_id="+id)), &answer))
 		if answer.Service != role {
 			t.Errorf("%s says that it is %q", role, answer.Service)
 		}
@@ -412,9 +408,7 @@ func driveBothEras(t *testing.T, h *harness.Host, token string) {
 		t.Helper()
 		answer, err := h.Raw(t.Context(), hostile(within(r, `"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4742-00f067aa0ba902b7-01",`+
 			`"tracestate":"vendor=`+canaryText+`","baggage":"user=`+canaryText+`","progressToken":"`+canaryText+`"`)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return answer
 	}
 	tools := h.Connect(token).Tools
@@ -481,18 +475,14 @@ func driveBothEras(t *testing.T, h *harness.Host, token string) {
 func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 	t.Helper()
 	raw, err := json.Marshal(tool.InputSchema)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var schema struct {
 		Properties map[string]struct {
 			Type    string
 			Pattern string
 		}
 	}
-	if err := json.Unmarshal(raw, &schema); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &schema))
 	good, bad := map[string]any{}, map[string]any{canaryText: canaryText}
 	for name, p := range schema.Properties {
 		switch {
@@ -522,9 +512,7 @@ func argumentsFor(t *testing.T, tool *mcp.Tool) []string {
 	var out []string
 	for _, arguments := range []map[string]any{good, bad, {"reason": 3, "service_id": []string{canaryText}, "operation_id": map[string]string{canaryText: canaryText}}} {
 		raw, err := json.Marshal(arguments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out = append(out, string(raw))
 	}
 	if _, changes := schema.Properties["reason"]; changes {
@@ -561,14 +549,10 @@ func driveStrangers(t *testing.T, h *harness.Host, token string) {
 	for _, role := range harness.Roles() {
 		for _, path := range []string{"/" + canaryText, "/traces?trace_id=" + canaryText, "/metrics?name=" + canaryText, "/debug/vars", "/debug/pprof/"} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+h.HealthAddress(role)+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			request.Header.Set("User-Agent", canaryText)
 			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			body, err := io.ReadAll(response.Body)
 			response.Body.Close()
 			if err != nil || bytes.Contains(body, []byte(canaryText)) {
@@ -756,13 +740,9 @@ func TestAlertsFitMetrics(t *testing.T) {
 	t.Parallel()
 	input.Outside(t)
 	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "deploy", "prometheus", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var file rules
-	if err := yaml.Unmarshal(raw, &file); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal(raw, &file))
 	h := harness.StartMeasured(t)
 	client := h.Connect(h.AddClient("agent"))
 	asked := client.Ask("start_service", map[string]any{"service_id": harness.SleepyService})

@@ -22,9 +22,7 @@ import (
 func notes(t *testing.T, h *harness.Host, operator string, from, n int) {
 	t.Helper()
 	id, err := identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_OPERATOR, operator)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := auditv1.NewLogServiceClient(h.DialAs(id, harness.Audit))
 	request := &auditv1.AppendRequest{}
 	for i := range n {
@@ -55,13 +53,9 @@ func TestOthersReadTheTiles(t *testing.T) {
 			t.Fatalf("%d entries in the folder", tree.N)
 		}
 		files, err := torchwood.NewTileFS(os.DirFS(dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		client, err := torchwood.NewClient(files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		seen, secrets := int64(0), 0
 		for i, entry := range client.AllEntries(t.Context(), tree, 0) {
 			if i != seen || !strings.HasPrefix(string(entry), "{") {
@@ -95,21 +89,13 @@ func TestOthersReadTheTiles(t *testing.T) {
 	// A tile that was changed is seen, here and elsewhere.
 	tile := filepath.Join(dir, "tile", "0", "000")
 	raw, err := os.ReadFile(tile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw[40] ^= 1
-	if err := os.WriteFile(tile, raw, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(tile, raw, 0o644))
 	files, err := torchwood.NewTileFS(os.DirFS(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, err := torchwood.NewClient(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range client.AllEntries(t.Context(), otherwiseVerified(t, h, dir), 0) { //nolint:revive // all that counts is how it ends
 	}
 	if client.Err() == nil {
@@ -121,22 +107,14 @@ func TestOthersReadTheTiles(t *testing.T) {
 func otherwiseVerified(t *testing.T, h *harness.Host, dir string) tlog.Tree {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, "checkpoint"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key := h.Trust().Current().LogKeys[0]
 	checkpoint, _, err := torchwood.VerifyCheckpoint(raw, torchwood.ThresholdPolicy(2, torchwood.OriginPolicy(key.Name()), torchwood.SingleVerifierPolicy(key)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stranger, _, err := note.GenerateKey(nil, key.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := torchwood.NewVerifierFromSigner(stranger)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, _, err := torchwood.VerifyCheckpoint(raw, torchwood.SingleVerifierPolicy(other)); err == nil {
 		t.Error("anybody's key verifies the checkpoint")
 	}

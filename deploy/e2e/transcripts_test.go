@@ -27,9 +27,7 @@ var scripts embed.FS
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, scripts); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, scripts))
 	files, err := filepath.Glob(filepath.Join(dir, "testdata/script/*.txtar"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
@@ -137,9 +135,7 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 	t.Parallel()
 	input.Transcripts(t)
 	accepted, err := golden.Accepted()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var said []string
 	for i, module := range []fs.FS{scripts, os.DirFS("../../services/operator/cmd/durward")} {
 		files, err := fs.Glob(module, "testdata/script/*.txtar")
@@ -148,9 +144,7 @@ func TestEveryCommandHasATranscript(t *testing.T) {
 		}
 		for _, file := range files {
 			raw, err := fs.ReadFile(module, file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for line := range strings.Lines(string(raw)) {
 				if !strings.HasPrefix(line, "#") {
 					said = append(said, line)

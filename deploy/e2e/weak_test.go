@@ -23,9 +23,7 @@ func TestUnitsWithoutTheirGuards(t *testing.T) {
 	build := harness.Build{Weak: true}
 	harness.Binaries(t, build) // an input of this test: what it compiles, it compiles with the packages of these programs
 	root, overlay := harness.Root(t), filepath.Join(t.TempDir(), "overlay.json")
-	if err := (programs.Build{Weak: true}).WriteOverlay(root, overlay); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (programs.Build{Weak: true}).WriteOverlay(root, overlay))
 	tests, declared := map[string][]string{}, regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	err := fs.WalkDir(weak.Files, "testdata", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {

@@ -28,13 +28,9 @@ func daemon(t *testing.T, h *harness.Host, program string, args ...string) (stop
 	cmd.Env, cmd.Cancel = h.Environment(), func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	path := h.Path(program + ".log")
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	var once bool
 	stop = func() {
 		if once {
@@ -65,9 +61,7 @@ func newWitness(t *testing.T, h *harness.Host, name string) string {
 	var public bytes.Buffer
 	cmd.Stderr = &public
 	key, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.WriteFile("witness.key", string(key))
 	return strings.TrimSpace(public.String())
 }
@@ -113,20 +107,14 @@ func TestWitnessed(t *testing.T) {
 
 	// The witness and the relay.
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := lis.Addr().String()
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, lis.Close())
 	lines := strings.Split(strings.TrimSpace(h.ReadFile("trust/log_keys")), "\n")
 	logKey := lines[len(lines)-1] // after the comment
 	h.WriteFile("auditwitness.yaml", fmt.Sprintf("listen: %s\nstate_dir: %s\nkey: %s\nlogs: [%q]\n", at, h.Path("witness"), h.Path("witness.key"), logKey))
 	_, seen := daemon(t, h, "auditwitness", "-config", h.Path("auditwitness.yaml"))
-	if err := os.Mkdir(h.Path("tls", "relay"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(h.Path("tls", "relay"), 0o700))
 	h.Durward("cert", "renew")
 	h.WriteFile("auditrelay.yaml", fmt.Sprintf("audit: {address: %q, identity: %q}\nwitnesses: [%q]\ninterval: 1s\ntrust_dir: %s\ntls: {certificate: %s, key: %s}\n",
 		h.Address(harness.Audit), h.Identity(harness.Audit), "http://"+at, h.Path("trust"), h.Path("tls", "relay", "cert.pem"), h.Path("tls", "relay", "key.pem")))
@@ -152,13 +140,9 @@ func TestWitnessed(t *testing.T) {
 
 	// Another implementation reads the evidence that the operator's program keeps.
 	evidence, err := os.ReadFile(h.Path("state", "operator", "witnessed"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := torchwood.NewCosignatureVerifier(vkey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key := h.Trust().Current().LogKeys[0]
 	policy := torchwood.ThresholdPolicy(3, torchwood.OriginPolicy(key.Name()), torchwood.SingleVerifierPolicy(key), torchwood.SingleVerifierPolicy(other))
 	if _, n, err := torchwood.VerifyCheckpoint(evidence, policy); err != nil {
@@ -169,9 +153,7 @@ func TestWitnessed(t *testing.T) {
 
 	// A stranger has the log's key and the witness's, and nothing of this installation: a record's receipt and a folder of tiles show
 	// that the witness saw them, also to the other implementation.
-	if err := os.Mkdir(h.Path("stranger"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(h.Path("stranger"), 0o700))
 	h.WriteFile("stranger/log_keys", logKey+"\n")
 	h.WriteFile("stranger/witnesses.yaml", "quorum: 1\nwitnesses:\n  - "+vkey+"\n")
 	h.WriteFile("record.json", h.Durward("audit", "show", "3", "--json"))
@@ -197,9 +179,7 @@ func TestWitnessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range append(logs, h.Path("state", "operator", "checkpoint")) {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(path))
 	}
 	h.StartProcess(harness.Audit)
 	notes(t, h, "scribe", 1, 500) // more than the true log has
@@ -220,20 +200,23 @@ func TestWitnessed(t *testing.T) {
 
 	// The negative control: without what was cosigned the rewrite passes, and an auditor who has it finds it in the same file.
 	witnessed := h.Path("state", "operator", "witnessed")
-	if err := os.Remove(witnessed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(witnessed))
 	if out := h.Run("", "audit", "export", rewritten); out.Code != 0 {
 		t.Fatalf("without the evidence: exit status %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
 	for _, held := range []bool{false, true} {
 		if held {
-			if err := os.WriteFile(witnessed, evidence, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(witnessed, evidence, 0o600))
 		}
 		if out := h.Run("", "audit", "verify", "--offline", rewritten); (out.Code == 0) == held {
 			t.Errorf("offline, with what was cosigned: %v: exit status %d\n%s%s", held, out.Code, out.Stdout, out.Stderr)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

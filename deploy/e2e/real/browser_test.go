@@ -247,24 +247,16 @@ func TestBrowser(t *testing.T) { // not beside others: Chromium needs both cores
 func example(t *testing.T, h *harness.Host, name string) string {
 	t.Helper()
 	from, to := filepath.Join(harness.Root(t), "deploy", "examples", name), t.TempDir()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(to, os.DirFS(from)))
 	settings := filepath.Join(to, "playwright.json")
 	for _, file := range []string{settings, filepath.Join(to, "servers.yaml")} {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text := strings.ReplaceAll(string(raw), "/srv/"+name, to)
 		text = strings.Replace(text, `"contextOptions": {`, `"contextOptions": {"ignoreHTTPSErrors": true, `, 1)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	raw, err := os.ReadFile(filepath.Join(to, "servers.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(raw)
 }

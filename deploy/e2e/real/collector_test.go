@@ -35,9 +35,7 @@ service:
 		}
 		h.WriteFile(file, text)
 	}
-	if err := os.Mkdir(h.Path("tls", "relay"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(h.Path("tls", "relay"), 0o700))
 	h.StartAll()
 	h.Durward("cert", "renew")
 	h.WriteFile("auditrelay.yaml", fmt.Sprintf(`audit: {address: %q, identity: %q}
@@ -101,14 +99,10 @@ type running struct {
 func begin(t *testing.T, h *harness.Host, program string, args ...string) running {
 	t.Helper()
 	out, err := os.CreateTemp(t.TempDir(), "said")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.CommandContext(t.Context(), program, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = h.Environment(), out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	ended := false
 	r := running{
 		end: func() {
@@ -121,9 +115,7 @@ func begin(t *testing.T, h *harness.Host, program string, args ...string) runnin
 		},
 		said: func() string {
 			text, err := os.ReadFile(out.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return string(bytes.ToValidUTF8(text, nil))
 		},
 	}

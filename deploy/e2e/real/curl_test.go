@@ -19,13 +19,9 @@ func TestCurl(t *testing.T) {
 	h := harness.Start(t, harness.Options{})
 	h.Durward("client", "add-tool", "reporter", "--may", "list_services", "--yes")
 	tools, err := exec.CommandContext(t.Context(), "../../../scripts/tools.sh", "generate").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set, err := filepath.Abs("../../../proto/durward.binpb")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const operator, program = "operator", "tools/reporter"
 	const status, services = "/durward.vault.v1.ControlService/GetStatus", "/durward.executor.v1.ToolService/ListServices"
 	list, call, described := []string{"--list-services"}, []string{"--data", "{}"}, []string{"--data", "{}", "--schema", set}

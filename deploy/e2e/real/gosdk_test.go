@@ -57,9 +57,7 @@ func startGo(t *testing.T, transport mcp.Transport, revision string) *gosdk {
 	}
 	t.Cleanup(func() { _ = c.session.Close() }) // the server may have gone first
 	list, err := c.session.ListTools(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.tools = list.Tools
 	return c
 }

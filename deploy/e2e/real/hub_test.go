@@ -34,9 +34,7 @@ func TestGatedModel(t *testing.T) {
 	}))
 	defer hub.Close()
 	script, err := filepath.Abs("hub.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := harness.Start(t, harness.Options{Catalog: func(h *harness.Host) string {
 		return fmt.Sprintf("version: 1\nservices:\n  - {id: llm, name: llm, driver: process, argv: [%q, %q, %q, %q, \"%d\"], writes: [%q, %q], credentials: [hf-token], port: %d, health: {path: /}}\n",
 			node(t), script, hub.URL, h.Path("model"), h.Port(0), h.Path("model"), h.Path("model.new"), h.Port(0))

@@ -39,9 +39,7 @@ func listed(t *testing.T, from string, session *mcp.ClientSession) (l listing, n
 		t.Fatalf("%s: %v", from, err)
 	}
 	raw, err := json.Marshal(list.Tools)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, tool := range list.Tools {
 		names = append(names, tool.Name)
 	}
@@ -64,9 +62,7 @@ func TestServersListed(t *testing.T) {
 	h.StartAll()
 	docs := t.TempDir()
 	hello := filepath.Join(docs, "hello.txt")
-	if err := os.WriteFile(hello, []byte("hello there"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(hello, []byte("hello there"), 0o600))
 	native, _ := listed(t, "Durward's own tools alone", h.Connect(before).ClientSession)
 	table := []listing{native}
 	sum := listing{from: "all four, directly"}
@@ -85,9 +81,7 @@ func TestServersListed(t *testing.T) {
 		command(t, h, append(append(line, "--"), server.args...)...)
 		tree := h.Path("config", "packages", p.Folder())
 		main, err := p.Main(tree)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		cmd := exec.Command(node(t), append([]string{filepath.Join(tree, main)}, server.args...)...)
 		cmd.Env = append(h.Environment(), "MEMORY_FILE_PATH="+filepath.Join(t.TempDir(), "memory.jsonl"))
 		session, err := mcp.NewClient(&mcp.Implementation{Name: "real", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)

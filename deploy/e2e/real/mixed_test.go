@@ -95,9 +95,7 @@ func TestMixedVersions(t *testing.T) {
 		_, err = db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, 1)`)
 		err = errors.Join(err, db.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h.Bin = older
 	if p := h.Launch(harness.Audit); p.AwaitEnd() == 0 || !strings.Contains(p.Log(), "newer") {
 		t.Errorf("a log of a later format is opened:\n%s", p.Log())

@@ -47,14 +47,10 @@ func TestPromtool(t *testing.T) {
 	h.Connect(h.AddClient("agent")).Call("gpu_status", nil)
 	for _, role := range append(harness.Roles(), harness.Egress) {
 		response, err := http.Get("http://" + h.HealthAddress(role) + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text, err := io.ReadAll(response.Body)
 		response.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if out := promtool(string(text), "check", "metrics"); strings.TrimSpace(out) != "" {
 			t.Errorf("the metrics of %s: %s", role, out)
 		}
@@ -69,9 +65,7 @@ func TestPrometheus(t *testing.T) {
 	config := func(from string) string {
 		t.Helper()
 		b, err := os.ReadFile(filepath.Join(folder, from))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	text := strings.ReplaceAll(config("prometheus.yaml"), "15s", "1s")
@@ -82,9 +76,7 @@ func TestPrometheus(t *testing.T) {
 	const control = "\n      - alert: Control\n        expr: up * on () up\n"
 	dir := t.TempDir()
 	for name, content := range map[string]string{"prometheus.yaml": text, "alerts.yaml": config("alerts.yaml") + control} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", h.Port(0))
 	begin(t, h, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),

@@ -31,9 +31,7 @@ func TestPythonExample(t *testing.T) {
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+pythonContract(t), "PYTHONDONTWRITEBYTECODE=1")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	asked := h.AwaitApproval("switch_mode")
 	h.Approve(asked.OperationID)
 	if err := cmd.Wait(); err != nil {
@@ -47,13 +45,9 @@ func TestPythonExample(t *testing.T) {
 
 	// A peer with another identity than connect.json names is not spoken to.
 	raw, err := os.ReadFile(h.Path("tls", "tools", "example", "connect.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wrong := filepath.Join(t.TempDir(), "connect.json")
-	if err := os.WriteFile(wrong, bytes.ReplaceAll(raw, []byte("/vault/main"), []byte("/vault/other")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(wrong, bytes.ReplaceAll(raw, []byte("/vault/main"), []byte("/vault/other")), 0o600))
 	refused := exec.CommandContext(t.Context(), "/usr/bin/python3", "../../../services/platform/client/example/tool.py", wrong, harness.DayMode)
 	refused.Env = cmd.Env
 	if text, err := refused.CombinedOutput(); err == nil || strings.Contains(string(text), "services ") {
@@ -73,18 +67,12 @@ func pythonContract(t *testing.T) string {
 		return true
 	})
 	raw, err := proto.Marshal(set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	descriptors := filepath.Join(dir, "contract.binpb")
-	if err := os.WriteFile(descriptors, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(descriptors, raw, 0o600))
 	slices.Sort(args)
 	plugin, err := exec.LookPath("grpc_python_plugin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	args = append([]string{"--descriptor_set_in=" + descriptors, "--python_out=" + dir, "--grpc_python_out=" + dir, "--plugin=protoc-gen-grpc_python=" + plugin}, args...)
 	if text, err := exec.CommandContext(t.Context(), "protoc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("protoc: %v\n%s", err, text)

@@ -24,9 +24,7 @@ import (
 func walk(t *testing.T) (lines [][]string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(raw), "\n## Other people's MCP servers\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
@@ -51,13 +49,9 @@ func locked(t *testing.T, name string) string {
 func dependency(t *testing.T, name string) downstream.Package {
 	t.Helper()
 	raw, err := os.ReadFile("package.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var manifest struct{ Dependencies map[string]string }
-	if err := json.Unmarshal(raw, &manifest); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &manifest))
 	return downstream.Package{Name: name, Version: manifest.Dependencies[name]}
 }
 
@@ -65,9 +59,7 @@ func dependency(t *testing.T, name string) downstream.Package {
 func command(t *testing.T, h *harness.Host, args ...string) {
 	t.Helper()
 	home, err := os.UserHomeDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := h.Command(append([]string{filepath.Join(h.Bin, "durward"), "--home", h.Dir}, args...)...)
 	cmd.Env = append(cmd.Env, "npm_config_userconfig="+filepath.Join(home, ".npmrc"), "npm_config_cache="+filepath.Join(home, ".npm"), "npm_config_prefer_offline=true")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -82,14 +74,10 @@ func TestServersOfOthers(t *testing.T) {
 	h := harness.New(t, harness.Options{})
 	docs, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside.txt")
 	for file, text := range map[string]string{filepath.Join(docs, "hello.txt"): "hello there", outside: "not for agents"} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	linked := filepath.Join(docs, "linked.txt")
-	if err := os.Symlink(outside, linked); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(outside, linked))
 	lines := walk(t)
 	if up := lines[0]; !slices.Equal(up[:2], []string{"up", "--development"}) || !slices.Contains(lines[1], locked(t, "filesystem")) {
 		t.Fatalf("README starts with %q and %q", up, lines[1])
@@ -107,18 +95,14 @@ func TestServersOfOthers(t *testing.T) {
 	command(t, h, "server", "accept", "everything", "--yes")
 
 	raw, err := os.ReadFile(filepath.Join(filepath.Dir(h.Dir), ".claude.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var settings struct {
 		Servers map[string]struct {
 			Command string
 			Args    []string
 		} `json:"mcpServers"`
 	}
-	if err := json.Unmarshal(raw, &settings); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(raw, &settings))
 	bridge := settings.Servers["durward"]
 	c := startTypescript(t, "v2.mjs", []string{"DURWARD_ERA=auto"}, append([]string{"stdio", bridge.Command}, bridge.Args...)...)
 	is := func(want string, result *mcp.CallToolResult, says string) harness.Envelope {
@@ -207,4 +191,11 @@ func pictured(t *testing.T, h *harness.Host, e harness.Envelope, tool string) {
 		}
 		return nil
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -34,9 +34,7 @@ func TestStatement(t *testing.T) {
 	}
 	statement, signature := one(t, folder, "*.json"), one(t, folder, "*.sig")
 	content, err := os.ReadFile(statement)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !bytes.Contains(content, []byte(asked.OperationID)) || !bytes.Contains(content, []byte(harness.DemoService)) {
 		t.Errorf("the statement is not about the operation: %s", content)
 	}

