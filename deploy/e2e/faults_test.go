@@ -17,6 +17,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/reserve"
 
 	"durward.internal/deploy/e2e/harness"
@@ -410,11 +411,9 @@ func TestNewerState(t *testing.T) {
 		}
 		for _, file := range files {
 			t.Run(role+" "+filepath.Base(file), func(t *testing.T) {
-				original, err := os.ReadFile(file)
-				must(t, err)
+				original := testfile.Read(t, file)
 				bump(t, file)
-				newer, err := os.ReadFile(file)
-				must(t, err)
+				newer := testfile.Read(t, file)
 				p := h.Launch(role)
 				if code := p.AwaitEnd(); code != 1 {
 					t.Errorf("exit status %d, want 1", code)
@@ -422,8 +421,7 @@ func TestNewerState(t *testing.T) {
 				if log := p.Log(); !strings.Contains(log, "newer") {
 					t.Errorf("its log does not say why:\n%s", log)
 				}
-				after, err := os.ReadFile(file)
-				must(t, err)
+				after := testfile.Read(t, file)
 				if string(after) != string(newer) {
 					t.Error("the newer state was changed")
 				}
@@ -432,7 +430,7 @@ func TestNewerState(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				must(t, os.WriteFile(file, original, 0o600))
+				testfile.Write(t, file, original)
 			})
 			tried++
 		}

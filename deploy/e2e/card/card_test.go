@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"durward.internal/deploy/e2e/harness"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // near reports whether two sizes are the same but for rounding.
@@ -259,9 +259,7 @@ func TestProposal(t *testing.T) {
 	card := look(t)
 	h := harness.New(t, harness.Options{Bin: programs(t), Catalog: func(*harness.Host) string { return "version: 1\n" }})
 	file := h.Path("compose.yaml")
-	if err := os.WriteFile(file, []byte("services:\n  llm:\n    image: vllm/vllm-openai:v0.10.0\n    gpus: all\n    user: \"1000:1000\"\n    command: [--model, Qwen/Qwen3-8B]\n    ports: [\"8000:8000\"]\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, "services:\n  llm:\n    image: vllm/vllm-openai:v0.10.0\n    gpus: all\n    user: \"1000:1000\"\n    command: [--model, Qwen/Qwen3-8B]\n    ports: [\"8000:8000\"]\n")
 	out := h.Run("", "catalog", "import", "compose", file, "--out", "-")
 	t.Logf("durward catalog import compose:\n%s%s", out.Stdout, out.Stderr)
 	if !strings.Contains(out.Stdout, card.uuid) || !strings.Contains(out.Stdout, card.name) {

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -26,6 +25,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // Packages of the suite, as package.json names them.
@@ -129,10 +129,7 @@ func conform(t *testing.T, throughSDK bool) {
 // committed returns the lines of unscored.txt, but comments.
 func committed(t *testing.T) []string {
 	t.Helper()
-	raw, err := os.ReadFile("unscored.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, "unscored.txt")
 	return slices.DeleteFunc(strings.Split(strings.TrimSpace(string(raw)), "\n"), func(line string) bool { return strings.HasPrefix(line, "#") })
 }
 
@@ -255,10 +252,7 @@ func read(t *testing.T, dir string) []scenario {
 		if name == nil {
 			t.Fatalf("%s is named otherwise than results are", file)
 		}
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := testfile.Read(t, file)
 		var checks []struct {
 			ID      string `json:"id"`
 			Status  string `json:"status"`

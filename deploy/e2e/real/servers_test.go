@@ -18,13 +18,13 @@ import (
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // walk returns the command lines with which README puts another's server behind Durward, without the program's name.
 func walk(t *testing.T) (lines [][]string) {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(harness.Root(t), "README.md"))
-	must(t, err)
+	raw := testfile.Read(t, filepath.Join(harness.Root(t), "README.md"))
 	_, section, _ := strings.Cut(string(raw), "\n## Other people's MCP servers\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
@@ -48,8 +48,7 @@ func locked(t *testing.T, name string) string {
 // dependency is a package in the version that this folder's lock has.
 func dependency(t *testing.T, name string) downstream.Package {
 	t.Helper()
-	raw, err := os.ReadFile("package.json")
-	must(t, err)
+	raw := testfile.Read(t, "package.json")
 	var manifest struct{ Dependencies map[string]string }
 	must(t, json.Unmarshal(raw, &manifest))
 	return downstream.Package{Name: name, Version: manifest.Dependencies[name]}
@@ -74,7 +73,7 @@ func TestServersOfOthers(t *testing.T) {
 	h := harness.New(t, harness.Options{})
 	docs, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside.txt")
 	for file, text := range map[string]string{filepath.Join(docs, "hello.txt"): "hello there", outside: "not for agents"} {
-		must(t, os.WriteFile(file, []byte(text), 0o600))
+		testfile.Write(t, file, text)
 	}
 	linked := filepath.Join(docs, "linked.txt")
 	must(t, os.Symlink(outside, linked))
@@ -94,8 +93,7 @@ func TestServersOfOthers(t *testing.T) {
 	h.WriteFile("config/servers.yaml", strings.Replace(h.ReadFile("config/servers.yaml"), "- id: everything\n", "- id: everything\n    images: true\n", 1))
 	command(t, h, "server", "accept", "everything", "--yes")
 
-	raw, err := os.ReadFile(filepath.Join(filepath.Dir(h.Dir), ".claude.json"))
-	must(t, err)
+	raw := testfile.Read(t, filepath.Join(filepath.Dir(h.Dir), ".claude.json"))
 	var settings struct {
 		Servers map[string]struct {
 			Command string

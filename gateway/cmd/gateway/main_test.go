@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/process"
 )
 
@@ -37,8 +37,7 @@ func TestShippedConfigurationIsTheDefault(t *testing.T) {
 
 func TestConfigurationIsRefused(t *testing.T) {
 	input.Outside(t)
-	good, err := os.ReadFile(shipped)
-	must(t, err)
+	good := testfile.Read(t, shipped)
 	for name, c := range map[string]struct{ from, to, say string }{
 		"unknown key":          {"hold_s:", "hold_seconds:", "unknown key"},
 		"not loopback":         {"listen: 127.0.0.1:7430", "listen: 0.0.0.0:7430", "-dangerous-allow-remote"},
@@ -57,7 +56,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 				t.Fatalf("the shipped file does not say %q", c.from)
 			}
 			path := filepath.Join(t.TempDir(), "gateway.yaml")
-			must(t, os.WriteFile(path, []byte(strings.Replace(string(good), c.from, c.to, 1)), 0o600))
+			testfile.Write(t, path, strings.Replace(string(good), c.from, c.to, 1))
 			var stdout, stderr bytes.Buffer
 			code := process.Main(process.Program{Name: "gateway", Settings: new(settings)}, []string{"-config", path, "-check"}, &stdout, &stderr)
 			if code != process.ExitBadConfiguration || !strings.Contains(stderr.String(), c.say) {
@@ -70,8 +69,7 @@ func TestConfigurationIsRefused(t *testing.T) {
 // Reaching the gateway from elsewhere takes TLS, and says so.
 func TestRemoteListenerNeedsTLS(t *testing.T) {
 	input.Outside(t)
-	good, err := os.ReadFile(shipped)
-	must(t, err)
+	good := testfile.Read(t, shipped)
 	secret := strings.Replace(strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1), "  key: \"\"", "  key: /k.pem", 1)
 	half := strings.Replace(string(good), "  certificate: \"\"", "  certificate: /c.pem", 1)
 	if secret == string(good) || half == secret {
@@ -97,7 +95,7 @@ func TestRemoteListenerNeedsTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "gateway.yaml")
-			must(t, os.WriteFile(path, []byte(c.file), 0o600))
+			testfile.Write(t, path, c.file)
 			args := []string{"-config", path, "-check"}
 			if c.flag {
 				args = append(args, "-dangerous-allow-remote")

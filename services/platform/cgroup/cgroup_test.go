@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestHierarchies(t *testing.T) {
@@ -65,10 +67,7 @@ func files(t *testing.T, dir string, names ...string) {
 
 func content(t *testing.T, dir, name string) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, filepath.Join(dir, name))
 	return string(raw)
 }
 
@@ -89,9 +88,7 @@ func TestLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			own := t.TempDir()
 			files(t, own, "cgroup.subtree_control")
-			if err := os.WriteFile(filepath.Join(own, "cgroup.controllers"), []byte("cpuset cpu io memory hugetlb pids"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, filepath.Join(own, "cgroup.controllers"), "cpuset cpu io memory hugetlb pids")
 			files(t, filepath.Join(own, "mine"), "cgroup.subtree_control")
 			tree, err := Config{}.openIn([]hierarchy{
 				{unified: tc.unified, dir: own, shown: "/x", controls: map[bool][]string{false: controllers}[tc.unified]},
@@ -149,9 +146,7 @@ func TestOutOfMemory(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		files(t, dir)
-		if err := os.WriteFile(filepath.Join(dir, tc.file), []byte(tc.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(dir, tc.file), tc.text)
 		if got := (&Group{unified: tc.unified, parts: []part{{dir: dir}}}).OutOfMemory(); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}

@@ -2,7 +2,6 @@ package clean_test
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"durward.internal/services/platform/clean"
 
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestText(t *testing.T) {
@@ -223,10 +223,7 @@ func TestNaughtyStrings(t *testing.T) {
 	if dir := input.Corpora(t); dir == "" {
 		t.Log("CORPORA is not set: only the built-in strings were looked at")
 	} else {
-		b, err := os.ReadFile(filepath.Join(dir, "minimaxir__big-list-of-naughty-strings", "blns.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := testfile.Read(t, filepath.Join(dir, "minimaxir__big-list-of-naughty-strings", "blns.json"))
 		if list = nil; json.Unmarshal(b, &list) != nil || len(list) < 100 {
 			t.Fatalf("only %d strings", len(list))
 		}

@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 type service struct {
@@ -122,9 +122,7 @@ services:
   - id: empty
     argv:
 `
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, content)
 	var got file
 	if err := config.Load(path, &got); err != nil {
 		t.Fatal(err)

@@ -2,12 +2,12 @@ package config_test
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestTelemetryIsChecked(t *testing.T) {
@@ -50,9 +50,7 @@ func TestTelemetryDefaults(t *testing.T) {
 		"": config.DefaultSampleRatio, "telemetry: {}\n": config.DefaultSampleRatio, "telemetry: {sample_ratio: 0}\n": 0, "telemetry: {sample_ratio: 0.5}\n": 0.5,
 	} {
 		path := filepath.Join(t.TempDir(), "vault.yaml")
-		if err := os.WriteFile(path, []byte("listen: 127.0.0.1:1\n"+text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, "listen: 127.0.0.1:1\n"+text)
 		var c config.Common
 		if err := config.Load(path, &c); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"testing/fstest"
 
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // vault has two tables that carry authority, and one that does not.
@@ -209,14 +210,8 @@ func TestEachFlippedBitIsSeen(t *testing.T) {
 	}
 	exec(t, db, `UPDATE control SET epoch = 7, halted = 1`, `PRAGMA wal_checkpoint(TRUNCATE)`)
 	_ = db.Close()
-	sound, err := os.ReadFile(cfg.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := os.ReadFile(filepath.Join(cfg.StateDir, database.KeyFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sound := testfile.Read(t, cfg.Path)
+	key := testfile.Read(t, filepath.Join(cfg.StateDir, database.KeyFile))
 	// serves returns what a process acts by.
 	serves := func(db *sql.DB) (string, error) {
 		var out bytes.Buffer
@@ -257,9 +252,7 @@ func TestEachFlippedBitIsSeen(t *testing.T) {
 		bad[at] ^= 1 << bit
 		again := vault(dir, 2)
 		for path, b := range map[string][]byte{again.Path: bad, filepath.Join(dir, database.KeyFile): key} {
-			if err := os.WriteFile(path, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, path, b)
 		}
 		db, err := database.Open(context.Background(), again)
 		if err != nil {

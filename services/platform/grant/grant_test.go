@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 //go:embed testdata
@@ -271,17 +272,13 @@ func TestIncompleteIsRefusedOnBothSides(t *testing.T) {
 
 func TestKeyFile(t *testing.T) {
 	path := t.TempDir() + "/grant.key"
-	if err := os.WriteFile(path, testKey.Format(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, testKey.Format())
 	back, err := LoadKey(path)
 	if err != nil || back.KID != testKey.KID || !back.Private.Equal(testKey.Private) {
 		t.Fatalf("LoadKey = %v, %v", back.KID, err)
 	}
 	for _, content := range []string{"", "durward-grant-key-v1 kid", "durward-grant-key-v1 kid AAAA", "kid " + string(testKey.Format()[21:])} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, content)
 		if _, err := LoadKey(path); err == nil {
 			t.Errorf("LoadKey of %q = nil error", content)
 		}

@@ -3,13 +3,13 @@ package injection
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // The source's own examples and the ways in which people write them (MSG-1).
@@ -151,10 +151,7 @@ func TestCorpora(t *testing.T) {
 		{"BIPIA, text attacks", "microsoft__BIPIA/benchmark/text_attack_train.json", grouped, 0, 0.1},
 		{"BIPIA, code attacks", "microsoft__BIPIA/benchmark/code_attack_train.json", grouped, 0, 0.1},
 	} {
-		raw, err := os.ReadFile(filepath.Join(dir, c.file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := testfile.Read(t, filepath.Join(dir, c.file))
 		texts, err := c.read(raw)
 		if err != nil || len(texts) == 0 {
 			t.Fatalf("%s: %d texts, %v", c.name, len(texts), err)

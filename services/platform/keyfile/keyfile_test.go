@@ -5,14 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // TestKeysThatOthersCanReadAreRefused: a key may be readable by root's group, and one of root's by this process's.
 func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, "secret")
 	root := os.Getuid() == 0 && os.Getgid() == 0
 	for mode, want := range map[os.FileMode]bool{
 		0o600: true, 0o400: true, 0o440: root, 0o640: root, 0o660: false, 0o444: false, 0o604: false, 0o610: false, 0o602: false,
@@ -46,9 +46,7 @@ func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
 func TestWhatIsNoKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	large := filepath.Join(dir, "large")
-	if err := os.WriteFile(large, make([]byte, maxSize+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, large, make([]byte, maxSize+1))
 	for _, path := range []string{dir, large, filepath.Join(dir, "none"), "/dev/null"} {
 		if _, err := Read(path); err == nil {
 			t.Errorf("%s was read", path)

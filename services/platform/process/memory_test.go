@@ -3,7 +3,6 @@ package process
 import (
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // What can be written, what the loader changed, and what is another file's stays.
@@ -60,10 +61,7 @@ func TestReleaseProgram(t *testing.T) {
 // residentOfFiles is RssFile of this process, as text of one length so that it compares as a number.
 func residentOfFiles(t *testing.T) string {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := testfile.Read(t, "/proc/self/status")
 	_, rest, found := strings.Cut(string(status), "RssFile:")
 	if !found {
 		t.Fatal("the kernel says nothing of files in memory")

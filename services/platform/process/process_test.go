@@ -20,6 +20,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/process"
 )
 
@@ -35,9 +36,7 @@ func write(t *testing.T, more string) string {
 	path := filepath.Join(t.TempDir(), "x.yaml")
 	content := "listen: 127.0.0.1:7431\nhealth_listen: 127.0.0.1:7441\nstate_dir: /s\ntrust_dir: /t\ntls: {certificate: /c, key: /k}\n" +
 		"audit: {address: 127.0.0.1:7433, identity: spiffe://durward.local/audit/main}\n" + more
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, content)
 	return path
 }
 
@@ -105,13 +104,8 @@ func TestMainRefuses(t *testing.T) {
 func replaced(t *testing.T, old, with string) string {
 	t.Helper()
 	path := write(t, "")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, bytes.Replace(b, []byte(old), []byte(with), 1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b := testfile.Read(t, path)
+	testfile.Write(t, path, bytes.Replace(b, []byte(old), []byte(with), 1))
 	return path
 }
 

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 func TestTablesTakeTheirPlaces(t *testing.T) {
@@ -49,14 +50,8 @@ func TestTablesTakeTheirPlaces(t *testing.T) {
 // TestPerformanceIsMade holds the tables of the published document against the result that is published beside it.
 func TestPerformanceIsMade(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs")
-	text, err := os.ReadFile(filepath.Join(docs, "performance.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	measured, err := os.ReadFile(filepath.Join(docs, "performance.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testfile.Read(t, filepath.Join(docs, "performance.md"))
+	measured := testfile.Read(t, filepath.Join(docs, "performance.json"))
 	made, err := fill(text, measured)
 	if err != nil {
 		t.Fatal(err)

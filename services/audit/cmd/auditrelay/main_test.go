@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/process"
 )
 
@@ -31,10 +32,7 @@ const tlsBlock = "  certificate: /etc/durward/tls/relay/cert.pem\n  key: /etc/du
 // TestCheck runs the program's -check on the shipped configuration and on broken ones.
 func TestCheck(t *testing.T) {
 	input.Outside(t)
-	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "auditrelay.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shipped := testfile.Read(t, filepath.Join("..", "..", "..", "..", "deploy", "config", "auditrelay.yaml"))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "key.pem"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -85,9 +83,7 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("the shipped file has no %q", tc.old)
 			}
 			text := strings.Replace(strings.Replace(string(shipped), tc.old, tc.new, 1), "/etc/durward/tls/relay", dir, 2)
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testfile.Write(t, path, text)
 			s := &settings{}
 			var out bytes.Buffer
 			code := process.Main(process.Program{

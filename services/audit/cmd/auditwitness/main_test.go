@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/process"
 )
 
@@ -25,10 +25,7 @@ import (
 func replace(t *testing.T, old, changed string) (string, string) {
 	t.Helper()
 	input.Outside(t)
-	shipped, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "deploy", "config", "auditwitness.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	shipped := testfile.Read(t, filepath.Join("..", "..", "..", "..", "deploy", "config", "auditwitness.yaml"))
 	secret, public, err := note.GenerateKey(nil, "durward.local/audit/main")
 	if err != nil {
 		t.Fatal(err)
@@ -41,9 +38,7 @@ func replace(t *testing.T, old, changed string) (string, string) {
 	if w, err := logproof.ParseWitness(strings.TrimSpace(vkey.String())); err != nil || w.Name() != "witness.example/one" {
 		t.Fatalf("-new-key printed %q: %v", vkey.String(), err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "witness.key"), key.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, filepath.Join(dir, "witness.key"), key.Bytes())
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -54,9 +49,7 @@ func replace(t *testing.T, old, changed string) (string, string) {
 		"durward.local/audit/main+7f3a1b2c+REPLACE-WITH-THE-LINE-IN-LOG-KEYS", public,
 	).Replace(strings.Replace(string(shipped), old, changed, 1))
 	path := filepath.Join(dir, "auditwitness.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, path, text)
 	return path, secret
 }
 

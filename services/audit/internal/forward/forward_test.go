@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -31,6 +30,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest/syslogtest"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 const origin = "durward.local/audit/main"
@@ -154,9 +154,7 @@ func TestHolds(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"nonsense": "{", "another log's": `{"log":"other","next":4,"leaf":""}`} {
-		if err := os.WriteFile(filepath.Join(dir, "forwarded-siem"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(dir, "forwarded-siem"), text)
 		if _, err := New(Config{Name: "siem", Origin: origin, Dir: dir}); err == nil {
 			t.Errorf("%s: taken", name)
 		}

@@ -26,6 +26,7 @@ import (
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/statement"
 )
 
@@ -165,10 +166,7 @@ func TestTheLogGoesOn(t *testing.T) {
 		if err := accept(l, db, full); !errors.Is(err, full) {
 			t.Errorf("without a record: %v", err)
 		}
-		evidence, err := os.ReadFile(filepath.Join(r.dir, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		evidence := testfile.Read(t, filepath.Join(r.dir, file))
 		for range 2 { // the process ended before the file was gone
 			if err := errors.Join(os.WriteFile(filepath.Join(r.dir, file), evidence, 0o600), accept(l, db, nil)); err != nil {
 				t.Fatal(err)
@@ -184,9 +182,7 @@ func TestTheLogGoesOn(t *testing.T) {
 			t.Error("nobody believes the record's statement")
 		}
 		// Nobody who trusts no operator of that name goes on.
-		if err := os.WriteFile(filepath.Join(r.dir, file), evidence[:len(evidence)/2], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(r.dir, file), evidence[:len(evidence)/2])
 		if err := accept(l, db, nil); err == nil {
 			t.Error("half a statement was taken")
 		}

@@ -19,6 +19,7 @@ import (
 
 	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/platform/downstream"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -27,10 +28,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 // serve serves a launcher of plain processes, whose servers are scripts, and returns a client, where its socket is, and how it is ended.
 func serve(t *testing.T, scripts map[string]string, wrap func(sandbox.Launcher) sandbox.Launcher) (Client, func()) {
 	t.Helper()
-	shell, err := os.ReadFile("/bin/sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	shell := testfile.Read(t, "/bin/sh")
 	local, err := sandbox.NewLocal(sandbox.Config{State: filepath.Join(t.TempDir(), "state"), Development: true, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)

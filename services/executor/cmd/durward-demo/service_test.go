@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // named is the program's name: under it, the test's own binary is the program.
@@ -97,10 +98,7 @@ func TestTheDemoService(t *testing.T) {
 		t.Errorf("it answers %q, %v", body, err)
 	}
 
-	raw, err := os.ReadFile(starts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testfile.Read(t, starts)
 	var pid int
 	if _, err := fmt.Sscanf(string(raw), "started %d", &pid); err != nil {
 		t.Fatal(err)

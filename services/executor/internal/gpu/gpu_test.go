@@ -16,6 +16,7 @@ import (
 
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 const (
@@ -98,9 +99,7 @@ func program(t *testing.T, m *Monitor, pid, parent int, cgroup string) {
 		"cgroup": cgroup, "comm": "prog ) S 9 \x1b[31m\n",
 		"stat": strconv.Itoa(pid) + " (prog ) S 9 \x1b[31m) S " + strconv.Itoa(parent) + " 1 1 0 -1",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(dir, name), text)
 	}
 }
 
@@ -312,9 +311,7 @@ func TestNameOfAnOpenFile(t *testing.T) {
 	m := monitor(t, nil, nil)
 	program(t, m, 7, 1, "")
 	for name, text := range map[string]string{"comm": "3\n", "cmdline": "/opt/llama/llama-\x1bserver\x00-m\x00model"} {
-		if err := os.WriteFile(filepath.Join(m.proc, "7", name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, filepath.Join(m.proc, "7", name), text)
 	}
 	if name, _ := m.describe(7); !strings.HasPrefix(name, "llama-") || strings.Contains(name, "\x1b") {
 		t.Errorf("it is called %q", name)

@@ -113,8 +113,7 @@ func TestTiles(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%d entries: %v", l.size(), err)
 		}
-		raw, err := os.ReadFile(filepath.Join(dir, tilesCheckpoint))
-		must(t, err)
+		raw := testfile.Read(t, filepath.Join(dir, tilesCheckpoint))
 		tree, err := tlog.ParseTree([]byte("go.sum database tree\n" + strings.SplitN(strings.SplitN(string(raw), "\n\n", 2)[0], "\n", 2)[1] + "\n"))
 		if err != nil || tree.N != l.size() || head.Size != uint64(l.size()) {
 			t.Fatalf("the checkpoint is of %d entries, %v", tree.N, err)
@@ -170,8 +169,7 @@ func TestTilesRefuse(t *testing.T) {
 	edit := func(name string) func(*testing.T, *log, string) {
 		return func(t *testing.T, _ *log, dir string) {
 			path := filepath.Join(dir, filepath.FromSlash(name))
-			b, err := os.ReadFile(path)
-			must(t, err)
+			b := testfile.Read(t, path)
 			b[len(b)-1] ^= 1
 			must(t, os.WriteFile(path, b, 0o644))
 		}
@@ -273,7 +271,7 @@ func TestTilesAfterAKill(t *testing.T) {
 	must(t, os.MkdirAll(filepath.Join(dir, "tile/0"), 0o700))
 	left := []string{filepath.Join(dir, ".checkpoint.123"), filepath.Join(dir, "tile/0/.000.456")}
 	for _, path := range left {
-		must(t, os.WriteFile(path, []byte("half"), 0o600))
+		testfile.Write(t, path, "half")
 	}
 	if _, err := l.tiles(t, dir, view); err != nil {
 		t.Fatal(err)

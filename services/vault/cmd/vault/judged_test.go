@@ -1,11 +1,11 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/settings"
@@ -16,9 +16,7 @@ func TestClientsAreJudgedByWhoReadsThem(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "clients.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, text)
 	}
 	write("clients: []\n")
 	registry, err := clients.Open(clients.Config{Path: path, Now: time.Now})

@@ -20,6 +20,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/platformtest"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/vault/internal/settings"
 )
@@ -40,9 +41,7 @@ func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
 	sum := sha256.Sum256([]byte("token"))
 	write := func(name, text string) string {
 		path := filepath.Join(kit.Dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, text)
 		return path
 	}
 	s := &settings.Settings{
@@ -153,9 +152,7 @@ func TestCheck(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testfile.Write(t, path, text)
 	}
 	write("security.yaml", "approvals: {wait_s: 7}\n")
 	write("policy/a.cedar", "permit (principal, action, resource\n")

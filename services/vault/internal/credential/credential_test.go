@@ -3,12 +3,12 @@ package credential
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/keyring"
 	"durward.internal/services/vault/internal/safe"
@@ -72,9 +72,7 @@ func TestAClientIsNamedForACredential(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "clients.yaml")
 	const line = "\n  - {id: %s, token_sha256: '%064x', channel: cli, tier_ceiling: WRITE, credentials: [%s]}"
-	if err := os.WriteFile(file, fmt.Appendf([]byte("clients:"), line+line, "named", 1, "hf", "other", 2, "github"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testfile.Write(t, file, fmt.Appendf([]byte("clients:"), line+line, "named", 1, "hf", "other", 2, "github"))
 	registry, err := clients.Open(clients.Config{Path: file})
 	if err != nil {
 		t.Fatal(err)

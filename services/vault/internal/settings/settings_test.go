@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/platformtest/input"
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/vault/internal/clients"
 	"durward.internal/services/vault/internal/keyring"
 )
@@ -22,10 +23,7 @@ const (
 
 func TestValidateRefuses(t *testing.T) {
 	input.Outside(t)
-	good, err := os.ReadFile(example)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := testfile.Read(t, example)
 	off := "off: false" + strings.SplitN(strings.SplitN(string(good), "off: false", 2)[1], "types: []", 2)[0] + "types: []"
 	for _, c := range []struct{ name, old, new, want string }{
 		{"detectors while detection is off", off, "off: true\n  types: [EMAIL]", "privacy: off and types"},

@@ -3,11 +3,11 @@ package settings
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/vault/internal/clients"
 )
@@ -38,9 +38,7 @@ func TestFourEyesWarnings(t *testing.T) {
 				entry += "    revoked: true\n"
 			}
 			for file, text := range map[string]string{filepath.Join(own, "clients.yaml"): entry, filepath.Join(dir, "security.yaml"): c.settings + "\n"} {
-				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testfile.Write(t, file, text)
 			}
 			list, err := clients.Read(filepath.Join(own, "clients.yaml"))
 			if err != nil {

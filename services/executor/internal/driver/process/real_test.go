@@ -17,6 +17,7 @@ import (
 
 	"durward.internal/services/executor/internal/driver"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/platformtest/testfile"
 )
 
 // Outside development, as root, with control groups: another user, limits that hold, and nobody left behind.
@@ -90,8 +91,7 @@ func TestAStartWhoseProgramIsNotSeen(t *testing.T) {
 
 // The shipped drop-in lets the executor change users. Its services get nothing of that: one could make itself root with it.
 func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
-	dropIn, err := os.ReadFile("../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")
-	must(t, err)
+	dropIn := testfile.Read(t, "../../../../../deploy/systemd/durward-executor.service.d/executor-process.conf")
 	var held []uintptr
 	for line := range strings.Lines(string(dropIn)) {
 		if names, ok := strings.CutPrefix(line, "AmbientCapabilities="); ok {
@@ -113,8 +113,7 @@ func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	program := filepath.Join(dir, "program")
-	raw, err := os.ReadFile(os.Args[0])
-	must(t, err)
+	raw := testfile.Read(t, os.Args[0])
 	must(t, os.WriteFile(program, raw, 0o700))
 	for _, file := range []string{dir, program} {
 		must(t, errors.Join(os.Chmod(file, 0o755), os.Chown(file, 1, 1)))
@@ -138,8 +137,7 @@ func TestCapabilitiesEndWithTheExecutor(t *testing.T) {
 		return err == nil && strings.Contains(said, "root: ")
 	})
 	of := func(pid string) map[string]string {
-		raw, err := os.ReadFile("/proc/" + pid + "/status")
-		must(t, err)
+		raw := testfile.Read(t, "/proc/"+pid+"/status")
 		return status(string(raw))
 	}
 	if mine := of(strconv.Itoa(executor.Process.Pid)); strings.Trim(mine["CapAmb"], "0") == "" || strings.Trim(mine["CapEff"], "0") == "" {
