@@ -301,9 +301,7 @@ func (p *pipeline) read(tool toolset.Tool) {
 	var result struct {
 		PlanDigest string `json:"plan_digest"`
 	}
-	if err := json.Unmarshal(e.Result, &result); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, json.Unmarshal(e.Result, &result))
 	if result.PlanDigest != "" {
 		p.plan = result.PlanDigest
 	}
@@ -319,9 +317,7 @@ func (p *pipeline) once(e harness.Envelope) {
 	var result struct {
 		Log string `json:"log"`
 	}
-	if err := json.Unmarshal(e.Result, &result); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, json.Unmarshal(e.Result, &result))
 	if !strings.HasPrefix(result.Log, "<fetched_content>") || strings.Contains(string(e.Raw), harness.LoggedSecret) || !strings.Contains(result.Log, "[[SECRET:SETTING:") {
 		p.t.Errorf("the log is %q", result.Log)
 	}
@@ -416,9 +412,7 @@ func (p *pipeline) carriedOut(tool toolset.Tool, done, pending harness.Envelope)
 	}
 	// Whoever holds the log's public key proves it, without any process.
 	raw, err := json.Marshal(receipt)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	parsed, err := logproof.ParseReceipt(raw)
 	if err != nil {
 		p.t.Fatalf("%s: %v", tool.Name, err)

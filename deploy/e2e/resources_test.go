@@ -84,9 +84,7 @@ func (r *reader) call(tool string, arguments map[string]any) harness.Envelope {
 	r.t.Helper()
 	return harness.Again(func() harness.Envelope {
 		result, err := r.CallTool(r.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, err)
 		return harness.CheckResult(r.t, nil, result)
 	})
 }

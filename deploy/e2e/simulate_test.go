@@ -228,9 +228,7 @@ func (p *pipeline) startedByNext() {
 			p.t.Fatalf("next is %+v, the steps are %s", s.Next, s.steps())
 		}
 		arguments, err := json.Marshal(s.Next.Arguments)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		must(p.t, err)
 		p.approved(s.Next.Tool, string(arguments))
 	}
 	if got := p.running(); got != "coder, embed" {

@@ -100,16 +100,12 @@ func (c *gosdk) Cut(tool string, arguments map[string]any) {
 func (c *gosdk) List() (resources, templates []string) {
 	c.t.Helper()
 	list, err := c.session.ListResources(c.t.Context(), nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	for _, r := range list.Resources {
 		resources = append(resources, r.URI)
 	}
 	families, err := c.session.ListResourceTemplates(c.t.Context(), nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	for _, f := range families.ResourceTemplates {
 		templates = append(templates, f.URITemplate)
 	}
@@ -134,9 +130,7 @@ func (c *gosdk) Complete(uri, name, value string) []string {
 	result, err := c.session.Complete(c.t.Context(), &mcp.CompleteParams{
 		Ref: &mcp.CompleteReference{Type: "ref/resource", URI: uri}, Argument: mcp.CompleteParamsArgument{Name: name, Value: value},
 	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	return result.Completion.Values
 }
 

@@ -37,9 +37,7 @@ func (i inspector) start(args ...string) func(into any) int {
 	cmd := i.command(args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Start(); err != nil {
-		i.t.Fatal(err)
-	}
+	must(i.t, cmd.Start())
 	return func(into any) int {
 		i.t.Helper()
 		err := cmd.Wait()
@@ -62,9 +60,7 @@ func (i inspector) Call(tool string, arguments map[string]any) func() *mcp.CallT
 	args := []string{"--method", "tools/call", "--tool-name", tool}
 	for key, value := range arguments {
 		encoded, err := json.Marshal(value)
-		if err != nil {
-			i.t.Fatal(err)
-		}
+		must(i.t, err)
 		args = append(args, "--tool-arg", key+"="+string(encoded))
 	}
 	wait := i.start(args...)

@@ -91,9 +91,7 @@ func (c *typescript) try(operation string, about map[string]any, into any) strin
 	request := map[string]any{"do": operation}
 	maps.Copy(request, about)
 	raw, err := json.Marshal(request)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	if _, err := c.stdin.Write(append(raw, '\n')); err != nil {
 		c.t.Fatal(err)
 	}
@@ -102,9 +100,7 @@ func (c *typescript) try(operation string, about map[string]any, into any) strin
 	var failed struct {
 		Thrown string `json:"thrown"`
 	}
-	if err := json.Unmarshal(answer, &failed); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, json.Unmarshal(answer, &failed))
 	if into != nil {
 		if err := json.Unmarshal(answer, into); err != nil {
 			c.t.Fatalf("%s: %v", answer, err)

@@ -33,9 +33,7 @@ func (s *stand) resumption(epoch uint64) *statement.Statement {
 func (s *stand) resume(st *statement.Statement) error {
 	s.t.Helper()
 	h, err := statement.Sign(st, s.kit.OperatorSigner)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	_, err = s.Resume(s.t.Context(), h)
 	return err
 }

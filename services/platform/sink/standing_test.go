@@ -143,9 +143,7 @@ func (s *stand) grantFor(name string, request proto.Message) *paper {
 func (s *stand) grantForTool(tool contract.Tool, request proto.Message) *paper {
 	s.t.Helper()
 	arguments, err := contract.Canonical(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	digest := contract.Digest(arguments)
 	now := time.Now()
 	return &paper{grant: &callv1.Grant{
@@ -161,9 +159,7 @@ func (s *stand) approved(name string, request proto.Message) *paper {
 	p := s.grantFor(name, request)
 	tool, _ := contract.Lookup(name)
 	arguments, err := contract.Canonical(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	subject := sha256.Sum256([]byte(s.subject.entry))
 	p.grant.SubjectDigest = subject[:]
 	ref := statement.ToolOf(p.grant.GetTool())
@@ -215,26 +211,18 @@ func (s *stand) call(p *paper, request proto.Message) error {
 	s.t.Helper()
 	if p.statement != nil {
 		h, err := statement.Sign(p.statement, s.kit.OperatorSigner)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 		p.grant.Statements = append(p.grant.Statements, h)
 		if p.confirm != nil {
 			second, err := statement.Sign(p.confirm(p.statement, h.GetStatement()), s.kit.OperatorSigner)
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, err)
 			p.grant.Statements = append(p.grant.Statements, second)
 		}
 	}
 	signed, err := grant.Sign(s.kit.GrantKey, p.grant)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	raw, err := proto.Marshal(signed)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	var method string
 	for full, t := range s.tools {
 		if t.Name == p.grant.GetTool().GetName() {
@@ -383,9 +371,7 @@ func TestStandingStatementsGoNoFurther(t *testing.T) {
 			return s.dangerous("service_logs", &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")})
 		}, request: &executorv1.ServiceLogsRequest{ServiceId: proto.String("alpha")}, code: callv1.Code_CODE_DENIED, cause: "dangerous mode"},
 		{name: "unattended, the grant says dangerous", paper: func(s *stand) *paper {
-			if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}))
 			p := s.grantFor("start_service", startAlpha())
 			p.grant.Dangerous = true
 			return p
@@ -562,9 +548,7 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 				}
 			}, callv1.Code_CODE_HALTED},
 		"no longer unattended": {func(s *stand) *paper {
-			if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}))
 			return s.grantFor("start_service", startAlpha())
 		}, func(s *stand) {
 			if err := s.SetUnattended(nil); err != nil {
@@ -588,9 +572,7 @@ func TestStandingAuthorityIsLookedAtAgain(t *testing.T) {
 func TestACallThatWaitedIsAskedAbout(t *testing.T) {
 	revoked := fault.New(callv1.Code_CODE_EXPIRED, "it was revoked")
 	listed := func(s *stand) *paper {
-		if err := s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, s.SetUnattended([]unattended.Entry{{Tool: "start_service"}}))
 		return s.grantFor("start_service", startAlpha())
 	}
 	mode := func(s *stand) *paper { return s.dangerous("start_service", startAlpha()) }

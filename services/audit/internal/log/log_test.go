@@ -110,9 +110,7 @@ func (r *rig) open() {
 	r.t.Helper()
 	var db *store.Store
 	err := r.kept.Write(true, func() (err error) { db, err = store.Open(r.t.Context(), r.dir); return err })
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	r.db = &faulty{Store: db}
 	if r.log, err = log.Open(r.t.Context(), r.config()); err != nil {
 		r.t.Fatal(err)
@@ -143,9 +141,7 @@ func (r *rig) record(writer, summary string) *auditv1.Record {
 func (r *rig) keep(writer string, sent []*auditv1.Record, known uint64, answer *auditv1.AppendResponse) {
 	r.t.Helper()
 	head, err := logproof.OpenCheckpoint(answer.GetCheckpoint(), r.keys)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	if len(answer.GetReceipts()) != len(sent) || len(answer.GetPlacements()) != len(sent) {
 		r.t.Fatalf("%d receipts and %d placements for %d records", len(answer.GetReceipts()), len(answer.GetPlacements()), len(sent))
 	}
@@ -192,9 +188,7 @@ func (r *rig) append(writer string, sent ...*auditv1.Record) *auditv1.AppendResp
 func (r *rig) check() {
 	r.t.Helper()
 	size, checkpoint, _, err := r.log.Export(r.t.Context(), 0)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	if size == 0 {
 		if len(r.receipts) > 0 {
 			r.t.Fatal("the log is empty, and receipts were given")
@@ -202,9 +196,7 @@ func (r *rig) check() {
 		return
 	}
 	head, err := logproof.OpenCheckpoint(checkpoint, r.keys)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	replay := &logproof.Replay{}
 	for _, c := range r.heads {
 		replay.Expect(c)
@@ -217,24 +209,18 @@ func (r *rig) check() {
 		}
 	}
 	entries, err := r.db.Range(r.t.Context(), 0, size, int(size), 1<<30)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	var logged time.Time
 	stored := map[string][]*auditv1.Record{}
 	for _, e := range entries {
-		if err := replay.Add(e); err != nil {
-			r.t.Fatal(err)
-		}
+		must(r.t, replay.Add(e))
 		if e.GetLoggedAt().AsTime().Before(logged) {
 			r.t.Fatalf("entry %d: the log's clock went back", e.GetIndex())
 		}
 		logged = e.GetLoggedAt().AsTime()
 		stored[e.GetWriter()] = append(stored[e.GetWriter()], e.GetRecord())
 	}
-	if err := replay.Finish(head); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, replay.Finish(head))
 	for writer, records := range r.records {
 		if len(stored[writer]) < len(records) {
 			r.t.Fatalf("%s: %d records acknowledged, %d stored", writer, len(records), len(stored[writer]))

@@ -124,13 +124,9 @@ func (tr *tree) batch(writer string, records ...*auditv1.Record) store.Batch {
 		if tr.random {
 			_, _ = rand.Read(e.Salt)
 		}
-		if err := logproof.Seal(e); err != nil {
-			tr.t.Fatal(err)
-		}
+		must(tr.t, logproof.Seal(e))
 		hashes, err := tlog.StoredHashesForRecordHash(int64(len(tr.entries)), tlog.Hash(e.GetLeafHash()), tr)
-		if err != nil {
-			tr.t.Fatal(err)
-		}
+		must(tr.t, err)
 		tr.hashes, tr.entries = append(tr.hashes, hashes...), append(tr.entries, e)
 		b.Entries, b.Hashes = append(b.Entries, e), append(b.Hashes, hashes...)
 	}
@@ -140,9 +136,7 @@ func (tr *tree) batch(writer string, records ...*auditv1.Record) store.Batch {
 
 func (tr *tree) commit(writer string, records ...*auditv1.Record) {
 	tr.t.Helper()
-	if err := tr.db.Commit(tr.t.Context(), tr.batch(writer, records...)); err != nil {
-		tr.t.Fatal(err)
-	}
+	must(tr.t, tr.db.Commit(tr.t.Context(), tr.batch(writer, records...)))
 }
 
 // testRefused: a batch whose index, sequence or hash is taken is refused as a whole.

@@ -556,9 +556,7 @@ func (w *world) consent() Consent {
 func (w *world) to(id string) (*Result, error) {
 	w.t.Helper()
 	plan, err := w.Simulate(context.Background(), Request{Mode: id})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	digest := plan.Digest
 	if digest == "" {
 		digest = strings.Repeat("0", 64)
@@ -666,9 +664,7 @@ func (w *world) sound(what string, before, after []string) {
 		w.t.Errorf("%s: the journal holds an open switch: %v, %v", what, open, err)
 	}
 	known, err := w.History(ctx, 1)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	now := w.host.set()
 	w.host.mu.Lock()
 	over, busy := w.host.over, w.host.most

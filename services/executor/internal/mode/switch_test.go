@@ -45,9 +45,7 @@ var trips = []trip{
 func (w *world) planned(id string) []string {
 	w.t.Helper()
 	got, err := w.Simulate(context.Background(), Request{Mode: id})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	var out []string
 	for _, st := range got.Steps {
 		out = append(out, plan.ActionName(st.Action)+" "+st.Service)

@@ -65,12 +65,8 @@ func (r *ruled) write(list string) {
 	r.t.Helper()
 	text := "listen: 127.0.0.1:7432\nunattended: " + list + "\n"
 	next := r.path + ".next"
-	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.Rename(next, r.path); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, os.WriteFile(next, []byte(text), 0o600))
+	must(r.t, os.Rename(next, r.path))
 }
 
 func (r *ruled) open(logger *slog.Logger) (*Rules, error) {

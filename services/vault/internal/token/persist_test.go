@@ -27,18 +27,14 @@ type disk struct {
 func (d *disk) run(f func(v *Values)) {
 	d.t.Helper()
 	state, err := store.Open(d.t.Context(), d.dir, nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, err)
 	v := personal(d.t, func(c *Config) {
 		c.Store, c.Dir = state, filepath.Join(d.dir, Folder)
 		c.Now = func() time.Time { return d.now }
 		c.Owner = func(session string) string { return "claude" }
 	})
 	f(v)
-	if err := state.Close(); err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, state.Close())
 }
 
 // holds counts the files of the disk that have the text in them.
@@ -54,9 +50,7 @@ func (d *disk) holds(text string) (n int) {
 		}
 		return err
 	})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, err)
 	return n
 }
 
@@ -77,9 +71,7 @@ func (d *disk) copy(to *disk) {
 		}
 		return os.WriteFile(name, raw, 0o600)
 	})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, err)
 }
 
 func idOf(t *testing.T, text string) reference.ID {

@@ -35,9 +35,7 @@ import (
 func (b *bench) ran(s *catalog.Service) bool {
 	b.t.Helper()
 	all, err := b.d.list(context.Background(), s.ID)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	for _, c := range all {
 		if c.State != container.StateCreated {
 			return true
@@ -255,9 +253,7 @@ func TestRealTagMoves(t *testing.T) {
 func adoptable(b *bench, s *catalog.Service) client.ContainerCreateOptions {
 	b.t.Helper()
 	made, err := b.d.make(s, img{id: b.image}, mustRules(b, s))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	made.config.Labels = map[string]string{containerpolicy.LabelService: s.ID}
 	made.host.Init = nil
 	return client.ContainerCreateOptions{Config: made.config, HostConfig: made.host, Name: "human-" + s.ID}
@@ -404,18 +400,14 @@ func TestRealAdopt(t *testing.T) {
 func mustRules(b *bench, s *catalog.Service) *containerpolicy.Rules {
 	b.t.Helper()
 	r, err := b.d.rules(s, host{noSwap: true}, img{})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	return r
 }
 
 func pushed(b *bench, repository string) string {
 	b.t.Helper()
 	image, err := b.push(repository, "latest", map[string]any{"Labels": map[string]string{"x": repository}})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	return image
 }
 
@@ -572,9 +564,7 @@ func (b *bench) meddler() *meddler {
 		},
 	}
 	l, err := net.Listen("unix", m.socket)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	srv := &http.Server{Handler: proxy}
 	go func() { _ = srv.Serve(l) }()
 	b.t.Cleanup(func() { _ = srv.Close() })

@@ -196,9 +196,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) driver(socket string) *Driver {
 	b.t.Helper()
 	d, err := New(Config{Socket: socket, Catalog: func() *catalog.Catalog { return b.c }, Logger: slog.New(slog.NewTextHandler(b.t.Output(), nil))})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	must(b.t, err)
 	b.t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			b.t.Error(err)
@@ -283,9 +281,7 @@ func (b *bench) ask(s *catalog.Service, path string) string {
 		if err == nil {
 			defer res.Body.Close()
 			body, err := io.ReadAll(res.Body)
-			if err != nil {
-				b.t.Fatal(err)
-			}
+			must(b.t, err)
 			return fmt.Sprint(res.StatusCode, " ", string(body))
 		}
 		if time.Now().After(deadline) {

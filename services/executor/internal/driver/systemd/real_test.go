@@ -162,20 +162,14 @@ func (w *world) unit(name string, lines ...string) *catalog.Service {
 
 func (w *world) write(file string, lines ...string) {
 	w.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, os.MkdirAll(filepath.Dir(file), 0o755))
 	text := "[Service]\n" + strings.ReplaceAll(strings.Join(lines, "\n"), "ACT", w.self+" act") + "\n"
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, os.WriteFile(file, []byte(text), 0o644))
 }
 
 func (w *world) reload() {
 	w.t.Helper()
-	if err := w.root.ReloadContext(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.root.ReloadContext(w.t.Context()))
 }
 
 func (w *world) start(s *catalog.Service) {
@@ -698,9 +692,7 @@ func TestRealConnectionsEnd(t *testing.T) {
 func (w *world) as(name string, args ...string) (string, error) {
 	w.t.Helper()
 	who, err := user.Lookup(name)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	uid, _ := strconv.Atoi(who.Uid)
 	gid, _ := strconv.Atoi(who.Gid)
 	cmd := exec.Command(w.self, slices.Concat([]string{"act", "drive"}, args)...)

@@ -65,9 +65,7 @@ func newCatalog(t *testing.T) catalogWorld {
 
 func (c catalogWorld) write(text string) {
 	c.t.Helper()
-	if err := os.WriteFile(c.path, []byte(text), 0o640); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, os.WriteFile(c.path, []byte(text), 0o640))
 }
 
 func (c catalogWorld) read() string {

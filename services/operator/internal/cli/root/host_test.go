@@ -170,19 +170,13 @@ func freePorts(t *testing.T) int {
 func (w *world) serve(role, address string, register func(grpc.ServiceRegistrar)) (stop func()) {
 	w.t.Helper()
 	folder, err := trust.Open(w.home.Trust())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	source, err := identity.Open(identity.Files{Certificate: w.home.TLS(role, "cert.pem"), Key: w.home.TLS(role, "key.pem")}, folder)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	server := rpc.NewServer(rpc.ServerConfig{Identity: source, Logger: platformtest.Logger()})
 	register(server)
 	lis, err := rpc.Listen(address, false)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, lis) }()

@@ -44,9 +44,7 @@ func (f fakeAudit) SearchRecords(_ context.Context, r *auditv1.SearchRecordsRequ
 func (w *world) withAudit(f fakeAudit) {
 	w.t.Helper()
 	cfg, err := w.home.Load()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.serve("audit", cfg.Audit.Address, func(r grpc.ServiceRegistrar) { auditv1.RegisterHistoryServiceServer(r, f) })
 }
 

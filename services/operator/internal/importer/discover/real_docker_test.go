@@ -28,17 +28,13 @@ type asking struct {
 func (a asking) post(path string, body []byte, into any) {
 	a.t.Helper()
 	request, err := http.NewRequestWithContext(a.t.Context(), http.MethodPost, "http://docker"+path, bytes.NewReader(body))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	request.Header.Set("Content-Type", "application/json")
 	if strings.HasPrefix(path, "/images/") {
 		request.Header.Set("Content-Type", "application/x-tar")
 	}
 	response, err := a.client.Do(request)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	defer response.Body.Close()
 	raw, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode >= 300 {
