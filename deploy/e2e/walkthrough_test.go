@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -37,11 +38,7 @@ func TestWalkThrough(t *testing.T) {
 }
 
 func walk(t *testing.T, h *harness.Host, agent *harness.Client) {
-	var names []string
-	for name := range agent.Tools {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(agent.Tools))
 	if diff := cmp.Diff([]string{
 		"gpu_status", "list_models", "list_modes", "list_services", "mode_info", "model_info", "security_config", "service_info", "service_logs", "simulate_mode",
 		"sleep_service", "start_service", "stop_service", "tokenize", "wait_operation", "wake_service", "withdraw_operation",

@@ -3,6 +3,7 @@ package golden
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -59,14 +60,10 @@ func (n *Normaliser) Text(text string) string {
 	for _, e := range n.extra {
 		text = replaceGroup(regexp.MustCompile(e[1]), text, "<"+e[0]+">")
 	}
-	values := make([]string, 0, len(n.literals))
-	for value := range n.literals {
-		values = append(values, value)
-	}
 	// The longest first: a folder's path begins the paths of what lies in it.
-	slices.SortFunc(values, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	longest := func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) }
 	var patterns []string
-	for _, value := range values {
+	for _, value := range slices.SortedFunc(maps.Keys(n.literals), longest) {
 		pattern := regexp.QuoteMeta(value)
 		if word(value[0]) {
 			pattern = `\b` + pattern

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -122,7 +123,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("no string of %s is sent", s.file)
 			}
 		}
-		for _, name := range sorted(all) {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
 			fmt.Printf("hostile: %6d of %6d strings of %s\n", taken[name], all[name], name)
 		}
 	}
@@ -232,15 +233,6 @@ func common(list, other []string) int {
 		in[s] = true
 	}
 	return len(slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !in[s] }))
-}
-
-func sorted(m map[string]int) []string {
-	var keys []string
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func resultOf(t *testing.T, a answer) json.RawMessage {
@@ -476,7 +468,7 @@ func (r *run) report(own, public, made []string, took time.Duration) {
 }
 
 func byCount(m map[string]int) []string {
-	keys := sorted(m)
+	keys := slices.Sorted(maps.Keys(m))
 	slices.SortStableFunc(keys, func(a, b string) int { return m[b] - m[a] })
 	return keys
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -121,15 +122,8 @@ func (l *line) receive() (answer, bool, error) {
 
 // breaks reports whether the message has line breaks where HTTP ends a line.
 func (m *message) breaks() bool {
-	if strings.ContainsAny(m.host, "\r\n") || strings.ContainsAny(m.target, "\r\n ") {
-		return true
-	}
-	for _, h := range m.header {
-		if strings.ContainsAny(h[1], "\r\n") {
-			return true
-		}
-	}
-	return false
+	return strings.ContainsAny(m.host, "\r\n") || strings.ContainsAny(m.target, "\r\n ") ||
+		slices.ContainsFunc(m.header, func(h [2]string) bool { return strings.ContainsAny(h[1], "\r\n") })
 }
 
 // alone sends bytes over a connection of their own and takes whatever comes back until the server closes it, or has said

@@ -62,12 +62,7 @@ func testJSON(t *testing.T, g gateway, c client) {
 	}
 	counts := map[string]int{}
 	var listed []string
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		for _, e := range both {
 			whole, within := refused(e, files[name]), refused(e, g.call(e, c, "gpu_status", `{"x":`+files[name]+`}`).body)
 			switch {
@@ -98,7 +93,7 @@ func testJSON(t *testing.T, g gateway, c client) {
 			}
 		}
 	}
-	for _, k := range sorted(counts) {
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Printf("hostile: JSON suite, both eras: %d %s\n", counts[k], k)
 	}
 	fmt.Printf("hostile: JSON suite, left to the implementation: %s\n", strings.Join(listed, ", "))
@@ -363,7 +358,7 @@ func testURLs(t *testing.T, g gateway, c client, allowed []string) {
 		}
 	}
 	fmt.Printf("hostile: URL suite: %d tests", len(list))
-	for _, k := range sorted(counts) {
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Printf("; %s %d", k, counts[k])
 	}
 	fmt.Println()

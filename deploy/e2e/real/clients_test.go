@@ -4,6 +4,7 @@ package real
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -64,12 +65,7 @@ func (r *results) String() string {
 	for _, what := range everything {
 		fmt.Fprintf(&out, " %-10s", what)
 	}
-	names := make([]string, 0, len(r.rows))
-	for name := range r.rows {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(r.rows)) {
 		fmt.Fprintf(&out, "\n%-40s", name)
 		for _, what := range everything {
 			mark := "-"

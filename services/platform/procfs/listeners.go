@@ -3,6 +3,7 @@ package procfs
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -19,13 +20,7 @@ func Listeners(root string) ([]Socket, error) {
 		}
 	}
 	all, err := Sockets(root)
-	out := all[:0]
-	for _, s := range all {
-		if s.State == Listening {
-			out = append(out, s)
-		}
-	}
-	return out, err
+	return slices.DeleteFunc(all, func(s Socket) bool { return s.State != Listening }), err
 }
 
 // diagnosed asks for what listens: a request of sock_diag(7)'s inet_diag_req_v2 for each family, answered by an inet_diag_msg for each socket.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,12 +26,7 @@ var knownScopes = []string{"@modelcontextprotocol/"}
 
 // Known reports whether a package is of a publisher that is known: without a scope anybody may have taken the name.
 func Known(name string) bool {
-	for _, scope := range knownScopes {
-		if strings.HasPrefix(name, scope) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(knownScopes, func(scope string) bool { return strings.HasPrefix(name, scope) })
 }
 
 // settings are npm's in a folder of ours: no package's script is run, and the lock names contents, not hosts.

@@ -36,12 +36,7 @@ func (b *bench) ran(s *catalog.Service) bool {
 	b.t.Helper()
 	all, err := b.d.list(context.Background(), s.ID)
 	must(b.t, err)
-	for _, c := range all {
-		if c.State != container.StateCreated {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(c container.Summary) bool { return c.State != container.StateCreated })
 }
 
 // refused starts a service that must not start.
