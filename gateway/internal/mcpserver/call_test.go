@@ -318,26 +318,32 @@ func TestClientThatLeavesEndsTheWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, edgeOptions{hold: longestHold})
 			s := e.connect(t, tokenAgent)
-			ctx, cut := context.WithCancel(context.Background())
-			defer cut()
-			ended := make(chan time.Time, 1)
-			go func() {
-				_, _ = e.try(ctx, request{session: s, body: toolCall(5, "start_service", `{"service_id":"demo-chat"}`)}) // it may be cut off
-				ended <- time.Now()
-			}()
-			id := e.vault.pending(t)
-			leave(e, s, cut)
-			select {
-			case <-ended:
-			case <-time.After(patience):
-				t.Fatal("the call went on")
-			}
-			e.vault.deserted(t)
-			e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
-			if e.executor.count() != 0 {
-				t.Error("nobody waited, and it ran")
-			}
+			endsTheWait(t, e, request{session: s, body: toolCall(5, "start_service", `{"service_id":"demo-chat"}`)}, func(cut func()) { leave(e, s, cut) })
 		})
+	}
+}
+
+// endsTheWait has a client ask and leave: the call ends, and what is approved then does not run.
+func endsTheWait(t *testing.T, e *edge, r request, leave func(cut func())) {
+	t.Helper()
+	ctx, cut := context.WithCancel(context.Background())
+	defer cut()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = e.try(ctx, r) // it may be cut off
+	}()
+	id := e.vault.pending(t)
+	leave(cut)
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the call went on")
+	}
+	e.vault.deserted(t)
+	e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
+	if e.executor.count() != 0 {
+		t.Error("nobody waited, and it ran")
 	}
 }
 

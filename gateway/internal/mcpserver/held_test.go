@@ -46,25 +46,7 @@ func TestStatelessClientThatLeavesEndsTheWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, edgeOptions{hold: longestHold})
-			ctx, cut := context.WithCancel(context.Background())
-			defer cut()
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				_, _ = e.try(ctx, statelessCall("start_service", `{"service_id":"demo-chat"}`)) // it may be cut off
-			}()
-			id := e.vault.pending(t)
-			leave(e, cut)
-			select {
-			case <-ended:
-			case <-time.After(patience):
-				t.Fatal("the call went on")
-			}
-			e.vault.deserted(t)
-			e.vault.set(id, vaultv1.OperationState_OPERATION_STATE_APPROVED, "")
-			if e.executor.count() != 0 {
-				t.Error("nobody waited, and it ran")
-			}
+			endsTheWait(t, e, statelessCall("start_service", `{"service_id":"demo-chat"}`), func(cut func()) { leave(e, cut) })
 		})
 	}
 }

@@ -176,25 +176,33 @@ func TestNothingIsConfirmedOutsideAChange(t *testing.T) {
 // TestAHaltWaitsForWhatIsBeginning: it is in force at once, and when it has answered, nothing begins any more.
 func TestAHaltWaitsForWhatIsBeginning(t *testing.T) {
 	a, store, _ := newAuthority(t, platformtest.New(t))
+	moved := a.streams.moved.Wait()
+	waitsForWhatIsBeginning(t, a, store, func() error {
+		_, err := a.Halt(t.Context(), "", 0)
+		return err
+	}, func() {
+		<-moved
+		if !a.Control().Halted {
+			t.Error("not in force while something begins")
+		}
+	})
+}
+
+// waitsForWhatIsBeginning calls end while an act begins. The check runs before the act goes on.
+func waitsForWhatIsBeginning(t *testing.T, a *Authority, store *memory, end func() error, check func()) {
+	t.Helper()
 	c, key := spent(t, store)
 	beginning, goOn := make(chan struct{}), make(chan struct{})
-	acted := make(chan error, 1)
+	acted, answered := make(chan error, 1), make(chan error, 1)
 	go func() {
 		acted <- a.act(t.Context(), key, c, func(ctx context.Context, _ any) (any, error) {
 			return &executorv1.StartServiceResponse{}, Confirm(ctx, func() { close(beginning); <-goOn })
 		}).err
 	}()
 	<-beginning
-	answered, moved := make(chan error, 1), a.streams.moved.Wait()
-	go func() {
-		_, err := a.Halt(t.Context(), "", 0)
-		answered <- err
-	}()
-	<-moved
-	if !a.Control().Halted {
-		t.Error("not in force while something begins")
-	}
-	// A writer that waits keeps further readers out, so that this ends when the halt has come to the lock.
+	go func() { answered <- end() }()
+	check()
+	// A writer that waits keeps further readers out, so that this ends when end has come to the lock.
 	for a.beginning.TryRLock() {
 		a.beginning.RUnlock()
 		runtime.Gosched()
@@ -202,7 +210,7 @@ func TestAHaltWaitsForWhatIsBeginning(t *testing.T) {
 	select {
 	case <-answered:
 		close(goOn)
-		t.Fatal("the halt answered while something was beginning")
+		t.Fatal("it answered while something was beginning")
 	default:
 	}
 	close(goOn)

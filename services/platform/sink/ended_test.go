@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/platformtest"
@@ -161,32 +159,7 @@ func TestNothingBeginsOnceItEnded(t *testing.T) {
 // TestAnEndWaitsForWhatIsBeginning: when it has answered, nothing begins any more.
 func TestAnEndWaitsForWhatIsBeginning(t *testing.T) {
 	a, store, _ := newAuthority(t, platformtest.New(t))
-	c, key := spent(t, store)
-	beginning, goOn := make(chan struct{}), make(chan struct{})
-	acted := make(chan error, 1)
-	go func() {
-		acted <- a.act(t.Context(), key, c, func(ctx context.Context, _ any) (any, error) {
-			return &executorv1.StartServiceResponse{}, Confirm(ctx, func() { close(beginning); <-goOn })
-		}).err
-	}()
-	<-beginning
-	answered := make(chan error, 1)
-	go func() { answered <- a.EndStanding(t.Context(), nil) }()
-	// A writer that waits keeps further readers out.
-	for a.beginning.TryRLock() {
-		a.beginning.RUnlock()
-		runtime.Gosched()
-	}
-	select {
-	case <-answered:
-		close(goOn)
-		t.Fatal("the end answered while something was beginning")
-	default:
-	}
-	close(goOn)
-	if err := errors.Join(<-acted, <-answered); err != nil {
-		t.Error(err)
-	}
+	waitsForWhatIsBeginning(t, a, store, func() error { return a.EndStanding(t.Context(), nil) }, func() {})
 }
 
 // refusing is a store whose disk takes nothing more.
