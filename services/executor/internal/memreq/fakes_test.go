@@ -115,6 +115,17 @@ func (b *bench) book(change ...func(*Config)) *Tracker {
 	return out
 }
 
+// runs lets a book run until end, which waits for that.
+func (b *bench) runs(t *testing.T, book *Tracker) (end func()) {
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		book.Run(ctx, b, b)
+	}()
+	return func() { stop(); <-done }
+}
+
 func (b *bench) current() *catalog.Catalog {
 	b.mu.Lock()
 	defer b.mu.Unlock()

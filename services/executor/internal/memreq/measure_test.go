@@ -387,19 +387,13 @@ func TestAFileThatHangsKeepsNoEnd(t *testing.T) {
 		b.edit("/nowhere/model.gguf", t.TempDir())
 		dead := make(chan struct{})
 		book := b.book(func(c *Config) { c.Inspector = deaf(dead) })
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		b.is("declared", running, 100, 7000)
 		time.Sleep(time.Minute)
 		b.is("declared", running, 100, 7005)
 		time.Sleep(slow)
 		began := time.Now()
-		stop()
-		<-done
+		end()
 		if d := time.Since(began); d != flushPatience {
 			t.Errorf("the end took %s", d)
 		}
@@ -441,12 +435,7 @@ func TestAnIdleHostIsNotMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		book := b.book()
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		during := func(d time.Duration) int {
 			before := b.measurements()
 			time.Sleep(d)
@@ -483,8 +472,7 @@ func TestAnIdleHostIsNotMeasured(t *testing.T) {
 		}
 		b.is("declared", running, 200, 7005)
 		during(time.Second)
-		stop()
-		<-done
+		end()
 		if last := b.noted()[len(b.noted())-1]; last.MiB[0] != 7005 {
 			t.Errorf("at the end it wrote %+v", last)
 		}

@@ -185,12 +185,7 @@ func TestAnswersNeverWait(t *testing.T) {
 			c.Inspector = reader
 			c.Exact = func(context.Context, string, vram.Run) ([]uint32, error) { return []uint32{5000}, nil }
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		filed := b.entry("filed")
 		wantNeed(t, "unread", book.Awake(filed), vram.Unknown, map[uint32]uint32{})
 		if _, ok := book.Card(filed); ok {
@@ -220,8 +215,7 @@ func TestAnswersNeverWait(t *testing.T) {
 		if n := reader.asked.Load(); n != 2 {
 			t.Errorf("the inspector was asked %d times", n)
 		}
-		stop()
-		<-done
+		end()
 	})
 }
 
@@ -295,12 +289,7 @@ func TestEveryFileOfACatalogueIsRemembered(t *testing.T) {
 		must(t, err)
 		b.catalog = c
 		book := b.book(func(c *Config) { c.Inspector = reader })
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		synctest.Wait()
 		unknown := 0
 		for _, s := range c.Services {
@@ -311,8 +300,7 @@ func TestEveryFileOfACatalogueIsRemembered(t *testing.T) {
 		if n := reader.asked.Load(); unknown > 0 || n != many {
 			t.Errorf("of %d services nothing is known; %d files were read", unknown, n)
 		}
-		stop()
-		<-done
+		end()
 	})
 }
 
@@ -541,36 +529,24 @@ func TestTheFirstStartWaitsForTheModelsFile(t *testing.T) {
 		if d := took(func() { book.Settle(t.Context(), b, b) }); d != 0 {
 			t.Errorf("settling took %s", d)
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		if d := took(look); d != 3*time.Second {
 			t.Errorf("it waited %s", d)
 		}
-		if err := capacity.Admit(book.Sizes(), b.Read(ctx), s, 512); err == nil {
+		if err := capacity.Admit(book.Sizes(), b.Read(t.Context()), s, 512); err == nil {
 			t.Errorf("it is admitted: %+v", book.Awake(s))
 		}
 		if d := took(look); d != 0 || reader.asked.Load() != 1 {
 			t.Errorf("again it waited %s, and the file was read %d times", d, reader.asked.Load())
 		}
-		stop()
-		<-done
+		end()
 
 		// One that nobody asked for is read as well, when Run begins.
 		again := b.book(func(c *Config) { c.Inspector = reader })
-		ctx, stop = context.WithCancel(t.Context())
-		done = make(chan struct{})
-		go func() {
-			defer close(done)
-			again.Run(ctx, b, b)
-		}()
+		end = b.runs(t, again)
 		time.Sleep(4 * time.Second)
 		wantNeed(t, "unasked", again.Awake(s), vram.Estimated, book.Awake(s).PerGPU)
-		stop()
-		<-done
+		end()
 	})
 }
 
@@ -703,12 +679,7 @@ func TestLlamaCPPIsNotAskedWhileAServiceStarts(t *testing.T) {
 				return []uint32{5000}, nil
 			}
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			book.Run(ctx, b, b)
-		}()
+		end := b.runs(t, book)
 		look := func() Need {
 			time.Sleep(2 * stale)
 			book.Awake(b.entry("filed"))
@@ -722,8 +693,7 @@ func TestLlamaCPPIsNotAskedWhileAServiceStarts(t *testing.T) {
 		if got := look(); asked.Load() != 1 || got.MiB() != 5000+b.estimate("guessed", nil).OverheadMiB {
 			t.Errorf("then it was asked %d times: %+v", asked.Load(), got)
 		}
-		stop()
-		<-done
+		end()
 	})
 }
 
