@@ -25,11 +25,18 @@ var worlds = sync.OnceValue(func() drill.Worlds { return make(drill.Worlds, max(
 // full says that attacks which repeat one thing very often do so at full size.
 var full = os.Getenv("DURWARD_FULL") == "1"
 
-func TestDrill(t *testing.T) {
-	t.Parallel()
+// chosenLines returns what lines says.
+func chosenLines(t *testing.T) *regexp.Regexp {
+	t.Helper()
 	chosen, err := regexp.Compile(*lines)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return chosen
+}
+
+func TestDrill(t *testing.T) {
+	t.Parallel()
+	chosen := chosenLines(t)
 	drill.Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

@@ -4,7 +4,6 @@ package drill_test
 
 import (
 	"fmt"
-	"regexp"
 	"testing"
 
 	"durward.internal/deploy/e2e/drill/history"
@@ -12,9 +11,6 @@ import (
 
 func TestDrillHistory(t *testing.T) {
 	t.Parallel()
-	chosen, err := regexp.Compile(*lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chosen := chosenLines(t)
 	history.Run(t, worlds(), full, chosen.MatchString, func(line string) { fmt.Println(line) })
 }

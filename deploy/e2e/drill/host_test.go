@@ -5,7 +5,6 @@ package drill_test
 import (
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"testing"
 
@@ -15,15 +14,13 @@ import (
 // TestDrillHost carries each attack out once, 3 times in a full drill, or SOAK times where that is set.
 func TestDrillHost(t *testing.T) {
 	t.Parallel()
-	chosen, err := regexp.Compile(*lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chosen := chosenLines(t)
 	rounds := 1
 	if full {
 		rounds = 3
 	}
 	if soak := os.Getenv("SOAK"); soak != "" {
+		var err error
 		if rounds, err = strconv.Atoi(soak); err != nil || rounds < 1 {
 			t.Fatalf("SOAK=%s is not a number of rounds", soak)
 		}

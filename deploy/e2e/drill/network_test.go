@@ -4,7 +4,6 @@ package drill_test
 
 import (
 	"os"
-	"regexp"
 	"testing"
 
 	"durward.internal/deploy/e2e/drill"
@@ -12,10 +11,7 @@ import (
 
 func TestDrillNetwork(t *testing.T) {
 	t.Parallel()
-	chosen, err := regexp.Compile(*lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chosen := chosenLines(t)
 	if chosen.MatchString(drill.NetworkLine) {
 		drill.RunNetwork(t, full)
 	}
@@ -23,10 +19,7 @@ func TestDrillNetwork(t *testing.T) {
 
 func TestDrillExposure(t *testing.T) {
 	t.Parallel()
-	chosen, err := regexp.Compile(*lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chosen := chosenLines(t)
 	if chosen.MatchString(drill.ExposureLine) {
 		drill.RunExposure(t, full)
 	}
@@ -34,10 +27,7 @@ func TestDrillExposure(t *testing.T) {
 
 func TestDrillMixed(t *testing.T) {
 	t.Parallel()
-	chosen, err := regexp.Compile(*lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	chosen := chosenLines(t)
 	if older := os.Getenv("OLDER"); chosen.MatchString(drill.MixedLine) && older != "" {
 		drill.RunMixed(t, older, full)
 	}

@@ -16,13 +16,9 @@ import (
 func (h *Host) Signer() ssh.Signer {
 	h.t.Helper()
 	raw, err := os.ReadFile(h.Path("keys", "operator_ed25519"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	signer, err := ssh.ParsePrivateKey(raw)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return signer
 }
 

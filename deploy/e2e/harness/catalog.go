@@ -72,8 +72,6 @@ func (h *Host) Starts(service string) int {
 	if os.IsNotExist(err) {
 		return 0
 	}
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return strings.Count(string(b), "\n")
 }

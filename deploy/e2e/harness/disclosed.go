@@ -32,9 +32,7 @@ func (h *Host) Disclosed(values ...string) map[string]string {
 		proc := filepath.Join("/proc", strconv.Itoa(h.Process(role).PID()))
 		for _, file := range []string{"environ", "cmdline"} {
 			raw, err := os.ReadFile(filepath.Join(proc, file))
-			if err != nil {
-				h.t.Fatal(err)
-			}
+			h.must(err)
 			look(file+" of the "+role, raw)
 		}
 		if role != Vault {
@@ -59,13 +57,9 @@ func (h *Host) Disclosed(values ...string) map[string]string {
 func (h *Host) memory(proc string, look func([]byte)) {
 	h.t.Helper()
 	maps, err := os.ReadFile(filepath.Join(proc, "maps"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	mem, err := os.Open(filepath.Join(proc, "mem"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	defer mem.Close()
 	read := 0
 	for line := range strings.Lines(string(maps)) {

@@ -170,6 +170,13 @@ func Start(t testing.TB, opts Options) *Host {
 	return h
 }
 
+func (h *Host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 // Path is a file of the installation.
 func (h *Host) Path(parts ...string) string {
 	return filepath.Join(append([]string{h.Dir}, parts...)...)
@@ -179,21 +186,15 @@ func (h *Host) Path(parts ...string) string {
 func (h *Host) WriteFile(name, content string) {
 	h.t.Helper()
 	path := h.Path(name)
-	if err := os.WriteFile(path+".new", []byte(content), 0o600); err != nil {
-		h.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(os.WriteFile(path+".new", []byte(content), 0o600))
+	h.must(os.Rename(path+".new", path))
 }
 
 // ReadFile returns a file of the installation.
 func (h *Host) ReadFile(name string) string {
 	h.t.Helper()
 	b, err := os.ReadFile(h.Path(name))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return string(b)
 }
 
@@ -204,14 +205,10 @@ func (h *Host) Port(n int) int { return h.base + serviceOffset + n }
 func (h *Host) overSockets() {
 	h.t.Helper()
 	dir, err := os.MkdirTemp("", "durward") // a socket's path has a hundred characters at most
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	h.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	me, err := user.Current()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	ports, sockets := map[string]string{}, map[string]string{}
 	for _, role := range []string{Vault, Executor, Audit} {
 		ports[role], sockets[role] = h.Address(role), "unix:"+filepath.Join(dir, role+".sock")
@@ -367,9 +364,7 @@ func (h *Host) Healthy(role string) bool {
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+h.HealthAddress(role)+"/health", nil)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	response, err := httpClient.Do(request)
 	if err != nil {
 		return false
@@ -454,9 +449,7 @@ func (h *Host) KillServices() {
 func (h *Host) ServicePIDs() []int {
 	h.t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	var pids []int
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -489,9 +482,7 @@ func (h *Host) Digest(folders ...string) map[string]string {
 			digests[strings.TrimPrefix(path, h.Dir)] = fmt.Sprintf("%x", sha256.Sum256(b))
 			return err
 		})
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		h.must(err)
 	}
 	return digests
 }

@@ -30,9 +30,7 @@ func (h *Host) Identity(name string) identity.ID {
 		name = whole
 	}
 	id, err := identity.Parse("spiffe://" + identity.DefaultTrustDomain + "/" + name)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return id
 }
 
@@ -43,9 +41,7 @@ func (h *Host) OperatorIdentity() identity.ID { return h.Identity("operator/" + 
 func (h *Host) CA() *pki.CA {
 	h.t.Helper()
 	ca, err := pki.Load(h.Path("pki"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return ca
 }
 
@@ -67,9 +63,7 @@ func Issue(t testing.TB, ca *pki.CA, id identity.ID, ttl time.Duration) tls.Cert
 func (h *Host) Trust() *trust.Folder {
 	h.t.Helper()
 	folder, err := trust.Open(h.Path("trust"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	h.t.Cleanup(folder.Close)
 	return folder
 }
@@ -81,9 +75,7 @@ func (h *Host) DialAs(id identity.ID, server string) *grpc.ClientConn {
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Identity: h.Source(id), Address: h.Address(server), Server: h.Identity(server), Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	h.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -92,20 +84,14 @@ func (h *Host) DialAs(id identity.ID, server string) *grpc.ClientConn {
 func (h *Host) Source(id identity.ID) *identity.Source {
 	h.t.Helper()
 	cert, key, err := h.CA().Issue(id, 0)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	dir := h.t.TempDir()
 	files := identity.Files{Certificate: filepath.Join(dir, pki.FileCertificate), Key: filepath.Join(dir, pki.FileKey)}
 	for path, data := range map[string][]byte{files.Certificate: cert, files.Key: key} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			h.t.Fatal(err)
-		}
+		h.must(os.WriteFile(path, data, 0o600))
 	}
 	source, err := identity.Open(files, h.Trust())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	return source
 }
 
@@ -122,9 +108,7 @@ func (h *Host) DialWith(certificate *tls.Certificate, server string) *grpc.Clien
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
 	}
 	conn, err := grpc.NewClient("passthrough:///"+h.Address(server), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	h.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

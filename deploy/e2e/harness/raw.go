@@ -244,16 +244,10 @@ func (h *Host) StdioRaw(client string) *RawStdio {
 	h.t.Helper()
 	cmd := h.Command(h.StdioCommand(client)...)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	h.must(err)
+	h.must(cmd.Start())
 	h.t.Cleanup(func() {
 		_ = in.Close()
 		_ = cmd.Wait() // it ends with its input
