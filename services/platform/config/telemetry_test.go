@@ -11,11 +11,10 @@ import (
 )
 
 func TestTelemetryIsChecked(t *testing.T) {
-	ratio := func(r float64) *float64 { return &r }
 	for want, c := range map[string]config.Telemetry{
-		"telemetry.sample_ratio: must be 0 to 1":           {SampleRatio: ratio(1.5)},
-		"sample_ratio: must be 0 to 1":                     {SampleRatio: ratio(-0.1)},
-		"ratio: must be 0 to 1":                            {SampleRatio: ratio(math.NaN())},
+		"telemetry.sample_ratio: must be 0 to 1":           {SampleRatio: new(1.5)},
+		"sample_ratio: must be 0 to 1":                     {SampleRatio: new(-0.1)},
+		"ratio: must be 0 to 1":                            {SampleRatio: new(math.NaN())},
 		"telemetry.otlp.endpoint: must be host:port":       {OTLP: config.OTLP{Endpoint: "collector"}},
 		"endpoint: must be host:port":                      {OTLP: config.OTLP{Endpoint: "127.0.0.1:0"}},
 		"otlp.endpoint: must be host:port":                 {OTLP: config.OTLP{Endpoint: ":4317"}},
@@ -34,7 +33,7 @@ func TestTelemetryIsChecked(t *testing.T) {
 		}
 	}
 	for _, c := range []config.Telemetry{
-		{}, {SampleRatio: ratio(0)}, {SampleRatio: ratio(1)}, {OTLP: config.OTLP{Endpoint: "127.0.0.1:4317"}},
+		{}, {SampleRatio: new(0.0)}, {SampleRatio: new(1.0)}, {OTLP: config.OTLP{Endpoint: "127.0.0.1:4317"}},
 		{OTLP: config.OTLP{Endpoint: "[::1]:4317"}}, {OTLP: config.OTLP{Endpoint: "unix:///run/otel.sock"}},
 		{OTLP: config.OTLP{Endpoint: "otel.example:4317", CA: "/etc/otel.pem"}},
 	} {

@@ -9,8 +9,6 @@ import (
 
 func words(line string) []string { return strings.Fields(line) }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -19,13 +17,13 @@ func TestRead(t *testing.T) {
 		want       Command
 	}{
 		{"llama.cpp, short", "llama-server -m /m/x.gguf -c 8192 -np 2 -ngl 33 -ctk q8_0 -ctv q4_0 -b 1024 -ub 256 -fa on -a chat,other", nil, Command{
-			Engine: LlamaCPP, Model: "/m/x.gguf", ServedName: "chat", Context: 8192, Parallel: 2, GPULayers: ptr(uint32(33)), CacheK: "q8_0", CacheV: "q4_0",
-			Batch: 1024, MicroBatch: 256, FlashAttention: ptr(true),
+			Engine: LlamaCPP, Model: "/m/x.gguf", ServedName: "chat", Context: 8192, Parallel: 2, GPULayers: new(uint32(33)), CacheK: "q8_0", CacheV: "q4_0",
+			Batch: 1024, MicroBatch: 256, FlashAttention: new(true),
 		}},
 		{"llama.cpp, long", "/opt/llama-server --model=/m/x.gguf --ctx_size 4096 --parallel 4 --n-gpu-layers all --cache-type-k bf16 --host 127.0.0.1 --port 9001 " +
 			"--flash-attn off --fit off --fit-target 512,256 --swa-full --no-kv-unified --lora a,b --lora-scaled c:0.5 --mmproj p", nil, Command{
-			Engine: LlamaCPP, Model: "/m/x.gguf", Context: 4096, Parallel: 4, CacheK: "bf16", Host: "127.0.0.1", Port: 9001, FlashAttention: ptr(false),
-			Fit: ptr(false), FitTargetMiB: 512, FullWindow: true, Unified: ptr(false), Adapters: []string{"a", "b", "c"}, Projectors: []string{"p"},
+			Engine: LlamaCPP, Model: "/m/x.gguf", Context: 4096, Parallel: 4, CacheK: "bf16", Host: "127.0.0.1", Port: 9001, FlashAttention: new(false),
+			Fit: new(false), FitTargetMiB: 512, FullWindow: true, Unified: new(false), Adapters: []string{"a", "b", "c"}, Projectors: []string{"p"},
 		}},
 		{"experts of some layers with the host", "llama-server -m x --n-cpu-moe 12", nil, Command{Engine: LlamaCPP, Model: "x", CPUExperts: 12}},
 		{"of all", "llama-server -m x -cmoe", nil, Command{Engine: LlamaCPP, Model: "x", CPUExperts: AllExperts}},
@@ -36,14 +34,14 @@ func TestRead(t *testing.T) {
 		{"or not", "llama-server -m x -nkvo -kvo", nil, Command{Engine: LlamaCPP, Model: "x"}},
 		{"with the host, by the environment", "llama-server -m x", map[string]string{"LLAMA_ARG_KV_OFFLOAD": "off"}, Command{Engine: LlamaCPP, Model: "x", HostCache: true}},
 		{"and by that of before", "llama-server -m x", map[string]string{"LLAMA_ARG_NO_KV_OFFLOAD": "1"}, Command{Engine: LlamaCPP, Model: "x", HostCache: true}},
-		{"the shortest context", "llama-server -m x --fit on --fit-ctx 32768", nil, Command{Engine: LlamaCPP, Model: "x", Fit: ptr(true), FitContext: 32768}},
+		{"the shortest context", "llama-server -m x --fit on --fit-ctx 32768", nil, Command{Engine: LlamaCPP, Model: "x", Fit: new(true), FitContext: 32768}},
 		{"copies on this host", "vllm serve a/b -dp 4 --data-parallel-size-local 2", nil, Command{Engine: VLLM, Model: "a/b", DataParallel: 4, DataParallelLocal: 2}},
 		{"one copy of several", "vllm serve a/b -dp 4 --data-parallel-rank 3", nil, Command{Engine: VLLM, Model: "a/b", DataParallel: 4, DataParallelLocal: 1}},
 		{"several hosts", "vllm serve a/b -tp 8 -pp 2 --nnodes 2 --node-rank 0", nil, Command{Engine: VLLM, Model: "a/b", TensorParallel: 8, PipelineParallel: 2, Nodes: 2}},
 		{"SGLang on several hosts", "sglang serve --model-path a/b --tp 16 --nnodes=2", nil, Command{Engine: SGLang, Model: "a/b", TensorParallel: 16, Nodes: 2}},
 		{"Ollama, by a URL without a port", "ollama serve", map[string]string{"OLLAMA_HOST": "http://127.0.0.1"}, Command{Engine: Ollama, Host: "127.0.0.1", Port: 80}},
 		{"Ollama, by a host alone", "ollama serve", map[string]string{"OLLAMA_HOST": "127.0.0.1"}, Command{Engine: Ollama, Host: "127.0.0.1"}},
-		{"flash attention was a flag", "llama-server -fa -m x", nil, Command{Engine: LlamaCPP, Model: "x", FlashAttention: ptr(true)}},
+		{"flash attention was a flag", "llama-server -fa -m x", nil, Command{Engine: LlamaCPP, Model: "x", FlashAttention: new(true)}},
 		{"and is by itself", "llama-server -fa auto -m x", nil, Command{Engine: LlamaCPP, Model: "x"}},
 		{"a file wins over a repository", "llama-server -m x.gguf -hf a/b:Q4", nil, Command{Engine: LlamaCPP, Model: "x.gguf"}},
 		{"a repository", "llama-server -hf a/b:Q4_K_M", nil, Command{Engine: LlamaCPP, Model: "a/b:Q4_K_M", Repository: true}},
@@ -56,9 +54,9 @@ func TestRead(t *testing.T) {
 		{"by variables, an argument wins", "llama-server -c 100", map[string]string{"LLAMA_ARG_MODEL": "x", "LLAMA_ARG_CTX_SIZE": "5", "LLAMA_ARG_HOST": "0.0.0.0"},
 			Command{Engine: LlamaCPP, Model: "x", Context: 100, Host: "0.0.0.0"}},
 		{"flags by variables", "llama-server -m x", map[string]string{"LLAMA_ARG_SWA_FULL": "1", "LLAMA_ARG_KV_UNIFIED": "false", "LLAMA_ARG_FLASH_ATTN": "on"},
-			Command{Engine: LlamaCPP, Model: "x", FullWindow: true, Unified: ptr(false), FlashAttention: ptr(true)}},
+			Command{Engine: LlamaCPP, Model: "x", FullWindow: true, Unified: new(false), FlashAttention: new(true)}},
 		{"flags that variables take away", "llama-server -m x", map[string]string{"LLAMA_ARG_SWA_FULL": "0", "LLAMA_ARG_KV_UNIFIED": "1"},
-			Command{Engine: LlamaCPP, Model: "x", Unified: ptr(true)}},
+			Command{Engine: LlamaCPP, Model: "x", Unified: new(true)}},
 		{"the last counts", "llama-server -m x -c 1 -c 2", nil, Command{Engine: LlamaCPP, Model: "x", Context: 2}},
 		{"numbers that are none", "llama-server -m x -c -1 -np auto -ngl auto --port 70000 -b 99999999999999999999", nil, Command{Engine: LlamaCPP, Model: "x"}},
 		{"an option without its value", "llama-server -m x -c -np 3 -a", nil, Command{Engine: LlamaCPP, Model: "x", Parallel: 3}},
@@ -72,8 +70,8 @@ func TestRead(t *testing.T) {
 			Command{Engine: VLLM, Model: "a/b", TensorParallel: 4, Context: 25_600}},
 		{"vLLM as the kernel shows it", "/venv/bin/python /venv/bin/vllm serve a/b", nil, Command{Engine: VLLM, Model: "a/b"}},
 		{"a binary unit", "vllm serve a/b --max-model-len 32K", nil, Command{Engine: VLLM, Model: "a/b", Context: 32 << 10}},
-		{"a context that fits", "vllm serve a/b --max-model-len auto", nil, Command{Engine: VLLM, Model: "a/b", OwnContext: true, Fit: ptr(true)}},
-		{"a context that fits, by its number", "vllm serve a/b --max-model-len 4096 --max-model-len -1", nil, Command{Engine: VLLM, Model: "a/b", OwnContext: true, Fit: ptr(true)}},
+		{"a context that fits", "vllm serve a/b --max-model-len auto", nil, Command{Engine: VLLM, Model: "a/b", OwnContext: true, Fit: new(true)}},
+		{"a context that fits, by its number", "vllm serve a/b --max-model-len 4096 --max-model-len -1", nil, Command{Engine: VLLM, Model: "a/b", OwnContext: true, Fit: new(true)}},
 		{"a context, after one that fits", "vllm serve a/b --max-model-len auto --max-model-len 4096", nil, Command{Engine: VLLM, Model: "a/b", Context: 4096}},
 		{"the model behind options", "vllm serve --port 8000 --enable-sleep-mode a/b --max-model-len 4096", nil, Command{Engine: VLLM, Model: "a/b", Port: 8000, SleepMode: true, Context: 4096}},
 		{"the model behind what is not known and joined", "vllm serve --dtype=half a/b", nil, Command{Engine: VLLM, Model: "a/b"}},
@@ -90,7 +88,7 @@ func TestRead(t *testing.T) {
 		{"Ollama", "/usr/local/bin/ollama serve", map[string]string{
 			"OLLAMA_HOST": "http://127.0.0.1:11500/", "OLLAMA_NUM_PARALLEL": "2", "OLLAMA_CONTEXT_LENGTH": "4096",
 			"OLLAMA_KV_CACHE_TYPE": "q8_0", "OLLAMA_FLASH_ATTENTION": "1",
-		}, Command{Engine: Ollama, Host: "127.0.0.1", Port: 11500, Parallel: 2, Context: 4096, CacheK: "q8_0", CacheV: "q8_0", FlashAttention: ptr(true)}},
+		}, Command{Engine: Ollama, Host: "127.0.0.1", Port: 11500, Parallel: 2, Context: 4096, CacheK: "q8_0", CacheV: "q8_0", FlashAttention: new(true)}},
 		{"behind env", "env -u X A=b LLAMA_ARG_CTX_SIZE=7 /x/llama-server -m y", nil, Command{Engine: LlamaCPP, Model: "y", Context: 7}},
 		{"behind much", "nice -n 5 numactl --cpunodebind=0 -m 0 taskset -c 0-3 ionice -c2 -n0 vllm serve a/b", nil, Command{Engine: VLLM, Model: "a/b"}},
 		{"in a container", "docker run --rm -it --gpus all -p 127.0.0.1:9000:8000 --ipc=host -v /m:/m vllm/vllm-openai:v0.11.0 --model a/b -tp 2", nil,

@@ -36,7 +36,7 @@ func FuzzEstimate(f *testing.F) {
 			run.Drafts, run.Projectors, run.Adapters = int(parallel&1), int(tensor), int(batch)
 		}
 		if layers >= 0 {
-			run.GPULayers = ptr(uint32(layers))
+			run.GPULayers = new(uint32(layers))
 		}
 		for _, gpus := range [][]GPU{{{first}}, {{first}, {second}}, {{second}, {first}, {first}, {0}}} {
 			e, err := Of(card, run, gpus)

@@ -168,7 +168,7 @@ var bounds = []published{
 	{"Qwen3.5-9B", "llama.cpp, -c 65536 -ub 512", "MiB", "llama-fit-params (Metal)", 501,
 		in(qwen35, llamaRun(func(r *Run) { r.Context = 65536 }), []uint32{0}, computeMiB)},
 	{"Qwen3.6-27B", "llama.cpp, -c 131072 -ub 1024, part with the host", "MiB", "llama.cpp's log, CUDA0 allocation", 1401.75,
-		in(qwen36, llamaRun(func(r *Run) { r.Context, r.MicroBatch, r.GPULayers = 131072, 1024, ptr(uint32(24)) }), []uint32{0}, computeMiB)},
+		in(qwen36, llamaRun(func(r *Run) { r.Context, r.MicroBatch, r.GPULayers = 131072, 1024, new(uint32(24)) }), []uint32{0}, computeMiB)},
 }
 
 // whole is what a process held on a card after its first tokens: shapes of the model, weights of zeros, llama.cpp's release v0.4.0 through
@@ -263,5 +263,3 @@ func TestGolden(t *testing.T) {
 		fmt.Fprint(os.Stdout, out.String())
 	}
 }
-
-func ptr[T any](v T) *T { return &v }

@@ -196,7 +196,7 @@ func TestFitKeepsItsPromise(t *testing.T) {
 			run.Context = 0
 		}
 		least := run
-		least.Fit, least.GPULayers = false, ptr(uint32(0))
+		least.Fit, least.GPULayers = false, new(uint32(0))
 		if run.Context == 0 {
 			least.Context = min(fitContext, card.Context)
 		}

@@ -28,7 +28,7 @@ func TestRunOf(t *testing.T) {
 		{"a command line of llama.cpp", catalog.Service{Argv: []string{"/opt/llama-server", "-m", "/srv/a.gguf", "-c", "32768", "-np", "2", "-ngl", "20",
 			"-ctk", "q8_0", "-ctv", "q4_0", "-b", "1024", "-ub", "256", "-fa", "off", "--fit", "off", "--swa-full"}},
 			with(llama, func(r *Run) {
-				r.Context, r.Parallel, r.Unified, r.GPULayers, r.CacheK, r.CacheV = 32768, 2, false, ptr(uint32(20)), "q8_0", "q4_0"
+				r.Context, r.Parallel, r.Unified, r.GPULayers, r.CacheK, r.CacheV = 32768, 2, false, new(uint32(20)), "q8_0", "q4_0"
 				r.Batch, r.MicroBatch, r.FlashAttention, r.Fit, r.FullWindow = 1024, 256, false, false, true
 			})},
 		{"places and what is beside the model", catalog.Service{Argv: []string{"llama-server", "-m", "/a.gguf", "-sm", "row", "-ts", "3,1", "-mg", "1", "--device", "CUDA0,CUDA1",
@@ -61,7 +61,7 @@ func TestRunOf(t *testing.T) {
 			"kv_unified": "on", "kv_cache_dtype": "q8_0", "kv_cache_dtype_v": "q5_1", "gpu_layers": "0", "flash_attention": "off", "fit": "off", "fit_target_mib": "2048",
 			"batch_size": "512", "micro_batch_size": "128"}},
 			with(llama, func(r *Run) {
-				r.Context, r.Parallel, r.CacheK, r.CacheV, r.GPULayers, r.FlashAttention, r.Fit = 16384, 3, "q8_0", "q5_1", ptr(uint32(0)), false, false
+				r.Context, r.Parallel, r.CacheK, r.CacheV, r.GPULayers, r.FlashAttention, r.Fit = 16384, 3, "q8_0", "q5_1", new(uint32(0)), false, false
 				r.FitTargetMiB, r.Batch, r.MicroBatch = 2048, 512, 128
 			})},
 		{"vLLM on several GPUs", catalog.Service{Argv: []string{"vllm", "serve", "org/model", "-tp", "2", "-pp", "2", "--data-parallel-size", "3"}},
@@ -91,7 +91,7 @@ func TestRunOf(t *testing.T) {
 			with(vllm, func(r *Run) { r.Utilisation, r.KVCacheBytes, r.TensorParallel = 0.5, 1<<30, 4 })},
 		{"the command line wins over extra_config", catalog.Service{Argv: []string{"llama-server", "-c", "4096", "-ngl", "5", "-fa", "on"},
 			ExtraConfig: map[string]string{"engine": "vllm", "context_size": "99", "gpu_layers": "9", "flash_attention": "off"}},
-			with(llama, func(r *Run) { r.Context, r.GPULayers = 4096, ptr(uint32(5)) })},
+			with(llama, func(r *Run) { r.Context, r.GPULayers = 4096, new(uint32(5)) })},
 		{"Ollama", catalog.Service{Argv: []string{"/usr/bin/ollama", "serve"}, Environment: map[string]string{"OLLAMA_CONTEXT_LENGTH": "8192", "OLLAMA_NUM_PARALLEL": "2"}},
 			with(ollama, func(r *Run) { r.Context, r.Parallel = 8192, 2 })},
 	}

@@ -285,7 +285,7 @@ func TestLayersWithTheHost(t *testing.T) {
 	// The first layers are the host's: of a model that slides first, what sees everything stays on the GPU.
 	card := model.Card{WeightsMiB: 1000, Layers: []model.Layers{
 		{Count: 10, Kind: model.Sliding, KVHeads: 8, KeyDim: 128, ValueDim: 128, Window: 1}, {Count: 10, Kind: model.Full, KVHeads: 8, KeyDim: 128, ValueDim: 128}}}
-	if e := of(t, card, llamaRun(func(r *Run) { r.Context, r.GPULayers = 25600, ptr(uint32(11)) }), 0); e.KVMiB != 10*100 {
+	if e := of(t, card, llamaRun(func(r *Run) { r.Context, r.GPULayers = 25600, new(uint32(11)) }), 0); e.KVMiB != 10*100 {
 		t.Errorf("the last ten layers keep %d MiB", e.KVMiB)
 	}
 }
@@ -403,7 +403,7 @@ func TestWhatFitGivesUp(t *testing.T) {
 	}{
 		"nothing said":          {func(*Run) {}, []uint32{4096}, true},
 		"nothing said, on two":  {func(*Run) {}, []uint32{3072, 3072}, true},
-		"layers":                {func(r *Run) { r.GPULayers = ptr(uint32(99)) }, []uint32{4096}, false},
+		"layers":                {func(r *Run) { r.GPULayers = new(uint32(99)) }, []uint32{4096}, false},
 		"tensors":               {func(r *Run) { r.Overridden = true }, []uint32{4096}, false},
 		"shares":                {func(r *Run) { r.TensorSplit = "1,1" }, []uint32{3072, 3072}, false},
 		"a share of one":        {func(r *Run) { r.TensorSplit = "1" }, []uint32{4096}, true},
@@ -475,7 +475,7 @@ func TestFit(t *testing.T) {
 	if e.Context != 65536 || e.PerGPU[0] > 12288-1024 || !e.Starts {
 		t.Errorf("a context: %+v", e)
 	}
-	e = of(t, llama8Q4, fit(func(r *Run) { r.Context, r.GPULayers = 65536, ptr(uint32(99)) }), 12288)
+	e = of(t, llama8Q4, fit(func(r *Run) { r.Context, r.GPULayers = 65536, new(uint32(99)) }), 12288)
 	if e.Context != 65536 || e.PerGPU[0] <= 12288 || e.Starts {
 		t.Errorf("a context and all layers: %+v", e)
 	}

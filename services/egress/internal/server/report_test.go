@@ -68,15 +68,14 @@ func TestSecurityReport(t *testing.T) {
 	report := func(format string, override *string) (*egressv1.SecurityReportResponse, error) {
 		return tools.SecurityReport(t.Context(), &egressv1.SecurityReportRequest{Format: &format, SeverityOverride: override})
 	}
-	word := func(s string) *string { return &s }
 	for name, c := range map[string]struct {
 		format   string
 		override *string
 		field    string
 	}{
 		"another format":       {"pdf", nil, "format"},
-		"no severity":          {"sarif", word("none"), "severity_override"},
-		"beyond a human's own": {"sarif", word("high"), "severity_override"},
+		"no severity":          {"sarif", new("none"), "severity_override"},
+		"beyond a human's own": {"sarif", new("high"), "severity_override"},
 	} {
 		if got, err := report(c.format, c.override); got != nil || !fault.Is(err, callv1.Code_CODE_INVALID_ARGUMENT) || fault.From(err).Field != c.field {
 			t.Errorf("%s: %v, %v", name, got, err)
@@ -106,7 +105,7 @@ func TestSecurityReport(t *testing.T) {
 		}
 	}
 	// The names' flags below what was asked for are left out, what was refused is not.
-	got, err := report("sarif", word("medium"))
+	got, err := report("sarif", new("medium"))
 	if err != nil || strings.Count(got.GetReport(), `"ruleId":"destination"`) != 2 || strings.Contains(got.GetReport(), "it is an address") || !strings.Contains(got.GetReport(), "docs-x.zip: ") {
 		t.Errorf("from medium on: %v, %v", got, err)
 	}

@@ -26,8 +26,6 @@ const (
 	other = "GPU-99999999-2222-3333-4444-555555555555"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // described is a container, to be made or as the daemon reports it.
 type described struct {
 	Config    *container.Config
@@ -57,7 +55,7 @@ func plainest() described {
 			NetworkMode: "bridge", CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges"}, CgroupnsMode: "private", IpcMode: "private",
 			ReadonlyRootfs: true, Runtime: "runc", MaskedPaths: containerpolicy.MaskedPaths(), ReadonlyPaths: containerpolicy.ReadonlyPaths(),
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"}},
-			Resources: container.Resources{PidsLimit: ptr[int64](100)},
+			Resources: container.Resources{PidsLimit: new(int64(100))},
 		},
 	}
 }
@@ -146,7 +144,7 @@ func TestCheckRefuses(t *testing.T) {
 		"extra hosts":          host(func(h *container.HostConfig) { h.ExtraHosts = []string{"host:host-gateway"} }),
 		"a name server":        host(func(h *container.HostConfig) { h.DNS = []netip.Addr{netip.MustParseAddr("192.0.2.1")} }),
 		"more groups":          host(func(h *container.HostConfig) { h.GroupAdd = []string{"docker"} }),
-		"kept from the killer": host(func(h *container.HostConfig) { h.OomKillDisable = ptr(true) }),
+		"kept from the killer": host(func(h *container.HostConfig) { h.OomKillDisable = new(true) }),
 		"kept from the score":  host(func(h *container.HostConfig) { h.OomScoreAdj = -999 }),
 		"unmasked":             host(func(h *container.HostConfig) { h.MaskedPaths = []string{} }),
 		"one path unmasked":    host(func(h *container.HostConfig) { h.MaskedPaths = h.MaskedPaths[1:] }),
@@ -156,8 +154,8 @@ func TestCheckRefuses(t *testing.T) {
 		"no limit of processes": host(func(h *container.HostConfig) {
 			h.PidsLimit = nil
 		}),
-		"unlimited processes":      host(func(h *container.HostConfig) { h.PidsLimit = ptr[int64](-1) }),
-		"more processes":           host(func(h *container.HostConfig) { h.PidsLimit = ptr[int64](201) }),
+		"unlimited processes":      host(func(h *container.HostConfig) { h.PidsLimit = new(int64(-1)) }),
+		"more processes":           host(func(h *container.HostConfig) { h.PidsLimit = new(int64(201)) }),
 		"more memory":              host(func(h *container.HostConfig) { h.Memory++ }),
 		"no limit of memory":       host(func(h *container.HostConfig) { h.Memory = 0 }),
 		"endless swap":             host(func(h *container.HostConfig) { h.MemorySwap = -1 }),
