@@ -249,9 +249,7 @@ func offered(t *testing.T, w *world, a harness.RawAnswer, member, name string) [
 	var things []thing
 	for _, raw := range items {
 		var members map[string]any
-		if err := json.Unmarshal(raw, &members); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(raw, &members))
 		called, _ := members[name].(string)
 		things = append(things, thing{called, raw})
 	}

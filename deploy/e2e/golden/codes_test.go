@@ -96,16 +96,12 @@ func tellCodes(t *testing.T, s *set) {
 	f = w.file("codes/conflict.txt")
 	f.says("CONFLICT: a program that is not Durward's has the service's port.")
 	stranger, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(w.Port(0))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id = asks(f, "start_service", service(harness.DemoService))
 	w.Approve(id)
 	waits(f, id)
 	f.durward("start", harness.DemoService, "--yes")
-	if err := stranger.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stranger.Close())
 
 	f = w.file("codes/plan.txt")
 	f.says("PLAN_CHANGED: what was approved is not what would be done now.")

@@ -51,9 +51,7 @@ func tellDaily(t *testing.T, s *set) {
 	f.doctor("doctor")
 	f.doctor("doctor", "--json")
 	f.says("A file of the installation that others can read, and a program of another name on a port.")
-	if err := os.Chmod(w.Path("config", "vault.yaml"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(w.Path("config", "vault.yaml"), 0o644))
 	f.doctor("doctor")
 
 	f = w.file("daily/down.txt")

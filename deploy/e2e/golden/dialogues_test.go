@@ -45,9 +45,7 @@ forbid (principal, action == Action::"call:stop_service", resource) when { conte
 	}
 	plan.Result.Next.Arguments["reason"] = "the user starts to work"
 	arguments, err := json.Marshal(plan.Result.Next.Arguments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id := envelopeOf(t, d.calls("switch_mode", string(arguments))).OperationID
 	w.number(id)
 	w.Approve(id)

@@ -57,12 +57,8 @@ func TestGolden(t *testing.T) {
 	if *gotDir != "" {
 		for name, text := range s.got {
 			path := filepath.Join(*gotDir, name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must(t, os.WriteFile(path, []byte(text), 0o644))
 		}
 	}
 	if t.Failed() {
@@ -77,9 +73,7 @@ func TestGolden(t *testing.T) {
 		return
 	}
 	accepted, err := Accepted()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	maps.DeleteFunc(accepted, func(name, _ string) bool { return !whole && s.got[name] == "" })
 	if differences := Compare(accepted, s.got); len(differences) > 0 {
 		t.Errorf("what users or clients see has changed. If it is meant to, run: make golden-accept\n%s", strings.Join(differences, "\n"))
@@ -99,9 +93,7 @@ func TestThroughSDK(t *testing.T) {
 		}
 	})
 	accepted, err := Accepted()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	maps.DeleteFunc(accepted, func(name, _ string) bool { return s.got[name] == "" })
 	if differences := Compare(accepted, s.got); len(s.got) == 0 || len(differences) > 0 {
 		t.Errorf("%d goldens; through the SDK clients see something else:\n%s", len(s.got), strings.Join(differences, "\n"))
@@ -164,18 +156,12 @@ func newWorld(t *testing.T, s *set, opts harness.Options) *world {
 	w.known.Is(filepath.Dir(w.Dir), "TMP")
 	w.known.Is(w.Bin, "BIN")
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.known.Is(here, "HERE")
 	_, port, err := net.SplitHostPort(w.Address(harness.Gateway))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	base, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// As long as the ports that they stand for: 00 to 03 are the gateway's, vault's, executor's and audit's, 10 to 13 their health
 	// listeners', and those from 16 on the services'.
 	for i := range 24 {
@@ -504,4 +490,11 @@ func (w *world) aged(service string) {
 		}
 		return nil
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

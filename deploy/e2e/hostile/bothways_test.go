@@ -85,17 +85,13 @@ func TestBothWays(t *testing.T) {
 	l := line{address: g.address}
 	defer l.close()
 	list, err := l.send(g.request(stateless, c, "tools/list", part{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The surfaces of each gateway are the same in the same order.
 	var surfaces [2][]surface
 	for i, h := range hosts {
 		its := gateway{h.Address(harness.Gateway)}
 		tools, err := its.toolSurfaces(resultOf(t, list))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		surfaces[i] = slices.DeleteFunc(append(tools, its.otherSurfaces()...), func(s surface) bool { return !snapshots(s) })
 	}
 
@@ -111,9 +107,7 @@ func TestBothWays(t *testing.T) {
 	}
 	if *corpora != "" {
 		strata, err := readCorpora(*corpora)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, s := range strata {
 			pool = append(pool, s.strings...)
 		}

@@ -109,9 +109,7 @@ func TestHostile(t *testing.T) {
 	var public []string
 	if *corpora != "" {
 		strata, err := readCorpora(*corpora)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		public = sample(rand.New(rand.NewPCG(*seed, 2)), strata, *samples)
 		all, taken := map[string]int{}, map[string]int{}
 		for _, s := range strata {
@@ -147,17 +145,11 @@ func TestHostile(t *testing.T) {
 	first := line{address: g.address}
 	defer first.close()
 	list, err := first.send(g.request(stateless, clients[0], "tools/list", part{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	surfaces, err := g.toolSurfaces(resultOf(t, list))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unlisted, err := g.toolSurfaces(unlistedTools())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	surfaces = slices.Concat(surfaces, unlisted, g.otherSurfaces())
 	r := &run{g: g, surfaces: surfaces, counts: make([]count, len(surfaces)), guest: guest, found: map[finding][]string{}}
 	if r.marks = ownMarks.FindString(friend.mcp.InitializeResult().Instructions); r.marks == "" {
@@ -540,13 +532,9 @@ func (f *friend) change(tool string) {
 // plantedEffects is the control of the counters: a file, a program, and calls on a service that is then taken for one outside
 // the catalog must be found where the suite looks.
 func plantedEffects(t *testing.T, h *harness.Host, w *world) {
-	if err := os.WriteFile(h.Path(canary+"-planted"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(h.Path(canary+"-planted"), nil, 0o600))
 	planted := exec.CommandContext(t.Context(), "sleep", "60")
-	if err := planted.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, planted.Start())
 	harness.Eventually(t, "the planted program is seen", func() error {
 		w.look(os.Getpid())
 		w.mu.Lock()

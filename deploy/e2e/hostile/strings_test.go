@@ -16,12 +16,8 @@ func folderOfCorpora(t *testing.T) string {
 	root := t.TempDir()
 	write := func(name, content string) {
 		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(content), 0o600))
 	}
 	write("MANIFEST.tsv", "not a string\n")
 	write(folderJSON+"/y.json", `["left to its own test"]`)
@@ -39,13 +35,9 @@ func folderOfCorpora(t *testing.T) string {
 
 func TestSamplesAreTheSameForASeed(t *testing.T) {
 	strata, err := readCorpora(folderOfCorpora(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	again, err := readCorpora(folderOfCorpora(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	made := func(strata []stratum, seed uint64) []string {
 		list := sample(rand.New(rand.NewPCG(seed, 2)), strata, 100)
 		m := mutator{rand.New(rand.NewPCG(seed, seed)), append(seeds("/tmp"), list...)}
@@ -64,9 +56,7 @@ func TestSamplesAreTheSameForASeed(t *testing.T) {
 
 func TestSampleHasEveryFile(t *testing.T) {
 	strata, err := readCorpora(folderOfCorpora(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(strata) != 31 { // that which repeats others has no stratum
 		t.Fatalf("%d files", len(strata))
 	}
@@ -87,5 +77,12 @@ func TestSampleHasEveryFile(t *testing.T) {
 	}
 	if all := sample(rand.New(rand.NewPCG(7, 2)), strata, 0); len(all) != 1001+60+1 {
 		t.Errorf("%d strings are all", len(all))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -41,9 +41,7 @@ func TestRefusedBeforeTheFirstByte(t *testing.T) {
 		"a stranger's, the same": {-1, func(w http.ResponseWriter) http.ResponseWriter { return timeless{w} }, callv1.Code_CODE_INVALID_ARGUMENT},
 	} {
 		a, err := newAdmission(conf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		a.TakeN("p", limit.Messages, 2) // what it has
 		by := &visit{limiter: a.Limiter, principal: "p"}
 		if name == "a stranger's, the same" {

@@ -301,9 +301,7 @@ func TestLongTextsAreRefused(t *testing.T) {
 // What goes on with a frame is what it was compared with, and nothing that only the client knows about.
 func TestForwardedHeaders(t *testing.T) {
 	r, err := http.NewRequest(http.MethodPost, "http://localhost/mcp", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, h := range []string{"Authorization", "Mcp-Session-Id", "Mcp-Method", "Mcp-Name", "Last-Event-Id", "X-Forwarded-For", "Cookie", "Traceparent", "Mcp-Param-Service"} {
 		r.Header.Set(h, "sent")
 	}

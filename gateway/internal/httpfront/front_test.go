@@ -70,9 +70,7 @@ func TestAcceptedInItsFirstRequest(t *testing.T) {
 	e := newEdge(t, limit.Config{RequestsPerPrincipal: 1, RefusalDelayMS: 1})
 	conns, idle := connlimit.New(e.front.admission.Config()), make(chan struct{}, 1)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute, ConnContext: conns.Context, Handler: e.front,
 		ConnState: func(_ net.Conn, now http.ConnState) {
@@ -85,9 +83,7 @@ func TestAcceptedInItsFirstRequest(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 
 	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	body := modern("tools/call", `"name":"hold","arguments":{}`)
 	if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer good-ada\r\nContent-Type: application/json\r\n"+
@@ -197,9 +193,7 @@ func TestSessionsThatOpenWhileItCloses(t *testing.T) {
 func TestWhoIsTurnedAwayIsNotTraced(t *testing.T) {
 	ratio := 1.0
 	seen, err := telemetry.Open(telemetry.Config{Service: "gateway", Settings: config.Telemetry{SampleRatio: &ratio}, Lifetime: func() (from, until time.Time) { return time.Now(), time.Now() }, Methods: Methods()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer seen.Close()
 	e := newEdge(t, limit.Config{RefusalDelayMS: 1, Rates: limit.Rates{Tools: limit.Rate{PerS: 0.1, Burst: 1}}})
 	e.front.conf.Metrics = metrics.New(seen, Methods())
@@ -312,22 +306,16 @@ func TestAConnectionThatIsGoneServesNobody(t *testing.T) {
 	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
 	conns := connlimit.New(e.front.admission.Config())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	counted := conns.Listen(l)
 	defer counted.Close()
 	gone := func() context.Context {
 		t.Helper()
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		accepted, err := counted.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx := conns.Context(t.Context(), accepted)
 		_ = accepted.Close()
 		return ctx
@@ -368,5 +356,12 @@ func TestAConnectionThatIsGoneServesNobody(t *testing.T) {
 	served := e.served.Load()
 	if a := e.do(r.WithContext(gone())); e.served.Load() != served || a.Code != http.StatusTooManyRequests {
 		t.Errorf("a stream: %d %s", a.Code, a.Body)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

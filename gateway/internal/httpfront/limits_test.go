@@ -133,9 +133,7 @@ func newEdge(t *testing.T, conf limit.Config) *edge {
 		t.Fatal(err)
 	}
 	peers, err := relay.New(relay.Config{Vault: e.vault, Waits: e.vault, Executor: e.vault, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sdk := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.served.Add(1)
 		select {
@@ -170,9 +168,7 @@ func newEdge(t *testing.T, conf limit.Config) *edge {
 		Sessions: peers, Stateful: sdk, Stateless: sdk, Refusals: e.refused, Logger: logger,
 		SessionsPerPrincipal: 32, SessionIdle: time.Hour, Limits: conf,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { e.front.Close(context.Background()) })
 	return e
 }
@@ -490,16 +486,12 @@ func TestUnknownAndRevokedLookAlike(t *testing.T) {
 		e.vault.revoked.Store(true)
 		strip := func(a reply) string {
 			var m map[string]any
-			if err := json.Unmarshal(a.Body.Bytes(), &m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(a.Body.Bytes(), &m))
 			failure, _ := m["error"].(map[string]any)
 			data, _ := failure["data"].(map[string]any)
 			delete(data, "request_id")
 			b, err := json.Marshal(m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			h := a.Header().Clone()
 			h.Del("Durward-Request-Id")
 			return fmt.Sprint(a.Code, h, string(b))

@@ -64,18 +64,14 @@ func TestFoldedHeadersAreRefused(t *testing.T) {
 	defer srv.Close()
 	for media, want := range map[string]int{"application/json; charset=utf-8": http.StatusOK, "application/json;\r\n charset=utf-8": http.StatusBadRequest} {
 		c, err := net.Dial("tcp", srv.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		if _, err := fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer good-ada\r\nAccept: application/json, text/event-stream\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s",
 			media, len(hello), hello); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != want {
 			t.Errorf("%q: %d %s, %v", media, resp.StatusCode, body, err)

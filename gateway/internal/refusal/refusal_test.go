@@ -29,13 +29,9 @@ const (
 func open(t *testing.T, audit *platformtest.AuditLog, logger *slog.Logger) *recorder.Recorder {
 	t.Helper()
 	keeper, err := logproof.NewKeeper(t.Context(), logproof.KeeperConfig{Origin: origin, Keys: audit.Keys})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	records, err := recorder.New(recorder.Config{Client: audit, Keeper: keeper, Writer: writer, MaxSpooled: MaxWaiting, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return records
 }
 
@@ -71,9 +67,7 @@ func TestRecordsReachTheLogOnceAndInOrder(t *testing.T) {
 				if c.earlier > 0 {
 					former := open(t, audit, slog.New(slog.DiscardHandler))
 					for range c.earlier {
-						if err := former.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}); err != nil {
-							t.Fatal(err)
-						}
+						must(t, former.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}))
 					}
 					end(t, former)
 				}
@@ -82,9 +76,7 @@ func TestRecordsReachTheLogOnceAndInOrder(t *testing.T) {
 				}
 				records := open(t, audit, slog.New(slog.DiscardHandler))
 				refusals, err := New(records, slog.New(slog.DiscardHandler))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if c.bad != "" {
 					refusals.Record(t.Context(), Event{RequestID: c.bad})
 				}
@@ -128,9 +120,7 @@ func TestEndWithoutAudit(t *testing.T) {
 				audit.Set(func() { c.manners(audit) })
 				var said strings.Builder
 				records := open(t, audit, slog.New(slog.NewTextHandler(&said, nil)))
-				if err := records.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, records.Spool(t.Context(), &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}))
 				began := time.Now()
 				end(t, records)
 				if took := time.Since(began); took > c.within {
@@ -154,9 +144,7 @@ func TestFlood(t *testing.T) {
 		records := open(t, audit, slog.New(slog.DiscardHandler))
 		defer end(t, records)
 		refusals, err := New(records, logger)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 5000 {
 			refusals.Record(t.Context(), Event{})
 		}
@@ -171,9 +159,7 @@ func TestFlood(t *testing.T) {
 		}
 		one := &auditv1.Record{Kind: auditv1.Kind_KIND_REFUSED}
 		for range MaxWaiting - burst {
-			if err := records.Spool(t.Context(), one); err != nil {
-				t.Fatal(err)
-			}
+			must(t, records.Spool(t.Context(), one))
 		}
 		if err := records.Spool(t.Context(), one); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
 			t.Errorf("one too many: %v", err)
@@ -200,9 +186,7 @@ func TestFloodsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := new(kept)
 		refusals, err := New(records, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -251,9 +235,7 @@ func TestFloodsAreCounted(t *testing.T) {
 func TestCountsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusals, err := New(new(kept), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 10 * maxCounts {
 			refusals.RecordOften(t.Context(), Event{Principal: strconv.Itoa(i), Reason: "limit: reads"})
 		}
@@ -268,9 +250,7 @@ func TestNobodyHidesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		records := new(kept)
 		refusals, err := New(records, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 2000 {
 			refusals.Record(t.Context(), Event{Principal: "mallory", Code: callv1.Code_CODE_DENIED, Reason: "unknown tool"})
 			refusals.RecordOften(t.Context(), Event{Code: callv1.Code_CODE_UNAUTHENTICATED, Reason: "no token"})
@@ -299,9 +279,7 @@ func TestNobodyHidesAnother(t *testing.T) {
 func TestBudgetsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusals, err := New(new(kept), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 2 * maxPrincipals {
 			refusals.Record(t.Context(), Event{Principal: strconv.Itoa(i)})
 		}
@@ -325,5 +303,12 @@ func TestNewRefuses(t *testing.T) {
 	var spool struct{ Spooler }
 	if _, err := New(spool, nil); err == nil {
 		t.Error("a recorder without a logger")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -140,13 +140,9 @@ func watchSentry(t *testing.T) (*sentry, *Relay, *Session) {
 	t.Helper()
 	v := &sentry{peers: newPeers(), until: map[string]time.Time{}}
 	r, err := New(Config{Vault: v, Waits: v, Executor: v, Logger: platformtest.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := r.Open(t.Context(), Caller{Credential: "token"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.WatchSessions(ctx) }()
@@ -312,9 +308,7 @@ func TestCovers(t *testing.T) {
 		}
 		s.state.Store(&st)
 		covered, err := r.Covers(t.Context(), s, Caller{Credential: "token"}, gpu)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return covered
 	}
 	if with("list_services", "gpu_statu") || with("") || with() {

@@ -70,13 +70,9 @@ func TestProofServesItsPurposeAlone(t *testing.T) {
 func opened(t *testing.T, p *peers) (*Relay, *Session) {
 	t.Helper()
 	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: platformtest.Logger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := r.Open(t.Context(), Caller{Credential: "token"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r, s
 }
 
@@ -100,9 +96,7 @@ func TestSessionOpenedAgainIsAsTheVaultSaysNow(t *testing.T) {
 		t.Errorf("a client that must sign by now: %v, %+v", needed, s.About())
 	}
 	by.Proof = &callv1.Proof{Purpose: callv1.Proof_PURPOSE_OPEN}
-	if err := renew(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, renew())
 	// One that must sign is told so before anybody asks the vault, and nobody's credential opens nothing.
 	p.set(func() { p.known = false })
 	for name, of := range map[string]Caller{"without a proof": {Credential: by.Credential}, "without a credential": {Proof: by.Proof}} {

@@ -258,13 +258,9 @@ func watchServices(t *testing.T, p *peers) *watching {
 func watchServicesWith(t *testing.T, p *peers, logger *slog.Logger) *watching {
 	t.Helper()
 	r, err := New(Config{Vault: p, Waits: p, Executor: p, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := r.Open(t.Context(), Caller{Credential: "token"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	w := &watching{peers: p, relay: r, session: s, ended: make(chan struct{}), stop: stop}
 	go func() {
@@ -418,13 +414,9 @@ func TestManyWatchedOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deciding, waiting := newPeers(), newPeers()
 		r, err := New(Config{Vault: deciding, Waits: waiting, Executor: deciding, Logger: platformtest.Logger()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s, err := r.Open(t.Context(), Caller{Credential: "token"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		const all = 3 * maxHeld
 		minutes := 2
 		if platformtest.Full() {
@@ -514,5 +506,12 @@ func TestWatchOperation(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

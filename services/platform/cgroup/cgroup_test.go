@@ -55,13 +55,9 @@ func TestHierarchies(t *testing.T) {
 // files makes files as the kernel would.
 func files(t *testing.T, dir string, names ...string) {
 	t.Helper()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o700))
 	for _, name := range names {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 }
 
@@ -93,9 +89,7 @@ func TestLimits(t *testing.T) {
 			tree, err := Config{}.openIn([]hierarchy{
 				{unified: tc.unified, dir: own, shown: "/x", controls: map[bool][]string{false: controllers}[tc.unified]},
 			}, "mine")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			g := tree.Group("tasks")
 			if g.Path() != "/x/mine/service-tasks" || g.There() {
 				t.Errorf("the group is %s, there: %v", g.Path(), g.There())
@@ -120,9 +114,7 @@ func TestLimits(t *testing.T) {
 			if missing, err := g.Make(Limits{}); err != nil || missing != nil || content(t, dir, "pids.max") != "" {
 				t.Errorf("without limits: %q, %v", missing, err)
 			}
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(dir))
 			if missing, err := g.Make(limits); err != nil || cmp.Diff(controllers, missing) != "" {
 				t.Errorf("a host that enforces nothing: %q, %v", missing, err)
 			}
@@ -163,5 +155,12 @@ func TestNoPlace(t *testing.T) {
 		if _, err := (Config{}).openIn(found, "mine"); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -19,9 +19,7 @@ import (
 func open(t *testing.T) *Tree {
 	t.Helper()
 	tree, err := Open(Config{Key: t.TempDir(), Leaf: "durward-test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(tree.Close)
 	return tree
 }
@@ -49,9 +47,7 @@ func start(t *testing.T, g *Group, script string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := g.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Start(cmd))
 	return cmd
 }
 
@@ -60,9 +56,7 @@ func TestInside(t *testing.T) {
 	g := group(t, Limits{})
 	file := filepath.Join(t.TempDir(), "groups")
 	cmd := start(t, g, "cat /proc/self/cgroup > "+file)
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Wait())
 	raw, err := os.ReadFile(file)
 	if err != nil || strings.Count(string(raw), "/service-demo\n") != len(g.parts) {
 		t.Errorf("a child is in %s, %v", raw, err)
@@ -89,9 +83,7 @@ func TestKill(t *testing.T) {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(raw)))
 		time.Sleep(interval) // no event: the kernel is asked
 	}
-	if err := g.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Kill())
 	_ = cmd.Wait() // A killed program ends with an error.
 	if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) && !zombie(pid) {
 		t.Errorf("the one that left is alive: %v", err)
@@ -159,21 +151,13 @@ func TestSecondVersion(t *testing.T) {
 		return
 	}
 	root := t.TempDir()
-	if err := unix.Mount("cgroup2", root, "cgroup2", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.Mount("cgroup2", root, "cgroup2", 0, ""))
 	pid := strconv.Itoa(os.Getpid())
 	own := filepath.Join(root, "durward-test-"+pid+".service")
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	text := func(parts ...string) string {
 		t.Helper()
 		raw, err := os.ReadFile(filepath.Join(parts...))
-		must(err)
+		must(t, err)
 		return strings.TrimSpace(string(raw))
 	}
 	free, before := strings.Fields(text(root, "cgroup.controllers")), text(root, "cgroup.subtree_control")
@@ -181,24 +165,24 @@ func TestSecondVersion(t *testing.T) {
 		t.Fatal("version 1 has every controller")
 	}
 	controllers = free[:1]
-	must(write(root, "cgroup.subtree_control", "+"+free[0]))
-	must(mkdir(own))
-	must(write(own, "cgroup.procs", pid))
+	must(t, write(root, "cgroup.subtree_control", "+"+free[0]))
+	must(t, mkdir(own))
+	must(t, write(own, "cgroup.procs", pid))
 	t.Cleanup(func() {
-		must(write(root, "cgroup.procs", pid))
+		must(t, write(root, "cgroup.procs", pid))
 		for _, dir := range []string{"mine", "leaf", "."} {
-			must(os.Remove(filepath.Join(own, dir)))
+			must(t, os.Remove(filepath.Join(own, dir)))
 		}
 		if !strings.Contains(before, free[0]) {
-			must(write(root, "cgroup.subtree_control", "-"+free[0]))
+			must(t, write(root, "cgroup.subtree_control", "-"+free[0]))
 		}
-		must(unix.Unmount(root, unix.MNT_DETACH))
+		must(t, unix.Unmount(root, unix.MNT_DETACH))
 	})
 	here := hierarchy{unified: true, dir: own, shown: "/own"}
 
 	// A unit that outlives its services is left as it is: nothing is bounded in it.
 	tree, err := Config{Leaf: "leaf"}.openIn([]hierarchy{here}, "mine")
-	must(err)
+	must(t, err)
 	if in := text("/proc/self/cgroup"); len(tree.places[0].controls) != 0 || strings.Contains(in, "/leaf") {
 		t.Errorf("in a unit that outlives it: %v, %s", tree.places, in)
 	}
@@ -206,7 +190,7 @@ func TestSecondVersion(t *testing.T) {
 	for _, at := range []string{own, filepath.Join(own, "leaf")} {
 		here.dir = at
 		tree, err = Config{Leaf: "leaf", Ending: true}.openIn([]hierarchy{here}, "mine")
-		must(err)
+		must(t, err)
 		if in := text("/proc/self/cgroup"); len(tree.places[0].controls) != 1 || tree.places[0].dir != filepath.Join(own, "mine") || !strings.HasSuffix(in, ".service/leaf") {
 			t.Fatalf("from %s: %+v, %s", at, tree.places, in)
 		}
@@ -214,7 +198,7 @@ func TestSecondVersion(t *testing.T) {
 	}
 	g := tree.Group("demo")
 	_, err = g.Make(Limits{})
-	must(err)
+	must(t, err)
 	cmd := start(t, g, "sleep 600 & sleep 600")
 	if in := text("/proc", strconv.Itoa(cmd.Process.Pid), "cgroup"); !strings.HasSuffix(in, "/mine/service-demo") {
 		t.Errorf("the program is in %s", in)
@@ -222,7 +206,7 @@ func TestSecondVersion(t *testing.T) {
 	if limits, err := filepath.Glob(filepath.Join(own, "mine", "service-demo", free[0]+".*")); err != nil || len(limits) == 0 {
 		t.Errorf("nothing bounds it: %v, %v", limits, err)
 	}
-	must(g.Kill())
+	must(t, g.Kill())
 	_ = cmd.Wait() // it was killed
 	if g.Remove(); g.There() {
 		t.Error("the group is still there")

@@ -40,9 +40,7 @@ CREATE TABLE seals (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, revision INTEG
 func openSealed(t *testing.T, cfg database.Config) (*sql.DB, *database.Seals) {
 	t.Helper()
 	db, seals, err := database.OpenSealed(t.Context(), cfg, "spent", "control")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return db, seals
 }
@@ -61,9 +59,7 @@ func TestWhatIsWrittenIsSealed(t *testing.T) {
 	dir := t.TempDir()
 	db, seals := openSealed(t, vault(dir, 2))
 	first, err := seals.State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	exec(t, db,
 		`INSERT INTO spent (key, use, state, note) VALUES ('a/1', 1, 'spent', x'00ff'), ('b/1', 1, 'spent', NULL)`,
 		`INSERT INTO spent (key, use, state) VALUES ('a/1', 9, 'spent') ON CONFLICT DO NOTHING`,
@@ -74,23 +70,17 @@ func TestWhatIsWrittenIsSealed(t *testing.T) {
 		`DELETE FROM spent WHERE key = 'c/1'`,
 		`INSERT INTO other VALUES (1)`)
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tx.ExecContext(t.Context(), `DELETE FROM spent`); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Rollback())
 	before, err := seals.State(t.Context())
 	if err != nil || before.Rows["spent"] != 2 || before.Rows["control"] != 1 || before.Revision <= first.Revision || before.Digest == first.Digest {
 		t.Errorf("%+v after %+v, %v", before, first, err)
 	}
 	for range 2 {
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 		db, seals = openSealed(t, vault(dir, 2))
 		if d := seals.Damage(); len(d) != 0 {
 			t.Errorf("damaged: %q", d)
@@ -123,9 +113,7 @@ func TestWhatIsWrittenIsSealed(t *testing.T) {
 func TestChangedRowsAreNamed(t *testing.T) {
 	remove := func(name string) func(*testing.T, string, *sql.DB) {
 		return func(t *testing.T, dir string, _ *sql.DB) {
-			if err := os.Remove(filepath.Join(dir, name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Remove(filepath.Join(dir, name)))
 		}
 	}
 	run := func(statements ...string) func(*testing.T, string, *sql.DB) {
@@ -159,9 +147,7 @@ func TestChangedRowsAreNamed(t *testing.T) {
 			exec(t, db, `INSERT INTO spent (key, use, state) VALUES ('a/1', 1, 'spent'), ('b/1', 1, 'spent')`,
 				`CREATE TABLE old AS SELECT * FROM spent WHERE key = 'a/1'`, `UPDATE spent SET state = 'done' WHERE key = 'a/1'`)
 			before, err := seals.State(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = db.Close()
 			plain := open(t, cfg)
 			c.spoil(t, cfg.StateDir, plain)
@@ -241,9 +227,7 @@ func TestEachFlippedBitIsSeen(t *testing.T) {
 	}
 	db, _ = openSealed(t, cfg)
 	want, err := serves(db)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = db.Close()
 	refused, named, served, harmless := 0, 0, 0, 0
 	attempt := func(at int, bit byte) {
@@ -341,9 +325,7 @@ func TestDigestsAreOfOneInstallation(t *testing.T) {
 		}
 		seen[digest] = true
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	_, again := openSealed(t, vault(dir, 2))
 	_, other := openSealed(t, vault(t.TempDir(), 2))
 	if one := again.Digest("user", "a", "b"); !seen[one] || one == other.Digest("user", "a", "b") {

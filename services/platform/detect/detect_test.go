@@ -13,13 +13,9 @@ import (
 func find(t testing.TB, text string) []Span {
 	t.Helper()
 	d, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := d.Find(t.Context(), text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -204,9 +200,7 @@ func TestPatterns(t *testing.T) {
 		t.Error("too many are taken")
 	}
 	d, err := New(Config{Patterns: []Pattern{good}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, pad := range []int{0, step - 4, step, step + overlap - 5, 3 * step} {
 		text := strings.Repeat("é", pad/2) + " E-123456 "
 		got, err := d.Find(t.Context(), text)
@@ -226,9 +220,7 @@ func TestTypes(t *testing.T) {
 		{[]Type{IPv6, Person}, []Type{Person, "EMPLOYEE"}},
 	} {
 		d, err := New(Config{Types: c.types, Patterns: []Pattern{pattern}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		spans, err := d.Find(t.Context(), text)
 		var got []Type
 		for _, s := range spans {
@@ -264,9 +256,7 @@ func FuzzFind(f *testing.F) {
 	d, _ := New(Config{Patterns: []Pattern{{Type: "X", Expression: "x+y?", Examples: []string{"x"}}}})
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := d.Find(t.Context(), text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		last := 0
 		for _, s := range got {
 			if s.From < last || s.To <= s.From || s.To > len(text) || s.Confidence < 1 || s.Confidence > 100 || s.Why == "" || s.Type == "" {
@@ -277,4 +267,11 @@ func FuzzFind(f *testing.F) {
 			}
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

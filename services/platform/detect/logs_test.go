@@ -123,24 +123,16 @@ func TestRealLogs(t *testing.T) {
 		return
 	}
 	files, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines, types := 0, map[Type]int{}
 	for _, f := range files {
 		raw, err := os.ReadFile(filepath.Join(folder, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text := string(raw)
 		found, err := d.Find(t.Context(), text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, s := range found {
 			types[s.Type]++
 			if *listing {

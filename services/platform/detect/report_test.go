@@ -77,19 +77,13 @@ func TestDetection(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(raw, &samples)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := New(Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	places := map[bool]map[Type]score{false: {}, true: {}}
 	for _, s := range samples {
 		found, err := d.Find(t.Context(), s.Text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for withPlaces, scores := range places {
 			compare(s, found, withPlaces, scores)
 		}

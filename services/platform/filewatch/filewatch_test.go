@@ -35,17 +35,13 @@ func TestStampTellsVersionsApart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "file")
-			if err := errors.Join(os.WriteFile(path, []byte("one"), 0o600), os.Chtimes(path, old, old)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.WriteFile(path, []byte("one"), 0o600), os.Chtimes(path, old, old)))
 			before := StampOf(path)
 			if before == (Stamp{}) || StampOf(path) != before {
 				t.Fatalf("the same file: %+v, then %+v", before, StampOf(path))
 			}
 			afterTick(t)
-			if err := change(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, change(path))
 			if StampOf(path) == before {
 				t.Errorf("it looks as before: %+v", before)
 			}
@@ -59,26 +55,18 @@ func TestStampOfALink(t *testing.T) {
 	dir := t.TempDir()
 	one, two, link := filepath.Join(dir, "one"), filepath.Join(dir, "two"), filepath.Join(dir, "link")
 	for _, path := range []string{one, two} {
-		if err := os.WriteFile(path, []byte("same"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("same"), 0o600))
 	}
-	if err := os.Symlink(one, link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(one, link))
 	first := StampOf(link)
 	if first.Link == 0 || first.Inode != StampOf(one).Inode {
 		t.Errorf("%+v", first)
 	}
-	if err := errors.Join(os.Symlink(two, link+".next"), os.Rename(link+".next", link)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Symlink(two, link+".next"), os.Rename(link+".next", link)))
 	if second := StampOf(link); second == first || second.Inode != StampOf(two).Inode {
 		t.Errorf("%+v, then %+v", first, second)
 	}
-	if err := os.Remove(two); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(two))
 	if gone := StampOf(link); gone.Inode != 0 || gone.Link == 0 {
 		t.Errorf("a link to nothing: %+v", gone)
 	}
@@ -88,9 +76,7 @@ func TestStampOfALink(t *testing.T) {
 func TestAbove(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o700))
 	path := filepath.Join(dir, "file")
 	look := func() Stamps { s := Stamps{}; s.Above(path); return s }
 	before := look()
@@ -98,15 +84,11 @@ func TestAbove(t *testing.T) {
 		t.Fatalf("%+v", before)
 	}
 	afterTick(t)
-	if err := os.WriteFile(filepath.Join(dir, "another"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "another"), nil, 0o600))
 	if after := look(); after["above "+dir] != before["above "+dir] {
 		t.Errorf("another file: %+v", after)
 	}
-	if err := os.Chmod(filepath.Dir(dir), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(filepath.Dir(dir), 0o777))
 	if name := "above " + filepath.Dir(dir); look()[name] == before[name] {
 		t.Error("a folder that anybody may write looks as before")
 	}
@@ -160,9 +142,7 @@ func watch(t *testing.T, test func(t *testing.T, f *fake, w *Watcher)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{stamp: Stamp{Size: 1, Changed: time.Now().Add(-time.Hour).UnixNano()}}
 		w, err := Open(f.look, f.load)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer w.Close()
 		time.Sleep(Interval / 2) // between two looks
 		test(t, f, w)
@@ -293,14 +273,19 @@ func afterTick(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tick")
 	var first int64
 	for {
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, nil, 0o600))
 		switch now := StampOf(path).Changed; {
 		case first == 0:
 			first = now
 		case now != first:
 			return
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -40,14 +40,10 @@ func unprivileged(t *testing.T, f func()) {
 func folders(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)))
 	}
 	return dir
 }
@@ -80,13 +76,9 @@ func TestAFolderThatCannotBeLookedInto(t *testing.T) {
 				}
 			})
 			l, err := loaded(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			before := l.Current().Policies.Digest()
-			if err := os.Chmod(path, c.mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chmod(path, c.mode))
 			unprivileged(t, func() {
 				for range 2 { // and again: a second look forgets nothing
 					l.Reload()
@@ -113,13 +105,9 @@ func TestAFolderThatCannotBeLookedInto(t *testing.T) {
 func TestTooManyUsers(t *testing.T) {
 	dir := folders(t, map[string]string{"users/zed/security.yaml": "tier_ceiling: READ\n", "users/zed/policy/own.cedar": noSwitches})
 	l, err := loaded(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range maxUsers {
-		if err := os.Mkdir(filepath.Join(dir, FolderUsers, fmt.Sprintf("a%02d", i)), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Join(dir, FolderUsers, fmt.Sprintf("a%02d", i)), 0o755))
 	}
 	for range 2 {
 		l.Reload()
@@ -140,21 +128,13 @@ func TestTooManyFiles(t *testing.T) {
 	dir := folders(t, map[string]string{"policy/no.cedar": noSwitches, "clients.yaml": "clients: []\n"})
 	also := filepath.Join(dir, "clients.yaml")
 	l := newLive(Options{Dir: filepath.Join(dir, "rules"), Also: map[string]string{"clients.yaml": also}})
-	if err := os.Mkdir(l.opts.Dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.watch.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(l.opts.Dir, 0o755))
+	must(t, l.watch.Reload())
 	for folder := range 3 {
 		user := filepath.Join(l.opts.Dir, FolderUsers, fmt.Sprint("u", folder), FolderPolicy)
-		if err := os.MkdirAll(user, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(user, 0o755))
 		for i := range 100 {
-			if err := os.WriteFile(filepath.Join(user, fmt.Sprintf("p%d.cedar", i)), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(user, fmt.Sprintf("p%d.cedar", i)), nil, 0o644))
 		}
 	}
 	var told []Change
@@ -162,5 +142,12 @@ func TestTooManyFiles(t *testing.T) {
 	l.Reload()
 	if len(told) != 1 || told[0].File != "/" || told[0].Problem == "" {
 		t.Errorf("told: %v", told)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

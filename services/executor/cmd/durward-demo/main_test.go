@@ -29,17 +29,11 @@ func TestTheDemoSaysThatItIsOne(t *testing.T) {
 		{"GET", "/", "", 404, ""},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), c.method, srv.URL+c.path, strings.NewReader(c.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		raw, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_ = res.Body.Close()
 		body := string(raw)
 		if res.StatusCode != c.status || !strings.Contains(body, c.says) {
@@ -54,9 +48,7 @@ func TestTheDemoSaysThatItIsOne(t *testing.T) {
 func TestStartsAreCounted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "starts")
 	for range 2 {
-		if err := note(file); err != nil {
-			t.Fatal(err)
-		}
+		must(t, note(file))
 	}
 	raw, err := os.ReadFile(file)
 	if err != nil || strings.Count(string(raw), "started ") != 2 {

@@ -45,25 +45,17 @@ func TestTheDemoService(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, named), binary, 0o700)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	starts := filepath.Join(dir, "starts")
 	c, err := catalog.Parse("c.yaml", fmt.Appendf(nil,
 		"version: 1\nservices: [{id: demo, driver: process, argv: [durward-demo, -port, %q, -touch, %q], port: %d, stop_timeout_s: 5}]\n",
 		fmt.Sprint(port), starts, port), catalog.Options{ProgramsDir: dir, Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := process.New(process.Config{Dir: dir, Log: slog.New(slog.DiscardHandler), Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	m := service.New(service.Config{
 		Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() service.Driver{"process": service.Is(d)}, Health: health.New(), Engine: engine.New(),
@@ -81,17 +73,13 @@ func TestTheDemoService(t *testing.T) {
 	if _, err := os.Stat(starts); err == nil {
 		t.Error("the program was started all the same")
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 
 	if changed, err := m.Start(t.Context(), s); !changed || err != nil {
 		t.Fatalf("start: %v, %v", changed, err)
 	}
 	res, err := http.Get(s.BaseURL + "/models")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	body, err := io.ReadAll(res.Body)
 	_ = res.Body.Close()
 	if err != nil || !strings.Contains(string(body), "demo-1b") {
@@ -107,9 +95,7 @@ func TestTheDemoService(t *testing.T) {
 	if err == nil {
 		err = program.Kill()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for deadline := time.Now().Add(10 * time.Second); m.Status(s).State != executorv1.ServiceState_SERVICE_STATE_FAILED; time.Sleep(5 * time.Millisecond) { // no event: another process has ended
 		if time.Now().After(deadline) {
 			t.Fatalf("killed, and yet %v", m.Status(s))
@@ -126,5 +112,12 @@ func TestTheDemoService(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(starts); err != nil || strings.Count(string(raw), "started") != 2 {
 		t.Errorf("starts: %q, %v", raw, err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

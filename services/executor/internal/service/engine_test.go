@@ -75,24 +75,16 @@ func newBox(t *testing.T, lines, flags string) (*box, *catalog.Service) {
 	t.Helper()
 	input.Outside(t)
 	bin, err := stub()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := &box{t: t, dir: t.TempDir()}
 	fake := filepath.Join(b.dir, "gpu")
 	b.write("gpu/gpus", "GPU-00000000-0000-0000-0000-000000000000 One 24000 400\nGPU-00000000-0000-0000-0000-000000000001 Two 24000 400\n")
-	if err := os.MkdirAll(filepath.Join(fake, "alloc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(fake, "alloc"), 0o755))
 	// The executor gives nvidia-smi no variable of its own.
 	b.write("nvidia-smi", fmt.Sprintf("#!/bin/sh\nDURWARD_FAKE_GPU='%s' exec '%s' \"$@\"\n", fake, filepath.Join(bin, "nvidia-smi")))
-	if err := os.Chmod(b.path("nvidia-smi"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(b.path("nvidia-smi"), 0o755))
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	port := l.Addr().(*net.TCPAddr).Port
 	_ = l.Close()
 	argv := fmt.Sprintf("%s, -port, %q, -name, chat, -gpus, \"0,1\", -vram, \"8000\", -record, %q", filepath.Join(bin, "durward-engine"), fmt.Sprint(port), b.path("record"))
@@ -115,18 +107,12 @@ services:
     vram_mib: 8000
     stop_timeout_s: 2
 %s`, argv, fake, port, lines), catalog.Options{Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := process.New(process.Config{Dir: b.dir, Log: slog.New(slog.DiscardHandler), Development: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(d.Close)
 	measured, err := smi.New(b.path("nvidia-smi"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known := func() *catalog.Catalog { return b.source }
 	b.gpus = gpu.New(gpu.Config{Source: measured, Catalog: known, Logger: slog.New(slog.DiscardHandler)})
 	b.Manager = service.New(service.Config{
@@ -317,19 +303,13 @@ func TestAStrangersMemoryCounts(t *testing.T) {
 	t.Parallel()
 	b, s := newBox(t, "", "-api openai")
 	bin, err := stub()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	grab := exec.CommandContext(ctx, filepath.Join(bin, "durward-engine"), "grab", "-fake-gpu", b.path("gpu"), "-mib", "20000", "-gpu", "1")
 	out, err := grab.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := grab.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, grab.Start())
 	if _, err := io.ReadFull(out, make([]byte, len("taken\n"))); err != nil {
 		t.Fatal(err)
 	}
@@ -377,5 +357,12 @@ func TestRequestsInFlightEndFirst(t *testing.T) {
 	}
 	if got := <-answered; got != "200 OK" {
 		t.Errorf("the request in flight ended with %s", got)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -109,9 +109,7 @@ func TestCard(t *testing.T) {
 			t.Parallel()
 			test.want.WeightsMiB, test.want.HostWeightsMiB, test.want.OutputMiB = weights, host, output
 			got, err := Card(of1(test.file.Bytes()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -125,9 +123,7 @@ func TestTiedEmbeddings(t *testing.T) {
 	f := gguftest.Llama31()
 	f.Tensors = append(f.Tensors[:1], f.Tensors[2:]...)
 	card, err := Card(of1(f.Bytes()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if card.WeightsMiB != 7 || card.HostWeightsMiB != 0 || card.OutputMiB != 2 {
 		t.Errorf("weights %d MiB, %d of them in the host's memory, %d the output; want 7, 0 and 2", card.WeightsMiB, card.HostWeightsMiB, card.OutputMiB)
 	}
@@ -144,9 +140,7 @@ func TestExperts(t *testing.T) {
 		f.Tensors = append(f.Tensors, gguftest.Tensor{Name: name, Dims: []uint64{1024, 1024}, Type: gguftest.F16})
 	}
 	card, err := Card(of1(f.Bytes()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if card.ExpertsMiB != 4*2 || card.ExpertsFrom != 3 {
 		t.Errorf("%d MiB of experts from layer %d on; want 8, and 3", card.ExpertsMiB, card.ExpertsFrom)
 	}
@@ -160,9 +154,7 @@ func TestParts(t *testing.T) {
 		Tensors: []gguftest.Tensor{{Name: "blk.1.attn_q.weight", Dims: []uint64{1024, 2048}, Type: gguftest.F16}},
 	}
 	card, err := Card(append(of1(first.Bytes()), of1(second.Bytes())...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if card.WeightsMiB != 13 {
 		t.Errorf("weights of both parts: %d MiB, want 13", card.WeightsMiB)
 	}
@@ -357,5 +349,12 @@ func TestArchitectureIsCleaned(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "etc") {
 		t.Errorf("the error repeats the file: %q", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -44,9 +44,7 @@ func TestKVBesideTheLibrary(t *testing.T) {
 		whole := test.file.Bytes()
 		write(t, path, whole)
 		f, err := parser.ParseGGUFFile(path, parser.SkipLargeMetadata())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		e := f.EstimateLLaMACppRun(parser.WithLLaMACppContextSize(context), parser.WithFlashAttention(), parser.WithParallelSize(1),
 			parser.WithLLaMACppLogicalBatchSize(batch), parser.WithLLaMACppPhysicalBatchSize(batch))
 		var theirs float64
@@ -54,17 +52,13 @@ func TestKVBesideTheLibrary(t *testing.T) {
 			theirs += float64(d.KVCache.Sum()) / (1 << 20)
 		}
 		card, err := Card(of1(whole))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		run := vram.Run{
 			Engine: enginecmd.LlamaCPP, Context: context, Parallel: 1, CacheK: "f16", CacheV: "f16",
 			Batch: batch, MicroBatch: batch, FlashAttention: true,
 		}
 		estimate, err := vram.Of(card, run, []vram.GPU{{TotalMiB: 1 << 20}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ours := float64(estimate.KVMiB)
 		off := ours/theirs - 1
 		fmt.Fprintf(&table, "%-22s %9.1f %9.1f %7.2f%% %s\n", test.name, theirs, ours, 100*off, test.why)

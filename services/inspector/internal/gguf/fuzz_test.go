@@ -13,9 +13,7 @@ import (
 
 func write(t testing.TB, path string, b []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, b, 0o600))
 }
 
 // same fails the test where the library reads something else of a file than this package does. It is asked only about files that
@@ -24,14 +22,10 @@ func same(t testing.TB, path string, b []byte) {
 	t.Helper()
 	write(t, path, b)
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	ours, err := read(file, int64(len(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	theirs, err := parser.ParseGGUFFile(path, parser.SkipLargeMetadata())
 	if err != nil {
 		t.Fatalf("passes here, but the library says %v", err)
@@ -88,8 +82,6 @@ func FuzzGGUF(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := card.Check(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, card.Check())
 	})
 }

@@ -25,9 +25,7 @@ func to(after string) func([]byte) ([]byte, error) {
 func prepare(t *testing.T, path, after string) *signedchange.Plan {
 	t.Helper()
 	p, err := signedchange.Prepare(path, "security.yaml", to(after))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -47,9 +45,7 @@ func TestRefusesToWriteOverWhatWasNotShown(t *testing.T) {
 			}
 			testfile.Write(t, path, "old\n")
 			p := prepare(t, path, "new\n")
-			if err := meanwhile(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, meanwhile())
 			if err := p.Write(); !errors.Is(err, signedchange.ErrMoved) && !errors.Is(err, signedchange.ErrLink) {
 				t.Errorf("got %v", err)
 			}
@@ -74,9 +70,7 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
 	link, fifo, big := filepath.Join(dir, "link"), filepath.Join(dir, "fifo"), filepath.Join(dir, "big")
 	for _, err := range []error{os.Symlink("/etc/hostname", link), syscall.Mkfifo(fifo, 0o600), os.WriteFile(big, nil, 0o600), os.Truncate(big, 100<<20)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for path, want := range map[string]error{link: signedchange.ErrLink, fifo: signedchange.ErrKind, big: signedchange.ErrKind, dir: signedchange.ErrKind} {
 		if _, err := signedchange.Prepare(path, "x", to("")); !errors.Is(err, want) {
@@ -87,37 +81,27 @@ func TestRefusesWhatIsNoFile(t *testing.T) {
 
 func TestWrites(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o755))
 	defer syscall.Umask(syscall.Umask(0o077)) // root's on a hardened host
 	path := filepath.Join(dir, "users", "alice", "security.yaml")
 	p := prepare(t, path, "one\n")
 	if p.Empty() || p.Line() != 1 || p.Writable() != nil {
 		t.Errorf("%+v", p)
 	}
-	if err := p.Write(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Write())
 	for at, want := range map[string]os.FileMode{path: 0o644, filepath.Dir(path): 0o755, filepath.Dir(filepath.Dir(path)): 0o755} {
 		if info, err := os.Stat(at); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", at, info.Mode(), err)
 		}
 	}
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, 0o640))
 	if os.Geteuid() == 0 {
-		if err := os.Chown(path, 61234, 61235); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chown(path, 61234, 61235))
 	}
 	if p = prepare(t, path, "one\ntwo\n"); p.Line() != 2 {
 		t.Errorf("line %d", p.Line())
 	}
-	if err := p.Write(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Write())
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -149,13 +133,9 @@ func TestStatement(t *testing.T) {
 	p := prepare(t, path, "b\n")
 	st := signedchange.Statement("alice", "spiffe://durward.local/vault/main", 3, time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC), p.Change())
 	raw, err := st.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := statement.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before, after := canonical.Digest([]byte("a\n")), canonical.Digest([]byte("b\n"))
 	if diff := cmp.Diff(&statement.Change{File: "security.yaml", Before: canonical.FormatDigest(before[:]), After: canonical.FormatDigest(after[:]),
 		Lines: []string{" @ 1", "-a", "+b"}}, got.Change); diff != "" {
@@ -227,4 +207,11 @@ func FuzzDiff(f *testing.F) {
 			t.Fatal("a difference is not shown, or shown where there is none")
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -35,17 +35,13 @@ func aStatement() *statement.Statement {
 func held(t *testing.T, passphrase string, life time.Duration) *Holder {
 	t.Helper()
 	private, _, err := Generate("alice", []byte(passphrase))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "key")
 	testfile.Write(t, file, private)
 	k, err := NewHolder(HolderConfig{For: life, Open: func(ctx context.Context, ask Asker) (*Signer, error) {
 		return Source{File: file, Ask: ask}.Open(ctx)
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(k.Close)
 	return k
 }

@@ -19,9 +19,7 @@ import (
 func writeKey(t *testing.T, passphrase string) (file string) {
 	t.Helper()
 	private, public, err := Generate("alice@durward", []byte(passphrase))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file = filepath.Join(t.TempDir(), "key")
 	for name, content := range map[string][]byte{file: private, file + ".pub": public} {
 		testfile.Write(t, name, content)
@@ -87,16 +85,12 @@ func TestOpenSigns(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for range 2 {
 				signer, err := c.source.Open(context.Background())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if signer.Protection != c.protection {
 					t.Errorf("protection %q, want %q", signer.Protection, c.protection)
 				}
 				signature, err := signer.Sign(nil, []byte("message"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := signer.PublicKey().Verify([]byte("message"), signature); err != nil {
 					t.Error(err)
 				}
@@ -130,13 +124,9 @@ func TestLoadEd25519(t *testing.T) {
 	}
 	file := writeKey(t, "")
 	key, err := LoadEd25519(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	public, err := ReadPublic(file + ".pub")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	own, err := ssh.NewSignerFromKey(key)
 	if err != nil || string(own.PublicKey().Marshal()) != string(public.Marshal()) {
 		t.Errorf("the halves do not belong together: %v", err)
@@ -145,9 +135,7 @@ func TestLoadEd25519(t *testing.T) {
 
 func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
 	file := writeKey(t, "")
-	if err := os.Chmod(file, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(file, 0o644))
 	if _, err := (Source{File: file}).Open(t.Context()); !errors.Is(err, keyfile.ErrOpen) {
 		t.Errorf("an operator's key: %v", err)
 	}
@@ -159,23 +147,15 @@ func TestKeysThatOthersCanReadAreRefused(t *testing.T) {
 func serveAgent(t *testing.T, file string) (socket string) {
 	t.Helper()
 	key, err := LoadEd25519(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keyring := agent.NewKeyring()
-	if err := keyring.Add(agent.AddedKey{PrivateKey: &key}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, keyring.Add(agent.AddedKey{PrivateKey: &key}))
 	dir, err := os.MkdirTemp("", "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket = filepath.Join(dir, "s")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -191,4 +171,11 @@ func serveAgent(t *testing.T, file string) (socket string) {
 		}
 	}()
 	return socket
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -54,9 +54,7 @@ func write(t testing.TB, path, text string) string {
 	if path == "" {
 		path = filepath.Join(t.TempDir(), "clients.yaml")
 	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -132,9 +130,7 @@ func TestReadRefuses(t *testing.T) {
 func TestRead(t *testing.T) {
 	list, err := Read(write(t, "", one("channel: messaging:signal", "tier_ceiling: DESTRUCTIVE", "key: "+edKey, "agents: [a, b]",
 		"limits: {sessions: 3, pending: 2}")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := list[0]
 	if c.ID != "claude" || c.Channel != callv1.Channel_CHANNEL_MESSAGING || c.ChannelName != "signal" || !c.KeyBound() ||
 		c.Ceiling != optionsv1.Tier_TIER_DESTRUCTIVE || c.Sessions != 3 || c.Pending != 2 || len(c.Agents) != 2 || len(c.Key) != 32 {
@@ -142,9 +138,7 @@ func TestRead(t *testing.T) {
 	}
 	list, err = Read(write(t, "", one(`token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/claude", "may: [list_services]")+
 		strings.TrimPrefix(one("id: other", `token_sha256: ""`, "channel: api", "identity: spiffe://durward.local/tool/other"), "clients:\n")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	start, _ := contract.Lookup("start_service")
 	looks, _ := contract.Lookup("list_services")
 	waits, _ := contract.Lookup("wait_operation")
@@ -152,16 +146,12 @@ func TestRead(t *testing.T) {
 		t.Errorf("internal programs %+v, %+v", c, list[1])
 	}
 	list, err = Read(write(t, "", one("may: [list_services, files__read_text_file, my-docs__Search]")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c := list[0]; c.Internal() || !c.MayCall(looks) || !c.MayCall(waits) || c.MayCall(start) {
 		t.Errorf("a client with a set of tools: %+v", c)
 	}
 	list, err = Read(write(t, "", one()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c := list[0]; c.KeyBound() || c.Sessions != DefaultSessions || c.Pending != DefaultPending {
 		t.Errorf("defaults %+v", c)
 	}
@@ -170,9 +160,7 @@ func TestRead(t *testing.T) {
 func TestAuthenticate(t *testing.T) {
 	text := one() + strings.TrimPrefix(one("id: gone", "token_sha256: "+digest("g"), "revoked: true"), "clients:\n")
 	r, err := Open(Config{Path: write(t, "", text)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	for _, token := range []string{"", "T", "t ", "t\n", "claude", digest("t"), "g"} {
 		if c, ok := r.Authenticate(token); ok {
@@ -194,9 +182,7 @@ func TestHotReloadKeepsTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := write(t, "", one())
 		r, err := Open(Config{Path: path})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer r.Close()
 		write(t, path, one("token_sha256: "+digest("newer")+"\n    agents: [x]"))
 		time.Sleep(time.Second)
@@ -213,9 +199,7 @@ func TestHotReloadKeepsTheLastGood(t *testing.T) {
 		if _, ok := r.Authenticate("newer"); ok || r.Err() != nil {
 			t.Errorf("an emptied file: let in %v, error %v", ok, r.Err())
 		}
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(path))
 		time.Sleep(time.Second)
 		if r.Err() == nil {
 			t.Error("a missing file is no error")
@@ -253,18 +237,14 @@ func TestRotation(t *testing.T) {
 	until := now.Add(time.Hour)
 	path := write(t, "", one("token_sha256: "+digest("old")))
 	r, err := Open(Config{Path: path, Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	before, ok := r.Authenticate("old")
 	if !ok {
 		t.Fatal("not let in before the rotation")
 	}
 	write(t, path, one("token_sha256: "+digest("new"), "previous: {token_sha256: "+digest("old")+", until: "+until.Format(time.RFC3339)+"}"))
-	if err := r.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Reload())
 	held := func(opened *Client) bool {
 		c, ok := r.Lookup("claude")
 		return ok && c.SameCredential(opened)
@@ -289,9 +269,7 @@ func TestRotation(t *testing.T) {
 		t.Error("the new credential ended with the old one")
 	}
 	write(t, path, one("token_sha256: "+digest("new"), "revoked: true", "previous: {token_sha256: "+digest("old")+", until: 2099-01-01T00:00:00Z}"))
-	if err := r.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Reload())
 	for _, token := range []string{"old", "new"} {
 		if _, ok := r.Authenticate(token); ok {
 			t.Errorf("a revoked client is let in with its %s credential", token)
@@ -304,9 +282,7 @@ func TestForeignFile(t *testing.T) {
 	path := write(t, "", one())
 	stranger := &ownership.Foreign{UID: 54321, GIDs: []uint32{54321}}
 	r, err := Open(Config{Path: path, Foreign: stranger})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	write(t, path, one("token_sha256: "+digest("planted")))
 	if err := os.Chmod(path, 0o666); err != nil { // #nosec G302 -- that is the attack
@@ -329,15 +305,18 @@ func TestForeignFile(t *testing.T) {
 func TestKeys(t *testing.T) {
 	path := write(t, "", one("key: "+edKey, "revoked: true"))
 	r, err := Open(Config{Path: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	key, err := parseKey(edKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if keys := r.Keys(); len(keys) != 1 || !keys[0].Equal(key) {
 		t.Errorf("a revoked client's key is not among %v", keys)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -16,12 +16,8 @@ func TestPruneBetweenCommitAndRelease(t *testing.T) {
 	kept.Keep()
 	joined := place(t, b, alice)
 	commit(t, joined)
-	if err := b.Prune(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := joined.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Prune(t.Context()))
+	must(t, joined.Release(t.Context()))
 	for name, book := range map[string]*Counters{"in memory": b, "in the table": New(db, time.Now)} {
 		counts := make(chan Counts, 1)
 		go func() { c, _ := book.Look(t.Context(), alice); counts <- c }()
@@ -34,9 +30,7 @@ func TestPruneBetweenCommitAndRelease(t *testing.T) {
 			t.Fatalf("%s: the book hangs", name)
 		}
 	}
-	if err := b.Prune(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Prune(t.Context()))
 	if len(b.tools) != 0 {
 		t.Errorf("%d tallies are kept for nobody", len(b.tools))
 	}
@@ -48,9 +42,7 @@ func TestKeptStaysCounted(t *testing.T) {
 	r := place(t, b, alice)
 	commit(t, r)
 	r.Keep()
-	if err := r.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Release(t.Context()))
 	if c, err := b.Look(t.Context(), alice); err != nil || c.Day != 1 {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -72,9 +64,7 @@ func TestClockSetBack(t *testing.T) {
 	want := func(c Counts) {
 		t.Helper()
 		got, err := b.Look(t.Context(), alice)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(c, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

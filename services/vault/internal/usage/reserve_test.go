@@ -18,9 +18,7 @@ func TestABudgetStopsNoStop(t *testing.T) {
 		return // it ran in a process of its own
 	}
 	kept, err := reserve.Open(dir, 6<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	db := open(t, dir, kept)
 	b := New(db, time.Now)
 	start, stop := Who{Client: "alice", Session: "s-1", Tool: "start_service"}, Who{Client: "alice", Session: "s-1", Tool: "stop_service"}

@@ -16,9 +16,7 @@ import (
 func open(t *testing.T, dir string, kept *reserve.Reserve) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), dir, kept)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -28,17 +26,13 @@ var alice = Who{Client: "alice", Session: "s-1", Tool: "switch_mode"}
 func place(t *testing.T, b *Counters, who Who) *Reservation {
 	t.Helper()
 	r, err := b.Reserve(t.Context(), who)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
 func commit(t *testing.T, r *Reservation) {
 	t.Helper()
-	if err := r.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Commit(t.Context()))
 }
 
 // A hundred calls at once at a budget of ten: ten go.
@@ -86,9 +80,7 @@ func TestCounts(t *testing.T) {
 	want := func(who Who, c Counts) {
 		t.Helper()
 		got, err := b.Look(t.Context(), who)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(c, got); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", who, diff)
 		}
@@ -105,17 +97,13 @@ func TestCounts(t *testing.T) {
 	now = now.Add(time.Minute)
 	held := place(t, b, alice)
 	want(alice, Counts{Session: 2, Day: 2, Month: 2, Last: now})
-	if err := held.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, held.Release(t.Context()))
 	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: first})
 	// What was committed and not made is taken back, once.
 	made := place(t, b, alice)
 	commit(t, made)
 	for range 2 {
-		if err := made.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, made.Release(t.Context()))
 	}
 	want(alice, Counts{Session: 1, Day: 1, Month: 1, Last: first})
 	last := first
@@ -131,9 +119,7 @@ func TestCounts(t *testing.T) {
 	b = New(db, func() time.Time { return now })
 	want(alice, Counts{Month: 1, Last: last})
 	now = now.Add(keep + 48*time.Hour)
-	if err := b.Prune(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Prune(t.Context()))
 	want(alice, Counts{})
 }
 
@@ -169,5 +155,12 @@ func TestRates(t *testing.T) {
 	now = now.Add(2 * window)
 	if _, ok := ask("a", "x"); !ok || len(r.events) != 3 {
 		t.Errorf("%d names are remembered", len(r.events))
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

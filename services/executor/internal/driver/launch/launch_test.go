@@ -50,9 +50,7 @@ func TestProgram(t *testing.T) {
 	t.Parallel()
 	run := func(release Release, may driver.Begin, script string) (string, error) {
 		out, err := os.Create(filepath.Join(t.TempDir(), "out"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer out.Close()
 		cmd := &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"TOKEN=before", "KEPT=yes"}, Stdout: out, Stderr: out}
 		if err := Program(t.Context(), release, service(), cmd, cmd.Start, may)(); err != nil {
@@ -131,9 +129,7 @@ func TestServe(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "credentials", "llm")
 	held, err := Serve(t.Context(), releases(file("hf", "HF_PATH", "of hf"), variable("api", "TOKEN", "of api")), service(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for from, want := range map[string]string{
 		"": "", "/unit/llm.service/none": "", "/unit/other.service/hf": "", "/unit/llm.service": "", "/unit/llm.service/": "", "/llm.service/hf": "",
 		"/unit/llm.service/hf": "of hf", "/unit/llm.service/api": "of api",
@@ -154,15 +150,11 @@ func TestServe(t *testing.T) {
 func TestPut(t *testing.T) {
 	t.Parallel()
 	memory, err := os.MkdirTemp("/dev/shm", "launch")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(memory) })
 	folder := filepath.Join(memory, "credentials")
 	held, err := Put(t.Context(), releases(file("hf", "HF_PATH", "of hf"), file("api", "API", "of api")), service(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(held.Files) != 2 || held.Files[0].Variable != "HF_PATH" || held.Files[0].Name != "hf" {
 		t.Fatalf("%+v", held.Files)
 	}
@@ -177,9 +169,7 @@ func TestPut(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	disk, err := os.MkdirTemp("/var/tmp", "disk") // which is no memory
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(disk) })
 	if disk, err = filepath.Abs(disk); err != nil {
 		t.Fatal(err)
@@ -222,18 +212,12 @@ func TestALauncherRefuses(t *testing.T) {
 		}
 	}
 	own, err := os.MkdirTemp("/dev/shm", "launch")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(own) })
 	everybodys := filepath.Join(own, "everybodys")
-	if err := errors.Join(os.Mkdir(everybodys, 0o700), os.Chmod(everybodys, 0o750)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(everybodys, 0o700), os.Chmod(everybodys, 0o750)))
 	disk, err := os.MkdirTemp("/var/tmp", "disk")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(disk) })
 	values := []handover.Value{file("hf", "HF", "x")}
 	_, _, err = put(disk, values)
@@ -272,9 +256,7 @@ func TestFrames(t *testing.T) {
 	var told bytes.Buffer
 	for _, n := range []int{0, 1, maxFrame, maxFrame + 1} {
 		told.Reset()
-		if err := writeFrame(&told, make([]byte, n)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeFrame(&told, make([]byte, n)))
 		if got, err := readFrame(&told); (err == nil) != (n <= maxFrame) || err == nil && len(got) != n {
 			t.Errorf("%d bytes: %d, %v", n, len(got), err)
 		}
@@ -286,14 +268,19 @@ func TestALauncherEndsWithItsExecutor(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	held, err := Serve(t.Context(), releases(file("hf", "HF", "x")), service(), socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := held.control.Close(); err != nil { // as the kernel does for an executor that is killed
 		t.Fatal(err)
 	}
 	<-held.ended
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is there: %v", err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
