@@ -255,7 +255,7 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 			}
 			return done(call, t.Tool, reply, "")
 		}
-		return s.run(ctx, req, call, t.Tool, request, id, decision.GetGrant(), until)
+		return s.run(ctx, call, t.Tool, request, id, decision.GetGrant(), until)
 	case vaultv1.AuthoriseResponse_DECISION_PENDING:
 		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), until)
 	case vaultv1.AuthoriseResponse_DECISION_DENIED:
@@ -276,7 +276,7 @@ func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, ca
 
 // settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
 func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, id string, expires time.Time, until bounds) (answer, error) {
-	state, err := s.await(ctx, req, call, id, until.decided)
+	state, err := s.await(ctx, call, id, until.decided)
 	if err != nil {
 		f := fault.From(err)
 		if f.Code == callv1.Code_CODE_PROOF_REQUIRED && !expires.IsZero() {
@@ -328,12 +328,12 @@ func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *htt
 	if err != nil {
 		return answer{}, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
-	return s.run(ctx, req, call, t, request, id, state.GetGrant(), until)
+	return s.run(ctx, call, t, request, id, state.GetGrant(), until)
 }
 
 // await asks the vault where an operation stands until it no longer needs a human. When the hold is over, the client has
 // left or the process stops, the answer is PENDING.
-func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, id string, until time.Time) (*vaultv1.WaitOperationResponse, error) {
+func (s *Server) await(ctx context.Context, call *httpfront.Call, id string, until time.Time) (*vaultv1.WaitOperationResponse, error) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer s.conf.Metrics.Wait()()
@@ -379,7 +379,7 @@ func (s *Server) await(ctx context.Context, req *mcp.CallToolRequest, call *http
 
 // run carries an operation out. A client that leaves, cancels or runs out of time does not stop it: the answer is then
 // that it is running.
-func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
+func (s *Server) run(ctx context.Context, call *httpfront.Call, t contract.Tool, request proto.Message, id string, grant *callv1.SignedGrant, until bounds) (answer, error) {
 	waiting, cancel := context.WithDeadline(ctx, until.done)
 	defer cancel()
 	defer s.watchClient(waiting, call, cancel)()

@@ -241,9 +241,7 @@ func Parse(raw []byte) (*Statement, error) {
 
 // check holds a statement to its kind: what it must say, and what it must not.
 func (s *Statement) check() error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
-	}
+	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrMalformed, what) }
 	life, ok := maxLife[s.Kind]
 	if !ok {
 		return bad("kind is unknown")

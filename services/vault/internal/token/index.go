@@ -32,15 +32,15 @@ type held struct {
 	sum  uint64
 }
 
-// add takes a value that is worth looking for wherever it stands: one that no ordinary word is. It reports whether it did.
-func (x *index) add(text string, of kind, most int) bool {
+// add takes a value that is worth looking for wherever it stands: one that no ordinary word is.
+func (x *index) add(text string, of kind, most int) {
 	if len(text) < window || len(text) > maxValue || !distinct(text) {
-		return false
+		return
 	}
 	key := [window]byte([]byte(text[:window]))
 	bucket := x.values[key]
 	if len(bucket) >= most || slices.ContainsFunc(bucket, func(other held) bool { return other.text == text }) {
-		return false
+		return
 	}
 	if x.values == nil {
 		var random [8]byte
@@ -55,7 +55,6 @@ func (x *index) add(text string, of kind, most int) bool {
 	h := hash(text)
 	x.may[h>>6] |= 1 << (h & 63)
 	x.count++
-	return true
 }
 
 // clone is an index of its own: what is added to it is not in x.

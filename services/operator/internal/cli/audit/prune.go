@@ -86,10 +86,7 @@ func (a *app) prune(ctx context.Context, s *cli.Session, before time.Time, dry b
 	if dry || len(found.GetKinds()) == 0 {
 		return a.Show(named(found), func() { a.PrintLines(surveyed(found, before)) })
 	}
-	st, err := a.decision(ctx, s, statement.KindPrune)
-	if err != nil {
-		return err
-	}
+	st := a.decision(ctx, s, statement.KindPrune)
 	st.Prune = &statement.Prune{Size: found.GetSize(), Before: statement.FormatTime(before), Kinds: found.GetKinds(), Held: found.GetHeld(),
 		Oldest: statement.FormatTime(found.GetOldest().AsTime()), Newest: statement.FormatTime(found.GetNewest().AsTime())}
 	index, err := a.decide(long, s, "Sign, and remove what they said for ever?", how, approval.Document{Statement: st, About: surveyed(found, before)})
@@ -142,9 +139,9 @@ func surveyed(found *auditv1.SurveyPruneResponse, before time.Time) []approval.L
 }
 
 // decision begins a statement about what the log keeps.
-func (a *app) decision(ctx context.Context, s *cli.Session, kind statement.Kind) (*statement.Statement, error) {
+func (a *app) decision(ctx context.Context, s *cli.Session, kind statement.Kind) *statement.Statement {
 	signer := a.Signer(s)
-	return signer.Retention(kind, s.Config.Audit.Identity, signedchange.Reach(ctx, s.Peers).Epoch), nil
+	return signer.Retention(kind, s.Config.Audit.Identity, signedchange.Reach(ctx, s.Peers).Epoch)
 }
 
 // decide shows and signs a statement, and has audit act on it. It returns the record that holds it.
