@@ -325,17 +325,6 @@ func (p *pipeline) switchedByOperator() {
 	}
 }
 
-func (p *pipeline) number(operationID string) string {
-	p.t.Helper()
-	for _, a := range p.h.Approvals() {
-		if a.OperationID == operationID {
-			return a.Number
-		}
-	}
-	p.t.Fatalf("operation %s does not wait", operationID)
-	return ""
-}
-
 // running names what runs, by id.
 func (p *pipeline) running() string {
 	p.t.Helper()
