@@ -372,7 +372,7 @@ func TestTilesOfManyLevels(t *testing.T) {
 		var tiles *Tiles
 		for cut := range 2 { // the first is cut off when all full tiles are written
 			if cut > 0 {
-				_ = tiles.Close()
+				must(t, tiles.Close())
 			}
 			if tiles, err = OpenTiles(dir, []note.Verifier{kit.Trust.Current().LogKeys[0]}); err != nil {
 				t.Fatalf("to %d leaves: %v", size, err)
