@@ -14,6 +14,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -226,7 +227,7 @@ func homeOfOthers(w *world) (trials, effects int) {
 			return n
 		}
 		before := count()
-		out := w.h.Run("", "--home", dir, "up", "--prepare", "--development", "--operator", "eve", "--base-port", strconv.Itoa(harness.ClaimPorts(w.t)))
+		out := w.h.Run("", "--home", dir, "up", "--prepare", "--development", "--operator", "eve", "--base-port", strconv.Itoa(platformtest.ClaimPorts(w.t)))
 		if now := count(); now != before {
 			w.t.Logf("%s: %d files were made\n%s%s", name, now-before, out.Stdout, out.Stderr)
 			effects += now - before

@@ -23,6 +23,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/platformtest"
 )
 
 // Names of the processes, in the order in which they start.
@@ -42,6 +43,9 @@ const (
 	Standby     = "standby"
 	SecondVault = "second"
 )
+
+// serviceOffset is where a block's ports for services begin: 0 to 14 are the processes' own.
+const serviceOffset = 16
 
 // up is the name of `durward up` among the processes.
 const up = "up"
@@ -119,7 +123,7 @@ func New(t testing.TB, opts Options) *Host {
 	}
 	h := &Host{
 		Dir: filepath.Join(root, "home"), Bin: bin, Operator: cmp.Or(opts.Operator, "ada"),
-		root: root, t: t, opts: opts, base: ClaimPorts(t), processes: map[string]*Process{},
+		root: root, t: t, opts: opts, base: platformtest.ClaimPorts(t), processes: map[string]*Process{},
 	}
 	t.Cleanup(h.close)
 	if err := os.Mkdir(filepath.Join(root, "tmp"), 0o700); err != nil {

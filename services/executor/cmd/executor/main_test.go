@@ -100,15 +100,6 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-// freePort finds a port that nobody listens on.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // asProgram makes the test's own binary the executor.
 const asProgram = "DURWARD_TEST_EXECUTOR"
 
@@ -131,7 +122,8 @@ func TestTheProgram(t *testing.T) {
 		return cmd
 	}
 	files := kit.Files(optionsv1.Role_ROLE_EXECUTOR, "local")
-	listen, health := freePort(t), freePort(t)
+	listen := platformtest.ClaimPorts(t)
+	health := listen + 1
 	cat := filepath.Join(dir, "catalogue.yaml")
 	write(t, cat, "version: 1\nservices: [{id: idle, driver: \"null\"}]\n")
 	file := filepath.Join(dir, "executor.yaml")

@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,19 +25,10 @@ import (
 	"durward.internal/services/vault/internal/settings"
 )
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
 	t.Helper()
-	files := kit.Files(optionsv1.Role_ROLE_VAULT, "main")
+	files, base := kit.Files(optionsv1.Role_ROLE_VAULT, "main"), platformtest.ClaimPorts(t)
+	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", base+n) }
 	sum := sha256.Sum256([]byte("token"))
 	write := func(name, text string) string {
 		path := filepath.Join(kit.Dir, name)
@@ -46,13 +37,13 @@ func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
 	}
 	s := &settings.Settings{
 		Common: config.Common{
-			Listen: freePort(t), HealthListen: freePort(t), StateDir: filepath.Join(kit.Dir, "state"), TrustDir: kit.TrustDir,
+			Listen: at(0), HealthListen: at(1), StateDir: filepath.Join(kit.Dir, "state"), TrustDir: kit.TrustDir,
 			TLS: config.OwnTLS{TLS: config.TLS(files)},
 		},
 		ClientsFile: write("clients.yaml", "clients:\n  - {id: a, channel: cli, tier_ceiling: READ, token_sha256: "+hex.EncodeToString(sum[:])+"}\n"),
 		GrantKey:    write("grant.key", string(kit.GrantKey.Format())),
 		KID:         kit.GrantKey.KID,
-		Audit:       config.Peer{Address: freePort(t), Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
+		Audit:       config.Peer{Address: at(2), Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
 		Sinks:       []settings.Sink{{Role: "executor", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()}},
 	}
 	if err := s.Validate(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,7 +97,7 @@ func newWorld(t *testing.T) *world {
 	if w.home, err = installdir.At(filepath.Join(t.TempDir(), "h")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.home.Init(installdir.Options{Development: true, Operator: "alice", BasePort: freePorts(t)}); err != nil {
+	if _, err := w.home.Init(installdir.Options{Development: true, Operator: "alice", BasePort: platformtest.ClaimPorts(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.home.RenewCertificates("alice", time.Now(), true); err != nil {
@@ -136,34 +135,6 @@ func (w *world) vaultServices(r grpc.ServiceRegistrar) {
 	vaultv1.RegisterControlServiceServer(r, fakeVaultControl{w: w})
 	vaultv1.RegisterStandingServiceServer(r, fakeStanding{w: w})
 	vaultv1.RegisterPolicyServiceServer(r, fakePolicy{w: w})
-}
-
-// freePorts returns the first of the ports that an installation takes, all of them free a moment ago.
-func freePorts(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		base := l.Addr().(*net.TCPAddr).Port
-		_ = l.Close()
-		if base+20 > 65535 {
-			continue
-		}
-		free := true
-		for port := base; port < base+4; port++ {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-			if err != nil {
-				free = false
-				break
-			}
-			_ = l.Close()
-		}
-		if free {
-			return base
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
 }
 
 // serve serves until stop is called or the test ends.

@@ -1,4 +1,4 @@
-package harness
+package platformtest
 
 import (
 	"fmt"
@@ -13,20 +13,19 @@ import (
 // Ports are handed out in blocks below the range from which the kernel gives out ports by itself. A block is held by a lock
 // on a file, so that test processes that run at the same time never meet.
 const (
-	firstPort    = 20000
+	firstPort = 20000
+	// portsPerHost are what a home takes for its processes and some services.
 	portsPerHost = 24
 	blocks       = 500
-	// serviceOffset is where a block's ports for services begin: 0 to 13 are the processes' own.
-	serviceOffset = 16
 )
 
 // figures stand in the goldens as amounts of memory and other numbers: a port that reads alike would be taken for one of them.
 var figures = []int{20000, 24576, 28192, 28800}
 
-// ClaimPorts returns the first port of a free block, which stays claimed until the test ends.
+// ClaimPorts returns the first port of a free block of 24, which stays claimed until the test ends.
 func ClaimPorts(t testing.TB) int {
 	t.Helper()
-	dir := filepath.Join(os.TempDir(), "durward-e2e-ports")
+	dir := filepath.Join(os.TempDir(), "durward-test-ports")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
