@@ -227,11 +227,13 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 	deciding, cancel := context.WithTimeout(ctx, decideTimeout)
 	defer cancel()
 	ctx = telling(ctx, req)
-	if err := s.look(deciding, call, t, request); err != nil {
+	looking, looked := context.WithTimeout(deciding, lookTimeout)
+	defer looked()
+	if err := s.look(looking, call, t, request); err != nil {
 		s.recordRefused(ctx, call, t, err)
 		return answer{}, err
 	}
-	stale := s.conf.Relay.Stale(deciding, call.Session, call.Caller, request)
+	stale := s.conf.Relay.Stale(looking, call.Session, call.Caller, request)
 	decision, err := s.conf.Relay.Authorise(deciding, call.Session, call.Caller, t.Tool, arguments, reason, stale != nil)
 	if err != nil {
 		if stale != nil && fault.Is(err, callv1.Code_CODE_CONFLICT) {

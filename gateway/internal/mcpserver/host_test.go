@@ -265,6 +265,34 @@ func TestASwitchToAnOldPlanIsNotAskedFor(t *testing.T) {
 	}
 }
 
+// hanging is a connection to an executor that answers nothing; left is how long the vault has for its decision.
+type hanging struct {
+	grpc.ClientConnInterface
+	left *time.Duration
+}
+
+func (h hanging) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	switch reply.(type) {
+	case *executorv1.ModeInfoResponse, *executorv1.SimulateModeResponse:
+		<-ctx.Done()
+		return fault.From(ctx.Err())
+	case *vaultv1.AuthoriseResponse:
+		due, _ := ctx.Deadline()
+		*h.left = time.Until(due)
+	}
+	return h.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+// An executor that answers no look at the mode and the plan leaves the vault its time to decide.
+func TestLooksLeaveTimeToDecide(t *testing.T) {
+	var left time.Duration
+	e := newEdge(t, edgeOptions{wrap: func(c grpc.ClientConnInterface) grpc.ClientConnInterface { return hanging{c, &left} }})
+	e.vault.decide = granting
+	if a := e.call(t, e.connect(t, tokenAgent), "switch_mode", switchArguments); left < 500*time.Millisecond {
+		t.Errorf("the vault has %v; answered with %s", left, a.tool.Structured)
+	}
+}
+
 // A client that asks for progress hears of each step, in whole percent that only grows, whether the call or wait_operation waits.
 func TestProgressOfSteps(t *testing.T) {
 	type note struct {

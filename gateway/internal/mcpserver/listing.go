@@ -63,7 +63,7 @@ func listedField(fd protoreflect.FieldDescriptor, schema map[string]any) map[str
 // decideTimeout bounds everything up to the vault's decision, so that an agent learns within 2 s that a process is away.
 const decideTimeout = 1900 * time.Millisecond
 
-// lookTimeout is the part of it that the look at the target may take.
+// lookTimeout is the part of it that the looks at the target and its plan may take together.
 const lookTimeout = 900 * time.Millisecond
 
 // lookFor returns the READ tool of the same sink that takes nothing but arguments of this one, if there is one: what it does not
@@ -98,8 +98,6 @@ func (s *Server) look(ctx context.Context, call *httpfront.Call, t tool, request
 	if t.look == nil || !call.Session.May(t.Name) { // one that it may not call looks like none, whatever it names
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
 	question := t.look.NewRequest()
 	request.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if asked := question.ProtoReflect().Descriptor().Fields().ByName(fd.Name()); asked != nil {

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -12,9 +11,6 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 )
-
-// staleTimeout is the part of the time for a decision that the look at a plan may take.
-const staleTimeout = 900 * time.Millisecond
 
 // otherWays are all the alternatives that a switch can name.
 const otherWays = 10
@@ -27,8 +23,6 @@ func (r *Relay) Stale(ctx context.Context, s *Session, by Caller, request proto.
 	if !ok || !known || !s.May("switch_mode") {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, staleTimeout)
-	defer cancel()
 	if covered, err := r.Covers(ctx, s, by, simulate); err != nil || !covered {
 		return nil
 	}
