@@ -44,6 +44,10 @@ type frames struct {
 	second  time.Time
 	unasked int
 	dropped int
+
+	// asking is held while the first frame is written to a pipe, which has taken it or has not.
+	asking sync.Mutex
+	taken  bool
 }
 
 // frame is a message with its known members.

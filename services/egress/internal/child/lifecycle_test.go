@@ -1,9 +1,11 @@
 package child
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"sync"
@@ -463,9 +465,20 @@ func TestList(t *testing.T) {
 	if _, err := List(t.Context(), config, pinned("complains")); err == nil || err.Error() != "server complains: it ended: exit status 5; it wrote: no key is set" {
 		t.Error(err)
 	}
-	// One that ends before it reads anything is of no older revision, and is started once.
-	if _, err := List(t.Context(), config, pinned("broken")); err == nil || err.Error() != "server broken: it ended: exit status 6; it wrote: no key is set" {
-		t.Error(err)
+	// One that ends before it reads anything is of no older revision, and is started once: also one that ends before it is asked.
+	ended := config
+	ended.Start = func(ctx context.Context, server *downstream.Pinned, principal string, env map[string]string) (*Process, error) {
+		process, err := execute(ctx, server, principal, env)
+		if err == nil {
+			all, _ := io.ReadAll(process.Stderr) // to its end, which is the process's
+			process.Stderr = io.NopCloser(bytes.NewReader(all))
+		}
+		return process, err
+	}
+	for _, config := range []Config{config, ended} {
+		if _, err := List(t.Context(), config, pinned("broken")); err == nil || err.Error() != "server broken: it ended: exit status 6; it wrote: no key is set" {
+			t.Error(err)
+		}
 	}
 }
 

@@ -113,13 +113,13 @@ func encode(message jsonrpc.Message) ([]byte, error) {
 }
 
 func (c *pipe) write(to io.Writer, patience time.Duration) {
-	for {
+	for put := c.first; ; put = plainly {
 		select {
 		case <-c.closed:
 			return
 		case line := <-c.queue:
 			late := time.AfterFunc(patience, func() { c.failed(errDeaf) })
-			_, err := to.Write(line)
+			err := put(to, line)
 			late.Stop()
 			if err != nil {
 				return // the reader says why
@@ -128,15 +128,32 @@ func (c *pipe) write(to io.Writer, patience time.Duration) {
 	}
 }
 
-// unread reports whether something waits in a pipe to be read.
-func unread(to io.Writer) bool {
+func plainly(to io.Writer, line []byte) error {
+	_, err := to.Write(line)
+	return err
+}
+
+// first writes the first frame, which an empty pipe takes at once or not at all.
+func (f *frames) first(to io.Writer, line []byte) (err error) {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	err = plainly(to, line)
+	f.taken = err == nil
+	return err
+}
+
+// unread reports whether a child has not read the first frame: the pipe did not take it, or it waits there.
+func (f *frames) unread(to io.Writer) bool {
+	f.asking.Lock()
+	taken := f.taken
+	f.asking.Unlock()
 	waits := 0
 	if end, is := to.(*os.File); is {
 		if raw, err := end.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { waits, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // #nosec G115 -- a descriptor is an int
 		}
 	}
-	return waits > 0
+	return !taken || waits > 0
 }
 
 // Close implements mcp.Connection.

@@ -203,7 +203,7 @@ func (r *run) endMute(after time.Duration, starting bool) {
 		if r.ctx.Err() != nil || r.process == nil || !r.frames.unheard() {
 			return
 		}
-		if still := unread(r.process.Stdin); still || starting {
+		if still := r.frames.unread(r.process.Stdin); still || starting {
 			r.endMute(r.timeouts.Ready/10, still)
 			return
 		}
@@ -280,7 +280,7 @@ func (r *run) transport() (mcp.Transport, error) {
 		if err != nil {
 			why += ": " + clean.Line(err.Error(), maxMessage)
 		}
-		if !r.frames.unheard() || unread(process.Stdin) { // what did not read the question did not end over it
+		if !r.frames.unheard() || r.frames.unread(process.Stdin) { // what did not read the question did not end over it
 			r.end(errors.New(why))
 		}
 	}()
