@@ -389,6 +389,52 @@ func TestGatewayThatOpensNoSession(t *testing.T) {
 	}
 }
 
+// Requests that find their session lost together wait for its opening together, and not one behind the other.
+func TestRequestsWaitTogether(t *testing.T) {
+	public, key := testKey(t)
+	g := newGateway(t, public)
+	const requests = 8
+	var lost atomic.Int32
+	all, quiet := make(chan struct{}), atomic.Bool{}
+	g.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		switch {
+		case quiet.Load() && bytes.Contains(body, []byte(`"initialize"`)):
+			<-r.Context().Done()
+		case quiet.Load() && r.Method == http.MethodPost:
+			if lost.Add(1) == requests {
+				close(all)
+			}
+			<-all // they find it lost at one moment
+			fallthrough
+		default:
+			g.ServeHTTP(w, r)
+		}
+	})
+	c := start(t, g, key, nil, func(cfg *Config) { cfg.openPatience = time.Second })
+	c.handshake()
+	c.send(`{"jsonrpc":"2.0","id":"first","method":"tools/list"}`) // the notification before it has been taken
+	c.receive()
+	g.mu.Lock()
+	g.ended = true
+	g.mu.Unlock()
+	quiet.Store(true)
+	began := time.Now()
+	for n := range requests {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`, n))
+	}
+	for range requests {
+		if got := c.receive(); !strings.Contains(got, "opens no session") {
+			t.Errorf("answer %s", got)
+		}
+	}
+	if took := time.Since(began); took > requests*time.Second/2 {
+		t.Errorf("they waited %v", took)
+	}
+	c.close()
+}
+
 // A gateway that does not take a notification keeps nothing of what the client says after it.
 func TestGatewayThatTakesNoNotification(t *testing.T) {
 	public, key := testKey(t)

@@ -100,10 +100,10 @@ func (b *Bridge) handshakeOnce(ctx context.Context) (answer []byte, again bool, 
 // open but has not all that the client subscribed to is ended, and the lost one stays the bridge's: the next request, or who listens to
 // it, finds it lost again.
 func (b *Bridge) reopen(seen int) error {
+	ctx, cancel := context.WithTimeout(b.life, b.cfg.openPatience) // with the wait for others that try to
+	defer cancel()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(b.life, b.cfg.openPatience)
-	defer cancel()
 	if b.opened != seen {
 		return nil // another request did it meanwhile
 	}
