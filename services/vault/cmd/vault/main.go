@@ -144,7 +144,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	state, err := openState(ctx, s, diskReserve, tel, logger)
-	if err != nil {
+	if err != nil || state == nil {
 		return err
 	}
 	ctx, lose := context.WithCancelCause(ctx)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/testfile"
+	"durward.internal/services/platform/postgres"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/vault/internal/settings"
 )
@@ -85,6 +87,36 @@ func TestRun(t *testing.T) {
 			t.Fatalf("stopped with %v", err)
 		}
 	}
+}
+
+// A vault that stands by ends as regularly as one that leads: systemd would call its unit failed otherwise.
+func TestEndedWhileItStandsBy(t *testing.T) {
+	s := configured(t, platformtest.New(t))
+	s.Database = postgres.Settings{Engine: postgres.Postgres, Addresses: []string{"unix:" + filepath.Join(t.TempDir(), ".s.PGSQL.5432") + ",user=root"}, Name: "vault", User: "vault"}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	said := make(lines, 100)
+	go func() { ended <- run(ctx, s, slog.New(slog.NewTextHandler(said, nil))) }()
+	for standing := false; !standing; {
+		select {
+		case line := <-said:
+			standing = strings.Contains(line, "stands by")
+		case err := <-ended:
+			t.Fatalf("it does not stand by: %v", err)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
+
+// lines is what a logger writes.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	l <- string(b)
+	return len(b), nil
 }
 
 func TestRunRefuses(t *testing.T) {

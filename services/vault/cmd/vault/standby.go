@@ -22,7 +22,7 @@ import (
 // tryEvery is how often a vault that stands by tries to lead.
 const tryEvery = 200 * time.Millisecond
 
-// openState opens the database; where several vaults share it, when this one leads.
+// openState opens the database; where several vaults share it, when this one leads, and nothing where ctx ended before it did.
 func openState(ctx context.Context, s *settings.Settings, diskReserve *reserve.Reserve, tel *telemetry.Telemetry, logger *slog.Logger) (*store.Store, error) {
 	if !s.Database.Shared() {
 		return store.Open(ctx, s.StateDir, diskReserve)
@@ -43,10 +43,7 @@ func openState(ctx context.Context, s *settings.Settings, diskReserve *reserve.R
 		state, err = b.lead(waiting)
 		return err
 	})
-	if err = group.Wait(); err == nil && state == nil {
-		err = ctx.Err()
-	}
-	if err != nil && state != nil {
+	if err = group.Wait(); err != nil && state != nil {
 		err = errors.Join(err, state.Close())
 	}
 	return state, err
