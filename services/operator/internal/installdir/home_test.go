@@ -353,6 +353,7 @@ func TestLostKeys(t *testing.T) {
 		"the authority's": func(h Home) string { return h.PKI("ca.key") },
 		"the vault's":     func(h Home) string { return h.Key("grant.key") },
 		"the log's":       func(h Home) string { return h.Key("log.key") },
+		"its public half": func(h Home) string { return h.Trust(trust.FileLogKeys) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t)
@@ -382,6 +383,22 @@ func TestLostKeys(t *testing.T) {
 			t.Errorf("made %v: %v", made, err)
 		}
 	})
+}
+
+// Whom people had let in and shut out is not made up anew.
+func TestLostTrust(t *testing.T) {
+	h := newHome(t)
+	opts := Options{Development: true, Operator: "alice"}
+	if _, err := h.Init(opts); err != nil {
+		t.Fatal(err)
+	}
+	must(t, os.Rename(h.Trust(""), h.Dir+".aside"))
+	if made, err := h.Init(opts); !errors.Is(err, ErrLost) || len(made) > 0 {
+		t.Errorf("made %v: %v", made, err)
+	}
+	if _, err := os.Lstat(h.Trust("")); err == nil {
+		t.Error("a trust folder was made, where the one of before is to be put back")
+	}
 }
 
 func TestALockIsNoLink(t *testing.T) {

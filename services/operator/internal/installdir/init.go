@@ -179,8 +179,8 @@ func (h Home) Listeners(base int) (out []Listeners, err error) {
 	return out, nil
 }
 
-// ErrLost means that a key of a home that was made is gone. Another one in its place would be trusted by nobody.
-var ErrLost = errors.New("is gone, and what it signed is verified with")
+// ErrLost means that a key of a home that was made is gone, or the trust folder. Another one in its place would be trusted by nobody.
+var ErrLost = errors.New("is gone")
 
 // Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
 // call makes nothing. ErrLost: it makes no key anew whose public half is trusted already.
@@ -190,10 +190,11 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	}
 	base := opts.BasePort
 	opts.BasePort = cmp.Or(base, DefaultBasePort)
-	if err := h.makeFolders(); err != nil {
+	// Before the folders: what was moved away is put back by moving it to where there is none.
+	if err := h.Lost(); err != nil {
 		return nil, err
 	}
-	if err := h.Lost(); err != nil {
+	if err := h.makeFolders(); err != nil {
 		return nil, err
 	}
 	m := &maker{home: h, opts: opts, values: values{
@@ -220,7 +221,8 @@ func (h Home) Init(opts Options) (made []string, err error) {
 	return m.made, nil
 }
 
-// Lost returns ErrLost where a home that was made has a key's public half alone.
+// Lost returns ErrLost where a home that was made has a key's public half alone, or not that of the log's key, which nothing makes
+// anew: revoked.yaml and allowed_signers, which would be, do not say then whom people had let in and shut out.
 func (h Home) Lost() error {
 	if !h.Exists() {
 		return nil // it is being made
@@ -235,10 +237,16 @@ func (h Home) Lost() error {
 			return err
 		}
 		if unknown, err := missing(key.public); err != nil || gone && !unknown {
-			return cmp.Or(err, fmt.Errorf("%s %w %s", key.secret, ErrLost, key.public))
+			return cmp.Or(err, fmt.Errorf("%s %w, and what it signed is verified with %s", key.secret, ErrLost, key.public))
 		}
 	}
-	return nil
+	secret, public := h.Key("log.key"), h.Trust(trust.FileLogKeys)
+	gone, err1 := missing(public)
+	none, err2 := missing(secret)
+	if err := errors.Join(err1, err2); err != nil || !gone || none {
+		return err
+	}
+	return fmt.Errorf("%s %w, and what %s signed is verified with it", public, ErrLost, secret)
 }
 
 func (h Home) makeFolders() error {
