@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream/inforce"
 	"durward.internal/services/platform/rpc"
+	"durward.internal/services/platform/trust"
 )
 
 // Exit codes; `durward help exit-codes` explains them.
@@ -138,8 +139,18 @@ func (a *App) Connect(ctx context.Context) (context.Context, *Session, error) {
 	return rpc.WithRequestID(ctx, a.RequestID), &Session{p, cfg, a.warnOfDanger}, nil
 }
 
-// Renewal says how certificates are renewed.
+// MendTrust says what to do where the trust folder cannot be read.
+func MendTrust(dir string) string {
+	return "Mend it, or put the folder back from a copy: " + ShellWord(dir)
+}
+
+// Renewal says how certificates are renewed; where it is the trust folder that cannot be read, what to do about that.
 func (a *App) Renewal() string {
+	if cfg, err := a.Config(); err == nil {
+		if _, err := trust.Read(cfg.TrustDir); err != nil {
+			return MendTrust(cfg.TrustDir)
+		}
+	}
 	if a.Home.Runs() {
 		return "Certificates are renewed while durward up runs, or with: durward cert renew"
 	}
