@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
 
@@ -271,6 +272,13 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 		return nil // root approves nothing on an installed host
 	case err != nil:
 		return []Finding{{Bad, "signing key", "it cannot be read: " + cfg.Operator.SigningKey, "Name another one as signing_key in config/operator.yaml."}}
+	case stranger(cfg):
+		enter := "durward operator add "
+		if cfg.Installed != nil {
+			enter = "sudo " + enter
+		}
+		return []Finding{{Bad, "signing key", "what it signs counts for nothing: trust/" + trust.FileAllowedSigners + " does not hold it as " + clean.Visible(cfg.Operator.Operator) + "'s",
+			"Name the right one as signing_key in config/operator.yaml; or have an operator let this one approve: " + enter + cli.ShellWord(cfg.Operator.Operator) + " KEYFILE.pub"}}
 	case protected:
 		return []Finding{good("signing key", "it asks for a passphrase, or a device holds it")}
 	case cfg.Development:
@@ -278,6 +286,17 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 	default:
 		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve", "ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey)}}
 	}
+}
+
+// stranger reports whether the signing key is in allowed_signers under another name or none. Where neither can be told it says no.
+func stranger(cfg Config) bool {
+	key := signingkey.Public(cfg.Operator.SigningKey)
+	signers, err := trust.ReadAllowedSigners(cfg.Operator.TrustDir)
+	if key == nil || err != nil {
+		return false
+	}
+	signer, err := signers.Find(key, statement.Namespace, cfg.Now())
+	return err != nil || signer.Operator != cfg.Operator.Operator
 }
 
 // maxSkew is what statements tolerate between the operator's clock and a sink's.
@@ -318,6 +337,9 @@ func clocks(ctx context.Context, cfg Config) []Finding {
 }
 
 func certificates(_ context.Context, cfg Config) []Finding {
+	if _, err := trust.Read(cfg.Operator.TrustDir); err != nil { // no certificate is of use, and a new one neither
+		return []Finding{{Bad, "trust", clean.Line(err.Error(), 300), cli.MendTrust(cfg.Operator.TrustDir)}}
+	}
 	now := cfg.Now()
 	renew, keep := "durward cert renew, or put what your authority issues there", "durward cert renew, or keep durward up running"
 	if cfg.Installed != nil {

@@ -183,6 +183,24 @@ func Protected(file string) (bool, error) {
 	return err != nil, nil
 }
 
+// Public is the public half of the key in the file, for which it needs no passphrase; nil where the file does not say it.
+func Public(file string) ssh.PublicKey {
+	if key, err := readPublic(file); err == nil {
+		return key
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	signer, err := ssh.ParsePrivateKey(raw)
+	if locked, ok := errors.AsType[*ssh.PassphraseMissingError](err); ok {
+		return locked.PublicKey
+	} else if err != nil {
+		return nil
+	}
+	return signer.PublicKey()
+}
+
 // Generate makes an Ed25519 key pair in OpenSSH's formats. An empty passphrase leaves the private key unprotected.
 func Generate(comment string, passphrase []byte) (private, public []byte, err error) {
 	publicKey, privateKey, err := ed25519.GenerateKey(rand.Reader)
