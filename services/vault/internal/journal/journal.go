@@ -26,6 +26,9 @@ import (
 	"durward.internal/services/vault/internal/store"
 )
 
+// givenUp ends the action of a record that says that nothing was done.
+const givenUp = "given-up"
+
 // patience is how long a synchronous record may take, and whatever waits for one: who asked is answered within 2 s.
 const patience = 1500 * time.Millisecond
 
@@ -80,7 +83,7 @@ func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
 	if err == nil {
 		return nil
 	}
-	j.ended(ctx, r, "given-up", "it could not be recorded in time; nothing was done")
+	j.ended(ctx, r, givenUp, "it could not be recorded in time; nothing was done")
 	return unavailable(err)
 }
 
@@ -95,7 +98,7 @@ func (j *Journal) Do(ctx context.Context, r *auditv1.Record, effect func() error
 	case errors.Is(err, store.ErrUnknown):
 		j.ended(ctx, r, "unknown", "it was recorded, and whether it was done is not known: "+err.Error())
 	case err != nil:
-		j.ended(ctx, r, "given-up", "it was recorded, and then refused; nothing was done: "+err.Error())
+		j.ended(ctx, r, givenUp, "it was recorded, and then refused; nothing was done: "+err.Error())
 	}
 	return err
 }
@@ -106,6 +109,11 @@ func (j *Journal) ended(ctx context.Context, r *auditv1.Record, how, why string)
 	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+"-"+how, why, ""
 	given.Body.Statement, given.Body.Arguments, given.Body.Confirmed = nil, "", false
 	j.Note(ctx, given)
+}
+
+// GaveUp reports whether a later entry of the log, which may be nil, says that what an earlier one recorded was not done.
+func GaveUp(later, earlier *auditv1.Entry) bool {
+	return later.GetIndex() > earlier.GetIndex() && later.GetRecord().GetBody().GetAction() == earlier.GetRecord().GetBody().GetAction()+"-"+givenUp
 }
 
 // Follow spools a record; CODE_AUDIT_UNAVAILABLE when the spool is full.

@@ -25,9 +25,8 @@ func (s *Server) newKeeper() *rollback.Keeper {
 		Control: func() (uint64, bool) { now := s.Halt.Now(); return now.Epoch, now.Halted },
 		State:   func(ctx context.Context) (recorder.State, error) { return s.Queue.Store.State(ctx) },
 		Halt: func(ctx context.Context, reason string, above uint64) error {
-			by := s.Self.String()
-			epoch, err := s.Halt.HaltAbove(ctx, above, by, reason, s.Now())
-			s.halted(ctx, epoch, by, reason)
+			epoch, err := s.Halt.HaltAbove(ctx, above, s.Self.String(), reason, s.Now())
+			s.halted(ctx, epoch, s.Self.String(), reason)
 			return err
 		},
 		Tell: s.Journal.Follow,
@@ -49,8 +48,7 @@ func HaltDamaged(ctx context.Context, state *store.Store, control *halt.Switch, 
 	}, state.Accept)
 }
 
-// lostApproval says which approval the log has of whose operation the state knows nothing. What a human resumed after is no matter
-// any more.
+// lostApproval says which approval the log has of whose operation the state knows nothing, where no human resumed since.
 func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, error) {
 	e, err := s.History.Last(ctx, auditv1.Kind_KIND_APPROVED, "")
 	if err != nil || e == nil || e.GetIndex() < resumed || e.GetRecord().GetOperationId() == "" {
@@ -63,7 +61,7 @@ func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, erro
 	if _, err := s.Queue.Store.Operation(ctx, e.GetRecord().GetOperationId()); !errors.Is(err, store.ErrNotFound) {
 		return "", err
 	}
-	if known, err := s.knowsLastSpend(ctx); known || err != nil {
+	if known, err := s.knowsLastSpend(ctx, e); known || err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("the log has an approval of %s, and the state no operation of it", at.UTC().Format(time.RFC3339)), nil
@@ -71,18 +69,20 @@ func (s *Server) lostApproval(ctx context.Context, resumed uint64) (string, erro
 
 // knowsLastSpend reports whether the state has the newest redemption that the log has. Then it is no older copy: a vault that ended, or
 // lost its database, between the record of an approval and the operation itself leaves as much, and nothing can be redeemed by it. A
-// redemption that may have been pruned misses nowhere: what it spent has expired.
-func (s *Server) knowsLastSpend(ctx context.Context) (bool, error) {
+// redemption that may have been pruned misses nowhere: what it spent has expired. With none, the log must say that the approval was given up.
+func (s *Server) knowsLastSpend(ctx context.Context, approval *auditv1.Entry) (bool, error) {
 	e, err := s.History.Last(ctx, auditv1.Kind_KIND_REDEEMED, "")
-	if err != nil {
+	if err == nil && e == nil {
+		e, err = s.History.Last(ctx, auditv1.Kind_KIND_DENIED, approval.GetRecord().GetOperationId())
+		return journal.GaveUp(e, approval), err
+	} else if err != nil {
 		return false, err
 	}
 	use, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["use"], 10, 32)
 	if err != nil {
-		return false, nil //nolint:nilerr // the log has none, or does not say which it was
+		return false, nil //nolint:nilerr // the log does not say which it was
 	}
-	_, err = s.Queue.Store.Spent(ctx, e.GetRecord().GetOperationId(), uint32(use))
-	if errors.Is(err, store.ErrNotFound) {
+	if _, err = s.Queue.Store.Spent(ctx, e.GetRecord().GetOperationId(), uint32(use)); errors.Is(err, store.ErrNotFound) {
 		return s.Now().Sub(e.GetLoggedAt().AsTime()) > operation.Kept/2, nil
 	}
 	return err == nil, err

@@ -27,6 +27,7 @@ type chronicle struct {
 	told     recorder.State
 	approved *auditv1.Entry
 	redeemed *auditv1.Entry
+	ended    *auditv1.Entry
 }
 
 func (c chronicle) LastControl(context.Context) (recorder.Control, error) { return c.control, nil }
@@ -36,6 +37,9 @@ func (c chronicle) LastState(context.Context) (recorder.State, uint64, error) { 
 func (c chronicle) Last(_ context.Context, kind auditv1.Kind, _ string) (*auditv1.Entry, error) {
 	if kind == auditv1.Kind_KIND_REDEEMED {
 		return c.redeemed, nil
+	}
+	if kind == auditv1.Kind_KIND_DENIED {
+		return c.ended, nil
 	}
 	return c.approved, nil
 }
@@ -58,6 +62,18 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			return chronicle{control: recorder.Control{Index: 3, Epoch: 1, Halted: true}}
 		}, 2},
 		"an operation is gone": {func(now time.Time) chronicle { return chronicle{approved: approval(now, time.Hour)} }, 2},
+		"an operation that was given up, before anything was spent": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), ended: gave("given-up", 10)}
+		}, 1},
+		"an operation of which nothing says how it ended": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), ended: gave("unknown", 10)}
+		}, 2},
+		"an operation that was given up before its approval": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), ended: gave("given-up", 8)}
+		}, 2},
+		"an operation that was given up, and a spend key is gone": {func(now time.Time) chronicle {
+			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, 2*time.Hour, "2"), ended: gave("given-up", 10)}
+		}, 2},
 		"an operation and a spend key are gone": {func(now time.Time) chronicle {
 			return chronicle{approved: approval(now, time.Hour), redeemed: redemption(now, 2*time.Hour, "2")}
 		}, 2},
@@ -92,6 +108,10 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			}
 		})
 	}
+}
+
+func gave(how string, later uint64) *auditv1.Entry {
+	return &auditv1.Entry{Index: later, Record: &auditv1.Record{Body: &auditv1.Body{Action: "approve-" + how}}}
 }
 
 // An operation that the log knows and the state too is nothing that was lost.
@@ -129,7 +149,9 @@ func TestALateLossEndsWhatAHaltEnds(t *testing.T) {
 }
 
 func approval(now time.Time, ago time.Duration) *auditv1.Entry {
-	return &auditv1.Entry{Index: 9, LoggedAt: timestamppb.New(now.Add(-ago)), Record: &auditv1.Record{OperationId: "0123456789abcdef0123456789abcdef"}}
+	return &auditv1.Entry{Index: 9, LoggedAt: timestamppb.New(now.Add(-ago)), Record: &auditv1.Record{
+		OperationId: "0123456789abcdef0123456789abcdef", Body: &auditv1.Body{Action: "approve"},
+	}}
 }
 
 func redemption(now time.Time, ago time.Duration, use string) *auditv1.Entry {
