@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -114,6 +115,9 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 		text = f.Field + ": " + text
 	}
 	next := DidYouMean(f.DidYouMean, "")
+	if f.Message == reserve.Sentence {
+		next = "Make room; all goes on by itself. Which disk it is: durward status"
+	}
 	switch f.Code {
 	case callv1.Code_CODE_UNAVAILABLE, callv1.Code_CODE_TIMEOUT:
 		return &Problem{ExitUnreachable, text, cmp.Or(next, "See which process is down: durward status")}
