@@ -158,12 +158,20 @@ func readRecipients(path string, given []string) (string, error) {
 			return "", cli.Usage("Give --to, or write them into that file: durward backup --new-key backup.key", "nobody is named to encrypt to: there is no %s", path)
 		}
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm()&0o022 != 0 {
-			return "", cli.Denied("chmod 644 "+cli.ShellWord(path), "%s can be written by others, who could have backups encrypted to themselves", path)
+			return "", cli.Denied("chmod go-w "+cli.ShellWord(path), "%s can be written by others, who could have backups encrypted to themselves", path)
 		}
 		for line := range strings.Lines(string(raw)) {
 			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 				given = append(given, line)
 			}
+		}
+	}
+	for _, recipient := range given {
+		if strings.HasPrefix(strings.ToUpper(recipient), "AGE-SECRET-KEY-") { // which is not printed
+			return "", cli.Usage("Its recipient begins with age1: durward backup --new-key prints it.", "an age identity is given, which opens backups, and a recipient is asked for")
+		}
+		if _, err := age.ParseRecipients(strings.NewReader(recipient)); err != nil {
+			return "", cli.Usage("Give it whole, as durward backup --new-key prints it.", "%q is no age recipient", clean.Line(recipient, 100))
 		}
 	}
 	all := strings.Join(given, ",")
