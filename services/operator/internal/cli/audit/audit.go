@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -200,6 +201,8 @@ func (a *app) verifyFile(ctx context.Context, path string, complete bool) error 
 	report, err := history.VerifyFile(bufio.NewReader(f), completing(l.Verifier(), complete))
 	if errors.Is(err, history.ErrNoExport) {
 		err = cli.Usage("Write one: durward audit export FILE", "%s is no exported log: %v", clean.Visible(path), err)
+	} else if errors.Is(err, syscall.EISDIR) {
+		err = cli.Usage("Tiles are for other people's programs. Write a file: durward audit export FILE", "%s is a folder", clean.Visible(path))
 	}
 	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
 		return proofProblem(err)
