@@ -418,7 +418,7 @@ func (d deep) detail(role string, now time.Time) string {
 	case role == "executor" && d.executor != nil:
 		return fmt.Sprintf("epoch %d%s%s%s%s%s%s", d.executor.GetEpoch(), haltedBy(d.executor),
 			d.withoutAudit(d.executor.GetAuditReachable()), cli.When(!d.executor.GetVaultReachable(), ", cannot reach the vault"),
-			some(d.executor.GetSpooledRecords(), "record waits for audit", "records wait for audit"), some(d.executor.GetUnsettled(), "interrupted operation", "interrupted operations"),
+			some(d.executor.GetSpooledRecords(), "record waits for audit", "records wait for audit"), some(d.executor.GetUnsettled(), "operation not settled yet", "operations not settled yet"),
 			wrong(d.executor))
 	case role == "egress" && d.egress != nil:
 		return fmt.Sprintf("epoch %d, %s listed%s%s%s%s%s", d.egress.GetEpoch(), clean.Count(d.egress.GetDomains(), "domain"),

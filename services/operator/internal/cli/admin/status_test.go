@@ -9,11 +9,23 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
+	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 )
+
+// TestUnsettled: what runs now, and what the vault has not heard the end of, is not called interrupted.
+func TestUnsettled(t *testing.T) {
+	for n, want := range map[uint32]string{0: "epoch 7", 1: "epoch 7, 1 operation not settled yet", 2: "epoch 7, 2 operations not settled yet"} {
+		d := deep{executor: &executorv1.GetStatusResponse{Epoch: 7, VaultReachable: true, AuditReachable: true, Unsettled: n}}
+		if got := d.detail("executor", time.Time{}); got != want {
+			t.Errorf("%d: %q", n, got)
+		}
+	}
+}
 
 // TestWhyNotWell: what does not run is to be started, what runs is not.
 func TestWhyNotWell(t *testing.T) {
