@@ -549,7 +549,7 @@ type GetStatusResponse struct {
 	StartedAt      *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// The newest checkpoint of the log that egress has verified.
 	Checkpoint []byte `protobuf:"bytes,8,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// Operations that were interrupted and could not be settled.
+	// Operations that are carried out, or whose end the vault has not heard yet.
 	Unsettled uint32 `protobuf:"varint,9,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
 	// While it is halted: why, by whom, and since when.
 	HaltedReason string                 `protobuf:"bytes,10,opt,name=halted_reason,json=haltedReason,proto3" json:"halted_reason,omitempty"`

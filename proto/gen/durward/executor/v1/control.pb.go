@@ -221,7 +221,7 @@ type GetStatusResponse struct {
 	Gpus      uint32 `protobuf:"varint,12,opt,name=gpus,proto3" json:"gpus,omitempty"`
 	// The newest checkpoint of the log that this executor has verified.
 	Checkpoint []byte `protobuf:"bytes,13,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`
-	// Operations that were interrupted and could not be settled.
+	// Operations that are carried out, or whose end the vault has not heard yet.
 	Unsettled uint32 `protobuf:"varint,14,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
 	// While it is halted: why, by whom (a process's identity: its own where it halted itself), and since when.
 	HaltedReason string                 `protobuf:"bytes,15,opt,name=halted_reason,json=haltedReason,proto3" json:"halted_reason,omitempty"`
