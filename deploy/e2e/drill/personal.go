@@ -107,9 +107,11 @@ var exits = []struct {
 	meet func(w *world, agent *harness.Client, first int) string
 	// guarded by the vault alone, so that no weak sink shows its values.
 	vault bool
+	// held by the gateway until a human decides, or for a second and a half: at full size most turns of these go to the first.
+	held bool
 }{
-	{"tool", (*world).readPage, false}, {"error", (*world).refusedRedirects, false}, {"panic", (*world).crash, false},
-	{"resource", (*world).readOperation, true}, {"log", (*world).readLog, false},
+	{"tool", (*world).readPage, false, false}, {"error", (*world).refusedRedirects, false, false}, {"panic", (*world).crash, false, true},
+	{"resource", (*world).readOperation, true, true}, {"log", (*world).readLog, false, true},
 }
 
 func (w *world) readPage(agent *harness.Client, first int) string {
@@ -193,6 +195,9 @@ modes:
 			agent = w.h.Connect(w.agent().token) // a session holds a thousand values
 		}
 		exit, first := n%len(exits), n*perPage
+		if turn := n / len(exits); exits[exit].held && turn >= 5 && turn%10 != 0 {
+			exit = 0
+		}
 		text := exits[exit].meet(w, agent, first)
 		values, last := 0, fmt.Sprintf("customer %d:", first+perPage-1)
 		for i := first; i < first+perPage; i++ {
