@@ -15,6 +15,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/platformtest"
 )
 
 // TestUnsettled: what runs now, and what the vault has not heard the end of, is not called interrupted.
@@ -31,7 +32,7 @@ func TestUnsettled(t *testing.T) {
 func TestWhyNotWell(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
 	must(t, err)
-	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: 29430}); err != nil {
+	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: platformtest.ClaimPorts(t)}); err != nil {
 		t.Fatal(err)
 	}
 	core, _, _ := clitest.Printing(false)

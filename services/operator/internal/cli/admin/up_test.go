@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/supervisor"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/platformtest/testfile"
 	"durward.internal/services/platform/procfs"
 )
@@ -119,16 +121,17 @@ func TestPrepareAnew(t *testing.T) {
 	must(t, err)
 	core, _, errs := clitest.Printing(false)
 	core.Home, core.Now = h, time.Now
-	a := &app{core}
-	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true, egress: true, operator: "bob", basePort: 29530}); err != nil {
+	a, base := &app{core}, platformtest.ClaimPorts(t)
+	if _, err := a.prepare(t.Context(), upOptions{development: true, prepare: true, egress: true, operator: "bob", basePort: base}); err != nil {
 		t.Fatal(err)
 	}
 	before := testfile.Read(t, h.Config("operator"))
 	must(t, os.Remove(h.Config("operator")))
-	l, err := net.Listen("tcp", "127.0.0.1:29531")
+	taken := fmt.Sprintf("127.0.0.1:%d", base+1)
+	l, err := net.Listen("tcp", taken)
 	must(t, err)
 	_, err = a.prepare(t.Context(), upOptions{development: true})
-	if core.Explain(err); !strings.Contains(errs.String(), "29531 is in use") || strings.Contains(errs.String(), "--base-port") || !strings.Contains(errs.String(), filepath.Dir(h.Config("vault"))) {
+	if core.Explain(err); !strings.Contains(errs.String(), taken+" is in use") || strings.Contains(errs.String(), "--base-port") || !strings.Contains(errs.String(), filepath.Dir(h.Config("vault"))) {
 		t.Errorf("its files say the ports: %s", errs)
 	}
 	must(t, l.Close())
