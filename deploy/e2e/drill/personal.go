@@ -191,7 +191,7 @@ modes:
 		rounds = len(exits)
 	}
 	for n := range rounds {
-		if n%20 == 0 {
+		if n%15 == 0 {
 			agent = w.h.Connect(w.agent().token) // a session holds a thousand values
 		}
 		exit, first := n%len(exits), n*perPage
