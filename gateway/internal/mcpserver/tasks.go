@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -233,13 +234,11 @@ func (s *Server) cancelTask(ctx context.Context, call *httpfront.Call, id string
 		return nil, taskError(call, err)
 	}
 	meta := metaOf(call, answer{Envelope: &envelope.Envelope{OperationID: id}})
-	meta[metaSummary] = afterCancel[operation.GetState()]
-	switch {
-	case meta[metaSummary] == "":
-		meta[metaSummary] = "The operation is over."
-	case operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING && call.Session.May("withdraw_operation"):
-		meta[metaSummary] = afterCancel[operation.GetState()] + " To take it back, call withdraw_operation."
+	left := cmp.Or(afterCancel[operation.GetState()], "The operation is over.")
+	if operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING && call.Session.May("withdraw_operation") {
+		left += " To take it back, call withdraw_operation."
 	}
+	meta[metaSummary] = left
 	return &acknowledged{ResultBase: mcp.ResultBase{Meta: meta}, ResultType: resultComplete}, nil
 }
 
