@@ -43,10 +43,8 @@ type call struct {
 	grant     *callv1.Grant
 	statement *callv1.HumanStatement
 	// agreed is what the statement says; unattended: there is none, and this sink's own file lets the call run.
-	agreed     *statement.Statement
+	agreed     *statement.Verified
 	unattended bool
-	// statementDigest is of the statement's bytes; zero without one.
-	statementDigest [sha256.Size]byte
 	// fence is the authority's, as it was before the grant was redeemed.
 	fence uint64
 	// subjects says what a call beyond READ acts on.

@@ -92,7 +92,7 @@ func TestDeliver(t *testing.T) {
 			call, key := spent(t, store)
 			call.request, call.signedGrant = &executorv1.StartServiceRequest{ServiceId: proto.String(ref.Marshal())}, &callv1.SignedGrant{Kid: "k"}
 			if !c.none {
-				call.agreed = &statement.Statement{Disclosures: c.agreed}
+				call.agreed = &statement.Verified{Statement: &statement.Statement{Disclosures: c.agreed}}
 			}
 			got := ""
 			answer := a.act(t.Context(), key, call, func(ctx context.Context, request any) (any, error) {

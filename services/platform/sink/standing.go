@@ -71,7 +71,7 @@ func (a *Authority) human(ctx context.Context, c *call, arguments []byte) (*Use,
 			continue
 		}
 		if covering == nil {
-			covering, c.statement, c.agreed, c.statementDigest = v, h, v.Statement, v.Digest
+			covering, c.statement, c.agreed = v, h, v
 		}
 	}
 	switch {
@@ -127,7 +127,10 @@ func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanS
 
 // endedLocked reports whether the call rests on a statement that an operator ended here; beginning is held.
 func (a *Authority) endedLocked(c *call) bool {
-	_, ended := a.ended[c.statementDigest]
+	if c.agreed == nil {
+		return false
+	}
+	_, ended := a.ended[c.agreed.Digest]
 	return endHolds(ended)
 }
 

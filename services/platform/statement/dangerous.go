@@ -51,7 +51,7 @@ func (v *Verified) ConfirmedBy(second *Verified) error {
 		return differs("kind")
 	case second.Confirms != canonical.FormatDigest(v.Digest[:]):
 		return differs("statement")
-	case second.Operator != v.Operator || !bytes.Equal(second.Key, v.Key):
+	case second.Operator != v.Operator || !bytes.Equal(second.Key.Marshal(), v.Key.Marshal()):
 		return differs("key")
 	case second.Epoch != v.Epoch || second.Audience != v.Audience || second.ExpiresAt != v.ExpiresAt:
 		return differs("epoch, audience or end")

@@ -450,7 +450,7 @@ func TestConfirmedBy(t *testing.T) {
 	for name, spoil := range map[string]func(v *Verified){
 		"another statement": func(v *Verified) { v.Confirms = plain(KindConfirm).Confirms },
 		"another operator":  func(v *Verified) { v.Operator = "eve" },
-		"another key":       func(v *Verified) { v.Key = signer(t, 2).PublicKey().Marshal() },
+		"another key":       func(v *Verified) { v.Key = signer(t, 2).PublicKey() },
 		"another epoch":     func(v *Verified) { v.Epoch++ },
 		"another audience":  func(v *Verified) { v.Audience += "2" },
 		"another end":       func(v *Verified) { v.ExpiresAt = FormatTime(now.Add(time.Minute)) },

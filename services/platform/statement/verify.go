@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hiddeco/sshsig"
+	"golang.org/x/crypto/ssh"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -22,8 +23,8 @@ type Verified struct {
 	*Statement
 	// Digest is SHA-256 of the signed bytes: what uses are counted by.
 	Digest [32]byte
-	// Key is the operator's key that signed, in SSH's wire form.
-	Key []byte
+	// Key is the operator's key that signed.
+	Key ssh.PublicKey
 	// Ends is when the statement expires, without skew.
 	Ends time.Time
 }
@@ -31,48 +32,67 @@ type Verified struct {
 // Verify checks the signature against the operators' keys at now, that the statement names the operator who signed, and
 // its times within skew of now.
 func Verify(h *callv1.HumanStatement, operators *trust.AllowedSigners, now time.Time, skew time.Duration) (*Verified, error) {
-	s, err := VerifySignature(h, operators, now)
+	s, key, err := verifySignature(h, operators, now)
 	if err != nil {
 		return nil, err
 	}
 	if s.historical() {
 		return nil, ErrHistorical
 	}
-	key, err := SigningKey(h)
-	if err != nil {
+	v := &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Key: key, Ends: s.Expires()}
+	if err := v.inTime(now, skew); err != nil {
 		return nil, err
 	}
-	// check() parsed both before.
-	from, _ := parseTime(s.NotBefore)
-	until := s.Expires()
-	if now.Add(skew).Before(from) || !now.Add(-skew).Before(until) {
-		return nil, ErrTime
+	return v, nil
+}
+
+// Stands checks what may have changed since a statement was verified: that its key is still that operator's, and its times within skew of now.
+func (v *Verified) Stands(operators *trust.AllowedSigners, now time.Time, skew time.Duration) error {
+	signer, err := operators.Find(v.Key, Namespace, now)
+	if err != nil {
+		return err
 	}
-	return &Verified{Statement: s, Digest: canonical.Digest(h.GetStatement()), Key: key.Marshal(), Ends: until}, nil
+	if v.Operator != signer.Operator {
+		return ErrOperator
+	}
+	return v.inTime(now, skew)
+}
+
+func (v *Verified) inTime(now time.Time, skew time.Duration) error {
+	from, _ := parseTime(v.NotBefore) // check() parsed it before
+	if now.Add(skew).Before(from) || !now.Add(-skew).Before(v.Ends) {
+		return ErrTime
+	}
+	return nil
 }
 
 // VerifySignature checks the signature against the operators' keys at a time, and that the statement names the operator
 // who signed. It does not judge the statement's own times: it is for verifying history.
 func VerifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, error) {
+	s, _, err := verifySignature(h, operators, at)
+	return s, err
+}
+
+func verifySignature(h *callv1.HumanStatement, operators *trust.AllowedSigners, at time.Time) (*Statement, ssh.PublicKey, error) {
 	signature, err := unarmor(h.GetSignature())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	signer, err := operators.Find(signature.PublicKey, Namespace, at)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := sshsig.Verify(bytes.NewReader(h.GetStatement()), signature, signer.Key, sshsig.HashSHA512, Namespace); err != nil {
-		return nil, ErrSignature
+		return nil, nil, ErrSignature
 	}
 	s, err := Parse(h.GetStatement())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s.Operator != signer.Operator {
-		return nil, ErrOperator
+		return nil, nil, ErrOperator
 	}
-	return s, nil
+	return s, signer.Key, nil
 }
 
 // Covers reports whether the statement allows the call that a grant is for: nil, or ErrCover with what differs. tool is

@@ -75,22 +75,18 @@ func (j *Judge) Verify(h *callv1.HumanStatement, client string) (*statement.Veri
 	if err != nil {
 		return nil, err
 	}
-	if err := selfApproval(j.self(h, v, client)); err != nil {
+	if err := selfApproval(j.self(v, client)); err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
-func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client string) error {
+func (j *Judge) self(v *statement.Verified, client string) error {
 	if j.Clients == nil {
 		return nil
 	}
-	signer, err := statement.SigningKey(h)
-	if err != nil {
-		return err
-	}
 	// A client's key is ed25519: a key of another type is nobody's but an operator's.
-	if wrapped, ok := signer.(ssh.CryptoPublicKey); ok {
+	if wrapped, ok := v.Key.(ssh.CryptoPublicKey); ok {
 		key, ok := wrapped.CryptoPublicKey().(ed25519.PublicKey)
 		if ok && slices.ContainsFunc(j.Clients.Keys(), func(own ed25519.PublicKey) bool { return own.Equal(key) }) {
 			return ErrSelf
@@ -111,7 +107,7 @@ func (j *Judge) self(h *callv1.HumanStatement, v *statement.Verified, client str
 // is reports whether the human who signed is that user: by name, however it is spelled, and by key, whatever other name it has too.
 func (j *Judge) is(user string, v *statement.Verified) bool {
 	return strings.EqualFold(user, v.Operator) || slices.ContainsFunc(j.Operators().All(), func(s trust.Signer) bool {
-		return strings.EqualFold(user, s.Operator) && sameKey(bytes.Equal(s.Key.Marshal(), v.Key))
+		return strings.EqualFold(user, s.Operator) && sameKey(bytes.Equal(s.Key.Marshal(), v.Key.Marshal()))
 	})
 }
 
