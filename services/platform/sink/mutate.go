@@ -431,17 +431,16 @@ func (a *Authority) keep(ctx context.Context, key string, c *call, r *Result, ou
 	return err == nil
 }
 
-// complete keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear.
+// complete keeps the outcome and tells the vault, side by side: the vault knows before the reply if it is quick to hear. It is told from here, so
+// that its message is on the way when the store waits for the disk; the other way round it left after that.
 func (a *Authority) complete(ctx context.Context, key string, c *call, r *Result, outcome *callv1.Outcome) {
-	var telling sync.WaitGroup
-	var untold error
-	telling.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, settleWait)
-		defer cancel()
-		untold = a.settle(ctx, c.grant.GetOperationId(), c.grant.GetUse(), r.OK)
-	})
-	kept := a.keep(ctx, key, c, r, outcome)
-	telling.Wait()
+	var keeping sync.WaitGroup
+	var kept bool
+	keeping.Go(func() { kept = a.keep(ctx, key, c, r, outcome) })
+	soon, cancel := context.WithTimeout(ctx, settleWait)
+	untold := a.settle(soon, c.grant.GetOperationId(), c.grant.GetUse(), r.OK)
+	cancel()
+	keeping.Wait()
 	switch {
 	case untold != nil:
 		a.settleLater()
