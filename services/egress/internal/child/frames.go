@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/services/egress/internal/toollist"
 	"durward.internal/services/platform/clean"
 )
 
@@ -232,6 +233,9 @@ func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
 		result, err := known.rebuild(in.Result)
 		if err == nil && call.Method == "initialize" {
 			err = spoken(result)
+		}
+		if err == nil && call.Method == "tools/list" {
+			result, err = toollist.Readable(result)
 		}
 		if err != nil {
 			return nil, err

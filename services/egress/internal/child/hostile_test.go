@@ -164,6 +164,14 @@ func (h *hostile) list(message asked) {
 	case "absent":
 		h.answer(message.ID, `{"tools":[]}`)
 		return
+	case "odd":
+		odd := `{"name":"echo","inputSchema":{"type":"object"},"description":7}`
+		if h.lists == 1 { // it is the neighbours that are odd, and then the one that was accepted
+			odd = fmt.Sprintf(echoTool, "")
+		}
+		h.answer(message.ID, `{"tools":[`+odd+`,null,"x",{"name":{}},{"name":"title","title":[]},{"annotations":{"readOnlyHint":"yes"},"name":"hint"},`+
+			`{"name":"schema","inputSchema":"all"},{"name":"last","inputSchema":{"type":"object"},"_meta":{"durward/wrong":"no"}}]}`)
+		return
 	case "twice":
 		more = "}," + fmt.Sprintf(echoTool, "")
 		more = strings.TrimSuffix(more, "}")

@@ -482,6 +482,40 @@ func TestList(t *testing.T) {
 	}
 }
 
+// TestOneOddToolIsLeftOut: it alone is lost of a list, and is named with what is wrong with it; it is not called.
+func TestOneOddToolIsLeftOut(t *testing.T) {
+	t.Parallel()
+	said, err := List(t.Context(), Config{Start: execute, Env: environment}, pinned("odd"))
+	must(t, err)
+	pin, findings := downstream.Pin("odd", "", said.Tools)
+	var got []string
+	for _, tool := range pin.Tools {
+		got = append(got, tool.Name)
+	}
+	for _, f := range findings {
+		got = append(got, fmt.Sprintf("%s: %s (%t)", f.Tool, f.Text, f.Refused))
+	}
+	unnamed := ` is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64 (true)`
+	want := []string{"echo", "last", `tool 2: "tool 2"` + unnamed, `tool 3: "tool 3"` + unnamed, `tool 4: "tool 4"` + unnamed,
+		"title: its title is of the wrong type (true)", "hint: its annotations/readOnlyHint is of the wrong type (true)",
+		`schema: the schema is not of an object: "type" must be "object" (true)`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	m := manager(t, pinned("odd"))
+	r, err := m.enter(t.Context(), "agent", "odd")
+	must(t, err)
+	_, err = call(m, "odd")
+	must(t, err)
+	m.mu.Lock()
+	r.listed = r.listed.Add(-relist)
+	m.mu.Unlock()
+	m.leave(r)
+	if _, err := call(m, "odd"); err == nil || !strings.Contains(err.Error(), `its tool "echo" is not what was accepted`) {
+		t.Errorf("a tool that is odd now is called: %v", err)
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

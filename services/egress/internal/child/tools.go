@@ -1,6 +1,7 @@
 package child
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/services/egress/internal/toollist"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/validator"
@@ -177,7 +179,7 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 			return page.Tools, page.NextCursor, nil
 		}, func(tool *mcp.Tool) error {
 			return add(downstream.Listed{
-				Name: tool.Name, Title: tool.Title, Description: tool.Description,
+				Problem: toollist.Wrong(tool), Name: tool.Name, Title: tool.Title, Description: tool.Description,
 				Input: written(tool.InputSchema), Output: written(tool.OutputSchema), Annotations: written(tool.Annotations),
 			})
 		})
@@ -264,7 +266,7 @@ func List(ctx context.Context, config Config, server downstream.Pinned) (*downst
 		return nil, said(err)
 	}
 	for i := range tools {
-		tools[i].Problem = problem(tools[i])
+		tools[i].Problem = cmp.Or(tools[i].Problem, problem(tools[i]))
 	}
 	hello := r.session.InitializeResult()
 	out := &downstream.Listing{Instructions: hello.Instructions, Tools: tools}
