@@ -126,6 +126,12 @@ func TestFromFile(t *testing.T) {
 				ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}, Sandbox: downstream.Sandbox{Read: []string{"/srv"}},
 			}}, "what its sandbox denies is not taken over, allow nothing that holds it: /srv/keys, x.example",
 		},
+		"VS Code, with what is not known of a sandbox": {
+			`{"servers":{"r":{"command":"true","dev":{},"sandbox":{"filesystem":{"allowRead":["/srv"],"allowExec":["/x"]},"network":{},"readOnly":true,"limits":{"cpu":1},"gpu":{}}}}}`,
+			map[string]downstream.Entry{"r": {
+				ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}, Sandbox: downstream.Sandbox{Read: []string{"/srv"}},
+			}}, "not taken over: dev, sandbox.filesystem.allowExec, sandbox.gpu, sandbox.limits.cpu, sandbox.readOnly",
+		},
 		"VS Code, with a file of variables": {
 			`{"servers":{"r":{"type":"stdio","command":"true","envFile":"${workspaceFolder}/.env"}}}`,
 			map[string]downstream.Entry{"r": {ID: "r", Program: &downstream.Program{Path: "/usr/bin/true"}}}, "its envFile is not read",

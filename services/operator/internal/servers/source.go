@@ -28,7 +28,9 @@ var (
 	// filledIn is what a program puts a variable's value in the place of: ${NAME} in all of them, $NAME in Gemini CLI.
 	filledIn = pattern.New(`\$(\{|[A-Z_]{2})`)
 	// taken are the members of a configured server that mean something here.
-	taken = []string{"args", "command", "cwd", "env", "envFile", "headers", "httpUrl", "sandbox", "serverUrl", "type", "url"}
+	taken = []string{"args", "command", "cwd", "env", "envFile", "headers", "httpUrl", "serverUrl", "type", "url",
+		"sandbox", "sandbox.filesystem", "sandbox.filesystem.allowRead", "sandbox.filesystem.allowWrite", "sandbox.filesystem.denyRead",
+		"sandbox.filesystem.denyWrite", "sandbox.network", "sandbox.network.allowedDomains", "sandbox.network.deniedDomains"}
 )
 
 // Found is a server as another program's file has it, and what was not taken from there.
@@ -104,7 +106,7 @@ func FromFile(raw []byte) (map[string]Found, error) {
 			if err != nil {
 				found.Problem = err
 			}
-			found.left(slices.Sorted(maps.Keys(members[name])))
+			found.left(names(members[name], ""))
 			out[name] = found
 		}
 	}
@@ -286,8 +288,22 @@ func (f *Found) variable(name, value string, hidden bool) {
 		clean.Visible(name), credential, clean.Visible(name), credential, f.Entry.ID))
 }
 
+// names are those of a configured server's members, of its sandbox those within it.
+func names(members map[string]json.RawMessage, within string) (all []string) {
+	for name, raw := range members {
+		var inner map[string]json.RawMessage
+		if name = within + name; (within != "" || strings.EqualFold(name, "sandbox")) && json.Unmarshal(raw, &inner) == nil && len(inner) > 0 {
+			all = append(all, names(inner, name+".")...)
+			continue
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
 // left names what was not taken over: some of it narrows what the server may.
 func (f *Found) left(members []string) {
+	slices.Sort(members)
 	members = slices.DeleteFunc(members, func(name string) bool {
 		return slices.ContainsFunc(taken, func(known string) bool { return strings.EqualFold(known, name) })
 	})
