@@ -12,9 +12,6 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// otherWays are all the alternatives that a switch can name.
-const otherWays = 10
-
 // Stale looks at the plan that a switch names, and returns CODE_PLAN_CHANGED if it is none of those that there are now: the executor
 // would refuse it, and a human would be asked in vain. It is a hint: nil where nobody can tell, and for every other request.
 func (r *Relay) Stale(ctx context.Context, s *Session, by Caller, request proto.Message) error {
@@ -27,7 +24,7 @@ func (r *Relay) Stale(ctx context.Context, s *Session, by Caller, request proto.
 		return nil
 	}
 	reply, err := r.Read(ctx, s, by, simulate, &executorv1.SimulateModeRequest{
-		ModeId: named.ModeId, MarginMibOverride: named.MarginMibOverride, Alternatives: proto.Uint32(otherWays),
+		ModeId: named.ModeId, MarginMibOverride: named.MarginMibOverride, Alternatives: proto.Uint32(contract.MostAlternatives),
 	})
 	if err != nil {
 		return nil //nolint:nilerr // the executor decides

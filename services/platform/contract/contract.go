@@ -27,6 +27,9 @@ import (
 // SourceNative is the source of every tool that the compiled contract defines.
 const SourceNative = "native"
 
+// MostAlternatives is how many alternatives a simulation can be asked for: all that a switch can name.
+const MostAlternatives = 10
+
 // Tool is one RPC that agents can call. It is immutable; the maps are shared and must not be changed.
 type Tool struct {
 	Name        string

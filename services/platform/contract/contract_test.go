@@ -234,6 +234,16 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+// TestMostAlternatives: so many can be asked for, and no more. A switch to one that the edge does not see would be taken for an old plan.
+func TestMostAlternatives(t *testing.T) {
+	for asked, taken := range map[uint32]bool{MostAlternatives: true, MostAlternatives + 1: false} {
+		err := Validate(&executorv1.SimulateModeRequest{ModeId: proto.String("night"), Alternatives: proto.Uint32(asked)})
+		if (err == nil) != taken {
+			t.Errorf("%d other ways: %v", asked, err)
+		}
+	}
+}
+
 func TestUnknownFieldIsHinted(t *testing.T) {
 	_, err := lookup(t, "start_service").Decode([]byte(`{"serviceid":"demo-chat"}`))
 	if f := fault.From(err); len(f.DidYouMean) != 1 || f.DidYouMean[0] != "service_id" {

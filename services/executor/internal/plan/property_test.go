@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/executor/internal/memreq"
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/model"
 	"durward.internal/services/platform/vram"
 )
@@ -160,7 +161,7 @@ func newBox(c *catalog.Catalog, seed uint64) *box {
 		}
 		return out
 	}
-	b.request.Alternatives = MaxAlternatives
+	b.request.Alternatives = contract.MostAlternatives
 	switch rng.IntN(4) {
 	case 0:
 		b.request.Start = ids(2)
@@ -686,7 +687,7 @@ func (q *question) check(t *testing.T, sim *Simulation) {
 	if q.request.Mode == "" && sim.Fits {
 		all = nil // nobody is in the way
 	}
-	want := all[:min(len(all), MaxAlternatives)]
+	want := all[:min(len(all), contract.MostAlternatives)]
 	if sim.CutOff || len(sim.Alternatives) != len(want) {
 		t.Errorf("seed %d: cut off %v\n got %+v\nwant %v", q.seed, sim.CutOff, sim.Alternatives, want)
 		return

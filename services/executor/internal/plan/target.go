@@ -29,12 +29,9 @@ type Request struct {
 	Contexts map[string]uint32
 	// Margin, if it is not nil, is what stays free on each GPU instead of what the configuration says, in MiB.
 	Margin *uint32
-	// Alternatives is how many are looked for, at most MaxAlternatives.
+	// Alternatives is how many are looked for, at most contract.MostAlternatives.
 	Alternatives int
 }
-
-// MaxAlternatives is how many alternatives can be asked for.
-const MaxAlternatives = 10
 
 // plain reports whether it asks for a mode as the catalog has it: then it can be switched to.
 func (r Request) plain() bool {

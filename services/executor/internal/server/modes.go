@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/vram"
@@ -144,7 +145,7 @@ func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequ
 		Alternatives: defaultAlternatives,
 	}
 	if r.Alternatives != nil {
-		asked.Alternatives = int(min(r.GetAlternatives(), plan.MaxAlternatives))
+		asked.Alternatives = int(min(r.GetAlternatives(), contract.MostAlternatives))
 	}
 	sim, err := t.cfg.Modes.Simulate(ctx, asked)
 	if err != nil {

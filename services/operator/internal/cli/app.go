@@ -275,8 +275,5 @@ func UserName() string {
 	return ""
 }
 
-// MostAlternatives is how many the executor looks for at most: --plan may name any of them.
-const MostAlternatives = 10
-
 // StatusPatience bounds each question that status asks.
 const StatusPatience = 2 * time.Second

@@ -13,6 +13,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -129,7 +130,7 @@ Switching to the current mode again starts what has died since.
 func (a *app) switchMode(ctx context.Context, s *cli.Session, mode, prefix string, how cli.Asking) error {
 	request := &executorv1.SimulateModeRequest{ModeId: &mode}
 	if prefix != "" {
-		request.Alternatives = new(uint32(cli.MostAlternatives))
+		request.Alternatives = new(uint32(contract.MostAlternatives))
 	}
 	plan, err := s.Executor.Tools.SimulateMode(ctx, request)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -101,8 +102,8 @@ func (q question) request(cmd *cobra.Command, args []string) (*executorv1.Simula
 		r.MarginMibOverride = &q.margin
 	}
 	if cmd.Flags().Changed("alternatives") {
-		if q.alternatives > cli.MostAlternatives {
-			return nil, cli.Usage("", "--alternatives is 0 to %d", cli.MostAlternatives)
+		if q.alternatives > contract.MostAlternatives {
+			return nil, cli.Usage("", "--alternatives is 0 to %d", contract.MostAlternatives)
 		}
 		r.Alternatives = &q.alternatives
 	}

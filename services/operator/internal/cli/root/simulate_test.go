@@ -12,6 +12,7 @@ import (
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/platformtest/testfile"
 )
 
@@ -259,7 +260,7 @@ func TestSwitchToAnAlternative(t *testing.T) {
 		t.Errorf("carried out: %q, want %q", w.calls, want)
 	}
 	for _, asked := range w.asked {
-		if asked.GetAlternatives() != cli.MostAlternatives {
+		if asked.GetAlternatives() != contract.MostAlternatives {
 			t.Errorf("asked for %d alternatives", asked.GetAlternatives())
 		}
 	}
