@@ -18,6 +18,12 @@ import (
 	"durward.internal/services/platform/canonical"
 )
 
+// What ends the action of a record that follows another: what that one recorded was not done, or may have been.
+const (
+	GivenUp = "-given-up"
+	Unknown = "-unknown"
+)
+
 // object appends an RFC 8785 object member by member, which its caller brings in the order of their names. It is what reflection over
 // the message would write, at a tenth of the cost: every record is sealed by its writer, by audit, and by whoever verifies the log.
 type object struct {

@@ -225,11 +225,11 @@ func (c *Completeness) step(id string, o *operation, e *auditv1.Entry) {
 		switch action := body.GetAction(); {
 		case pruned || action == "deny":
 			first(&o.ended)
-		case action == "ask-given-up":
+		case action == "ask"+logproof.GivenUp:
 			o.asked = place{} // it never waited for a human
-		case !o.granted.there && strings.HasSuffix(action, "-given-up"):
+		case !o.granted.there && strings.HasSuffix(action, logproof.GivenUp):
 			o.approved = place{} // the approval came to nothing; what is given up behind a grant is a redemption or a value
-		case strings.HasSuffix(action, "-unknown"):
+		case strings.HasSuffix(action, logproof.Unknown):
 			first(&o.refused) // it may have been done: nothing has to follow, and what does is judged as ever
 		}
 	case auditv1.Kind_KIND_EXPIRED, auditv1.Kind_KIND_WITHDRAWN:

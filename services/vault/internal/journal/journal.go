@@ -21,13 +21,11 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/vault/internal/store"
 )
-
-// givenUp ends the action of a record that says that nothing was done.
-const givenUp = "given-up"
 
 // patience is how long a synchronous record may take, and whatever waits for one: who asked is answered within 2 s.
 const patience = 1500 * time.Millisecond
@@ -83,7 +81,7 @@ func (j *Journal) Must(ctx context.Context, r *auditv1.Record) error {
 	if err == nil {
 		return nil
 	}
-	j.ended(ctx, r, givenUp, "it could not be recorded in time; nothing was done")
+	j.ended(ctx, r, logproof.GivenUp, "it could not be recorded in time; nothing was done")
 	return unavailable(err)
 }
 
@@ -96,9 +94,9 @@ func (j *Journal) Do(ctx context.Context, r *auditv1.Record, effect func() error
 	err := effect()
 	switch {
 	case errors.Is(err, store.ErrUnknown):
-		j.ended(ctx, r, "unknown", "it was recorded, and whether it was done is not known: "+err.Error())
+		j.ended(ctx, r, logproof.Unknown, "it was recorded, and whether it was done is not known: "+err.Error())
 	case err != nil:
-		j.ended(ctx, r, givenUp, "it was recorded, and then refused; nothing was done: "+err.Error())
+		j.ended(ctx, r, logproof.GivenUp, "it was recorded, and then refused; nothing was done: "+err.Error())
 	}
 	return err
 }
@@ -106,14 +104,14 @@ func (j *Journal) Do(ctx context.Context, r *auditv1.Record, effect func() error
 func (j *Journal) ended(ctx context.Context, r *auditv1.Record, how, why string) {
 	given := proto.CloneOf(r)
 	given.Kind, given.Status = auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_ERROR
-	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+"-"+how, why, ""
+	given.Body.Action, given.Body.Reason, given.Body.Summary = r.GetBody().GetAction()+how, why, ""
 	given.Body.Statement, given.Body.Arguments, given.Body.Confirmed = nil, "", false
 	j.Note(ctx, given)
 }
 
 // GaveUp reports whether a later entry of the log, which may be nil, says that what an earlier one recorded was not done.
 func GaveUp(later, earlier *auditv1.Entry) bool {
-	return later.GetIndex() > earlier.GetIndex() && later.GetRecord().GetBody().GetAction() == earlier.GetRecord().GetBody().GetAction()+"-"+givenUp
+	return later.GetIndex() > earlier.GetIndex() && later.GetRecord().GetBody().GetAction() == earlier.GetRecord().GetBody().GetAction()+logproof.GivenUp
 }
 
 // Follow spools a record; CODE_AUDIT_UNAVAILABLE when the spool is full.
