@@ -102,7 +102,7 @@ func (pl *Planner) simulation(ctx context.Context, p *Plan, alternatives int) (*
 	unfit := p.Unfit()
 	out.Fits = unfit == ""
 	if out.Reason == "" && unfit != "" {
-		out.Reason = "it does not fit: " + unfit
+		out.Reason = contract.DoesNotFit + unfit
 	}
 	if out.Reason == "" {
 		out.Digest = p.Digest

@@ -140,12 +140,9 @@ func feasible(plan *executorv1.SimulateModeResponse) error {
 	return cli.Failed(next, "%s: %s", what, cmp.Or(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
 }
 
-// unfit is how the executor's reason begins where memory is what a plan lacks.
-const unfit = "it does not fit: "
-
 // short reports whether memory is the reason why a plan cannot be carried out. Others come first where memory lacks too.
 func short(plan *executorv1.SimulateModeResponse) bool {
-	return !plan.GetFits() && (plan.GetReason() == "" || strings.HasPrefix(plan.GetReason(), unfit))
+	return !plan.GetFits() && (plan.GetReason() == "" || strings.HasPrefix(plan.GetReason(), contract.DoesNotFit))
 }
 
 // choose finds the plan or the alternative that a prefix names; none names the plan itself.
@@ -217,7 +214,7 @@ func verdict(out *output.Printer, plan *executorv1.SimulateModeResponse) string 
 	reason := clean.Line(plan.GetReason(), 500)
 	switch {
 	case short(plan):
-		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, unfit), "there is not enough GPU memory")
+		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, contract.DoesNotFit), "there is not enough GPU memory")
 	case reason != "":
 		return out.Red("CANNOT BE DONE NOW: ") + reason
 	}
