@@ -172,6 +172,18 @@ func baseURL(at spot, in *service, out *Service) *problem {
 	return nil
 }
 
+// Address is where the executor reaches the service: at 127.0.0.1, or where base_url says that it listens. A container is published at
+// 127.0.0.1, whatever clients are told.
+func (s *Service) Address() netip.AddrPort {
+	at := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if u, err := url.Parse(s.BaseURL); err == nil && s.Driver != DriverDocker {
+		if named, err := netip.ParseAddr(u.Hostname()); err == nil {
+			at = named.Unmap()
+		}
+	}
+	return netip.AddrPortFrom(at, uint16(s.Port))
+}
+
 // sleeping checks how the service sleeps.
 func sleeping(at spot, in *service, out *Service) *problem {
 	switch in.Sleep {

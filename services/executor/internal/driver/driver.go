@@ -5,7 +5,7 @@ package driver
 import (
 	"errors"
 	"net"
-	"strconv"
+	"net/netip"
 	"time"
 )
 
@@ -151,11 +151,11 @@ func Cause(err error) string {
 }
 
 // PortFree reports as an error that somebody listens where a service will; port 0 is always free.
-func PortFree(port uint32) error {
-	if port == 0 {
+func PortFree(at netip.AddrPort) error {
+	if at.Port() == 0 {
 		return nil
 	}
-	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(port), 10)))
+	l, err := net.Listen("tcp", at.String())
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"durward.internal/services/executor/internal/health"
@@ -125,7 +123,7 @@ func (c *Client) Warm(ctx context.Context, s *catalog.Service) error {
 
 // at is an address of the engine itself, beside its API for clients.
 func at(s *catalog.Service, path string, query url.Values) string {
-	u := url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(s.Port), 10)), Path: path, RawQuery: query.Encode()}
+	u := url.URL{Scheme: "http", Host: s.Address().String(), Path: path, RawQuery: query.Encode()}
 	return u.String()
 }
 

@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -71,9 +70,9 @@ func Transport() *http.Transport {
 // NoRedirect is an http.Client's CheckRedirect that follows none.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Check returns nil if GET http://127.0.0.1:PORT/PATH is answered with 2xx within the entry's timeout. mark stands for what
+// Check returns nil if GET http://ADDRESS:PORT/PATH is answered with 2xx within the entry's timeout. mark stands for what
 // the service answered, well or not, and is "" where it did not: a loading service whose answers differ is getting on.
-func (c *Checker) Check(ctx context.Context, port uint32, h *catalog.Health) (mark string, err error) {
+func (c *Checker) Check(ctx context.Context, at netip.AddrPort, h *catalog.Health) (mark string, err error) {
 	if !pathPattern().MatchString(h.Path) || strings.Contains("/"+h.Path+"/", "/../") {
 		return "", ErrPath
 	}
@@ -81,7 +80,7 @@ func (c *Checker) Check(ctx context.Context, port uint32, h *catalog.Health) (ma
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(port), 10)) + h.Path
+	url := "http://" + at.String() + h.Path
 	return c.get(ctx, url, timeout, h.ContentType)
 }
 

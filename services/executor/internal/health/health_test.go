@@ -2,10 +2,10 @@ package health
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -14,16 +14,17 @@ import (
 	"durward.internal/services/platform/catalog"
 )
 
-// serve answers on loopback and returns the port.
-func serve(t *testing.T, mux *http.ServeMux) uint32 {
+// serve answers on loopback, not at 127.0.0.1, and returns where.
+func serve(t *testing.T, mux *http.ServeMux) netip.AddrPort {
 	t.Helper()
-	srv := httptest.NewServer(mux)
-	t.Cleanup(srv.Close)
-	at, err := url.Parse(srv.URL)
+	l, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return uint32(netip.MustParseAddrPort(at.Host).Port())
+	srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return netip.MustParseAddrPort(l.Addr().String())
 }
 
 func TestCheck(t *testing.T) {
@@ -50,7 +51,7 @@ func TestCheck(t *testing.T) {
 		_, _ = w.Write([]byte("fine"))
 	})
 	mux.HandleFunc("/page", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>it works</html>")) })
-	port := serve(t, mux)
+	at := serve(t, mux)
 	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 
 	var checking sync.WaitGroup // together, since some wait until their time is out
@@ -87,7 +88,7 @@ func TestCheck(t *testing.T) {
 			if c.path == "/slow" || c.path == "/drip" {
 				timeout = 1
 			}
-			_, err := New().Check(t.Context(), port, &catalog.Health{Path: c.path, TimeoutS: timeout, ContentType: c.contentType})
+			_, err := New().Check(t.Context(), at, &catalog.Health{Path: c.path, TimeoutS: timeout, ContentType: c.contentType})
 			if (err == nil) != c.ok || c.want != nil && !errors.Is(err, c.want) {
 				t.Errorf("%s: %v", c.path, err)
 			}
@@ -110,23 +111,23 @@ func TestMark(t *testing.T) {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
 	})
-	port := serve(t, mux)
+	at := serve(t, mux)
 	h := &catalog.Health{Path: "/health", TimeoutS: 2}
-	first, err := New().Check(t.Context(), port, h)
+	first, err := New().Check(t.Context(), at, h)
 	if !errors.Is(err, ErrStatus) || first == "" {
 		t.Errorf("%q, %v", first, err)
 	}
-	if same, _ := New().Check(t.Context(), port, h); same != first {
+	if same, _ := New().Check(t.Context(), at, h); same != first {
 		t.Error("the same answer has another mark")
 	}
 	body = "20 %"
-	second, _ := New().Check(t.Context(), port, h)
+	second, _ := New().Check(t.Context(), at, h)
 	status = http.StatusOK
-	third, err := New().Check(t.Context(), port, h)
+	third, err := New().Check(t.Context(), at, h)
 	if second == first || third == second || err != nil {
 		t.Errorf("marks %s %s %s, %v", first, second, third, err)
 	}
-	if none, err := New().Check(t.Context(), 1, h); none != "" || err == nil {
+	if none, err := New().Check(t.Context(), netip.MustParseAddrPort("127.0.0.1:1"), h); none != "" || err == nil {
 		t.Errorf("nobody answers, and yet %q, %v", none, err)
 	}
 }

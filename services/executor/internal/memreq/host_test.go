@@ -2,6 +2,7 @@ package memreq_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"sync"
 	"testing"
@@ -84,7 +85,7 @@ func (p *programs) run(up bool) {
 
 type well struct{}
 
-func (well) Check(context.Context, uint32, *catalog.Health) (string, error) { return "", nil }
+func (well) Check(context.Context, netip.AddrPort, *catalog.Health) (string, error) { return "", nil }
 
 // TestAHostThatIsMeasured: monitor, manager and book together. What chat was measured to need decides what fits beside it, while it
 // runs and when it has been stopped and comes back.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,7 +137,9 @@ func (e *effects) count() int {
 // healthy is a Checker that is always content.
 type healthy struct{}
 
-func (healthy) Check(context.Context, uint32, *catalog.Health) (string, error) { return "", nil }
+func (healthy) Check(context.Context, netip.AddrPort, *catalog.Health) (string, error) {
+	return "", nil
+}
 
 // log is an audit log in memory, which can be told to fail.
 type log struct {

@@ -244,7 +244,7 @@ func (m *Manager) check(ctx context.Context, s *catalog.Service, u *instance) {
 	definition, known := m.found(ctx, s, u)
 	var err error
 	if s.Health != nil && !asleep {
-		_, err = m.cfg.Health.Check(ctx, s.Port, s.Health)
+		_, err = m.cfg.Health.Check(ctx, s.Address(), s.Health)
 	}
 	if ctx.Err() != nil {
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -17,14 +18,14 @@ import (
 type slowAnswers struct {
 	took time.Duration
 	mu   sync.Mutex
-	n    map[uint32]int
+	n    map[uint16]int
 }
 
-func (c *slowAnswers) Check(_ context.Context, port uint32, _ *catalog.Health) (string, error) {
+func (c *slowAnswers) Check(_ context.Context, at netip.AddrPort, _ *catalog.Health) (string, error) {
 	time.Sleep(c.took) // in a bubble of synctest, which takes no time
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.n[port]++
+	c.n[at.Port()]++
 	return "x", nil
 }
 
@@ -39,7 +40,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 			}
 			c, err := catalog.Parse("c.yaml", []byte(text), catalog.Options{Development: true})
 			must(t, err)
-			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint32]int{}}
+			p, a := &program{status: driver.Status{State: driver.Running}}, &slowAnswers{took: took, n: map[uint16]int{}}
 			m := New(Config{
 				Catalog: func() *catalog.Catalog { return c }, Drivers: map[string]func() Driver{"process": Is(p)}, Health: a, Confirm: willing,
 				Logger: slog.New(slog.DiscardHandler),
@@ -49,7 +50,7 @@ func TestEveryServiceIsChecked(t *testing.T) {
 			m.Run(ctx)
 			least, most := a.n[17000], a.n[17000]
 			for i := range count {
-				n := a.n[uint32(17000+i)]
+				n := a.n[uint16(17000+i)]
 				least, most = min(least, n), max(most, n)
 			}
 			// Every 2 s, a tick and the check itself later.

@@ -29,17 +29,17 @@ func (m *Manager) ours(s *catalog.Service) error {
 	if s.Port == 0 || s.Driver == catalog.DriverDocker {
 		return nil
 	}
-	return m.host.owns(m.driver(s).Status(s), s.Port)
+	return m.host.owns(m.driver(s).Status(s), s.Address())
 }
 
-// owns reports as an error that somebody else than the service's programs listens at the port on 127.0.0.1, or nobody does. A
+// owns reports as an error that somebody else than the service's programs listens at the address, or nobody does. A
 // program whose open files may not be seen owns its user's sockets, and root's: systemd opens some for others.
-func (h host) owns(status driver.Status, port uint32) error {
+func (h host) owns(status driver.Status, at netip.AddrPort) error {
 	pids := h.pids(status)
 	if len(pids) == 0 {
 		return nil
 	}
-	listeners, err := h.listeners(port)
+	listeners, err := h.listeners(at)
 	switch {
 	case err != nil:
 		return nil // this kernel does not tell
@@ -79,12 +79,12 @@ func (h host) owns(status driver.Status, port uint32) error {
 	return nil
 }
 
-// listeners are the sockets that take connections to the port on 127.0.0.1.
-func (h host) listeners(port uint32) ([]procfs.Socket, error) {
-	localhost := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+// listeners are the sockets that take connections to the address. One at :: takes those of IPv4 too, and one at 0.0.0.0 none of IPv6.
+func (h host) listeners(at netip.AddrPort) ([]procfs.Socket, error) {
 	all, err := procfs.Listeners(h.proc)
 	return slices.DeleteFunc(all, func(s procfs.Socket) bool {
-		return uint32(s.Local.Port()) != port || s.Local.Addr() != localhost && !s.Local.Addr().IsUnspecified()
+		everywhere := s.Local.Addr().IsUnspecified() && (at.Addr().Is4() || s.Local.Addr().Is6())
+		return s.Local.Port() != at.Port() || s.Local.Addr() != at.Addr() && !everywhere
 	}), err
 }
 

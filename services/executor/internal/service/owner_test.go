@@ -18,7 +18,7 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	must(t, err)
 	defer l.Close()
-	port := uint32(netip.MustParseAddrPort(l.Addr().String()).Port())
+	at := netip.MustParseAddrPort(l.Addr().String())
 	other := exec.CommandContext(t.Context(), "/usr/bin/sleep", "60")
 	must(t, other.Start())
 	// A killed program ends with an error.
@@ -32,12 +32,12 @@ func TestWhoeverAnswersIsTheServices(t *testing.T) {
 		"its own":            {os.Getpid(), nil},
 		"its child's parent": {other.Process.Pid, errStranger},
 	} {
-		if err := h.owns(driver.Status{State: driver.Running, PID: c.pid}, port); !errors.Is(err, c.want) {
+		if err := h.owns(driver.Status{State: driver.Running, PID: c.pid}, at); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	_ = l.Close()
-	if err := h.owns(driver.Status{State: driver.Running, PID: os.Getpid()}, port); !errors.Is(err, errNobody) {
+	if err := h.owns(driver.Status{State: driver.Running, PID: os.Getpid()}, at); !errors.Is(err, errNobody) {
 		t.Errorf("closed: %v", err)
 	}
 
@@ -85,12 +85,14 @@ func TestHiddenFiles(t *testing.T) {
 		"   2: 00000000000000000000000001000000:1F94 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1006        0 116 1\n")
 	h := host{proc: proc, cgroups: t.TempDir()}
 	type found struct{ inode, user string }
-	for port, want := range map[uint32][]found{
-		0x1F90: {{"111", "1001"}}, 0x1F91: {{"113", "1003"}}, 0x1F92: {{"114", "1004"}}, 0x1F93: {{"115", "1005"}}, 0x1F94: nil, 1: nil,
+	for at, want := range map[string][]found{
+		"127.0.0.1:8080": {{"111", "1001"}}, "127.0.0.1:8081": {{"113", "1003"}}, "127.0.0.1:8082": {{"114", "1004"}}, "127.0.0.1:8083": {{"115", "1005"}},
+		"127.0.0.1:8084": nil, "127.0.0.1:1": nil, "127.0.0.2:8080": {{"112", "1002"}},
+		"[::1]:8080": nil, "[::1]:8081": nil, "[::1]:8082": {{"114", "1004"}}, "[::1]:8083": nil, "[::1]:8084": {{"116", "1006"}},
 	} {
-		got, err := h.listeners(port)
+		got, err := h.listeners(netip.MustParseAddrPort(at))
 		if err != nil || len(got) != len(want) || len(want) == 1 && (found{got[0].Inode, got[0].User}) != want[0] {
-			t.Errorf("%X: %v, %v", port, got, err)
+			t.Errorf("%s: %v, %v", at, got, err)
 		}
 	}
 	write("77/status", "Name:\tx\nUid:\t1001\t1001\t1001\t1001\n")
@@ -105,7 +107,7 @@ func TestHiddenFiles(t *testing.T) {
 		t.Errorf("programs %v", got)
 	}
 	write("77/fd/3", "") // no socket
-	if err := h.owns(driver.Status{PID: 77}, 0x1F90); !errors.Is(err, errStranger) {
+	if err := h.owns(driver.Status{PID: 77}, netip.MustParseAddrPort("127.0.0.1:8080")); !errors.Is(err, errStranger) {
 		t.Errorf("a socket of nobody's: %v", err)
 	}
 }

@@ -94,7 +94,7 @@ func (m *Manager) awaitHealth(ctx context.Context, d Driver, s *catalog.Service)
 			if s.Health == nil {
 				return nil
 			}
-			if mark, last = m.cfg.Health.Check(ctx, s.Port, s.Health); last == nil {
+			if mark, last = m.cfg.Health.Check(ctx, s.Address(), s.Health); last == nil {
 				last = m.ours(s) // a stranger's answer is none
 			}
 			if good++; last != nil {
@@ -166,7 +166,7 @@ func ended(s *catalog.Service, status driver.Status) error {
 	cause, err := status.Cause, errEarly
 	if cause == "" || cause == driver.CauseExited {
 		cause = driver.CauseExited
-		if busy := driver.PortFree(s.Port); busy != nil {
+		if busy := driver.PortFree(s.Address()); busy != nil {
 			cause, err = driver.CausePortInUse, fmt.Errorf("%w: %w", errEarly, driver.ErrPortInUse)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -51,7 +52,7 @@ type Driver interface {
 
 // Checker asks whether a service answers; health.Checker is one. mark stands for what it answered, "" where it did not.
 type Checker interface {
-	Check(ctx context.Context, port uint32, h *catalog.Health) (mark string, err error)
+	Check(ctx context.Context, at netip.AddrPort, h *catalog.Health) (mark string, err error)
 }
 
 // Engine speaks to model servers; engine.Client is one.

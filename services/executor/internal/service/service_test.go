@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,6 +139,7 @@ type answers struct {
 	err   error
 	mark  string
 	asked int
+	at    netip.AddrPort
 }
 
 func (a *answers) set(err error) {
@@ -146,10 +148,11 @@ func (a *answers) set(err error) {
 	a.err = err
 }
 
-func (a *answers) Check(context.Context, uint32, *catalog.Health) (string, error) {
+func (a *answers) Check(_ context.Context, at netip.AddrPort, _ *catalog.Health) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asked++
+	a.at = at
 	switch {
 	case a.err != nil:
 		return a.mark, a.err
@@ -189,6 +192,7 @@ func TestStartWaitsForHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, a := &program{after: driver.Running}, &answers{ready: time.Now().Add(3 * time.Second)}
 		m, s := manager(t, p, a, 0)
+		s.BaseURL = "http://[::1]:17999/v1"
 		done := make(chan error, 1)
 		go func() {
 			changed, err := m.Start(t.Context(), s)
@@ -204,6 +208,9 @@ func TestStartWaitsForHealth(t *testing.T) {
 		must(t, <-done)
 		if v := m.Status(s); v.State != executorv1.ServiceState_SERVICE_STATE_RUNNING || !v.Healthy {
 			t.Errorf("then it is %v", v)
+		}
+		if a.at.Addr() != netip.IPv6Loopback() {
+			t.Errorf("it was asked at %s", a.at)
 		}
 		if changed, err := m.Start(t.Context(), s); changed || err != nil || p.starts != 1 {
 			t.Errorf("starting it again: %v, %v, %d starts", changed, err, p.starts)

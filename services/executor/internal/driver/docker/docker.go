@@ -96,7 +96,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	if s.Container == nil {
 		return fmt.Errorf("%w: the entry has no container", driver.ErrContainer)
 	}
-	if err := driver.PortFree(s.Port); err != nil {
+	if err := driver.PortFree(s.Address()); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
 	h, err := d.daemon(ctx)

@@ -217,7 +217,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		return err
 	}
 	defer program.file.Close()
-	if err := driver.PortFree(s.Port); err != nil {
+	if err := driver.PortFree(s.Address()); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
 	cmd, err := command(s, d.development)

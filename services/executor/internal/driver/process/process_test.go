@@ -443,13 +443,15 @@ func TestWhatCannotStart(t *testing.T) {
 	if err := start(t.Context(), d, missing); !errors.Is(err, driver.ErrProgramMissing) {
 		t.Errorf("missing program: %v", err)
 	}
-	stranger, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	defer stranger.Close()
 	busy := entry("polite", "")
-	busy.Port = uint32(stranger.Addr().(*net.TCPAddr).Port)
-	if err := start(t.Context(), d, busy); !errors.Is(err, driver.ErrPortInUse) {
-		t.Errorf("busy port: %v", err)
+	for _, at := range []string{"127.0.0.1:0", "127.0.0.2:0"} {
+		stranger, err := net.Listen("tcp4", at)
+		must(t, err)
+		defer stranger.Close()
+		busy.Port, busy.BaseURL = uint32(stranger.Addr().(*net.TCPAddr).Port), "http://"+stranger.Addr().String()
+		if err := start(t.Context(), d, busy); !errors.Is(err, driver.ErrPortInUse) {
+			t.Errorf("a port that is busy at %s: %v", at, err)
+		}
 	}
 	text := entry("polite", "")
 	text.Argv = []string{filepath.Join(t.TempDir(), "text")}

@@ -269,7 +269,7 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	case deactivating:
 		return fmt.Errorf("%w: systemd is still stopping it", driver.ErrNotStarted)
 	}
-	if err := driver.PortFree(s.Port); err != nil {
+	if err := driver.PortFree(s.Address()); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
 	b, u, err := d.hold(s.Unit)
