@@ -29,23 +29,29 @@ changed.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
-			now, _, err := a.listed(ctx, s, files, e)
+			now, findings, err := a.listed(ctx, s, files, e)
 			if err != nil {
 				return err
 			}
 			was, _ := s.Pinned(e.ID)
-			rows := differences(was, now)
+			rows := differences(was, now, findings...)
 			return a.Show(map[string]any{"server": e.ID, "differences": rows}, func() { a.differ(rows) })
 		}),
 	}
 }
 
-func differences(was, now downstream.Pinned) []difference {
+// differences have why a tool that was accepted cannot be any more, where a finding says so: it is none that the server does not list.
+func differences(was, now downstream.Pinned, findings ...downstream.Finding) []difference {
 	rows := []difference{}
 	if was.Entry.ID != "" && was.ProgramDigest != now.ProgramDigest {
 		rows = append(rows, difference{"", downstream.Changed, []string{"its program is another one"}})
 	}
 	for _, d := range downstream.Diff(was, now) {
+		for _, f := range findings {
+			if f.Refused && f.Tool == d.Tool && d.Change == downstream.Gone {
+				d.Change, d.Lines = downstream.Changed, []string{"left out: " + clean.Visible(f.Text)}
+			}
+		}
 		rows = append(rows, difference{d.Tool, d.Change, d.Lines})
 	}
 	return rows

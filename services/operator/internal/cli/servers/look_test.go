@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/platform/downstream"
 )
@@ -52,5 +54,16 @@ func TestNamesTheFlag(t *testing.T) {
 	}
 	if e, err := (adding{id: "notes"}).entry(found.Entry); err != nil || e.ID != "notes" {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestWhatIsLeftOutIsNotGone: of a tool that is listed so that nobody can accept it, it is told what is wrong.
+func TestWhatIsLeftOutIsNotGone(t *testing.T) {
+	t.Parallel()
+	was := downstream.Pinned{Entry: downstream.Entry{ID: "a"}, Tools: []downstream.Tool{{Name: "find"}, {Name: "read"}}}
+	now, findings := downstream.Pin("a", "", []downstream.Listed{{Name: "find", Problem: "its title is of the wrong type"}, {Name: "other", Problem: "x"}})
+	want := []difference{{"find", downstream.Changed, []string{"left out: its title is of the wrong type"}}, {"read", downstream.Gone, []string{"the server lists it no more"}}}
+	if diff := cmp.Diff(want, differences(was, now, findings...)); diff != "" {
+		t.Error(diff)
 	}
 }
