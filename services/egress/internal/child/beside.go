@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"durward.internal/services/egress/internal/toollist"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 )
@@ -125,5 +126,5 @@ func prompted(p *mcp.Prompt) (downstream.Listed, error) {
 		}
 	}
 	input, err := downstream.PromptInput(arguments)
-	return downstream.Listed{Kind: downstream.KindPrompt, Name: p.Name, Title: p.Title, Description: p.Description, Input: input}, err
+	return downstream.Listed{Kind: downstream.KindPrompt, Problem: toollist.Wrong(p.Meta), Name: p.Name, Title: p.Title, Description: p.Description, Input: input}, err
 }

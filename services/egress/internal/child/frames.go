@@ -231,11 +231,16 @@ func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
 			known = noFields
 		}
 		result, err := known.rebuild(in.Result)
-		if err == nil && call.Method == "initialize" {
-			err = spoken(result)
+		if err != nil {
+			return nil, err
 		}
-		if err == nil && call.Method == "tools/list" {
-			result, err = toollist.Readable(result)
+		switch call.Method {
+		case "initialize":
+			err = spoken(result)
+		case "tools/list":
+			result, err = toollist.Readable[mcp.Tool](result, "tools")
+		case "prompts/list":
+			result, err = toollist.Readable[mcp.Prompt](result, "prompts")
 		}
 		if err != nil {
 			return nil, err

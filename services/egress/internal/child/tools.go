@@ -179,7 +179,7 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 			return page.Tools, page.NextCursor, nil
 		}, func(tool *mcp.Tool) error {
 			return add(downstream.Listed{
-				Problem: toollist.Wrong(tool), Name: tool.Name, Title: tool.Title, Description: tool.Description,
+				Problem: toollist.Wrong(tool.Meta), Name: tool.Name, Title: tool.Title, Description: tool.Description,
 				Input: written(tool.InputSchema), Output: written(tool.OutputSchema), Annotations: written(tool.Annotations),
 			})
 		})

@@ -1,4 +1,4 @@
-// Package toollist has one tool that cannot be read cost no other. It runs in egress and in the program that lists a server's tools once,
+// Package toollist has one tool or prompt that cannot be read cost no other. It runs in egress and in the program that lists a server's tools once,
 // and what it reads is hostile.
 package toollist
 
@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -14,22 +15,20 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
-// wrong is the member of a tool's _meta that says why it cannot be read.
+// wrong is the member of a _meta that says why what it is of cannot be read.
 const wrong = "durward/wrong"
 
-// Readable returns a result of tools/list in which a tool that the SDK would refuse the whole list over stands by its name alone, with
-// what is wrong with it, for Wrong. A server's own _meta was taken out of the list before.
-func Readable(list []byte) ([]byte, error) {
+// Readable returns a result of tools/list or prompts/list, whose member is "tools" or "prompts", in which one that the SDK would refuse
+// the whole list over stands by its name alone, with what is wrong with it, for Wrong. A server's own _meta was taken out of the list before.
+func Readable[T mcp.Tool | mcp.Prompt](list []byte, member string) ([]byte, error) {
 	halves := jsontext.AllowInvalidUTF8(true)
-	var said struct {
-		Tools []jsontext.Value `json:"tools"`
-		Next  jsontext.Value   `json:"nextCursor,omitempty"`
-	}
-	if json.Unmarshal(list, &said, halves) != nil {
+	var said map[string]jsontext.Value
+	var all []jsontext.Value
+	if json.Unmarshal(list, &said, halves) != nil || json.Unmarshal(said[member], &all, halves) != nil {
 		return list, nil // the SDK refuses it
 	}
-	for i, raw := range said.Tools {
-		err := json.Unmarshal(raw, new(mcp.Tool), halves)
+	for i, raw := range all {
+		err := json.Unmarshal(raw, new(T), halves)
 		if err == nil && raw.Kind() == '{' {
 			continue
 		}
@@ -41,18 +40,23 @@ func Readable(list []byte) ([]byte, error) {
 			Name string `json:"name"`
 		}
 		_ = json.Unmarshal(raw, &named, halves) // one that has no name gets a number
-		said.Tools[i], err = json.Marshal(map[string]any{
-			"name": cmp.Or(named.Name, fmt.Sprintf("tool %d", i+1)), "_meta": map[string]string{wrong: why},
+		all[i], err = json.Marshal(map[string]any{
+			"name": cmp.Or(named.Name, fmt.Sprintf("%s %d", strings.TrimSuffix(member, "s"), i+1)), "_meta": map[string]string{wrong: why},
 		}, halves)
 		if err != nil {
 			return nil, err
 		}
 	}
+	written, err := json.Marshal(all, halves)
+	if err != nil {
+		return nil, err
+	}
+	said[member] = written
 	return json.Marshal(said, halves)
 }
 
-// Wrong is what is wrong with a tool of a list that Readable returned, or "".
-func Wrong(tool *mcp.Tool) string {
-	why, _ := tool.Meta[wrong].(string)
+// Wrong is what is wrong with a tool or prompt of a list that Readable returned, by its _meta, or "".
+func Wrong(meta mcp.Meta) string {
+	why, _ := meta[wrong].(string)
 	return why
 }
