@@ -55,16 +55,24 @@ func TestAuditCopy(t *testing.T) {
 	if out.Code != 0 || !strings.Contains(out.Stdout, "records are there") {
 		t.Fatalf("%+v", out)
 	}
-	if again := h.Run("", "audit", "copy", to); again.Code == 0 || !strings.Contains(again.Stderr, "all of its log was moved") {
+	if again := h.Run("", "audit", "copy", to); again.Code != 0 || !strings.Contains(again.Stdout, "Put "+to+" in the place of") {
 		t.Errorf("once more: %+v", again)
+	}
+	h.WriteFile("config/audit-third.yaml", strings.ReplaceAll(config, "state/audit", "state/audit-third"))
+	moved := "all of its log was moved to " + h.Path("state", "audit-new", "audit.db")
+	if third := h.Run("", "audit", "copy", h.Path("config", "audit-third.yaml")); third.Code == 0 || !strings.Contains(third.Stderr, moved) {
+		t.Errorf("a second copy: %+v", third)
 	}
 	if code := h.Launch(harness.Audit).AwaitEnd(); code == 0 {
 		t.Error("audit starts on a log that was moved")
 	}
-	if said := h.Process(harness.Audit).Log(); !strings.Contains(said, "its log was moved to another database") {
+	if said := h.Process(harness.Audit).Log(); !strings.Contains(said, moved) {
 		t.Errorf("the old place does not say where the log is:\n%s", said)
 	}
 	h.WriteFile("config/audit.yaml", second)
+	if same := h.Run("", "audit", "copy", to); same.Code == 0 || !strings.Contains(same.Stderr, "there is nothing to copy") {
+		t.Errorf("to where the log is: %+v", same)
+	}
 	h.StartProcess(harness.Audit)
 	h.Durward("audit", "verify")
 	if out := h.Run("", "audit", "verify", "--complete"); out.Code != 0 {

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
@@ -239,6 +241,14 @@ func (s *settings) part() statecopy.Part {
 	})
 }
 
+// place names the database that the log is in.
+func (s *settings) place() string {
+	if s.Database.Shared() {
+		return fmt.Sprintf("the database %s at %s", s.Database.Name, strings.Join(s.Database.Addresses, " or "))
+	}
+	return filepath.Join(s.StateDir, store.File)
+}
+
 // copyLog moves the log to the database of another configuration.
 func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	target := &settings{}
@@ -247,6 +257,9 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 	}
 	if err := target.Validate(); err != nil {
 		return fmt.Errorf("%s:\n%w", s.copyTo, err)
+	}
+	if s.place() == target.place() {
+		return fmt.Errorf("%s names the database that the log is in, %s: there is nothing to copy", s.copyTo, s.place())
 	}
 	roots, err := trust.Open(s.TrustDir)
 	if err != nil {
@@ -278,7 +291,7 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 	}
 	p := progress{began: time.Now()}
 	if err := transfer.Run(ctx, transfer.Config{
-		From: stores[0], To: stores[1], Signer: signer, Keys: roots.Current().LogKeys, Logger: logger, Damaged: s.damaged, Progress: p.print,
+		From: stores[0], To: stores[1], Place: target.place(), Signer: signer, Keys: roots.Current().LogKeys, Logger: logger, Damaged: s.damaged, Progress: p.print,
 	}); err != nil {
 		return err
 	}

@@ -2,8 +2,8 @@
 // sum that the log's key signed. It belongs to the audit process, and trusts neither database.
 //
 // The source is closed first, so that no process adds to it any more, and stays so. The target is closed until all of it is there, so
-// that no process begins a fork of the log on a part of it. What broke off goes on when it is run again; what was copied whole is not
-// copied a second time.
+// that no process begins a fork of the log on a part of it, and is opened after the source says that all of its log is in it and in no
+// other. What broke off goes on when it is run again; what was copied whole is not copied a second time.
 //
 // A damaged log can be copied without the bodies that are not what was committed to: its headers and its tree have to be there, and each
 // verifier names the records that lack a body.
@@ -30,7 +30,7 @@ import (
 // Why the databases are closed.
 const (
 	moving  = "its log is on its way to another database by durward audit copy: run that again"
-	moved   = "all of its log was moved to another database by durward audit copy; the configuration must name that one"
+	moved   = "all of its log was moved to %s by durward audit copy; the configuration must name that database"
 	filling = "durward audit copy has not brought all of the log here: run it again"
 )
 
@@ -43,7 +43,9 @@ const (
 // Config is what Run needs.
 type Config struct {
 	From, To *store.Store
-	Signer   note.Signer
+	// Place is where To is, for humans; no two databases have the same.
+	Place  string
+	Signer note.Signer
 	// Keys are the trusted log keys.
 	Keys   []note.Verifier
 	Logger *slog.Logger
@@ -62,6 +64,8 @@ func Run(ctx context.Context, cfg Config) error {
 	switch {
 	case err != nil && !cfg.Damaged:
 		return fmt.Errorf("the log to be copied: %w", err)
+	case closed == fmt.Sprintf(moved, cfg.Place) && !cfg.Damaged:
+		return finish(ctx, cfg)
 	case closed != "" && closed != moving: // a second copy of what was moved, or a copy of a part, would go on as another history
 		return fmt.Errorf("the log to be copied: %w: %s", store.ErrClosed, closed)
 	}
@@ -102,14 +106,36 @@ func Run(ctx context.Context, cfg Config) error {
 	if copied.Entries != source.Entries || copied.Hashes != source.Hashes || !maps.Equal(copied.Last, source.Last) {
 		return errors.New("the copy does not count what the log counts: begin again with an empty database")
 	}
-	if err := cfg.To.SetClosed(ctx, ""); err != nil {
+	if !cfg.Damaged { // before the copy is opened: else another one could be made
+		if err := cfg.From.SetClosed(ctx, fmt.Sprintf(moved, cfg.Place)); err != nil {
+			return fmt.Errorf("close the log to be copied: %w", err)
+		}
+	}
+	return open(ctx, cfg.To)
+}
+
+// finish opens the copy that an earlier run made whole, and changes nothing in one that is open.
+func finish(ctx context.Context, cfg Config) error {
+	cfg.To.Fill(filling)
+	if err := cfg.To.Lead(ctx); err != nil {
+		return fmt.Errorf("the database to copy to: %w", err)
+	}
+	source, err := cfg.From.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if err := cfg.same(ctx, source.Entries); err != nil {
+		return fmt.Errorf("all of the log was moved to %s, where it is no more: put a backup of that database back (%w)", cfg.Place, err)
+	}
+	return open(ctx, cfg.To)
+}
+
+func open(ctx context.Context, to *store.Store) error {
+	if err := to.SetClosed(ctx, ""); err != nil {
 		return fmt.Errorf("open the copy: %w", err)
 	}
-	cfg.To.Fill("")
-	if cfg.Damaged {
-		return nil
-	}
-	return cfg.From.SetClosed(ctx, moved)
+	to.Fill("")
+	return nil
 }
 
 // prepare closes a target that is empty, or finds one that an earlier run began.
@@ -143,12 +169,8 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 		return errors.New("the database to copy to holds another log: begin again with an empty one")
 	}
 	if !cfg.Damaged { // a damaged tree is made anew, and at its end held against what was signed
-		root, err := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To})
-		if err != nil {
-			return err
-		}
-		if before, err := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.From}); err != nil || before != root {
-			return errors.Join(err, errors.New("the database to copy to holds another log: begin again with an empty one"))
+		if err := cfg.same(ctx, size); err != nil {
+			return fmt.Errorf("%w: begin again with an empty one", err)
 		}
 	}
 	for size < source.Entries {
@@ -193,6 +215,16 @@ func copyEntries(ctx context.Context, cfg Config, source store.Head, whole logpr
 		if cfg.Progress != nil {
 			cfg.Progress(size, source.Entries)
 		}
+	}
+	return nil
+}
+
+// same returns an error unless both databases have the same entries up to that size.
+func (cfg Config) same(ctx context.Context, size int64) error {
+	from, err1 := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.From})
+	to, err2 := tlog.TreeHash(size, store.Hashes{Ctx: ctx, From: cfg.To})
+	if err := errors.Join(err1, err2); err != nil || from != to {
+		return errors.Join(err, errors.New("the database to copy to holds another log"))
 	}
 	return nil
 }

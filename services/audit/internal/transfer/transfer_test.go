@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -75,7 +76,11 @@ func (r *rig) add(t *testing.T, db *store.Store, entries int) []byte {
 
 func (r *rig) run(t *testing.T, to *store.Store) error {
 	t.Helper()
-	return Run(t.Context(), Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler)})
+	return Run(t.Context(), r.config(to))
+}
+
+func (r *rig) config(to *store.Store) Config {
+	return Config{From: r.from, To: to, Place: to.Folder(), Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler)}
 }
 
 // check proves the copy, and that it goes on where the log ended, and that the source does not.
@@ -107,13 +112,16 @@ func TestCopy(t *testing.T) {
 	r, to := newRig(t, fresh(t), 30), fresh(t)
 	must(t, r.run(t, to))
 	r.check(t, to, 30)
+	must(t, r.run(t, to)) // the same command again changes nothing
+	r.check(t, to, 31)
 	second := fresh(t)
 	if err := r.run(t, second); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "all of its log was moved") {
 		t.Errorf("a log that was moved is copied a second time: %v", err)
 	}
-	damaged := Config{From: r.from, To: second, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Damaged: true}
+	damaged := r.config(second)
+	damaged.Damaged = true
 	for _, closed := range []string{
-		moved, filling,
+		fmt.Sprintf(moved, to.Folder()), filling,
 		"its log was moved to another database by durward audit copy; the configuration must name that one", // as earlier versions had it
 	} {
 		if err := r.from.SetClosed(t.Context(), closed); err != nil {
@@ -141,7 +149,8 @@ func TestCopyOfNothing(t *testing.T) {
 func TestBrokenOff(t *testing.T) {
 	r, to := newRig(t, fresh(t), 20), fresh(t)
 	ctx, cut := context.WithCancel(t.Context())
-	cfg := Config{From: r.from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.DiscardHandler), Progress: func(int64, int64) { cut() }, part: 7}
+	cfg := r.config(to)
+	cfg.Progress, cfg.part = func(int64, int64) { cut() }, 7
 	if err := Run(ctx, cfg); err == nil {
 		t.Fatal("it did not break off")
 	}
@@ -156,6 +165,51 @@ func TestBrokenOff(t *testing.T) {
 	}
 	must(t, r.run(t, to))
 	r.check(t, to, 20)
+}
+
+// TestEndsAtTheLastSteps: a copy that ends while it closes the source or opens the target leaves both closed. It goes on when it is run
+// again, and to no other database once the source says where its log is.
+func TestEndsAtTheLastSteps(t *testing.T) {
+	for name, at := range map[string]func(r *rig, to *store.Store) *store.Store{
+		"all of its log was moved": func(r *rig, _ *store.Store) *store.Store { return r.from },
+		"":                         func(_ *rig, to *store.Store) *store.Store { return to },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, to := newRig(t, fresh(t), 7), fresh(t)
+			db, err := sql.Open("sqlite", filepath.Join(at(r, to).Folder(), store.File))
+			must(t, err)
+			defer db.Close()
+			exec := func(statement string) {
+				t.Helper()
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exec(`CREATE TRIGGER killed BEFORE UPDATE OF closed ON sequencer WHEN substr(new.closed, 1, 24) = '` + name + `' BEGIN SELECT RAISE(FAIL, 'killed'); END`)
+			if err := r.run(t, to); err == nil || !strings.Contains(err.Error(), "killed") {
+				t.Fatal(err)
+			}
+			exec(`DROP TRIGGER killed`)
+			for name, db := range map[string]*store.Store{"the copy": to, "the source": r.from} {
+				db.Fill("")
+				if err := db.Lead(t.Context()); !errors.Is(err, store.ErrClosed) {
+					t.Errorf("%s is opened: %v", name, err)
+				}
+			}
+			if closed, _ := r.from.Closed(t.Context()); closed != moving {
+				if err := r.run(t, fresh(t)); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), to.Folder()) {
+					t.Errorf("a second copy: %v", err)
+				}
+				lost := r.config(fresh(t))
+				lost.Place = to.Folder()
+				if err := Run(t.Context(), lost); err == nil || !strings.Contains(err.Error(), "where it is no more") {
+					t.Errorf("an empty database in the copy's place: %v", err)
+				}
+			}
+			must(t, r.run(t, to))
+			r.check(t, to, 7)
+		})
+	}
 }
 
 // TestAnotherLog: a copy does not go on with a part of another log, whose records may be the same.

@@ -104,7 +104,7 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	case errors.As(err, &exit) && exit.ExitCode() == cli.ExitUsage:
 		return cli.Usage("Correct the configuration that it names.", "the log was not copied")
 	case err != nil:
-		return cli.Failed("What audit said stands above. Run the same command again once it is mended: it goes on where it ended.", "the log was not copied")
+		return cli.Failed("What audit said stands above. A copy that broke off goes on when the same command is run again.", "the log was not copied")
 	}
 	a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
 	return nil
