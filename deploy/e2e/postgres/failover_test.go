@@ -111,6 +111,17 @@ func (r *rig) refuses(what string) {
 	}
 }
 
+// told waits until durward status says so.
+func told(t *testing.T, h *harness.Host, words string) {
+	t.Helper()
+	harness.Eventually(t, "durward status says "+words, func() error {
+		if out := h.Run("", "status"); !strings.Contains(out.Stdout, words) {
+			return errors.New(out.Stdout)
+		}
+		return nil
+	})
+}
+
 // TestFailover: under writers that never stop, the audit that leads is killed, then the next one is stopped past its lock and
 // goes on, then PostgreSQL itself hangs, and is killed. No record that was acknowledged is lost or doubled, and no index is used twice.
 func TestFailover(t *testing.T) {
@@ -143,6 +154,7 @@ func TestFailover(t *testing.T) {
 	r.after("SIGSTOP of PostgreSQL", began)
 
 	pg.Kill(t)
+	told(t, r.h, "the log's database cannot be reached")
 	began = time.Now()
 	pg.Run(t)
 	r.after("kill -9 of PostgreSQL", began)

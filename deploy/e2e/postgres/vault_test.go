@@ -206,6 +206,7 @@ func TestVaultFailover(t *testing.T) {
 	if e := v.agent.Call("start_service", demo); e.Status != "error" || !e.Error.Retryable || e.TellUser == "" {
 		t.Errorf("while PostgreSQL is down: %s", e.Raw)
 	}
+	told(t, h, "it stands by: its database cannot be used")
 	began = time.Now()
 	v.pg.Run(t)
 	v.leads("kill -9 of PostgreSQL", began)

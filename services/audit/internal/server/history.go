@@ -18,6 +18,7 @@ import (
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
+	"durward.internal/services/platform/postgres"
 )
 
 const (
@@ -243,11 +244,11 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 	size, checkpoint := s.cfg.Log.Newest()
 	witnessed, _, err := s.witnessed(ctx, size)
 	if err != nil {
-		return nil, err
+		return nil, s.away(err)
 	}
 	growth, err := s.cfg.Store.Growth(ctx, time.Now())
 	if err != nil {
-		return nil, unreadable(err)
+		return nil, s.away(unreadable(err))
 	}
 	return &auditv1.GetStatusResponse{
 		RecordsPerDay: uint64(growth.Records), BytesPerDay: uint64(growth.Bytes),
@@ -255,6 +256,14 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 		DatabaseBytes: s.cfg.Store.Bytes(), DiskFreeBytes: free,
 		Problems: s.cfg.Deep.Problems(ctx), Forward: s.cfg.Forwarding.What(), Forwarding: s.cfg.Forwarding.Status(),
 	}, nil
+}
+
+// away tells operators, and nobody else, that the database server is what fails.
+func (s historyService) away(err error) error {
+	if s.cfg.Store.Folder() == "" && postgres.Transient(err) {
+		return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the log's database cannot be reached", fault.WithRetry(time.Second), fault.WithCause(err))
+	}
+	return err
 }
 
 // freeBytes is how much an ordinary process may still write to a disk. 0 says that the disk is a database server's, and so a full one has 1.

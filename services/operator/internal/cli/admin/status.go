@@ -56,6 +56,8 @@ type processStatus struct {
 	silent bool
 	// refused: it refuses a file, and goes by the last good one.
 	refused bool
+	// standsBy: it is a vault that does not lead.
+	standsBy bool
 }
 
 // deep is what the processes' GetStatus RPCs answer; nil where one could not be had.
@@ -89,6 +91,9 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 		p.Problem = d.problems[p.Role]
 		if p.Role == "audit" && d.altered != "" {
 			p.Problem = d.altered
+		}
+		if p.standsBy {
+			p.Problem = "it stands by: its database cannot be used"
 		}
 		if p.silent && p.Problem == "" {
 			p.Problem = "it does not answer"
@@ -202,6 +207,11 @@ func (a *app) health(ctx context.Context, cfg installdir.Config) []processStatus
 				}
 			}
 			out[i] = processStatus{Role: role, Health: word, Version: clean.Line(h.Version, 64), Address: address, answers: h.Service == role, silent: silent}
+			if role == "vault" && h.Service == role && !ok {
+				counts, _ := health.Metrics(ctx, client, address)
+				leads, known := counts["durward_vault_leads"]
+				out[i].standsBy = known && leads == 0 // one that stands by and could lead is well
+			}
 		})
 	}
 	wait.Wait()

@@ -81,6 +81,31 @@ func TestWhyNotWell(t *testing.T) {
 	}
 }
 
+// TestVaultWithoutItsDatabase: a vault that shares a database and cannot use it answers nobody, and its counts say why.
+func TestVaultWithoutItsDatabase(t *testing.T) {
+	for counts, want := range map[string]bool{"durward_vault_leads 0\n": true, "durward_vault_leads 1\n": false, "": false} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/metrics" {
+				_, _ = io.WriteString(w, counts) // the client refuses a reply that is cut short
+				return
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"status":"unavailable","service":"vault"}`)
+		}))
+		core, out, _ := clitest.Printing(false)
+		core.Home = installdir.Home{Dir: t.TempDir()}
+		cfg := installdir.Config{}
+		cfg.Health.Vault = strings.TrimPrefix(server.URL, "http://")
+		if err := (&app{core}).status(t.Context(), cfg, nil); err == nil {
+			t.Error("it is well")
+		}
+		if got := strings.Contains(out.String(), "it stands by: its database cannot be used"); got != want {
+			t.Errorf("%q:\n%s", counts, out)
+		}
+		server.Close()
+	}
+}
+
 // TestOwnCertificate: where this program's certificate is of no use the processes are well, and their logs say nothing of it.
 func TestOwnCertificate(t *testing.T) {
 	h, err := installdir.At(t.TempDir())
