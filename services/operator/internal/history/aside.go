@@ -6,12 +6,35 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"durward.internal/services/platform/logproof"
 )
+
+const asideInfix = ".before-restore-"
+
+// BeforeRestore is what is held; or, where nothing is since SetAside, the newest that it put aside: a restore that is run again loses what
+// the first one lost.
+func (l *Log) BeforeRestore() logproof.Checkpoint {
+	held := l.Held()
+	files, err := filepath.Glob(filepath.Join(l.cfg.StateDir, checkpointFile+asideInfix+"*")) // sorted, and so by time
+	if held.Size > 0 || err != nil || len(files) == 0 {
+		return held
+	}
+	raw, err := os.ReadFile(files[len(files)-1])
+	if err != nil {
+		return held
+	}
+	before, err := logproof.OpenCheckpoint(raw, l.cfg.Trust.Current().LogKeys)
+	if err != nil || before.Origin != logproof.Origin(l.cfg.Audit) { // its key may be trusted no more
+		return held
+	}
+	return before
+}
 
 // SetAside renames the kept checkpoints, so that the next log is taken as it is: a human decided that another history goes on. The log is to be
 // closed then.
 func (l *Log) SetAside(now time.Time) error {
-	suffix := ".before-restore-" + now.UTC().Format("20060102T150405Z")
+	suffix := asideInfix + now.UTC().Format("20060102T150405Z")
 	for _, name := range []string{checkpointFile, witnessedFile} {
 		path := filepath.Join(l.cfg.StateDir, name)
 		if err := os.Rename(path, path+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -102,7 +102,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		return cli.Failed("Find out why, before you restore anything.", "the checkpoint that you kept: %s", reason(err))
 	}
 	defer func() { _ = seen.Close() }() // nothing was kept with it
-	st, err := a.agree(cfg, f.List, seen.Held())
+	st, err := a.agree(cfg, f.List, seen.BeforeRestore())
 	if err != nil {
 		return err
 	}
