@@ -134,6 +134,9 @@ func TestBackup(t *testing.T) {
 	h.WriteFile("trust/log_keys", strings.Replace(keys, "+", "+0", 1))
 	refused("log_keys", restore(file)...)
 	h.WriteFile("trust/log_keys", keys)
+	must(t, os.Rename(h.Path("trust"), h.Path("trust.away")))
+	refused("Bring that folder back", restore(file)...)
+	must(t, os.Rename(h.Path("trust.away"), h.Path("trust")))
 	refused("there is no terminal to ask at", "restore", file, "--key", key)
 	after := h.Digest("state")
 	for path, digest := range digests {

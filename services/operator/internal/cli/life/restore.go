@@ -74,7 +74,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	}
 	roots, err := trust.Open(cfg.TrustDir)
 	if err != nil {
-		return cli.Failed("", "trust folder: %s", clean.Line(err.Error(), 300))
+		return cli.Failed("Bring that folder back from where you keep it: backups are verified by it, and do not hold it. Nothing was changed.", "trust folder: %s", clean.Line(err.Error(), 300))
 	}
 	defer roots.Close()
 	f, err := backupfile.Open(path, roots.Current().LogKeys)
