@@ -135,7 +135,10 @@ func (a *app) status(ctx context.Context, cfg installdir.Config, _ []string) err
 // whyNot says where a process tells why it is not well, and how it is started where it does not run or hangs.
 func (a *app) whyNot(p processStatus) string {
 	running, up := a.Home.RunningProcess()
+	useless := func(c installdir.Certificate) bool { return c.Role == p.Role && c.Problem != "" }
 	switch installed := a.installed(); {
+	case p.answers && slices.ContainsFunc(a.Home.Certificates(), useless): // nobody accepts it, and its own log does not say so
+		return "Its certificate cannot be used. " + a.Renewal()
 	case installed && p.answers:
 		return "It runs. Why: " + cli.ItsLog(a.Home, p.Role)
 	case installed:

@@ -35,6 +35,8 @@ func TestWhyNotWell(t *testing.T) {
 	if _, err := h.Init(installdir.Options{Development: true, Operator: "alice", BasePort: platformtest.ClaimPorts(t)}); err != nil {
 		t.Fatal(err)
 	}
+	_, err = h.RenewCertificates("alice", time.Now(), true)
+	must(t, err)
 	core, _, _ := clitest.Printing(false)
 	core.Home = h
 	a := &app{core}
@@ -42,6 +44,10 @@ func TestWhyNotWell(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := a.whyNot(processStatus{Role: "gateway", answers: true}); strings.Contains(got, "Start it") || !strings.HasPrefix(got, "It runs. Why it is not well: ") {
+		t.Errorf("%q", got)
+	}
+	must(t, os.Remove(h.TLS("vault", "key.pem")))
+	if got := a.whyNot(processStatus{Role: "vault", answers: true}); !strings.HasPrefix(got, "Its certificate cannot be used. ") || !strings.Contains(got, "durward cert renew") {
 		t.Errorf("%q", got)
 	}
 
