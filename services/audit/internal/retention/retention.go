@@ -9,6 +9,7 @@ package retention
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -205,13 +206,21 @@ func (k *Keeper) Decide(ctx context.Context, signed *callv1.HumanStatement) (uin
 	}
 	kind := retention.KindOf(st.Kind)
 	now := timestamppb.New(k.cfg.Now())
+	logged, err := k.logged(ctx)
+	if err != nil {
+		return 0, err
+	}
 	body := &auditv1.Body{Action: string(st.Kind), Summary: summary(st), DecisionSource: "operator " + st.Operator, Statement: signed, Persistent: true}
 	if st.Hold != nil {
 		body.Reason = st.Hold.Reason
 	}
 	record := &auditv1.Record{Kind: kind, Time: now, Status: auditv1.Status_STATUS_OK, Body: body}
-	decision, err := ledger.Decide(signed, &auditv1.Entry{Index: k.cfg.Log.Size(), Writer: k.cfg.Identity.String(), Record: record, LoggedAt: now})
+	decision, err := ledger.Decide(signed, &auditv1.Entry{Index: k.cfg.Log.Size(), Writer: k.cfg.Identity.String(), Record: record, LoggedAt: logged})
+	ahead := logged.AsTime().Sub(now.AsTime())
 	switch {
+	case errors.Is(err, statement.ErrTime) && ahead > 0:
+		return 0, conflict(fmt.Sprintf("nothing can be decided about what the log keeps: by its clock, which does not go back, it is %s later than by this host's, which is behind or was ahead: set the clock, or wait",
+			ahead.Round(time.Second)))
 	case errors.Is(err, retention.ErrAhead):
 		return 0, conflict(err.Error())
 	case err != nil:
@@ -234,6 +243,18 @@ func (k *Keeper) Decide(ctx context.Context, signed *callv1.HumanStatement) (uin
 	default:
 	}
 	return index, nil
+}
+
+// logged is the time that the log would give a record now, by which others judge it: not before that of its newest.
+func (k *Keeper) logged(ctx context.Context) (*timestamppb.Timestamp, error) {
+	at := timestamppb.New(k.cfg.Now())
+	size := k.cfg.Log.Size()
+	_, err := k.cfg.Store.Headers(ctx, max(size, 1)-1, size, 1, func(e *auditv1.Entry) {
+		if e.GetLoggedAt().AsTime().After(at.AsTime()) {
+			at = e.GetLoggedAt()
+		}
+	})
+	return at, err
 }
 
 // counted demands that what the human was shown is what would go.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -332,6 +333,31 @@ func TestDecideRefuses(t *testing.T) {
 	w.work()
 	if gone := w.audited(); len(gone) > 0 || w.log.Size() != size {
 		t.Errorf("something was decided: %v are gone, %d records", gone, w.log.Size())
+	}
+}
+
+// TestAClockThatWasAhead: what others would not let stand, by the log's clock, is not decided; it is when this host's clock has come there.
+func TestAClockThatWasAhead(t *testing.T) {
+	w := newWorld(t)
+	w.past()
+	w.now = w.now.AddDate(0, 0, 1)
+	w.write(executor, &auditv1.Record{Kind: auditv1.Kind_KIND_READ})
+	w.now = w.now.AddDate(0, 0, -1)
+	size := w.log.Size()
+	for _, st := range []*statement.Statement{w.hold(statement.Hold{IDs: []string{"r-1"}}), w.prune(w.now.AddDate(0, 0, -90))} {
+		_, err := w.keeper.Decide(t.Context(), w.sign(st, w.kit.OperatorSigner))
+		if !fault.Is(err, callv1.Code_CODE_CONFLICT) || !strings.Contains(err.Error(), "24h0m0s later than by this host's") {
+			t.Errorf("%s: %v", st.Kind, err)
+		}
+	}
+	if w.audited(); w.log.Size() != size {
+		t.Errorf("it is recorded: %d records, not %d", w.log.Size(), size)
+	}
+	w.now = w.now.AddDate(0, 0, 1).Add(-time.Minute)
+	w.decide(w.hold(statement.Hold{IDs: []string{"r-1"}}))
+	w.audited()
+	if state, err := w.keeper.State(t.Context()); err != nil || len(state.Holds) != 1 {
+		t.Errorf("the hold does not stand: %+v, %v", state, err)
 	}
 }
 
