@@ -35,7 +35,7 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 	}
 	engine := &sqlite{db: reader, reader: reader, path: cfg.Path}
 	s := &Store{engine: engine, tail: &tail{db: engine, fixed: true}}
-	waiting, _ := engine.unmoved(ctx) // what cannot be read of it is missing, and so is what follows nothing
+	waiting, _ := s.unmoved(ctx) // what cannot be read of it is missing, and so is what follows nothing
 	_, unknown := s.tables().Head(ctx)
 	for n := range waiting {
 		end, err := s.end(ctx, waiting[:n+1])

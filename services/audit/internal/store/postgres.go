@@ -47,7 +47,8 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}
-	return &Store{engine: &server{Database: db, lease: db.Lease()}}, nil
+	p := &server{Database: db, lease: db.Lease()}
+	return &Store{engine: p, tail: &tail{db: p, after: settleAfter}}, nil
 }
 
 func (p *server) Close() error {
@@ -118,7 +119,8 @@ const insert = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FE
 		WHERE u.was >= 0 AND p.first = u.first),
 	s AS (INSERT INTO spans (writer, sequence, first)
 		SELECT w.id, u.sequence, u.first FROM unnest($38::text[], $39::bigint[], $40::bigint[]) AS u (writer, sequence, first) JOIN w ON w.identity = u.writer),
-	c AS (INSERT INTO checkpoints (size, note) SELECT $24::bigint, $25::bytea FROM fence),
+	c AS (INSERT INTO checkpoints (size, note, tail) SELECT $24::bigint, $25::bytea, true FROM fence),
+	t AS (DELETE FROM tail USING fence WHERE size <= $24::bigint),
 	d AS (DELETE FROM checkpoints c USING fence WHERE c.size < $24::bigint)
 	SELECT (SELECT count(*) > 0 FROM fence), (SELECT count(*) FROM e), (SELECT free FROM x)`
 
@@ -137,19 +139,43 @@ func (p *server) add(ctx context.Context, w work) error {
 	var leads bool
 	var added, free int
 	err = p.Pool.QueryRow(ctx, strings.Replace(insert, "FENCE", postgres.Fence(), 1), args...).Scan(&leads, &added, &free)
-	var said *pgconn.PgError
 	switch {
-	case errors.As(err, &said):
-		// The detail names values of the row.
-		return fmt.Errorf("PostgreSQL refuses the records: %s (%s)", said.Message, said.Code)
 	case err != nil:
-		return err
+		return refusal(err)
 	case !leads:
 		return ErrFollows
 	case added != len(w.rows):
 		return fmt.Errorf("PostgreSQL added %d of %d records", added, len(w.rows))
 	}
 	return nil
+}
+
+// extend is one statement, as insert is.
+const extend = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $2 FOR UPDATE),
+	t AS (INSERT INTO tail SELECT $3::bigint, $4::bytea, $5::bigint, $6::bytea, $7::bytea FROM fence RETURNING size)
+	SELECT count(*) FROM t`
+
+func (p *server) leads() int64 { return p.lease.Epoch() }
+
+func (p *server) extend(ctx context.Context, r tailRow) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var added int
+	err := p.Pool.QueryRow(ctx, strings.Replace(extend, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), p.filling, r.size, r.entries, r.firstHash, r.hashes,
+		r.checkpoint).Scan(&added)
+	if err == nil && added == 0 {
+		err = ErrFollows
+	}
+	return refusal(err)
+}
+
+// refusal is what PostgreSQL says without its detail, which names values of a row.
+func refusal(err error) error {
+	var said *pgconn.PgError
+	if errors.As(err, &said) {
+		return fmt.Errorf("PostgreSQL refuses the records: %s (%s)", said.Message, said.Code)
+	}
+	return err
 }
 
 // columns are the parameters of insert from the second to the one before last of the rows.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/sumdb/tlog"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 
@@ -170,6 +171,80 @@ func TestPostgresLead(t *testing.T) {
 	}
 	if err := first.Lead(ctx); !errors.Is(err, store.ErrClosed) || !strings.Contains(err.Error(), "it was moved") {
 		t.Errorf("a closed log: %v", err)
+	}
+}
+
+// TestPostgresTail: what waits in the tail is read by a process that follows as by the one that leads, also while that moves it, and whoever
+// leads next goes on behind it. One that lost its lead adds nothing to it, nor does an earlier build, which would not look there.
+func TestPostgresTail(t *testing.T) {
+	s := server.Start(t)
+	ctx := t.Context()
+	first, second := openPostgres(t, settings(s)), openPostgres(t, settings(s))
+	waits(t, lead(t, first), 0)
+	tr := &tree{t: t, db: first}
+	found := func(db *store.Store, word string, index uint64) {
+		t.Helper()
+		if list, err := db.Search(ctx, store.Query{Text: word}, 10, 1<<20); err != nil || len(list) != 1 || list[0].GetIndex() != index {
+			t.Errorf("%s: %v, %v", word, list, err)
+		}
+	}
+	for i := range 5 {
+		tr.commit(writer, intent(i))
+	}
+	waits(t, first, 5)
+	waits(t, second, 5)
+	holds(t, second, tr)
+	found(second, "word4", 4)
+	waits(t, second, 5)
+	found(first, "word4", 4) // and moves it
+	waits(t, second, 0)
+	holds(t, second, tr)
+	tr.commit(writer, intent(5))
+	holds(t, second, tr) // some here, some there
+	found(second, "word0", 0)
+
+	moving := make(chan error)
+	go func() {
+		var err error
+		for i := 6; i < 90 && err == nil; i++ {
+			if err = first.Commit(ctx, tr.batch(writer, intent(i))); err == nil && i%3 == 0 {
+				_, err = first.Search(ctx, store.Query{Text: "word0"}, 1, 1<<20)
+			}
+		}
+		moving <- err
+	}()
+	for last := int64(0); ; {
+		head, err := second.Head(ctx)
+		if err != nil || head.Entries < last || head.Hashes != tlog.StoredHashCount(head.Entries) {
+			t.Fatalf("it ends at %+v, %v; it was at %d", head, err, last)
+		}
+		last = head.Entries
+		select {
+		case err := <-moving:
+			must(t, err)
+		default:
+			continue
+		}
+		break
+	}
+	waits(t, first, 2)
+
+	takeOver(t, second) // the first says nothing for longer than its lease lasts
+	waits(t, second, 2)
+	holds(t, second, tr)
+	stale := &tree{t: t, db: first, entries: tr.entries, hashes: tr.hashes, last: map[string]uint64{writer: tr.last[writer]}}
+	if err := first.Commit(ctx, stale.batch(writer, intent(90))); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("a commit of one that lost its lead: %v", err)
+	}
+	tr.db = second
+	tr.commit(writer, intent(90))
+	holds(t, second, tr)
+
+	db, err := postgres.Open(ctx, settings(s), "audit", slog.New(slog.DiscardHandler))
+	must(t, err)
+	defer db.Pool.Close()
+	if _, err := db.Pool.Exec(ctx, "INSERT INTO checkpoints (size, note) VALUES (1000, '')"); err == nil || !strings.Contains(err.Error(), "tail") {
+		t.Errorf("an earlier build writes: %v", err)
 	}
 }
 

@@ -86,8 +86,8 @@ func (s *Store) forgetTail() {
 	if t := s.tail; t != nil {
 		t.mu.Lock() // the tail is moved by itself, too
 		defer t.mu.Unlock()
-		t.known = false
-		t.settled.Store(false)
+		t.known = 0
+		t.settled.Store(0)
 	}
 	s.open = nil
 }

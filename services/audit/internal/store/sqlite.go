@@ -118,6 +118,13 @@ func (s *sqlite) Fill(why string) { s.filling = why }
 
 func (s *sqlite) Hold(context.Context) error { return nil }
 
+func (s *sqlite) leads() int64 { return 1 }
+
+func (s *sqlite) extend(ctx context.Context, r tailRow) error {
+	_, err := s.insertTail.ExecContext(ctx, r.size, r.entries, r.firstHash, r.hashes, r.checkpoint)
+	return err
+}
+
 func (s *sqlite) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error {
 	rows, err := s.reader.QueryContext(ctx, query, args...)
 	if err != nil {

@@ -48,9 +48,9 @@ type Store struct {
 	tail *tail
 }
 
-// each is engine's, of everything that is written.
+// each is engine's, of everything that is written; where another process leads, of what that has moved by now.
 func (s *Store) each(ctx context.Context, query string, args []any, row func(scan func(...any) error) (bool, error)) error {
-	if err := s.settle(ctx); err != nil {
+	if err := s.settle(ctx); err != nil && !errors.Is(err, ErrFollows) {
 		return err
 	}
 	return s.engine.each(ctx, query, args, row)

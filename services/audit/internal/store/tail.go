@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -25,21 +26,23 @@ const (
 	settleAfter                       = 100 * time.Millisecond
 )
 
-// tail makes a small commit cheap, for which somebody waits. An entry in its tables touches about twenty pages of SQLite's, most of them of
-// indexes; in the tail it is one row, in one page. The tail is moved to the tables as one batch, soon, or before something is searched for:
-// what it holds counts as written from the first moment on, and what is read by its place is read from here meanwhile.
+// tail makes a small commit cheap, for which somebody waits. An entry in its tables touches about twenty pages, most of them of indexes; in
+// the tail it is one row. The tail is moved to the tables as one batch, soon, or before something is searched for: what it holds counts as
+// written from the first moment on, and what is read by its place is read from here meanwhile. A process that follows reads it anew each
+// time, and leaves it where it is.
 type tail struct {
 	db tailDB
 	// fixed: what waits stays where it is, since the database is only read.
 	fixed bool
 	// after is settleAfter.
 	after time.Duration
-	// settled: nothing waits, so that the tables have everything. It is read without mu.
-	settled atomic.Bool
+	// settled is the lead in which nothing waits, so that the tables have everything; 0: in none. It is read without mu.
+	settled atomic.Int64
 
 	mu sync.Mutex
-	// known: end and waiting are as the database has them. A transaction whose outcome is unknown makes them unknown.
-	known   bool
+	// known is the lead in which end and waiting are as the database has them; 0: in none. A transaction whose outcome is unknown makes
+	// them unknown.
+	known   int64
 	end     Head
 	waiting []Batch // it is only ever added to
 	bytes   int
@@ -48,10 +51,17 @@ type tail struct {
 
 // tailDB is the tail in an engine's database.
 type tailDB interface {
-	// extend adds a batch to the tail durably.
-	extend(ctx context.Context, b Batch) error
-	// unmoved are the batches that are in the tail, in order.
-	unmoved(ctx context.Context) ([]Batch, error)
+	// extend adds a row to the tail durably. ErrFollows: this process leads no more, and nothing was added.
+	extend(ctx context.Context, r tailRow) error
+	// leads is another number each time that this process takes the lead, in which no other writes; 0: it does not lead.
+	leads() int64
+}
+
+// tailRow is a batch in the tail: its entries, each as auditv1.Entry without its leaf, after its length, and how many the log has with these.
+type tailRow struct {
+	size                        int64
+	entries, hashes, checkpoint []byte
+	firstHash                   int64
 }
 
 // errTail is wrapped by the error of a tail that does not go on where the tables end.
@@ -60,14 +70,14 @@ var errTail = fmt.Errorf("%w: the newest entries do not follow the others", errS
 // recall reads where the log ends, and what waits, unless that is known.
 func (s *Store) recall(ctx context.Context) error {
 	t := s.tail
-	if t.known {
+	lead := t.db.leads() // the database may be another's by the time it was read
+	if lead != 0 && t.known == lead {
 		return nil
 	}
-	waiting, err := t.db.unmoved(ctx)
-	if err != nil {
-		return fmt.Errorf("read the newest entries: %w", err)
+	waiting, end, err := s.ending(ctx)
+	for tries := 1; lead == 0 && errors.Is(err, errTail) && tries < 20; tries++ {
+		waiting, end, err = s.ending(ctx) // the process that leads moved it in between
 	}
-	end, err := s.end(ctx, waiting)
 	if err != nil {
 		return err
 	}
@@ -75,12 +85,23 @@ func (s *Store) recall(ctx context.Context) error {
 	for _, b := range waiting {
 		t.wait(b)
 	}
-	t.end, t.known = end, true
-	t.settled.Store(len(t.waiting) == 0)
-	if len(t.waiting) > 0 {
+	t.end, t.known = end, lead
+	switch {
+	case len(t.waiting) == 0:
+		t.settled.Store(lead)
+	case lead != 0:
 		s.settleSoon()
 	}
 	return nil
+}
+
+// ending reads what waits, and where the log ends with it.
+func (s *Store) ending(ctx context.Context) (waiting []Batch, end Head, err error) {
+	if waiting, err = s.unmoved(ctx); err != nil {
+		return nil, end, fmt.Errorf("read the newest entries: %w", err)
+	}
+	end, err = s.end(ctx, waiting)
+	return waiting, end, err
 }
 
 // settleSoon has the tail moved by itself. Whoever reads or writes next says why that fails.
@@ -172,13 +193,17 @@ func (s *Store) Commit(ctx context.Context, b Batch) error {
 		t.end = end
 		return nil
 	}
-	if err := t.db.extend(ctx, b); err != nil {
-		t.known = false
+	row, err := b.row()
+	if err == nil {
+		err = t.db.extend(ctx, row)
+	}
+	if err != nil {
+		t.known = 0
 		return fmt.Errorf("write the newest entries: %w", err)
 	}
 	t.end = end
 	t.wait(b)
-	t.settled.Store(false)
+	t.settled.Store(0)
 	if len(t.waiting) == 1 {
 		s.settleSoon()
 	}
@@ -194,22 +219,28 @@ func (s *Store) move(ctx context.Context, batches []Batch) error {
 	}
 	t := s.tail
 	if err := s.file(ctx, whole); err != nil {
-		t.known = false
-		t.settled.Store(false)
+		t.known = 0
+		t.settled.Store(0)
 		return err
 	}
 	t.waiting, t.bytes = nil, 0
-	t.settled.Store(true)
+	t.settled.Store(t.known)
 	if t.timer != nil {
 		t.timer.Stop()
 	}
 	return nil
 }
 
-// settle moves what waits to the tables.
+// settle moves what waits to the tables. ErrFollows: another process leads and does.
 func (s *Store) settle(ctx context.Context) error {
 	t := s.tail
-	if t == nil || t.fixed || t.settled.Load() {
+	if t == nil || t.fixed {
+		return nil
+	}
+	switch t.db.leads() {
+	case 0:
+		return ErrFollows
+	case t.settled.Load():
 		return nil
 	}
 	t.mu.Lock()
@@ -223,11 +254,14 @@ func (s *Store) settle(ctx context.Context) error {
 // unsettled are the batches that wait. Who wants the tables too reads them afterwards: what is moved meanwhile is then in both.
 func (s *Store) unsettled(ctx context.Context) ([]Batch, error) {
 	t := s.tail
-	if t == nil || t.settled.Load() {
+	if t == nil {
 		return nil, nil
 	}
 	if t.fixed {
 		return t.waiting, nil
+	}
+	if lead := t.db.leads(); lead != 0 && lead == t.settled.Load() {
+		return nil, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -292,46 +326,52 @@ func boundary(inTail []*auditv1.Entry, end uint64) uint64 {
 	return end
 }
 
-func (s *sqlite) extend(ctx context.Context, b Batch) error {
+func (b Batch) row() (r tailRow, err error) {
 	var entries bytes.Buffer
 	for _, e := range b.Entries {
 		stored := &auditv1.Entry{Index: e.GetIndex(), Writer: e.GetWriter(), Record: e.GetRecord(), LoggedAt: e.GetLoggedAt(), Salt: e.GetSalt(),
 			BodyCommitment: e.GetBodyCommitment(), LeafHash: e.GetLeafHash(), PrunedBy: e.PrunedBy}
 		if _, err := protodelim.MarshalTo(&entries, stored); err != nil {
-			return err
+			return r, err
 		}
 	}
-	size := b.Entries[len(b.Entries)-1].GetIndex() + 1
-	_, err := s.insertTail.ExecContext(ctx, int64(size), entries.Bytes(), b.FirstHash, joined(b.Hashes), b.Checkpoint)
-	return err
+	size := int64(b.Entries[len(b.Entries)-1].GetIndex()) + 1
+	return tailRow{size: size, entries: entries.Bytes(), firstHash: b.FirstHash, hashes: joined(b.Hashes), checkpoint: b.Checkpoint}, nil
 }
 
-func (s *sqlite) unmoved(ctx context.Context) (batches []Batch, err error) {
-	err = s.each(ctx, `SELECT size, entries, first_hash, hashes, checkpoint FROM tail ORDER BY size`, nil, func(scan func(...any) error) (bool, error) {
-		var size int64
-		var entries, hashes []byte
-		b := Batch{}
-		if err := scan(&size, &entries, &b.FirstHash, &hashes, &b.Checkpoint); err != nil {
+func (r tailRow) batch() (Batch, error) {
+	b := Batch{FirstHash: r.firstHash, Checkpoint: r.checkpoint}
+	for from := bytes.NewReader(r.entries); from.Len() > 0; {
+		e := &auditv1.Entry{}
+		if err := protodelim.UnmarshalFrom(from, e); err != nil {
+			return b, fmt.Errorf("%w: before entry %d: %w", errTail, r.size, err)
+		}
+		b.Entries = append(b.Entries, e)
+	}
+	for hash := range slices.Chunk(r.hashes, tlog.HashSize) {
+		if len(hash) != tlog.HashSize {
+			return b, fmt.Errorf("%w: before entry %d: a hash is cut short", errTail, r.size)
+		}
+		b.Hashes = append(b.Hashes, tlog.Hash(hash))
+	}
+	if n := len(b.Entries); n == 0 || b.Entries[n-1].GetIndex() != uint64(r.size-1) {
+		return b, fmt.Errorf("%w: before entry %d", errTail, r.size)
+	}
+	return b, nil
+}
+
+// unmoved are the batches that are in the tail, in order.
+func (s *Store) unmoved(ctx context.Context) (batches []Batch, err error) {
+	err = s.engine.each(ctx, `SELECT size, entries, first_hash, hashes, checkpoint FROM tail ORDER BY size`, nil, func(scan func(...any) error) (bool, error) {
+		var r tailRow
+		if err := scan(&r.size, &r.entries, &r.firstHash, &r.hashes, &r.checkpoint); err != nil {
 			return false, fmt.Errorf("%w: %w", errStored, err)
 		}
-		for from := bytes.NewReader(entries); from.Len() > 0; {
-			e := &auditv1.Entry{}
-			if err := protodelim.UnmarshalFrom(from, e); err != nil {
-				return false, fmt.Errorf("%w: before entry %d: %w", errTail, size, err)
-			}
-			b.Entries = append(b.Entries, e)
+		b, err := r.batch()
+		if err == nil {
+			batches = append(batches, b)
 		}
-		for hash := range slices.Chunk(hashes, tlog.HashSize) {
-			if len(hash) != tlog.HashSize {
-				return false, fmt.Errorf("%w: before entry %d: a hash is cut short", errTail, size)
-			}
-			b.Hashes = append(b.Hashes, tlog.Hash(hash))
-		}
-		if n := len(b.Entries); n == 0 || b.Entries[n-1].GetIndex() != uint64(size-1) {
-			return false, fmt.Errorf("%w: before entry %d", errTail, size)
-		}
-		batches = append(batches, b)
-		return true, nil
+		return err == nil, err
 	})
 	return batches, err
 }
