@@ -213,16 +213,17 @@ const maxDisabled = 10
 
 func catalogFile(_ context.Context, cfg Config) []Finding {
 	h := cfg.Host
-	var disabled []Finding
+	var wrong []Finding
+	if why := h.Status.GetCatalogueRefused(); why != "" { // what is disabled stands in the older one then
+		wrong = append(wrong, Finding{Bad, "catalogue", "the executor uses an older one: " + clean.Line(why, 300), "durward catalog check"})
+	}
 	for _, d := range h.Status.GetDisabled()[:min(len(h.Status.GetDisabled()), maxDisabled)] {
-		disabled = append(disabled, Finding{Bad, "catalogue", strings.TrimSpace(d.GetKind()+" "+clean.Line(d.GetId(), 128)) + " is disabled: " +
+		wrong = append(wrong, Finding{Bad, "catalogue", strings.TrimSpace(d.GetKind()+" "+clean.Line(d.GetId(), 128)) + " is disabled: " +
 			clean.Line(d.GetProblem(), 300), "durward catalog check"})
 	}
 	switch {
-	case len(disabled) > 0:
-		return disabled
-	case h.Status.GetCatalogueRefused() != "":
-		return []Finding{{Bad, "catalogue", "the executor uses an older one: " + clean.Line(h.Status.GetCatalogueRefused(), 300), "durward catalog check"}}
+	case len(wrong) > 0:
+		return wrong
 	case errors.Is(h.CatalogError, fs.ErrPermission):
 		return []Finding{{Warning, "catalogue", "you may not read it", "Look as a user who may: durward catalog check"}}
 	case h.CatalogError != nil:

@@ -98,6 +98,21 @@ func TestExamineHost(t *testing.T) {
 	}
 }
 
+// A catalogue that is not taken is named before the entries that are disabled in the one that is in force.
+func TestRefusedAndDisabled(t *testing.T) {
+	found := catalogFile(t.Context(), Config{Host: Host{Status: &executorv1.GetStatusResponse{
+		CatalogueRefused: "c.yaml:9:5: unknown key",
+		Disabled:         []*executorv1.DisabledEntry{{Kind: "mode", Id: "large", Problem: "c.yaml:3:1: a wrong one"}},
+	}}})
+	var got []string
+	for _, f := range found {
+		got = append(got, f.Text)
+	}
+	if diff := cmp.Diff([]string{"the executor uses an older one: c.yaml:9:5: unknown key", "mode large is disabled: c.yaml:3:1: a wrong one"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestOneGPU(t *testing.T) {
 	for _, source := range []string{"nvml", "nvidia-smi", "simulated"} {
 		found := gpuSource(t.Context(), Config{Root: t.TempDir(), Host: Host{Status: &executorv1.GetStatusResponse{GpuSource: source, Gpus: 1}}})
