@@ -180,18 +180,31 @@ type Rotation struct {
 	Until            time.Time
 }
 
+// Rotatable says why a client's credential cannot be replaced: ErrUnknown, ErrRevoked or ErrInternal.
+func Rotatable(raw []byte, name string) error {
+	list, at, err := find(raw, name)
+	switch {
+	case err != nil:
+		return err
+	case list[at].Revoked:
+		return ErrRevoked
+	case list[at].Identity != "":
+		return ErrInternal
+	}
+	return nil
+}
+
 // Rotate returns the file with the client's credential replaced; everything else, comments included, stays as it was. A
 // credential that an earlier rotation replaced ends with this one.
 func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
-	before, at, err := find(raw, name)
-	switch {
-	case err != nil:
+	if err := Rotatable(raw, name); err != nil {
 		return nil, err
-	case before[at].Revoked:
-		return nil, ErrRevoked
-	case before[at].Identity != "":
-		return nil, ErrInternal
-	case (before[at].Key == "") != (r.Key == ""):
+	}
+	before, at, err := find(raw, name)
+	if err != nil {
+		return nil, err
+	}
+	if (before[at].Key == "") != (r.Key == "") {
 		return nil, errors.New("a rotation neither gives a client a key nor takes it away")
 	}
 	want := &before[at]

@@ -205,6 +205,9 @@ func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name stri
 	var fresh *client.Fresh
 	_, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "client rotate " + name, Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
 		return planClients(cfg, name, func(before []byte) (_ []byte, err error) {
+			if err = client.Rotatable(before, name); err != nil {
+				return nil, err
+			}
 			if fresh, err = client.Renew(folder, name); err != nil {
 				return nil, cli.Failed("Add another client: durward client add", "the client %s has no usable token here: %s", name, clean.Line(err.Error(), 300))
 			}

@@ -94,3 +94,13 @@ func TestConnectLowersNothing(t *testing.T) {
 		t.Error("clients.yaml was changed")
 	}
 }
+
+// TestRotateNobody: what the file says of a client comes before what its folder lacks.
+func TestRotateNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withClients(t)
+	if r := w.run("client", "rotate", "nobody", "--yes"); r.code != cli.ExitUsage || !strings.Contains(r.err, "there is no client nobody") {
+		t.Errorf("%+v", r)
+	}
+}
