@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -114,6 +115,14 @@ func root(a *cli.App) *cobra.Command {
 		if unknown, is := errors.AsType[*pflag.NotExistError](err); is { // -json is an unknown j to pflag
 			next = cli.DidYouMean(nearFlags(cmd, cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName())), next)
 		}
+		if wrong, is := errors.AsType[*pflag.InvalidValueError](err); is {
+			switch kind := kindOf(wrong.GetFlag().Value.Type()); {
+			case errors.Is(err, strconv.ErrRange):
+				return cli.Usage(next, "--%s %q is out of range", wrong.GetFlag().Name, wrong.GetValue())
+			case kind != "":
+				return cli.Usage(next, "--%s is %s, and %q is none", wrong.GetFlag().Name, kind, wrong.GetValue())
+			}
+		}
 		return cli.Usage(next, "%v", err)
 	})
 	root.AddGroup(
@@ -133,6 +142,22 @@ func root(a *cli.App) *cobra.Command {
 	checkArguments(root, a)
 	completeRest(a, root)
 	return root
+}
+
+// kindOf says what a flag of a type takes, where what pflag says of a wrong value are the words of a parser of Go's; or "".
+func kindOf(flag string) string {
+	switch flag {
+	case "bool":
+		return "true or false"
+	case "int":
+		return "a whole number"
+	case "uint", "uint32":
+		return "a whole number, 0 or more"
+	case "duration":
+		return "a time like 90s, 30m or 2h"
+	default:
+		return ""
+	}
 }
 
 // nearFlags are the command's flags that one may have been meant to be, as they are written.
