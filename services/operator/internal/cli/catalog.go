@@ -72,6 +72,10 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, er
 	}
 	opts := catalog.Options{ProgramsDir: bin, Development: p.Development, UID: os.Getuid()}
 	f, installed, err := a.ExecutorFile()
+	if errors.Is(err, fs.ErrNotExist) && p.Path == "" && !a.Home.Exists() {
+		_, err = a.Config()
+		return "", opts, err
+	}
 	if err != nil && p.Path == "" {
 		return "", opts, Usage("Name the catalogue: --catalogue PATH", "%s", clean.Block(err.Error(), 500))
 	}

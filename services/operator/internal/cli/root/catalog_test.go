@@ -119,6 +119,9 @@ func TestCatalogCheck(t *testing.T) {
 	if got := c.run("", "catalog", "check", filepath.Join(c.home.Dir, "none.yaml")); got.code != cli.ExitFailed || !strings.Contains(got.err, "none.yaml: there is no such catalogue\n  Name a file or a folder") {
 		t.Errorf("no file: exit code %d\n%s%s", got.code, got.out, got.err)
 	}
+	if got := c.run("", "catalog", "check", "--home", t.TempDir()+"/none"); got.code != cli.ExitFailed || !strings.Contains(got.err, "there is no Durward installation in") {
+		t.Errorf("no installation: exit code %d\n%s%s", got.code, got.out, got.err)
+	}
 }
 
 // TestCatalogChangesAtOnce: what a command says that it wrote is in the catalogue, whichever others write at the same time.
