@@ -183,6 +183,10 @@ func TestLists(t *testing.T) {
 	if got, err := edit.Remove([]byte("a: [x, y] # z\n"), "a", func(v any, _ string) bool { return v == "x" }); err != nil || string(got) != "a: [y] # z\n" {
 		t.Errorf("%q, %v", got, err)
 	}
+	// The empty line that parted the item from the one before goes with it.
+	if got, err := edit.Remove([]byte("a:\n  - x\n\n  - y\n\n# next\nb: 1\n"), "a", func(v any, _ string) bool { return v == "y" }); err != nil || string(got) != "a:\n  - x\n\n# next\nb: 1\n" {
+		t.Errorf("%q, %v", got, err)
+	}
 	if !edit.Has([]byte("a: [x]\n"), "a", "x") || edit.Has([]byte("a: [x]\n"), "a", "y") {
 		t.Error("Has")
 	}

@@ -201,7 +201,11 @@ func Remove(raw []byte, key string, match func(item any, text string) bool) ([]b
 			kept = append(kept, list[i])
 			continue
 		}
-		lines = slices.Delete(lines, items[i].start, items[i].end)
+		start, end := items[i].start, items[i].end
+		if blank := func(at int) bool { return len(bytes.TrimSpace(lines[at])) == 0 }; blank(start-1) && (end == len(lines) || blank(end)) {
+			start-- // the empty line that parted it from the one before
+		}
+		lines = slices.Delete(lines, start, end)
 	}
 	if len(kept) == len(list) {
 		return nil, ErrUnknown
