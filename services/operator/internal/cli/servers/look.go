@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/servers"
@@ -104,7 +105,7 @@ func sandbox(e downstream.Entry) []string {
 	} else {
 		out = append(out, "reaches "+clean.Visible(strings.Join(s.Domains, ", ")))
 	}
-	return append(append(out, given(e)...), fmt.Sprintf("at most %d MiB, %g cores, %d processes", s.MemoryMiB, s.CPU, s.Processes))
+	return append(append(out, given(e)...), fmt.Sprintf("at most %d MiB, %g core%s, %s", s.MemoryMiB, s.CPU, cli.When(s.CPU != 1, "s"), clean.Count(s.Processes, "process", "processes")))
 }
 
 // given says which variables a server's process gets: those with a credential, and those whose value the entry has.

@@ -29,6 +29,9 @@ func TestAboutSaysWhatIsGiven(t *testing.T) {
 		"elsewhere": {downstream.Entry{ID: "a", URL: "https://x.example/mcp", Bearer: "other-token"}, []string{
 			"https://x.example/mcp", "gets the credential other-token with each call",
 		}},
+		"one of each": {downstream.Entry{ID: "a", NPM: pack, Sandbox: downstream.Sandbox{MemoryMiB: 512, CPU: 1, Processes: 1}}, []string{
+			"at most 512 MiB, 1 core, 1 process\n",
+		}},
 	} {
 		core, out, _ := clitest.Printing(false)
 		(&app{App: core}).about(c.e)
