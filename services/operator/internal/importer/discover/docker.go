@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -81,6 +82,9 @@ func (d *daemon) get(ctx context.Context, path string, into any) error {
 	status, raw, err := get(ctx, d.client, "http://docker"+path, maxDocker)
 	switch {
 	case err != nil:
+		if asked, is := errors.AsType[*url.Error](err); is { // the URL is this program's own
+			err = asked.Err
+		}
 		return fmt.Errorf("docker does not answer: %w", err)
 	case status != http.StatusOK:
 		return fmt.Errorf("docker answers %d", status)
