@@ -64,7 +64,13 @@ func (b *Bridge) exchange(ctx context.Context, line []byte, m message, needed st
 		}
 		if sent.body == nil {
 			var err error
-			if sent, err = prover.request(line, m, needed); err != nil {
+			sent, err = prover.request(line, m, needed)
+			if err == nil && sent.calling && calls == 0 && prover.age() >= usedFrom {
+				// While a human decides, the call is held by the session's permit, and its one proof renews none.
+				b.renewFor(ctx, own != nil, m)
+				sent, err = prover.request(line, m, needed)
+			}
+			if err != nil {
 				return err
 			}
 			if sent.calling {

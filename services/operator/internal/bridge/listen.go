@@ -120,6 +120,20 @@ func (b *Bridge) watched() (session bool, stateless json.RawMessage) {
 	return session, stateless
 }
 
+// renewFor renews the permits of the session, or of the one of the stateless era that a request is in.
+func (b *Bridge) renewFor(ctx context.Context, stateless bool, m message) {
+	if !stateless {
+		b.renew(ctx, methodPing, nil)
+		return
+	}
+	var params struct {
+		Meta json.RawMessage `json:"_meta"`
+	}
+	if json.Unmarshal(m.Params, &params) == nil {
+		b.renew(ctx, methodListTools, params.Meta)
+	}
+}
+
 // renew makes a request of the bridge's own that carries a renewal. What becomes of it is nobody's to know: the next one, or a
 // request of the client's, is as good.
 func (b *Bridge) renew(ctx context.Context, method string, meta json.RawMessage) {
@@ -129,7 +143,7 @@ func (b *Bridge) renew(ctx context.Context, method string, meta json.RawMessage)
 	}
 	line := []byte(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"method":"` + method + `","params":` + string(m.Params) + `}`)
 	if err := b.exchange(ctx, line, m, needRenew, func([]byte) {}); err != nil && ctx.Err() == nil {
-		b.cfg.Report("the permits behind a subscription were not renewed: " + err.Error())
+		b.cfg.Report("the session's permits were not renewed: " + err.Error())
 	}
 }
 

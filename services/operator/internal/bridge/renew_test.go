@@ -197,3 +197,45 @@ func TestCountedReads(t *testing.T) {
 		})
 	}
 }
+
+// TestPermitsBeforeACall: a call that a human may have to decide on is held by the session's permits. Where they have run out since
+// the last request, the bridge renews them before it; where they have not, it asks nothing more.
+func TestPermitsBeforeACall(t *testing.T) {
+	for name, c := range map[string]struct{ meta, renewal string }{
+		"sessions":  {"", "ping"},
+		"stateless": {`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`, "tools/list"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			public, key := testKey(t)
+			g := newGateway(t, public)
+			g.answers = func(w http.ResponseWriter, m message, purpose callv1.Proof_Purpose) bool {
+				if m.Method != methodCall || purpose == callv1.Proof_PURPOSE_CALL {
+					return false
+				}
+				writeJSON(w, m.ID, lacking(needCall, g.ref()))
+				return true
+			}
+			now := time.Unix(1_800_000_000, 0)
+			b := start(t, g, key, func() time.Time { g.mu.Lock(); defer g.mu.Unlock(); return now })
+			if name == "sessions" {
+				b.handshake()
+			}
+			for id := 1; id <= 3; id++ {
+				b.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"start_service","arguments":{"service_id":"demo"}%s}}`, id, c.meta))
+				if got := b.receive(); !strings.Contains(got, `"ok":true`) {
+					t.Errorf("call %d: %s", id, got)
+				}
+				g.mu.Lock()
+				if now = now.Add(20 * time.Second); id == 2 {
+					now = now.Add(time.Minute)
+				}
+				g.mu.Unlock()
+			}
+			b.close()
+			want := "tools/call 2 PURPOSE_CALL\n" + c.renewal + ` "durward-renewal" PURPOSE_RENEW` + "\ntools/call 3 PURPOSE_CALL"
+			if !strings.Contains(g.events(), want) || strings.Count(g.events(), "PURPOSE_RENEW") != 1 {
+				t.Errorf("events:\n%s", g.events())
+			}
+		})
+	}
+}
