@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -198,7 +199,7 @@ func (a *app) prepare(ctx context.Context, opts upOptions) (installdir.Config, e
 		if opts.operator != "" && opts.operator != cfg.Operator {
 			return installdir.Config{}, cli.Usage("Edit "+a.Home.Config("operator")+" to change it.", "this installation's operator is %s", cfg.Operator)
 		}
-		if opts.basePort != 0 {
+		if opts.basePort != 0 && !strings.HasSuffix(cfg.MCPURL, fmt.Sprintf(":%d/mcp", opts.basePort)) { // the same again is what it has
 			return installdir.Config{}, cli.Usage("Edit the files in "+filepath.Dir(a.Home.Config("x"))+" to change ports.", "--base-port is for making a new installation; this one is there already")
 		}
 		name = cfg.Operator
