@@ -132,6 +132,11 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 	case callv1.Code_CODE_INVALID_ARGUMENT:
 		return &Problem{ExitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:
+		return &Problem{ExitFailed, text, cmp.Or(next, listed(f.Field))}
+	case callv1.Code_CODE_FAILED:
+		if id, _, failed := strings.Cut(f.Message, " did not start: "); failed && !strings.Contains(id, " ") {
+			next = cmp.Or(next, "What it wrote: durward logs "+ShellWord(id))
+		}
 		return &Problem{ExitFailed, text, next}
 	case callv1.Code_CODE_PLAN_CHANGED:
 		return &Problem{ExitFailed, text, cmp.Or(next, "Nothing was done. See what would be done now: durward simulate MODE")}
@@ -141,6 +146,20 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 		return &Problem{ExitFailed, text, cmp.Or(next, "The cause is in the log of the process under the request id: "+a.logs())}
 	default:
 		return &Problem{ExitFailed, text, next}
+	}
+}
+
+// listed says where the ids are that a field of a call may have; or "".
+func listed(field string) string {
+	switch field {
+	case "service_id":
+		return "See: durward services"
+	case "mode_id":
+		return "See: durward mode ls"
+	case "model_id":
+		return "See: durward model ls"
+	default:
+		return ""
 	}
 }
 

@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"testing"
+
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
+)
+
+// What is not there, and what did not start, come with the command that tells more.
+func TestNext(t *testing.T) {
+	for _, c := range []struct {
+		f    *fault.Error
+		next string
+	}{
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id")), "See: durward services"},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id", fault.WithField("mode_id"), fault.WithSuggestions("night")), "Did you mean night?"},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client"), ""},
+		{fault.New(callv1.Code_CODE_FAILED, "chat did not start: the program ended by itself"), "What it wrote: durward logs chat"},
+		{fault.New(callv1.Code_CODE_FAILED, "the mode night and chat did not start: why"), ""},
+		{fault.New(callv1.Code_CODE_FAILED, "chat did not stop: why"), ""},
+	} {
+		if got := new(App).translateFault(c.f); got.next != c.next {
+			t.Errorf("%s: %q, want %q", c.f.Message, got.next, c.next)
+		}
+	}
+}
