@@ -130,7 +130,7 @@ func (t *teller) tell(ctx context.Context, due []Notice) {
 		t.log(fmt.Sprintf("%s can be told again.", t.name))
 	}
 	if err != nil && !t.silent {
-		t.log(fmt.Sprintf("%s could not be told: %s. It is tried %d times, and this is said once.", t.name, err, tries))
+		t.log(fmt.Sprintf("%s could not be told; it is tried %d times, and this is said once: %s", t.name, tries, err))
 	}
 	t.silent = err != nil
 	if err != nil {

@@ -222,7 +222,7 @@ func TestFailures(t *testing.T) {
 		if n := len(to.numbers()); n != tries {
 			t.Errorf("tried %d times: %v", n, to.times)
 		}
-		if lines := log(); len(lines) != 1 || !strings.Contains(lines[0], "phone could not be told: it is away") {
+		if lines := log(); len(lines) != 1 || !strings.Contains(lines[0], "phone could not be told; it is tried 5 times, and this is said once: it is away") {
 			t.Errorf("said %q", lines)
 		}
 		b.set(waits("A", "B"))
