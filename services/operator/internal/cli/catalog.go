@@ -15,7 +15,6 @@ import (
 
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/output"
-	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
@@ -89,23 +88,9 @@ func (p CatalogPlace) Resolve(a *App, changed bool) (string, catalog.Options, er
 		}
 	}
 	if !changed {
-		opts.Development = !installed && a.isDevelopment()
+		opts.Development = !installed && isDevelopment(a.Home)
 	}
 	return cmp.Or(p.Path, f.Catalog), opts, nil
-}
-
-// isDevelopment reports whether this installation is one for trying things out: it runs as one, or its signing key has no
-// passphrase.
-func (a *App) isDevelopment() bool {
-	if running, ok := a.Home.RunningProcess(); ok {
-		return running.Development
-	}
-	cfg, err := a.Home.Load()
-	if err != nil {
-		return false
-	}
-	protected, err := signingkey.Protected(cfg.SigningKey)
-	return err == nil && !protected
 }
 
 // Flags lets a command's flags say which catalog is meant.

@@ -193,7 +193,21 @@ func Taken(ctx context.Context, address string) bool {
 // Start is the command that starts what does not run.
 func Start(home installdir.Home) string {
 	if home.Runs() {
-		return "durward up"
+		return "durward up" + When(isDevelopment(home), " --development") // without it one with an open key does not start
 	}
 	return "sudo systemctl start durward.target"
+}
+
+// isDevelopment reports whether an installation is one for trying things out: it runs as one, or its signing key has no
+// passphrase.
+func isDevelopment(home installdir.Home) bool {
+	if running, ok := home.RunningProcess(); ok {
+		return running.Development
+	}
+	cfg, err := home.Load()
+	if err != nil {
+		return false
+	}
+	protected, err := signingkey.Protected(cfg.SigningKey)
+	return err == nil && !protected
 }

@@ -69,7 +69,7 @@ func whyDown(cfg Config, role string) (out []Finding) {
 		return nil // units: its journal says so
 	}
 	if said := failure(role, supervisor.Tail(cfg.Home.Log(role), 1000, 0)); said != "" {
-		out = append(out, Finding{Bad, role, clean.Line("it stopped: "+said, 1000), "Mend that; then: durward up"})
+		out = append(out, Finding{Bad, role, clean.Line("it stopped: "+said, 1000), "Mend that; then: " + cli.Start(cfg.Home)})
 	}
 	if cfg.Taken != nil {
 		if err := cfg.Taken(role); err != nil {

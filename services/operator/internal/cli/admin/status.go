@@ -149,9 +149,9 @@ func (a *app) whyNot(p processStatus) string {
 		return "It runs and hangs. Start all again: durward down; durward up" + cli.When(running.Development, " --development") + ". What it said last: " + a.Home.Log(p.Role)
 	default:
 		if taken := free(p.Role, p.Address); !up && taken != nil {
-			return "No process of this installation runs, and " + taken.Error() + ". Mend that; then: durward up"
+			return "No process of this installation runs, and " + taken.Error() + ". Mend that; then: " + cli.Start(a.Home)
 		}
-		return "Start it: durward up. Why it stopped: " + a.Home.Log(p.Role)
+		return "Start it: " + cli.Start(a.Home) + ". Why it stopped: " + a.Home.Log(p.Role)
 	}
 }
 

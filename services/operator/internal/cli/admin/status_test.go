@@ -40,7 +40,7 @@ func TestWhyNotWell(t *testing.T) {
 	core, _, _ := clitest.Printing(false)
 	core.Home = h
 	a := &app{core}
-	if got := a.whyNot(processStatus{Role: "vault", Address: "127.0.0.1:0"}); !strings.HasPrefix(got, "Start it: durward up. Why it stopped: ") {
+	if got := a.whyNot(processStatus{Role: "vault", Address: "127.0.0.1:0"}); !strings.HasPrefix(got, "Start it: durward up --development. Why it stopped: ") {
 		t.Errorf("%q", got)
 	}
 	if got := a.whyNot(processStatus{Role: "gateway", answers: true}); strings.Contains(got, "Start it") || !strings.HasPrefix(got, "It runs. Why it is not well: ") {
@@ -73,7 +73,7 @@ func TestWhyNotWell(t *testing.T) {
 	strange.silent, strange.Health = false, "answered by another"
 	for _, p := range []processStatus{hangs, strange} {
 		// The program that listens is this test's.
-		if got := a.whyNot(p); !strings.Contains(got, l.Addr().String()+" is in use by ") || !strings.Contains(got, fmt.Sprint(os.Getpid())) || !strings.HasSuffix(got, ". Mend that; then: durward up") {
+		if got := a.whyNot(p); !strings.Contains(got, l.Addr().String()+" is in use by ") || !strings.Contains(got, fmt.Sprint(os.Getpid())) || !strings.HasSuffix(got, ". Mend that; then: durward up --development") {
 			t.Errorf("%q", got)
 		}
 	}
