@@ -75,8 +75,8 @@ func (s *Store) recall(ctx context.Context) error {
 		return nil
 	}
 	waiting, end, err := s.ending(ctx)
-	for tries := 1; lead == 0 && errors.Is(err, errTail) && tries < 20; tries++ {
-		waiting, end, err = s.ending(ctx) // the process that leads moved it in between
+	for tries := 1; errors.Is(err, errTail) && tries < 20; tries++ {
+		waiting, end, err = s.ending(ctx) // another process, which leads by now, moved it in between
 	}
 	if err != nil {
 		return err
