@@ -125,17 +125,13 @@ const insert = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FE
 	SELECT (SELECT count(*) > 0 FROM fence), (SELECT count(*) FROM e), (SELECT free FROM x)`
 
 func (p *server) add(ctx context.Context, w work) error {
-	epoch := p.lease.Epoch()
-	if epoch == 0 {
-		return ErrFollows
-	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	args, err := columns(w)
 	if err != nil {
 		return err
 	}
-	args = append(append(append([]any{epoch}, args...), p.filling), blockColumns(w)...)
+	args = append(append(append([]any{p.lease.Epoch()}, args...), p.filling), blockColumns(w)...)
 	var leads bool
 	var added, free int
 	err = p.Pool.QueryRow(ctx, strings.Replace(insert, "FENCE", postgres.Fence(), 1), args...).Scan(&leads, &added, &free)

@@ -127,8 +127,10 @@ func TestPostgresLead(t *testing.T) {
 	first, second := openPostgres(t, settings(s)), openPostgres(t, settings(s))
 	tr := &tree{t: t, db: first}
 	read := func() *auditv1.Record { return &auditv1.Record{Kind: auditv1.Kind_KIND_READ} }
-	if err := first.Commit(ctx, (&tree{t: t}).batch(writer, read())); !errors.Is(err, store.ErrFollows) {
-		t.Fatalf("a commit before any lead: %v", err)
+	for _, r := range []*auditv1.Record{read(), intent(0)} {
+		if err := first.Commit(ctx, (&tree{t: t}).batch(writer, r)); !errors.Is(err, store.ErrFollows) {
+			t.Fatalf("a commit before any lead: %v", err)
+		}
 	}
 	lead(t, first)
 	tr.commit(writer, read())

@@ -179,6 +179,9 @@ func (s *Store) Commit(ctx context.Context, b Batch) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.db.leads() == 0 { // an epoch of 0 is that of a database in which no process has led
+		return ErrFollows
+	}
 	if err := s.recall(ctx); err != nil {
 		return err
 	}
