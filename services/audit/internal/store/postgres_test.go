@@ -250,6 +250,16 @@ func TestPostgresTail(t *testing.T) {
 	}
 }
 
+// TestPostgresFill: a copy has its last records wait in the tail, which moves by itself, and says meanwhile that it is whole.
+func TestPostgresFill(t *testing.T) {
+	s := server.Start(t)
+	db := lead(t, openPostgres(t, settings(s)))
+	(&tree{t: t, db: db}).commit(writer, intent(0))
+	for db.Fill(""); s.SQL(t, "durward_audit", "SELECT count(*) FROM tail") != "0"; {
+		db.Fill("") // the detector of races is what would see it
+	}
+}
+
 // TestOpenPostgresRefuses: servers that forget, servers that are not who they should be, and a newer schema.
 func TestOpenPostgresRefuses(t *testing.T) {
 	s := server.Start(t)

@@ -44,7 +44,7 @@ type Store struct {
 	// open are the newest block's entries, as this process wrote them; nil: they are in the database.
 	open  []packed.Cell
 	sieve sieve
-	// tail is nil for an engine without one.
+	// tail is nil for the tables alone.
 	tail *tail
 }
 

@@ -234,6 +234,13 @@ func (s *Store) move(ctx context.Context, batches []Batch) error {
 	return nil
 }
 
+// Fill is engine's, between two moves of the tail by itself.
+func (s *Store) Fill(why string) {
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	s.engine.Fill(why)
+}
+
 // settle moves what waits to the tables. ErrFollows: another process leads and does.
 func (s *Store) settle(ctx context.Context) error {
 	t := s.tail
