@@ -413,7 +413,6 @@ modes:
 	}
 }
 
-// TestGpumodD16NoMemoryIsInvented: what an entry does not declare stays undeclared; nothing is guessed from names or files.
 // TestAddress: a service is reached where its base_url says, and a container where it is published.
 func TestAddress(t *testing.T) {
 	for s, want := range map[*Service]string{
@@ -429,6 +428,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
+// TestGpumodD16NoMemoryIsInvented: what an entry does not declare stays undeclared; nothing is guessed from names or files.
 func TestGpumodD16NoMemoryIsInvented(t *testing.T) {
 	c, err := Parse("c.yaml", []byte("version: 1\ngpus: [{index: 0}]\nmodels: [{id: org/llama-70b-q4.gguf, file: /srv/llama-70b-q4.gguf}]\nservices:\n"+
 		"  - {id: a, driver: process, argv: [serve, -m, /srv/llama-70b-q4.gguf], run_as: demo, port: 8001, model: org/llama-70b-q4.gguf, gpus: [0]}\n"), host(t))
