@@ -248,6 +248,16 @@ func TestPostgresTail(t *testing.T) {
 	if _, err := db.Pool.Exec(ctx, "INSERT INTO checkpoints (size, note) VALUES (1000, '')"); err == nil || !strings.Contains(err.Error(), "tail") {
 		t.Errorf("an earlier build writes: %v", err)
 	}
+
+	tx, err := db.Pool.Begin(ctx)
+	must(t, err)
+	defer tx.Rollback(ctx)
+	if _, err := tx.Exec(ctx, "LOCK TABLE entries, tree, writers, checkpoints"); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := openPostgres(t, settings(s)).Entry(ctx, 90); err != nil || e.GetIndex() != 90 {
+		t.Errorf("what waits is not read from the tail alone: %v, %v", e, err)
+	}
 }
 
 // TestPostgresFill: a copy has its last records wait in the tail, which moves by itself, and says meanwhile that it is whole.

@@ -270,7 +270,10 @@ func (s *Store) unsettled(ctx context.Context) ([]Batch, error) {
 	if t.fixed {
 		return t.waiting, nil
 	}
-	if lead := t.db.leads(); lead != 0 && lead == t.settled.Load() {
+	switch t.db.leads() {
+	case 0:
+		return s.unmoved(ctx)
+	case t.settled.Load():
 		return nil, nil
 	}
 	t.mu.Lock()
