@@ -180,7 +180,7 @@ func TestOneOddPromptIsLeftOut(t *testing.T) {
 		got[f.Tool] = f.Text
 	}
 	if diff := cmp.Diff(map[string]string{
-		"prompts.prompt 1": `"prompt 1" is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64`,
+		"prompts.number 1": `"number 1" is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64`,
 		"prompts.odd":      "its description is of the wrong type", "prompts.args": "its arguments/0/required is of the wrong type",
 	}, got); diff != "" {
 		t.Error(diff)

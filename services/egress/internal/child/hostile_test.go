@@ -43,6 +43,7 @@ type asked struct {
 	Params struct {
 		Capabilities json.RawMessage `json:"capabilities"`
 		Arguments    json.RawMessage `json:"arguments"`
+		Cursor       string          `json:"cursor"`
 		Meta         struct {
 			Token json.RawMessage `json:"progressToken"`
 		} `json:"_meta"`
@@ -165,12 +166,16 @@ func (h *hostile) list(message asked) {
 		h.answer(message.ID, `{"tools":[]}`)
 		return
 	case "odd":
+		if message.Params.Cursor != "" { // a place on this page is one on the other, too
+			h.answer(message.ID, `{"tools":[{"name":"after","inputSchema":{"type":"object"}},null]}`)
+			return
+		}
 		odd := `{"name":"echo","inputSchema":{"type":"object"},"description":7}`
 		if h.lists == 1 { // it is the neighbours that are odd, and then the one that was accepted
 			odd = fmt.Sprintf(echoTool, "")
 		}
 		h.answer(message.ID, `{"tools":[`+odd+`,null,"x",{"name":{}},{"name":"title","title":[]},{"annotations":{"readOnlyHint":"yes"},"name":"hint"},`+
-			`{"name":"schema","inputSchema":"all"},{"name":"last","inputSchema":{"type":"object"},"_meta":{"durward/wrong":"no"}}]}`)
+			`{"name":"schema","inputSchema":"all"},{"name":"last","inputSchema":{"type":"object"},"_meta":{"durward/wrong":"no"}}],"nextCursor":"2"}`)
 		return
 	case "twice":
 		more = "}," + fmt.Sprintf(echoTool, "")

@@ -496,9 +496,9 @@ func TestOneOddToolIsLeftOut(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %s (%t)", f.Tool, f.Text, f.Refused))
 	}
 	unnamed := ` is no name of a tool: a-z, A-Z, 0-9, _ and -, at most 64 (true)`
-	want := []string{"echo", "last", `tool 2: "tool 2"` + unnamed, `tool 3: "tool 3"` + unnamed, `tool 4: "tool 4"` + unnamed,
+	want := []string{"after", "echo", "last", `number 2: "number 2"` + unnamed, `number 3: "number 3"` + unnamed, `number 4: "number 4"` + unnamed,
 		"title: its title is of the wrong type (true)", "hint: its annotations/readOnlyHint is of the wrong type (true)",
-		`schema: the schema is not of an object: "type" must be "object" (true)`}
+		`schema: the schema is not of an object: "type" must be "object" (true)`, `number 10: "number 10"` + unnamed}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -156,8 +156,11 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 	if c == nil {
 		return listed, nil
 	}
-	size, names := 0, map[string]bool{}
+	size, names, number := 0, map[string]bool{}, map[downstream.Kind]int{}
 	add := func(one downstream.Listed) error {
+		if number[one.Kind]++; one.Problem != "" && one.Name == "" {
+			one.Name = fmt.Sprintf("number %d", number[one.Kind])
+		}
 		name := one.PinnedName()
 		if names[name] {
 			return fmt.Errorf("it lists the tool %q twice", clean.Line(name, maxName))

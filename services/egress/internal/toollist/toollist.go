@@ -3,10 +3,8 @@
 package toollist
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -39,11 +37,8 @@ func Readable[T mcp.Tool | mcp.Prompt](list []byte, member string) ([]byte, erro
 		var named struct {
 			Name string `json:"name"`
 		}
-		_ = json.Unmarshal(raw, &named, halves) // one that has no name gets a number
-		all[i], err = json.Marshal(map[string]any{
-			"name": cmp.Or(named.Name, fmt.Sprintf("%s %d", strings.TrimSuffix(member, "s"), i+1)), "_meta": map[string]string{wrong: why},
-		}, halves)
-		if err != nil {
+		_ = json.Unmarshal(raw, &named, halves) // one that has no name is told by its number
+		if all[i], err = json.Marshal(map[string]any{"name": named.Name, "_meta": map[string]string{wrong: why}}, halves); err != nil {
 			return nil, err
 		}
 	}
