@@ -378,7 +378,7 @@ func (c *Control) ListServerTools(ctx context.Context, r *egressv1.ListServerToo
 
 func (c *Control) known(id string) error {
 	if _, ok := c.cfg.Pinned.Lookup(id); !ok {
-		return fault.New(callv1.Code_CODE_NOT_FOUND, "no such server is in force", fault.WithField("id"))
+		return fault.New(callv1.Code_CODE_NOT_FOUND, "no such server is in force", fault.WithField("server"))
 	}
 	return nil
 }

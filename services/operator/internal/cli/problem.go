@@ -149,7 +149,7 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 	}
 }
 
-// listed says where the ids are that a field of a call may have; or "".
+// listed says where the ids are that a field of a call, or what was named, may have; or "".
 func listed(field string) string {
 	switch field {
 	case "service_id":
@@ -158,6 +158,10 @@ func listed(field string) string {
 		return "See: durward mode ls"
 	case "model_id":
 		return "See: durward model ls"
+	case "client":
+		return "See: durward client list"
+	case "server":
+		return "See: durward server list"
 	default:
 		return ""
 	}

@@ -15,7 +15,9 @@ func TestNext(t *testing.T) {
 	}{
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "no service has that id", fault.WithField("service_id")), "See: durward services"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id", fault.WithField("mode_id"), fault.WithSuggestions("night")), "Did you mean night?"},
-		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client"), ""},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client", fault.WithField("client")), "See: durward client list"},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "no such server is in force", fault.WithField("server")), "See: durward server list"},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation"), ""},
 		{fault.New(callv1.Code_CODE_FAILED, "chat did not start: the program ended by itself"), "What it wrote: durward logs chat"},
 		{fault.New(callv1.Code_CODE_FAILED, "the mode night and chat did not start: why"), ""},
 		{fault.New(callv1.Code_CODE_FAILED, "chat did not stop: why"), ""},

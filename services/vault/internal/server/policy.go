@@ -112,5 +112,5 @@ func ruleProto(r policy.Rule) *vaultv1.PolicyRule {
 }
 
 func unknownClient() error {
-	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client, or it is not let in")
+	return fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client, or it is not let in", fault.WithField("client"))
 }

@@ -40,7 +40,7 @@ func (b *Approvals) Mute(ctx context.Context, principal string, length time.Dura
 	var mute *vaultv1.Mute
 	if length > 0 {
 		if _, ok := b.Client(principal); !ok {
-			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client")
+			return nil, fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client", fault.WithField("client"))
 		}
 		mute = &vaultv1.Mute{Principal: principal, Until: timestamppb.New(b.Now().Add(length)), By: by, Reason: reason}
 	}
