@@ -74,7 +74,7 @@ func (a *app) listCommand() *cobra.Command {
 						}
 						return to
 					}), ", "),
-					fmt.Sprint(newest.GetVersion()), a.ago(newest.GetAddedAt()), a.lastUse(c),
+					fmt.Sprint(newest.GetVersion()), approval.Duration(a.Now().Sub(newest.GetAddedAt().AsTime())), a.lastUse(c),
 				}
 			}))
 		}),

@@ -3,6 +3,7 @@ package servers
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -57,6 +58,20 @@ func TestNamesTheFlag(t *testing.T) {
 	}
 	if e, err := (adding{id: "notes"}).entry(found.Entry); err != nil || e.ID != "notes" {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestUpFor: as elsewhere, what runs is shown with how long it does, and what does not with nothing.
+func TestUpFor(t *testing.T) {
+	t.Parallel()
+	core, _, _ := clitest.Printing(false)
+	a := &app{App: core}
+	up := running{ID: "notes", State: "running", StartedAt: clitest.Now.Add(-90 * time.Second).UTC().Format(time.RFC3339), Sandbox: true}
+	if diff := cmp.Diff([]string{"notes", "running", "all", "1:30", "0", ""}, a.row(up)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"idle", "idle", "all", "", "0", ""}, a.row(running{ID: "idle", State: "idle", Sandbox: true})); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
@@ -57,20 +59,27 @@ until you look at the difference (durward server diff) and accept it.`,
 			for _, one := range list.GetServers() {
 				r := running{ID: one.GetId(), State: one.GetState(), Why: one.GetWhy(), For: one.GetPrincipal(), Calls: one.GetCalls(), Changed: one.GetChanged(), Absent: one.GetAbsent(), Sandbox: !one.GetUnconfined()}
 				if at := one.GetStartedAt(); at != nil {
-					r.StartedAt = at.AsTime().UTC().Format("2006-01-02T15:04:05Z")
+					r.StartedAt = at.AsTime().UTC().Format(time.RFC3339)
 				}
 				shown = append(shown, r)
 			}
 			return a.Show(map[string]any{"servers": shown, "problems": append([]string{}, list.GetProblems()...)}, func() {
-				a.Out.Table([]string{"SERVER", "STATE", "FOR", "SINCE", "CALLS", "NOTE"}, output.Each(shown, func(r running) []string {
-					return []string{clean.Visible(r.ID), r.State, clean.Visible(cmp.Or(r.For, "all")), r.StartedAt, fmt.Sprint(r.Calls), note(r)}
-				}))
+				a.Out.Table([]string{"SERVER", "STATE", "FOR", "UP FOR", "CALLS", "NOTE"}, output.Each(shown, a.row))
 				for _, p := range list.GetProblems() {
 					a.Out.Printf("! %s\n", clean.Line(p, 500))
 				}
 			})
 		}),
 	}
+}
+
+// row is an instance in the table.
+func (a *app) row(r running) []string {
+	up := ""
+	if at, err := time.Parse(time.RFC3339, r.StartedAt); err == nil {
+		up = approval.Duration(a.Now().Sub(at))
+	}
+	return []string{clean.Visible(r.ID), r.State, clean.Visible(cmp.Or(r.For, "all")), up, fmt.Sprint(r.Calls), note(r)}
 }
 
 // note is what a person ought to know of an instance, in one line.
