@@ -283,7 +283,8 @@ func (a *app) test(ctx context.Context, s *cli.Session, r *egressv1.TestURLReque
 		if colour == nil {
 			colour = a.Out.Red
 		}
-		a.Out.Printf("%s  %s\n", colour(clean.Line(answer.GetVerdict(), 32)), clean.Line(answer.GetDestination(), 300))
+		to := clean.Line(answer.GetDestination(), 300) // none where the URL is none
+		a.Out.Printf("%s%s\n", colour(clean.Line(answer.GetVerdict(), 32)), cli.When(to != "", "  "+to))
 		a.Out.Printf("%s (rule: %s)\n", clean.Line(answer.GetWhy(), 2000), clean.Line(answer.GetRule(), 300))
 	})
 }

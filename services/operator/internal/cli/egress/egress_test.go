@@ -1,9 +1,16 @@
 package egress
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/grpc"
+
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
+	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/platformtest/testfile"
 )
@@ -24,6 +31,30 @@ func TestAddressesThatAreNeverDialled(t *testing.T) {
 	} {
 		if got := neverDialled(domain, config); got != want {
 			t.Errorf("%s: never dialled %t, want %t", domain, got, want)
+		}
+	}
+}
+
+// destinations is an egress that judges what is no URL, and one that is.
+type destinations struct{ egressv1.ControlServiceClient }
+
+func (destinations) TestURL(_ context.Context, r *egressv1.TestURLRequest, _ ...grpc.CallOption) (*egressv1.TestURLResponse, error) {
+	if r.GetUrl() == "foo" {
+		return &egressv1.TestURLResponse{Verdict: "refused", Rule: "url", Why: "it is no URL"}, nil
+	}
+	return &egressv1.TestURLResponse{Verdict: "asks", Destination: "docs.example:443", Rule: "destination", Why: "it is on no list"}, nil
+}
+
+func TestTellsTheDestinationThatThereIs(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"foo":                   "refused\nit is no URL (rule: url)\n",
+		"https://docs.example/": "asks  docs.example:443\nit is on no list (rule: destination)\n",
+	} {
+		core, out, _ := clitest.Printing(false)
+		err := (&app{core}).test(t.Context(), &cli.Session{Peers: &peers.Peers{Egress: destinations{}}}, &egressv1.TestURLRequest{Url: url})
+		if err != nil || out.String() != want {
+			t.Errorf("%s: %q, %v", url, out, err)
 		}
 	}
 }
