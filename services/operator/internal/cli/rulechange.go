@@ -13,12 +13,14 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/pattern"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/statement"
@@ -49,6 +51,25 @@ func RuleFile(cfg installdir.Config, base, userName string) (path, name string, 
 		name = security.FolderUsers + "/" + userName + "/" + base
 	}
 	return filepath.Join(cfg.SecurityDir, filepath.FromSlash(name)), name, nil
+}
+
+// ClientUser is the user that clients.yaml gives a client; of one that is not there, an error that says so.
+func ClientUser(cfg installdir.Config, id string) (string, error) {
+	if id == "" {
+		return "", nil
+	}
+	list, err := client.Admitted(cfg.Clients)
+	if err != nil {
+		return "", Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+	}
+	var names []string
+	for _, c := range list {
+		if c.ID == id {
+			return c.User, nil
+		}
+		names = append(names, c.ID)
+	}
+	return "", Usage(DidYouMean(config.Suggest(id, names), "See: durward client list"), "there is no client %s", clean.Visible(id))
 }
 
 // AskPatience bounds how long a question beside a command's own waits for the vault; the command goes on without the answer.

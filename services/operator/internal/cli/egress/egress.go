@@ -136,6 +136,11 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	if err != nil {
 		return err
 	}
+	for _, id := range clients {
+		if _, err := cli.ClientUser(cfg, id); err != nil {
+			return err
+		}
+	}
 	for _, domain := range domains {
 		if err := destination.CheckDomain(domain, key == "allow"); err != nil {
 			return cli.Usage("", "%s: %s", clean.Line(domain, 300), clean.Line(err.Error(), 300))

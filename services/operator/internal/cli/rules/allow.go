@@ -102,7 +102,7 @@ func (a *app) allowCalls(ctx context.Context, cfg installdir.Config, w allowance
 	if w.client == "" || w.tool == "" {
 		return cli.Usage("Say whom and what: --client CLIENT --tool TOOL", "a rule is about a client and a tool")
 	}
-	if _, err := clientUser(cfg, w.client); err != nil {
+	if _, err := cli.ClientUser(cfg, w.client); err != nil {
 		return err
 	}
 	tool, err := a.lookupTool(w.tool)

@@ -76,7 +76,7 @@ are shown.`,
 }
 
 func (a *app) showConfig(ctx context.Context, cfg installdir.Config, clientID string, origin bool) error {
-	userOf, err := clientUser(cfg, clientID)
+	userOf, err := cli.ClientUser(cfg, clientID)
 	if err != nil {
 		return err
 	}
@@ -196,25 +196,6 @@ func shortDigest(d string) string {
 		return cmp.Or(d, "–")
 	}
 	return hexes[:4] + "·" + hexes[4:8] + "·" + hexes[8:12]
-}
-
-// clientUser is the user that clients.yaml gives a client.
-func clientUser(cfg installdir.Config, id string) (string, error) {
-	if id == "" {
-		return "", nil
-	}
-	list, err := client.Admitted(cfg.Clients)
-	if err != nil {
-		return "", cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
-	}
-	var names []string
-	for _, c := range list {
-		if c.ID == id {
-			return c.User, nil
-		}
-		names = append(names, c.ID)
-	}
-	return "", cli.Usage(cli.DidYouMean(config.Suggest(id, names), "See: durward client list"), "there is no client %s", clean.Visible(id))
 }
 
 func (a *app) configSetCommand() *cobra.Command {

@@ -52,7 +52,7 @@ func (a *app) trustProject(ctx context.Context, cfg installdir.Config, file stri
 		return err
 	}
 	for _, c := range clients {
-		if _, err := clientUser(cfg, c); err != nil {
+		if _, err := cli.ClientUser(cfg, c); err != nil {
 			return err
 		}
 	}
@@ -100,7 +100,7 @@ func (a *app) showTightening(cfg installdir.Config, entry trusted.Project, plans
 		userName := ""
 		if c != "*" {
 			var err error
-			if userName, err = clientUser(cfg, c); err != nil {
+			if userName, err = cli.ClientUser(cfg, c); err != nil {
 				return err
 			}
 		}
