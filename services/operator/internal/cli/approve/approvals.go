@@ -299,11 +299,7 @@ func (a *app) watchApprovals(ctx context.Context, s *cli.Session) error {
 				a.PrintLines(c.Sheet(a.Now()))
 				return
 			}
-			line := fmt.Sprintf("%s  %s", number, cli.OperationState(op.GetState()))
-			if by := op.GetDecidedBy(); by != "" {
-				line += " by " + approval.Person(by)
-			}
-			a.Out.Printf("%s\n", line)
+			a.Out.Printf("%s  %s\n", number, became(op))
 		})
 	})
 }
@@ -314,10 +310,31 @@ func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operatio
 	if err != nil {
 		return nil, "", err
 	}
-	return findAmong(ops, number)
+	return findAmong(ctx, s, ops, number)
 }
 
-func findAmong(ops []*vaultv1.Operation, number string) (*vaultv1.Operation, string, error) {
+// became is what became of an operation, and by whom.
+func became(op *vaultv1.Operation) string {
+	text := cli.OperationState(op.GetState())
+	if by := op.GetDecidedBy(); by != "" {
+		text += " by " + approval.Person(by)
+	}
+	return text
+}
+
+// waitsNot says that no operation that waits has the number, and what became of one that has it, where the vault tells.
+func waitsNot(ctx context.Context, s *cli.Session, number string) error {
+	past, _ := s.Operations(ctx, vaultv1.OperationState_OPERATION_STATE_RUNNING, vaultv1.OperationState_OPERATION_STATE_DONE,
+		vaultv1.OperationState_OPERATION_STATE_DENIED, vaultv1.OperationState_OPERATION_STATE_EXPIRED, vaultv1.OperationState_OPERATION_STATE_WITHDRAWN)
+	ids := operationIDs(past)
+	id, err := approval.Find(number, ids)
+	if err != nil {
+		return cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
+	}
+	return cli.Usage("See: durward audit show "+id, "%s waits no more: %s", clean.Visible(number), became(past[slices.Index(ids, id)]))
+}
+
+func findAmong(ctx context.Context, s *cli.Session, ops []*vaultv1.Operation, number string) (*vaultv1.Operation, string, error) {
 	ids := operationIDs(ops)
 	id, err := approval.Find(number, ids)
 	var ambiguous *approval.AmbiguousError
@@ -325,7 +342,7 @@ func findAmong(ops []*vaultv1.Operation, number string) (*vaultv1.Operation, str
 	case errors.As(err, &ambiguous):
 		return nil, "", cli.Usage("Say one of them.", "%s", ambiguous.Error())
 	case err != nil:
-		return nil, "", cli.Usage("See: durward approvals", "no operation that waits has the number %s", clean.Visible(number))
+		return nil, "", waitsNot(ctx, s, number)
 	}
 	at := slices.Index(ids, id)
 	return ops[at], approval.Numbers(ids)[id], nil

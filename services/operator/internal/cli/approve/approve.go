@@ -151,7 +151,7 @@ func choose(ctx context.Context, s *cli.Session, numbers []string, session strin
 	}
 	var chosen []request
 	for _, named := range numbers {
-		op, number, err := findAmong(ops, named)
+		op, number, err := findAmong(ctx, s, ops, named)
 		if err != nil {
 			return nil, err
 		}

@@ -50,6 +50,24 @@ func TestServersThatChanged(t *testing.T) {
 	}
 }
 
+// TestWaitsNoMore: of a number whose operation waits no more it is said what became of it.
+func TestWaitsNoMore(t *testing.T) {
+	id := strings.Repeat("ab", 16)
+	op := &vaultv1.Operation{OperationId: id, State: vaultv1.OperationState_OPERATION_STATE_DENIED, DecidedBy: "ada"}
+	s := &cli.Session{Peers: &peers.Peers{Vault: peers.Vault{ApprovalServiceClient: &queue{ops: []*vaultv1.Operation{op}}}}}
+	number := approval.Numbers([]string{id})[id]
+	for named, want := range map[string]string{
+		number: "durward: " + number + " waits no more: denied by ada\n  See: durward audit show " + id + "\n",
+		"ZZZZ": "durward: no operation that waits has the number ZZZZ\n  See: durward approvals\n",
+	} {
+		_, _, err := find(t.Context(), s, named)
+		core, _, errs := clitest.Printing(false)
+		if code := core.Explain(err); code != cli.ExitUsage || errs.String() != want {
+			t.Errorf("%s: exit code %d, %q", named, code, errs)
+		}
+	}
+}
+
 // haltedVault and haltedExecutor answer what a command asks before it signs; nothing else.
 type haltedVault struct{ vaultv1.ControlServiceClient }
 
