@@ -145,9 +145,17 @@ func TestPhasesAreTold(t *testing.T) {
 		}
 		w.model.lies = true
 		var phases []string
-		_, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing, Phase: func(phase string) { phases = append(phases, phase) }})
+		said := func(phase string) { phases = append(phases, phase) }
+		_, err := w.Sleep(t.Context(), w.s, Act{Confirm: willing, Phase: said})
 		if Cause(err) != driver.CauseStillHeld || !cmp.Equal(phases, []string{progress.PhaseSleep, progress.PhaseVerify}) {
 			t.Errorf("%v, %v", err, phases)
+		}
+		for _, want := range [][]string{{progress.PhaseStop}, nil} { // what does not run is not said to be stopping
+			phases = nil
+			changed, err := w.StopLocked(t.Context(), w.s, Act{Confirm: willing, Phase: said})
+			if err != nil || changed != (want != nil) || !cmp.Equal(phases, want) {
+				t.Errorf("%v, changed %t, %q, want %q", err, changed, phases, want)
+			}
 		}
 	})
 }

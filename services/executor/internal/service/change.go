@@ -387,7 +387,9 @@ func (m *Manager) StopLocked(ctx context.Context, s *catalog.Service, a Act) (ch
 	if busy {
 		m.drain(ctx, s, a)
 	}
-	a.phase(progress.PhaseStop)
+	if d.Status(s).State != driver.Stopped { // the driver is asked all the same, as it may know better by then
+		a.phase(progress.PhaseStop)
+	}
 	changed, err = stop(ctx, d, s)
 	m.set(s, u, func(u *instance) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
