@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"slices"
 	"strings"
 
 	"durward.internal/gateway/internal/envelope"
@@ -157,7 +158,7 @@ func config(about relay.About, bounds []Bound) page {
 		p.Means = "The client signs what it asks for with its own key: the token alone is not enough, and reads go on for at most a minute without a new signature."
 	}
 	for _, t := range contract.Tools() {
-		p.Tools = append(p.Tools, toolRule{t.Name, contract.TierName(t.Tier), needs(t, about.Ceiling)})
+		p.Tools = append(p.Tools, toolRule{t.Name, contract.TierName(t.Tier), needs(t, about)})
 	}
 	return page{p, func(d *document) {
 		d.title("What binds this client")
@@ -179,10 +180,12 @@ func config(about relay.About, bounds []Bound) page {
 	}}
 }
 
-func needs(t contract.Tool, ceiling optionsv1.Tier) string {
+func needs(t contract.Tool, about relay.About) string {
 	switch {
-	case t.Tier > ceiling:
+	case t.Tier > about.Ceiling:
 		return "is above this client's ceiling: not available"
+	case !slices.Contains(about.Tools, t.Name): // what serves it is not here, or policy denies it
+		return "is not offered to this client: not available"
 	case t.Tier == optionsv1.Tier_TIER_READ:
 		return "runs at once"
 	case t.Tier == optionsv1.Tier_TIER_DESTRUCTIVE:

@@ -336,6 +336,11 @@ func TestConfigSaysWhatEachToolNeeds(t *testing.T) {
 	} {
 		c := client()
 		c.About.Ceiling, c.About.KeyBound = ceiling, false
+		for _, tool := range contract.Tools() {
+			if tool.Name != "fetch_url" { // as where no egress runs
+				c.About.Tools = append(c.About.Tools, tool.Name)
+			}
+		}
 		text, err := b.Read(t.Context(), c, URI{Kind: Config, Format: JSON})
 		if err != nil {
 			t.Fatal(err)
@@ -350,6 +355,8 @@ func TestConfigSaysWhatEachToolNeeds(t *testing.T) {
 		for _, tool := range got.Tools {
 			expected := want
 			switch {
+			case tool.Tool == "fetch_url":
+				expected = "is not offered to this client: not available"
 			case tool.Tier == "READ":
 				expected = "runs at once"
 			case tool.Tier == "DESTRUCTIVE" && ceiling == optionsv1.Tier_TIER_DESTRUCTIVE:
