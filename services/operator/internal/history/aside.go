@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"durward.internal/services/platform/logproof"
@@ -16,11 +18,12 @@ const asideInfix = ".before-restore-"
 // the first one lost.
 func (l *Log) BeforeRestore() logproof.Checkpoint {
 	held := l.Held()
-	files, err := filepath.Glob(filepath.Join(l.cfg.StateDir, checkpointFile+asideInfix+"*")) // sorted, and so by time
+	files, err := os.ReadDir(l.cfg.StateDir) // sorted, and so by time
+	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return !strings.HasPrefix(f.Name(), checkpointFile+asideInfix) })
 	if held.Size > 0 || err != nil || len(files) == 0 {
 		return held
 	}
-	raw, err := os.ReadFile(files[len(files)-1])
+	raw, err := os.ReadFile(filepath.Join(l.cfg.StateDir, files[len(files)-1].Name()))
 	if err != nil {
 		return held
 	}
