@@ -218,7 +218,7 @@ func (k *Keeper) Decide(ctx context.Context, signed *callv1.HumanStatement) (uin
 	decision, err := ledger.Decide(signed, &auditv1.Entry{Index: k.cfg.Log.Size(), Writer: k.cfg.Identity.String(), Record: record, LoggedAt: logged})
 	ahead := logged.AsTime().Sub(now.AsTime())
 	switch {
-	case errors.Is(err, statement.ErrTime) && ahead > 0:
+	case errors.Is(err, statement.ErrTime) && ahead >= time.Second:
 		return 0, conflict(fmt.Sprintf("nothing can be decided about what the log keeps: by its clock, which does not go back, it is %s later than by this host's, which is behind or was ahead: set the clock, or wait",
 			ahead.Round(time.Second)))
 	case errors.Is(err, retention.ErrAhead):
