@@ -25,11 +25,13 @@ func Readable[T mcp.Tool | mcp.Prompt](list []byte, member string) ([]byte, erro
 	if json.Unmarshal(list, &said, halves) != nil || json.Unmarshal(said[member], &all, halves) != nil {
 		return list, nil // the SDK refuses it
 	}
+	sound := true
 	for i, raw := range all {
 		err := json.Unmarshal(raw, new(T), halves)
 		if err == nil && raw.Kind() == '{' {
 			continue
 		}
+		sound = false
 		why := "it is no object"
 		if of, is := errors.AsType[*json.SemanticError](err); is && of.JSONPointer != "" {
 			why = fmt.Sprintf("its %s is of the wrong type", clean.Line(string(of.JSONPointer[1:]), 200))
@@ -41,6 +43,9 @@ func Readable[T mcp.Tool | mcp.Prompt](list []byte, member string) ([]byte, erro
 		if all[i], err = json.Marshal(map[string]any{"name": named.Name, "_meta": map[string]string{wrong: why}}, halves); err != nil {
 			return nil, err
 		}
+	}
+	if sound {
+		return list, nil
 	}
 	written, err := json.Marshal(all, halves)
 	if err != nil {
