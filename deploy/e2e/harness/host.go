@@ -421,7 +421,7 @@ func poll(patience time.Duration, check func() error) error {
 
 // close ends the processes, newest first, and then the services, which are made to outlive them.
 func (h *Host) close() {
-	roles := append([]string{up, Egress}, Roles()...)
+	roles := append([]string{up, Egress, Standby, SecondVault}, Roles()...)
 	for i := len(roles) - 1; i >= 0; i-- {
 		if p := h.processes[roles[i]]; p != nil {
 			p.end()
