@@ -182,25 +182,26 @@ type Rotation struct {
 
 // Rotatable says why a client's credential cannot be replaced: ErrUnknown, ErrRevoked or ErrInternal.
 func Rotatable(raw []byte, name string) error {
-	list, at, err := find(raw, name)
+	_, _, err := rotatable(raw, name)
+	return err
+}
+
+func rotatable(raw []byte, name string) (list []Client, at int, err error) {
+	list, at, err = find(raw, name)
 	switch {
 	case err != nil:
-		return err
 	case list[at].Revoked:
-		return ErrRevoked
+		err = ErrRevoked
 	case list[at].Identity != "":
-		return ErrInternal
+		err = ErrInternal
 	}
-	return nil
+	return list, at, err
 }
 
 // Rotate returns the file with the client's credential replaced; everything else, comments included, stays as it was. A
 // credential that an earlier rotation replaced ends with this one.
 func Rotate(raw []byte, name string, r Rotation) ([]byte, error) {
-	if err := Rotatable(raw, name); err != nil {
-		return nil, err
-	}
-	before, at, err := find(raw, name)
+	before, at, err := rotatable(raw, name)
 	if err != nil {
 		return nil, err
 	}
