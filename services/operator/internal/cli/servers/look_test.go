@@ -66,7 +66,7 @@ func TestUpFor(t *testing.T) {
 	t.Parallel()
 	core, _, _ := clitest.Printing(false)
 	a := &app{App: core}
-	up := running{ID: "notes", State: "running", StartedAt: clitest.Now.Add(-90 * time.Second).UTC().Format(time.RFC3339), Sandbox: true}
+	up := running{ID: "notes", State: "running", StartedAt: clitest.Now.Add(-90 * time.Second), Sandbox: true}
 	if diff := cmp.Diff([]string{"notes", "running", "all", "1:30", "0", ""}, a.row(up)); diff != "" {
 		t.Error(diff)
 	}

@@ -18,15 +18,15 @@ import (
 
 // running is one instance of a server as --json has it.
 type running struct {
-	ID        string   `json:"id"`
-	State     string   `json:"state"`
-	Why       string   `json:"why,omitempty"`
-	For       string   `json:"for,omitempty"`
-	StartedAt string   `json:"started_at,omitempty"`
-	Calls     uint32   `json:"calls"`
-	Changed   []string `json:"changed,omitempty"`
-	Absent    []string `json:"absent,omitempty"`
-	Sandbox   bool     `json:"sandbox"`
+	ID        string    `json:"id"`
+	State     string    `json:"state"`
+	Why       string    `json:"why,omitempty"`
+	For       string    `json:"for,omitempty"`
+	StartedAt time.Time `json:"started_at,omitzero"` // in UTC, to the second
+	Calls     uint32    `json:"calls"`
+	Changed   []string  `json:"changed,omitempty"`
+	Absent    []string  `json:"absent,omitempty"`
+	Sandbox   bool      `json:"sandbox"`
 }
 
 // egress is the control side of the process that runs servers.
@@ -59,7 +59,7 @@ until you look at the difference (durward server diff) and accept it.`,
 			for _, one := range list.GetServers() {
 				r := running{ID: one.GetId(), State: one.GetState(), Why: one.GetWhy(), For: one.GetPrincipal(), Calls: one.GetCalls(), Changed: one.GetChanged(), Absent: one.GetAbsent(), Sandbox: !one.GetUnconfined()}
 				if at := one.GetStartedAt(); at != nil {
-					r.StartedAt = at.AsTime().UTC().Format(time.RFC3339)
+					r.StartedAt = at.AsTime().Truncate(time.Second)
 				}
 				shown = append(shown, r)
 			}
@@ -76,8 +76,8 @@ until you look at the difference (durward server diff) and accept it.`,
 // row is an instance in the table.
 func (a *app) row(r running) []string {
 	up := ""
-	if at, err := time.Parse(time.RFC3339, r.StartedAt); err == nil {
-		up = approval.Duration(a.Now().Sub(at))
+	if !r.StartedAt.IsZero() {
+		up = approval.Duration(a.Now().Sub(r.StartedAt))
 	}
 	return []string{clean.Visible(r.ID), r.State, clean.Visible(cmp.Or(r.For, "all")), up, fmt.Sprint(r.Calls), note(r)}
 }
