@@ -248,7 +248,7 @@ func TestAnEntryThatChangedIsNotRestarted(t *testing.T) {
 				w.cfg.Catalog = now.Load
 				w.up()
 				w.follows(t, func() {
-					time.Sleep(time.Second)
+					time.Sleep(time.Second + tick/2) // between two looks: one that began with the old entry goes by it
 					now.Store(&next)
 					w.end()
 					time.Sleep(10 * time.Minute)
