@@ -73,7 +73,7 @@ func (p *server) Closed(ctx context.Context) (closed string, err error) {
 }
 
 func (p *server) SetClosed(ctx context.Context, why string) error {
-	done, err := p.Pool.Exec(ctx, `UPDATE sequencer SET closed = $1 WHERE epoch = $2`, why, p.lease.Epoch())
+	done, err := p.Pool.Exec(ctx, `UPDATE sequencer SET closed = $2 WHERE `+postgres.Fence(), p.lease.Epoch(), why)
 	if err == nil && done.RowsAffected() == 0 {
 		err = ErrFollows
 	}
@@ -84,29 +84,43 @@ func (p *server) Fill(why string) { p.filling = why }
 
 func (p *server) Hold(ctx context.Context) error { return p.lease.Hold(ctx) }
 
-// insert is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all of it, or
-// none. It adds nothing, and returns false, when postgres.Fence says so. What is not as this process left it divides by zero, which
-// undoes all of it.
-const insert = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $29 FOR UPDATE),
+// fenced runs a statement behind a fence: the table fence has a row while this process leads, by postgres.Fence, and may write a log that is
+// closed for what $2 says; without it there is nothing that is to be done. The statement's first answer is how many rows that are; the
+// others go to into. It is one statement, and so one exchange: a process that is stopped has sent all of it, and then the server does all
+// of it, or none. ErrFollows: there was no row.
+func (p *server) fenced(ctx context.Context, statement string, args []any, into ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	statement = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE ` + postgres.Fence() + ` AND closed = $2 FOR UPDATE), ` + statement
+	var leads int
+	err := p.Pool.QueryRow(ctx, statement, append([]any{p.lease.Epoch(), p.filling}, args...)...).Scan(append([]any{&leads}, into...)...)
+	if err == nil && leads == 0 {
+		return ErrFollows
+	}
+	return refusal(err)
+}
+
+// insert is for fenced. What is not as this process left it divides by zero, which undoes all of it.
+const insert = `
 	w AS (INSERT INTO writers (identity, role, last_sequence)
-		SELECT u.* FROM fence, unnest($2::text[], $3::text[], $4::bigint[]) AS u (identity, role, sequence)
+		SELECT u.* FROM fence, unnest($3::text[], $4::text[], $5::bigint[]) AS u (identity, role, sequence)
 		ON CONFLICT (identity) DO UPDATE SET last_sequence = excluded.last_sequence RETURNING id, identity),
-	x AS (SELECT 1 / (count(*) = 0)::int AS free FROM fence, writers w, unnest($2::text[], $41::bigint[]) AS u (identity, sequence)
+	x AS (SELECT 1 / (count(*) = 0)::int AS free FROM fence, writers w, unnest($3::text[], $41::bigint[]) AS u (identity, sequence)
 		WHERE w.identity = u.identity AND w.last_sequence >= u.sequence),
 	e AS (INSERT INTO entries (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf, pruned_by)
 		SELECT u.idx, w.id, u.sequence, u.kind, u.tier, u.status, u.time, u.logged_at, u.request_id, u.operation_id, u.tool, u.body_commitment, u.leaf, u.pruned_by
-		FROM unnest($5::bigint[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::bigint[], $12::bigint[],
-			$13::text[], $14::text[], $15::text[], $16::bytea[], $17::bytea[], $28::bigint[])
+		FROM unnest($6::bigint[], $7::text[], $8::bigint[], $9::integer[], $10::integer[], $11::integer[], $12::bigint[], $13::bigint[],
+			$14::text[], $15::text[], $16::text[], $17::bytea[], $18::bytea[], $29::bigint[])
 			AS u (idx, writer, sequence, kind, tier, status, time, logged_at, request_id, operation_id, tool, body_commitment, leaf, pruned_by)
 		JOIN w ON w.identity = u.writer RETURNING idx),
 	b AS (INSERT INTO bodies (idx, salt, session, principal, body, channel, words)
 		SELECT u.idx, u.salt, u.session, u.principal, u.body, u.channel, array_to_tsvector(string_to_array(u.words, ' '))
-		FROM fence, unnest($5::bigint[], $18::bytea[], $19::text[], $20::text[], $21::bytea[], $26::integer[], $27::text[])
+		FROM fence, unnest($6::bigint[], $19::bytea[], $20::text[], $21::text[], $22::bytea[], $27::integer[], $28::text[])
 			AS u (idx, salt, session, principal, body, channel, words) WHERE length(u.salt) > 0),
 	h AS (INSERT INTO tree (chunk, hashes)
-		SELECT u.chunk, u.hashes FROM fence, unnest($22::bigint[], $30::integer[], $23::bytea[]) AS u (chunk, has, hashes) WHERE u.has = 0),
+		SELECT u.chunk, u.hashes FROM fence, unnest($23::bigint[], $30::integer[], $24::bytea[]) AS u (chunk, has, hashes) WHERE u.has = 0),
 	hg AS (UPDATE tree t SET hashes = t.hashes || substr(u.hashes, 1 / (length(t.hashes) = u.has)::int)
-		FROM fence, unnest($22::bigint[], $30::integer[], $23::bytea[]) AS u (chunk, has, hashes) WHERE u.has > 0 AND t.chunk = u.chunk),
+		FROM fence, unnest($23::bigint[], $30::integer[], $24::bytea[]) AS u (chunk, has, hashes) WHERE u.has > 0 AND t.chunk = u.chunk),
 	n AS (INSERT INTO blocks (first, last, logged, logged_last, filter)
 		SELECT u.first, u.last, u.logged, u.logged_last, u.filter FROM fence, unnest($31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[], $36::bytea[])
 			AS u (first, last, was, logged, logged_last, filter) WHERE u.was < 0),
@@ -119,62 +133,44 @@ const insert = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FE
 		WHERE u.was >= 0 AND p.first = u.first),
 	s AS (INSERT INTO spans (writer, sequence, first)
 		SELECT w.id, u.sequence, u.first FROM unnest($38::text[], $39::bigint[], $40::bigint[]) AS u (writer, sequence, first) JOIN w ON w.identity = u.writer),
-	c AS (INSERT INTO checkpoints (size, note, tail) SELECT $24::bigint, $25::bytea, true FROM fence),
-	t AS (DELETE FROM tail USING fence WHERE size <= $24::bigint),
-	d AS (DELETE FROM checkpoints c USING fence WHERE c.size < $24::bigint)
-	SELECT (SELECT count(*) > 0 FROM fence), (SELECT count(*) FROM e), (SELECT free FROM x)`
+	c AS (INSERT INTO checkpoints (size, note, tail) SELECT $25::bigint, $26::bytea, true FROM fence),
+	t AS (DELETE FROM tail USING fence WHERE size <= $25::bigint),
+	d AS (DELETE FROM checkpoints c USING fence WHERE c.size < $25::bigint)
+	SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM e), (SELECT free FROM x)`
 
 func (p *server) add(ctx context.Context, w work) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
 	args, err := columns(w)
 	if err != nil {
 		return err
 	}
-	args = append(append(append([]any{p.lease.Epoch()}, args...), p.filling), blockColumns(w)...)
-	var leads bool
 	var added, free int
-	err = p.Pool.QueryRow(ctx, strings.Replace(insert, "FENCE", postgres.Fence(), 1), args...).Scan(&leads, &added, &free)
-	switch {
-	case err != nil:
-		return refusal(err)
-	case !leads:
-		return ErrFollows
-	case added != len(w.rows):
-		return fmt.Errorf("PostgreSQL added %d of %d records", added, len(w.rows))
+	err = p.fenced(ctx, insert, append(args, blockColumns(w)...), &added, &free)
+	if err == nil && added != len(w.rows) {
+		err = fmt.Errorf("PostgreSQL added %d of %d records", added, len(w.rows))
 	}
-	return nil
+	return err
 }
 
-// extend is one statement, as insert is.
-const extend = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = $2 FOR UPDATE),
-	t AS (INSERT INTO tail SELECT $3::bigint, $4::bytea, $5::bigint, $6::bytea, $7::bytea FROM fence RETURNING size)
+// extend is for fenced.
+const extend = `t AS (INSERT INTO tail SELECT $3::bigint, $4::bytea, $5::bigint, $6::bytea, $7::bytea FROM fence RETURNING size)
 	SELECT count(*) FROM t`
 
 func (p *server) leads() int64 { return p.lease.Epoch() }
 
 func (p *server) extend(ctx context.Context, r tailRow) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	var added int
-	err := p.Pool.QueryRow(ctx, strings.Replace(extend, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), p.filling, r.size, r.entries, r.firstHash, r.hashes,
-		r.checkpoint).Scan(&added)
-	if err == nil && added == 0 {
-		err = ErrFollows
-	}
-	return refusal(err)
+	return p.fenced(ctx, extend, []any{r.size, r.entries, r.firstHash, r.hashes, r.checkpoint})
 }
 
 // refusal is what PostgreSQL says without its detail, which names values of a row.
 func refusal(err error) error {
 	var said *pgconn.PgError
 	if errors.As(err, &said) {
-		return fmt.Errorf("PostgreSQL refuses the records: %s (%s)", said.Message, said.Code)
+		return fmt.Errorf("PostgreSQL refuses it: %s (%s)", said.Message, said.Code)
 	}
 	return err
 }
 
-// columns are the parameters of insert from the second to the one before last of the rows.
+// columns are the first parameters of insert behind the fence's, those of rows.
 func columns(w work) ([]any, error) {
 	n := len(w.rows)
 	var (
@@ -256,24 +252,17 @@ func blockArrays(blocks []block) arrays {
 
 func withoutNUL(s string) string { return strings.ReplaceAll(s, "\x00", "") }
 
-// remove is one statement, as insert is; it answers how many rows of sequencer let it.
-const remove = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE FENCE AND closed = '' FOR UPDATE),
-	b AS (DELETE FROM bodies b USING fence WHERE b.idx = ANY($2)),
-	e AS (UPDATE entries e SET pruned_by = $3 FROM fence WHERE e.idx = ANY($2)),
-	g AS (UPDATE blocks b SET filter = u.filter FROM fence, unnest($4::bigint[], $5::bytea[]) AS u (first, filter) WHERE b.first = u.first),
-	gp AS (UPDATE packs p SET data = u.data FROM fence, unnest($4::bigint[], $6::bytea[]) AS u (first, data) WHERE p.first = u.first)
+// remove is for fenced.
+const remove = `
+	b AS (DELETE FROM bodies b USING fence WHERE b.idx = ANY($3)),
+	e AS (UPDATE entries e SET pruned_by = $4 FROM fence WHERE e.idx = ANY($3)),
+	g AS (UPDATE blocks b SET filter = u.filter FROM fence, unnest($5::bigint[], $6::bytea[]) AS u (first, filter) WHERE b.first = u.first),
+	gp AS (UPDATE packs p SET data = u.data FROM fence, unnest($5::bigint[], $7::bytea[]) AS u (first, data) WHERE p.first = u.first)
 	SELECT count(*) FROM fence`
 
 func (p *server) drop(ctx context.Context, by int64, entries []int64, blocks []block) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	var leads int
 	b := blockArrays(blocks)
-	err := p.Pool.QueryRow(ctx, strings.Replace(remove, "FENCE", postgres.Fence(), 1), p.lease.Epoch(), append([]int64{}, entries...), by, b.first, b.filter, b.data).Scan(&leads)
-	if err == nil && leads == 0 {
-		err = ErrFollows
-	}
-	return err
+	return p.fenced(ctx, remove, []any{append([]int64{}, entries...), by, b.first, b.filter, b.data})
 }
 
 func (p *server) SetPruned(ctx context.Context, by uint64) error {
