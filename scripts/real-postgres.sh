@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/go.sh
 scripts/install-real.sh postgres
 # What does not name PostgreSQL is make test's.
-go test -tags real,grpcnotrace -count=1 -run Postgres "$@" ./services/{audit/internal/{store,transfer,damage},vault/internal/store}
+go test -tags real,grpcnotrace -count=1 -run Postgres "$@" ./services/{audit/{cmd/audit,internal/{store,transfer,damage}},vault/internal/store}
 go run ./deploy/e2e/cmd/programs -overlay .cache/weak.overlay weak >/dev/null
 go test -tags real,grpcnotrace -count=1 -overlay .cache/weak.overlay -run TestWithoutTheFence "$@" ./services/audit/internal/store ./services/vault/internal/store
 go test -tags real,grpcnotrace -count=1 -v "$@" ./deploy/e2e/postgres/...

@@ -204,29 +204,43 @@ const Newest = math.MaxInt64
 // Migrate brings a database of any engine to the schema of that number; migrations hold goose's SQL at their root. One that has a newer
 // schema stays as it is; newer than all of them: ErrNewerSchema.
 func Migrate(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string, schema int64) error {
-	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger())}
-	if dialect == goose.DialectSQLite3 {
-		whole, err := wholeFiles(migrations)
-		if err != nil {
-			return fmt.Errorf("migrations: %w", err)
-		}
-		options, migrations = append(options, goose.WithGoMigrations(whole...)), nil
-	}
-	provider, err := goose.NewProvider(dialect, db, migrations, options...)
+	provider, err := known(ctx, dialect, db, migrations, service)
 	if err != nil {
-		return fmt.Errorf("migrations: %w", err)
-	}
-	current, known, err := provider.GetVersions(ctx)
-	if err != nil {
-		return fmt.Errorf("read the schema's version: %w", err)
-	}
-	if current > known {
-		return fmt.Errorf("%w of %s: schema %d, and this program knows up to %d", ErrNewerSchema, service, current, known)
+		return err
 	}
 	if _, err := provider.UpTo(ctx, schema); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil
+}
+
+// Known returns ErrNewerSchema where the database's schema is newer than all of the migrations, and changes nothing.
+func Known(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string) error {
+	_, err := known(ctx, dialect, db, migrations, service)
+	return err
+}
+
+func known(ctx context.Context, dialect goose.Dialect, db *sql.DB, migrations fs.FS, service string) (*goose.Provider, error) {
+	options := []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger())}
+	if dialect == goose.DialectSQLite3 {
+		whole, err := wholeFiles(migrations)
+		if err != nil {
+			return nil, fmt.Errorf("migrations: %w", err)
+		}
+		options, migrations = append(options, goose.WithGoMigrations(whole...)), nil
+	}
+	provider, err := goose.NewProvider(dialect, db, migrations, options...)
+	if err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	current, newest, err := provider.GetVersions(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the schema's version: %w", err)
+	}
+	if current > newest {
+		return nil, fmt.Errorf("%w of %s: schema %d, and this program knows up to %d", ErrNewerSchema, service, current, newest)
+	}
+	return provider, nil
 }
 
 // wholeFiles are migrations of which SQLite is given all statements at once. To tell one from the next goose reads through buffers of

@@ -159,6 +159,14 @@ func (d *Database) Migrate(ctx context.Context, migrations fs.FS, schema int64) 
 	return errors.Join(database.Migrate(ctx, goose.DialectPostgres, db, migrations, d.service, schema), db.Close())
 }
 
+// Known returns database.ErrNewerSchema where another program migrated the database beyond these migrations.
+func (d *Database) Known(ctx context.Context, migrations fs.FS) error {
+	ctx, cancel := context.WithTimeout(ctx, AnswerTime)
+	defer cancel()
+	db := stdlib.OpenDBFromPool(d.Pool)
+	return errors.Join(database.Known(ctx, goose.DialectPostgres, db, migrations, d.service), db.Close())
+}
+
 // Alone connects for what may take long: nothing limits its time. The caller closes it.
 func (d *Database) Alone(ctx context.Context) (*pgx.Conn, error) {
 	cfg := d.session.Copy()

@@ -200,10 +200,11 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	group.Go(func() error { refusals.Run(ctx); return nil })
 	group.Go(func() error { services.Retain(ctx); return nil })
 	group.Go(func() error { watch.Run(ctx); return nil })
+	group.Go(func() error { return history.Outdated(ctx) })
 	group.Go(func() error { return recordLead(ctx, follows, history, services, logger) })
 	err = group.Wait()
 	if history.Follows() {
-		return err // the process that leads goes on
+		return err // another process goes on
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

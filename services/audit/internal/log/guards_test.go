@@ -32,7 +32,7 @@ func TestBetweenRefuses(t *testing.T) {
 		}
 	}
 	r.log.Close()
-	own := &deposed{Store: r.db.Store}
+	own := &deposed{Store: r.db.Store, why: store.ErrFollows}
 	own.lost.Store(true)
 	cfg := r.config()
 	cfg.Store = own

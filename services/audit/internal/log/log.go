@@ -30,6 +30,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/reserve"
@@ -56,7 +57,7 @@ type Store interface {
 	BySequence(ctx context.Context, writer string, sequence uint64) (*auditv1.Entry, error)
 	Entry(ctx context.Context, index uint64) (*auditv1.Entry, error)
 	// Lead makes this process the only one that writes. When it returns, nothing that any process wrote before is under way any
-	// more. store.ErrFollows: another process leads.
+	// more. store.ErrFollows: another process leads. database.ErrNewerSchema: this one may not any more.
 	Lead(ctx context.Context) error
 	// Hold keeps the lead; an error says that it may be lost.
 	Hold(ctx context.Context) error
@@ -102,6 +103,8 @@ type Log struct {
 	follows atomic.Bool
 	// leads is closed when this process first leads.
 	leads chan struct{}
+	// outdated holds the error of a store that only a newer program may write.
+	outdated chan error
 	// full: the last transaction met a full disk, or the reserve is given up.
 	full atomic.Bool
 	// lost is why nothing is written any more: the log's files are not in their place. Nil: they are.
@@ -131,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	l := &Log{cfg: cfg, requests: make(chan *request, waiting), between: make(chan *between), stop: make(chan struct{}), stopped: make(chan struct{}),
-		processes: map[process]time.Time{}, leads: make(chan struct{}),
+		processes: map[process]time.Time{}, leads: make(chan struct{}), outdated: make(chan error, 1),
 	}
 	if !trusted(cfg.Signer, cfg.Keys()) {
 		return nil, errors.New("the log's signing key is not in the trust folder's log_keys, so nobody would believe what it signs: put the key back that belongs to it")
@@ -150,8 +153,17 @@ func Open(ctx context.Context, cfg Config) (*Log, error) {
 // lead takes the lead and reads the log. Where another process leads, this one follows.
 func (l *Log) lead(ctx context.Context) error {
 	if err := l.cfg.Store.Lead(ctx); err != nil {
-		if errors.Is(err, store.ErrFollows) && !l.follows.Swap(true) {
-			l.cfg.Logger.Info("another process writes the log, and this one stands by")
+		switch {
+		case errors.Is(err, store.ErrFollows):
+			if !l.follows.Swap(true) {
+				l.cfg.Logger.Info("another process writes the log, and this one stands by")
+			}
+		case errors.Is(err, database.ErrNewerSchema):
+			l.follows.Store(true)
+			select {
+			case l.outdated <- err:
+			default: // it was said
+			}
 		}
 		return err
 	}
@@ -172,8 +184,18 @@ func (l *Log) lead(ctx context.Context) error {
 // Leads returns a channel that is closed when this process has led.
 func (l *Log) Leads() <-chan struct{} { return l.leads }
 
-// Follows reports whether another process leads.
+// Follows reports whether another process leads, or only a newer one may.
 func (l *Log) Follows() bool { return l.follows.Load() }
+
+// Outdated returns, once only a newer program may write the log, the error that says so; nil when ctx ends.
+func (l *Log) Outdated(ctx context.Context) error {
+	select {
+	case err := <-l.outdated:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
 
 func trusted(signer note.Signer, keys []note.Verifier) bool {
 	return slices.ContainsFunc(keys, func(v note.Verifier) bool { return v.Name() == signer.Name() && v.KeyHash() == signer.KeyHash() })

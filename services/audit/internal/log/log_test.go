@@ -22,6 +22,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/platformtest/full"
@@ -375,15 +376,16 @@ func TestFailedTransactions(t *testing.T) {
 	}
 }
 
-// deposed is a store whose lead another process takes when the test says so.
+// deposed is a store whose lead another process takes when the test says so; why is what it says then.
 type deposed struct {
 	*store.Store
 	lost atomic.Bool
+	why  error
 }
 
 func (d *deposed) Lead(ctx context.Context) error {
 	if d.lost.Load() {
-		return store.ErrFollows
+		return d.why
 	}
 	return d.Store.Lead(ctx)
 }
@@ -400,7 +402,7 @@ func (d *deposed) Commit(ctx context.Context, b store.Batch) error {
 func TestADeposedLogIsReadAnew(t *testing.T) {
 	r := newRig(t)
 	r.log.Close()
-	me, own := writers[0], &deposed{Store: r.db.Store}
+	me, own := writers[0], &deposed{Store: r.db.Store, why: store.ErrFollows}
 	cfg := r.config()
 	cfg.Store = own
 	first, err := log.Open(t.Context(), cfg)
@@ -424,6 +426,30 @@ func TestADeposedLogIsReadAnew(t *testing.T) {
 		t.Errorf("it still writes: %v", err)
 	}
 	r.check()
+}
+
+// TestAnOutdatedLogSaysSo: a log whose database a newer program migrated says so, and leaves it to that program.
+func TestAnOutdatedLogSaysSo(t *testing.T) {
+	r := newRig(t)
+	r.log.Close()
+	me, own := writers[0], &deposed{Store: r.db.Store, why: fmt.Errorf("audit database: %w", database.ErrNewerSchema)}
+	cfg := r.config()
+	cfg.Store = own
+	l, err := log.Open(t.Context(), cfg)
+	must(t, err)
+	defer l.Close()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := l.Outdated(ended); err != nil || l.Follows() {
+		t.Errorf("before: %v, follows: %v", err, l.Follows())
+	}
+	own.lost.Store(true)
+	if _, err := l.Append(t.Context(), me, []*auditv1.Record{r.record(me, "1")}, 0); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+		t.Fatal(err)
+	}
+	if err := l.Outdated(t.Context()); !errors.Is(err, database.ErrNewerSchema) || !l.Follows() {
+		t.Errorf("%v, follows: %v", err, l.Follows())
+	}
 }
 
 // TestOpenRefuses: a database that was edited, cut or exchanged does not become a log.

@@ -28,7 +28,8 @@ const answerTime = postgres.AnswerTime
 // server is the engine of several processes with a PostgreSQL server.
 type server struct {
 	*postgres.Database
-	lease *postgres.Lease
+	lease  *postgres.Lease
+	schema fs.FS
 	// filling is the one reason for which a closed log is written all the same.
 	filling string
 }
@@ -47,7 +48,7 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}
-	p := &server{Database: db, lease: db.Lease()}
+	p := &server{Database: db, lease: db.Lease(), schema: schema}
 	return &Store{engine: p, tail: &tail{db: p, after: settleAfter}}, nil
 }
 
@@ -59,10 +60,16 @@ func (p *server) Close() error {
 
 func (p *server) Lead(ctx context.Context) error {
 	closed, err := p.lease.Lead(ctx)
-	if err == nil {
-		if err = refuseClosed(closed, p.filling); err != nil {
-			p.lease.Leave()
+	if err != nil {
+		return err
+	}
+	if err = refuseClosed(closed, p.filling); err == nil {
+		if err = p.Known(ctx, p.schema); err != nil {
+			err = fmt.Errorf("audit database: %w", err)
 		}
+	}
+	if err != nil {
+		p.lease.Leave() // one that may write takes it
 	}
 	return err
 }
@@ -93,11 +100,19 @@ func (p *server) fenced(ctx context.Context, statement string, args []any, into 
 	defer cancel()
 	statement = `WITH fence AS MATERIALIZED (SELECT epoch FROM sequencer WHERE ` + postgres.Fence() + ` AND closed = $2 FOR UPDATE), ` + statement
 	var leads int
+	var said *pgconn.PgError
 	err := p.Pool.QueryRow(ctx, statement, append([]any{p.lease.Epoch(), p.filling}, args...)...).Scan(append([]any{&leads}, into...)...)
-	if err == nil && leads == 0 {
+	switch {
+	case err == nil && leads == 0:
 		return ErrFollows
+	case errors.As(err, &said):
+		if !postgres.Transient(err) {
+			p.lease.Leave() // another process may be allowed what this one is not
+		}
+		// Its detail names values of a row.
+		return fmt.Errorf("PostgreSQL refuses it: %s (%s)", said.Message, said.Code)
 	}
-	return refusal(err)
+	return err
 }
 
 // insert is for fenced. What is not as this process left it divides by zero, which undoes all of it.
@@ -159,15 +174,6 @@ func (p *server) leads() int64 { return p.lease.Epoch() }
 
 func (p *server) extend(ctx context.Context, r tailRow) error {
 	return p.fenced(ctx, extend, []any{r.size, r.entries, r.firstHash, r.hashes, r.checkpoint})
-}
-
-// refusal is what PostgreSQL says without its detail, which names values of a row.
-func refusal(err error) error {
-	var said *pgconn.PgError
-	if errors.As(err, &said) {
-		return fmt.Errorf("PostgreSQL refuses it: %s (%s)", said.Message, said.Code)
-	}
-	return err
 }
 
 // columns are the first parameters of insert behind the fence's, those of rows.

@@ -176,6 +176,35 @@ func TestPostgresLead(t *testing.T) {
 	}
 }
 
+// TestPostgresLeaves: a process whose records PostgreSQL refuses for good, or whose database a newer program migrated, gives the lead up.
+func TestPostgresLeaves(t *testing.T) {
+	s := server.Start(t)
+	ctx := t.Context()
+	first, second := openPostgres(t, settings(s)), openPostgres(t, settings(s))
+	tr := &tree{t: t, db: lead(t, first)}
+	tr.commit(writer, intent(0))
+	s.SQL(t, "durward_audit", "REVOKE INSERT ON tail FROM durward_audit")
+	refused := &tree{t: t, db: first, entries: tr.entries, hashes: tr.hashes, last: map[string]uint64{writer: tr.last[writer]}}
+	if err := first.Commit(ctx, refused.batch(writer, intent(1))); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Fatalf("a commit that the role may not make: %v", err)
+	}
+	if err := first.Hold(ctx); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("it leads still: %v", err)
+	}
+	s.SQL(t, "durward_audit", "GRANT INSERT ON tail TO durward_audit")
+	takeOver(t, second)
+	tr.db = second
+	tr.commit(writer, intent(1))
+
+	s.SQL(t, "durward_audit", "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, true)")
+	if err := second.Lead(ctx); !errors.Is(err, database.ErrNewerSchema) {
+		t.Errorf("it leads a log of a newer schema: %v", err)
+	}
+	if err := second.Hold(ctx); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("it holds the lead: %v", err)
+	}
+}
+
 // TestPostgresTail: what waits in the tail is read by a process that follows as by the one that leads, also while that moves it, and whoever
 // leads next goes on behind it. One that lost its lead adds nothing to it, nor does an earlier build, which would not look there.
 func TestPostgresTail(t *testing.T) {

@@ -74,7 +74,8 @@ type engine interface {
 	// plan is what a search selects from, what is called there an entry's index, and what its entries are ordered by.
 	plan(q Query) (from, index, order string)
 	// Lead makes this process the only one that writes, and settles what any process wrote before: when it returns, nothing
-	// that was under way is committed any more. ErrFollows: another process leads. ErrClosed: none may.
+	// that was under way is committed any more. ErrFollows: another process leads. ErrClosed: none may. database.ErrNewerSchema: a
+	// newer program migrated the database, and this one may not.
 	Lead(ctx context.Context) error
 	// Hold keeps the lead. An error says that it is lost, or may be; nothing is then written before the next Lead.
 	Hold(ctx context.Context) error
