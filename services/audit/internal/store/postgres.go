@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -60,6 +61,14 @@ func (p *server) Close() error {
 
 func (p *server) Lead(ctx context.Context) error {
 	closed, err := p.lease.Lead(ctx)
+	if errors.Is(err, ErrFollows) {
+		// Nobody follows a log of which a copy is made, or a part of one: it would be read as if it were the log.
+		ctx, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		if closed, unread := p.Closed(ctx); unread == nil {
+			err = cmp.Or(refuseClosed(closed, p.filling), err)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -16,9 +16,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"time"
 
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -39,6 +41,9 @@ const (
 	partRecords = 1000
 	partBytes   = 4 << 20
 )
+
+// holdEvery is how often the databases hear that the copy goes on: well under postgres.LeaseTime.
+const holdEvery = 500 * time.Millisecond
 
 // Config is what Run needs.
 type Config struct {
@@ -72,7 +77,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if !cfg.Damaged {
 		cfg.From.Fill(moving) // an earlier run may have closed it
 		if err := cfg.From.Lead(ctx); err != nil {
-			return fmt.Errorf("the log to be copied: %w: stop every audit process first", err)
+			return fmt.Errorf("the log to be copied: %w: stop every audit process, and any other copy, first", err)
 		}
 	}
 	if err := prepare(ctx, cfg.To); err != nil {
@@ -83,6 +88,40 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("close the log to be copied: %w", err)
 		}
 	}
+	return cfg.hold(ctx, cfg.fill)
+}
+
+// hold keeps the lead over the databases while it calls f, so that no audit and no other copy takes it from this one in between.
+func (cfg Config) hold(ctx context.Context, f func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	group.Go(func() error {
+		defer close(done)
+		return f(ctx)
+	})
+	group.Go(func() error {
+		tick := time.NewTicker(holdEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return nil
+			case <-tick.C:
+			}
+			err := cfg.To.Hold(ctx)
+			if err == nil && !cfg.Damaged {
+				err = cfg.From.Hold(ctx)
+			}
+			if err != nil {
+				return fmt.Errorf("the copy lost its lead over a database: run it again (%w)", err)
+			}
+		}
+	})
+	return group.Wait()
+}
+
+// fill copies all of the log, and opens the copy.
+func (cfg Config) fill(ctx context.Context) error {
 	source, err := cfg.From.Head(ctx)
 	if err != nil {
 		return err
