@@ -280,10 +280,13 @@ func copyLog(ctx context.Context, s *settings, logger *slog.Logger) (err error) 
 			}
 			defer func() { err = errors.Join(err, unlock()) }()
 		}
-		if i == 0 && s.damaged && !side.Database.Shared() {
-			stores[i], err = store.OpenDamaged(ctx, side.StateDir)
-		} else {
+		switch {
+		case i > 0 || !s.damaged:
 			stores[i], _, err = openStore(ctx, side, logger)
+		case side.Database.Shared():
+			stores[i], err = store.OpenDamagedPostgres(ctx, side.Database, logger)
+		default:
+			stores[i], err = store.OpenDamaged(ctx, side.StateDir)
 		}
 		if err != nil {
 			return err

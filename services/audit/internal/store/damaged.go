@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 
 	"durward.internal/services/audit/internal/store/packed"
 	"durward.internal/services/platform/database"
+	"durward.internal/services/platform/postgres"
 )
 
 // errStored is wrapped by the error of a row that is there and can be of no log.
@@ -34,7 +36,24 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 		return nil, err
 	}
 	engine := &sqlite{db: reader, reader: reader, path: cfg.Path}
-	s := &Store{engine: engine, tail: &tail{db: engine, fixed: true}}
+	s := &Store{engine: engine, tail: &tail{db: engine}}
+	s.salvage(ctx)
+	return s, nil
+}
+
+// OpenDamagedPostgres is OpenPostgres for reading alone, where what waits to be moved to the tables may be damaged: it stays where it is, and
+// what can be read of it is read.
+func OpenDamagedPostgres(ctx context.Context, settings postgres.Settings, logger *slog.Logger) (*Store, error) {
+	s, err := OpenPostgres(ctx, settings, logger)
+	if err == nil {
+		s.salvage(ctx)
+	}
+	return s, err
+}
+
+// salvage reads of the tail what can be read, and has it stay there.
+func (s *Store) salvage(ctx context.Context) {
+	s.tail.fixed = true
 	waiting, _ := s.unmoved(ctx) // what cannot be read of it is missing, and so is what follows nothing
 	_, unknown := s.tables().Head(ctx)
 	for n := range waiting {
@@ -44,7 +63,17 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 		}
 		s.tail.waiting = waiting[:n+1]
 	}
-	return s, nil
+}
+
+// Unread is how many entries the log had that Head does not count, since what waits to be moved to the tables cannot be read.
+func (s *Store) Unread(ctx context.Context) (uint64, error) {
+	head, err := s.Head(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var size int64
+	err = s.row(ctx, `SELECT COALESCE(MAX(size), 0) FROM tail`, nil, &size)
+	return uint64(max(size-head.Entries, 0)), err
 }
 
 // Extent is how many entries there are or were, by whatever of the database can be read.

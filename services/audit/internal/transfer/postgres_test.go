@@ -42,6 +42,18 @@ func TestPostgresCopy(t *testing.T) {
 	back.check(t, home, 31)
 }
 
+// TestPostgresDamagedTail: where the newest records cannot be read, those before them are copied, and it is said how many are not.
+func TestPostgresDamagedTail(t *testing.T) {
+	s := server.Start(t)
+	r := newRig(t, opened(t, s, "durward_audit"), 30)
+	must(t, r.from.Close())
+	s.SQL(t, "durward_audit", `INSERT INTO tail VALUES (32, '\xff', 0, '', '')`)
+	from, err := store.OpenDamagedPostgres(t.Context(), settings(s, "durward_audit"), slog.New(slog.DiscardHandler))
+	must(t, err)
+	defer from.Close()
+	r.unread(t, from)
+}
+
 // TestPostgresCopyIsHeld: while a copy goes on, however long, no other one begins, and no audit starts on the part of the log that is there or
 // on the log that is copied.
 func TestPostgresCopyIsHeld(t *testing.T) {

@@ -54,7 +54,7 @@ type Config struct {
 	// Keys are the trusted log keys.
 	Keys   []note.Verifier
 	Logger *slog.Logger
-	// Damaged leaves out bodies that are not what was committed to, and changes nothing in From, which may be one of store.OpenDamaged's.
+	// Damaged leaves out bodies that are not what was committed to, and changes nothing in From, which is one of store.OpenDamaged's or store.OpenDamagedPostgres'.
 	Damaged bool
 	// Progress is told after each part how many entries are there, of how many; nil: nobody is.
 	Progress func(done, all int64)
@@ -125,6 +125,10 @@ func (cfg Config) fill(ctx context.Context) error {
 	source, err := cfg.From.Head(ctx)
 	if err != nil {
 		return err
+	}
+	if lost, err := cfg.From.Unread(ctx); cfg.Damaged && err == nil && lost > 0 {
+		cfg.Logger.Warn("the newest records cannot be read and are not copied: every process that saw them refuses the shorter log. A backup may have them",
+			"first", source.Entries, "records", lost)
 	}
 	var whole logproof.Checkpoint
 	if source.Checkpoint != nil {

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -289,6 +290,33 @@ func TestDamaged(t *testing.T) {
 		if _, _, err := copied(statement); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", statement, err)
 		}
+	}
+}
+
+// TestDamagedTail is TestPostgresDamagedTail with SQLite.
+func TestDamagedTail(t *testing.T) {
+	r := newRig(t, fresh(t), 30)
+	must(t, r.from.Close())
+	db, err := sql.Open("sqlite", filepath.Join(r.from.Folder(), store.File))
+	must(t, err)
+	_, err = db.ExecContext(t.Context(), `INSERT INTO tail VALUES (32, x'ff', 0, x'', x'')`)
+	must(t, errors.Join(err, db.Close()))
+	from, err := store.OpenDamaged(t.Context(), r.from.Folder())
+	must(t, err)
+	defer from.Close()
+	r.unread(t, from)
+}
+
+// unread copies a log of 30 records, in whose tail there were two more.
+func (r *rig) unread(t *testing.T, from *store.Store) {
+	t.Helper()
+	to, said := fresh(t), &bytes.Buffer{}
+	must(t, Run(t.Context(), Config{From: from, To: to, Signer: r.signer, Keys: r.keys, Logger: slog.New(slog.NewTextHandler(said, nil)), Damaged: true}))
+	if head, err := to.Head(t.Context()); err != nil || head.Entries != 30 {
+		t.Errorf("%d records are copied, %v", head.Entries, err)
+	}
+	if got := said.String(); !strings.Contains(got, "first=30 records=2") {
+		t.Errorf("it says of the two that are not copied: %q", got)
 	}
 }
 
