@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,6 +175,20 @@ func (d *Database) Alone(ctx context.Context) (*pgx.Conn, error) {
 		cfg.RuntimeParams[limit] = "0"
 	}
 	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// Sole is Alone in a session that keeps every process from the lead until the caller closes it, and leads not itself: the database stays as it
+// is. ErrFollows: a process leads.
+func (d *Database) Sole(ctx context.Context) (*pgx.Conn, error) {
+	alone, err := d.Alone(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var locked bool
+	if err = alone.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, int64(leadLock)).Scan(&locked); err == nil && locked {
+		return alone, nil
+	}
+	return nil, errors.Join(cmp.Or(err, ErrFollows), alone.Close(ctx))
 }
 
 // Probe looks whether the server takes writes: Hold and the heartbeat of the lead write nothing.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -42,13 +43,18 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 }
 
 // OpenDamagedPostgres is OpenPostgres for reading alone, where what waits to be moved to the tables may be damaged: it stays where it is, and
-// what can be read of it is read.
+// what can be read of it is read. Nobody writes the log before it is closed; ErrFollows: somebody does now.
 func OpenDamagedPostgres(ctx context.Context, settings postgres.Settings, logger *slog.Logger) (*Store, error) {
 	s, err := OpenPostgres(ctx, settings, logger)
-	if err == nil {
-		s.salvage(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return s, err
+	engine := s.engine.(*server) //nolint:forcetypeassert // OpenPostgres made it
+	if engine.sole, err = engine.Sole(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("the log to be copied: %w: stop every audit process first", err), s.Close())
+	}
+	s.salvage(ctx)
+	return s, nil
 }
 
 // salvage reads of the tail what can be read, and has it stay there.

@@ -33,6 +33,8 @@ type server struct {
 	schema fs.FS
 	// filling is the one reason for which a closed log is written all the same.
 	filling string
+	// sole keeps every process from the lead while a damaged log is copied; nil: nothing does.
+	sole *pgx.Conn
 }
 
 // OpenPostgres opens the database of a PostgreSQL server, and brings its schema up to date.
@@ -55,6 +57,9 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 
 func (p *server) Close() error {
 	p.lease.Leave()
+	if p.sole != nil {
+		_ = p.sole.Close(context.Background()) // the server ends the session in any case
+	}
 	p.Pool.Close()
 	return nil
 }

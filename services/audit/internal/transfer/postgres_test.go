@@ -51,7 +51,20 @@ func TestPostgresDamagedTail(t *testing.T) {
 	from, err := store.OpenDamagedPostgres(t.Context(), settings(s, "durward_audit"), slog.New(slog.DiscardHandler))
 	must(t, err)
 	defer from.Close()
+	if err := opened(t, s, "durward_audit").Lead(t.Context()); !errors.Is(err, store.ErrFollows) {
+		t.Errorf("an audit leads the log that is copied: %v", err)
+	}
 	r.unread(t, from)
+}
+
+// TestPostgresDamagedIsLed: a damaged log is not copied while a process writes it, which would make two of it.
+func TestPostgresDamagedIsLed(t *testing.T) {
+	s := server.Start(t)
+	must(t, opened(t, s, "durward_audit").Lead(t.Context()))
+	_, err := store.OpenDamagedPostgres(t.Context(), settings(s, "durward_audit"), slog.New(slog.DiscardHandler))
+	if !errors.Is(err, store.ErrFollows) || !strings.Contains(err.Error(), "stop every audit process first") {
+		t.Errorf("opened beside its leader: %v", err)
+	}
 }
 
 // TestPostgresCopyIsHeld: while a copy goes on, however long, no other one begins, and no audit starts on the part of the log that is there or
