@@ -7,14 +7,11 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 )
 
 // MaxLogLine is how many characters of a service's line are shown.
 const MaxLogLine = 4000
-
-func ActionWord(action executorv1.PlanAction) string {
-	return strings.ToLower(strings.TrimPrefix(action.String(), "PLAN_ACTION_"))
-}
 
 // OutcomeColour says for people how a switch ended, in its colour.
 func (a *App) OutcomeColour(o executorv1.SwitchOutcome) string {
@@ -58,7 +55,7 @@ func switchProblem(m *executorv1.SwitchModeResponse) error {
 // printSwitched prints what a switch did.
 func (a *App) printSwitched(m *executorv1.SwitchModeResponse) {
 	steps := output.Each(m.GetDone(), func(step *executorv1.PlanStep) string {
-		return ActionWord(step.GetAction()) + " " + clean.Line(step.GetServiceId(), 64)
+		return contract.WordOf(step.GetAction()) + " " + clean.Line(step.GetServiceId(), 64)
 	})
 	if len(steps) > 0 {
 		a.Out.Printf("  %s\n", strings.Join(steps, ", "))

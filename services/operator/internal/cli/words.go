@@ -13,6 +13,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 )
 
 // DidYouMean is what to do next after a name that there is not: one of the names near it, or else otherwise.
@@ -25,10 +26,6 @@ func DidYouMean(near []string, otherwise string) string {
 
 func IsPending(op *vaultv1.Operation) bool {
 	return op.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING
-}
-
-func OperationState(s vaultv1.OperationState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "OPERATION_STATE_"))
 }
 
 // NonNil makes an empty list of none, for JSON.
@@ -51,13 +48,9 @@ func Seconds(d time.Duration) string {
 	}
 }
 
-func StateWord(s executorv1.ServiceState) string {
-	return strings.ToLower(strings.TrimPrefix(s.String(), "SERVICE_STATE_"))
-}
-
 // StateColour is a state's word in its colour.
 func (a *App) StateColour(s executorv1.ServiceState) string {
-	text := StateWord(s)
+	text := contract.WordOf(s)
 	switch s {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING:
 		return a.Out.Green(text)

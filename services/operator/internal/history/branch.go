@@ -1,10 +1,10 @@
 package history
 
 import (
-	"strings"
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/contract"
 )
 
 // Branch is one operation of a story, or what was recorded of its request beside its operations.
@@ -57,7 +57,7 @@ func Branches(entries []*auditv1.Entry) []Branch {
 				out = append(out, b)
 			}
 		}
-		b.Steps = append(b.Steps, Step{Entry: e, Index: e.GetIndex(), Kind: word(e.GetRecord().GetKind())})
+		b.Steps = append(b.Steps, Step{Entry: e, Index: e.GetIndex(), Kind: contract.WordOf(e.GetRecord().GetKind())})
 	}
 	if rest := byID[""]; rest != nil {
 		out = append(out, rest)
@@ -92,7 +92,7 @@ func (b *Branch) measure() {
 		if r.GetKind() == auditv1.Kind_KIND_READ {
 			continue // somebody looked how it stands
 		}
-		b.Status = word(r.GetKind())
+		b.Status = contract.WordOf(r.GetKind())
 		if first.IsZero() {
 			first = at
 		} else {
@@ -113,7 +113,7 @@ func (b *Branch) measure() {
 				b.Ran = between(began, at)
 			}
 			if r.GetStatus() != auditv1.Status_STATUS_UNSPECIFIED {
-				b.Status = strings.ToLower(strings.TrimPrefix(r.GetStatus().String(), "STATUS_"))
+				b.Status = contract.WordOf(r.GetStatus())
 			}
 		default:
 		}

@@ -169,7 +169,7 @@ func (c *Completeness) Add(e *auditv1.Entry) {
 		role = who.Role()
 	}
 	if vaults && role != optionsv1.Role_ROLE_VAULT || sinks && role != optionsv1.Role_ROLE_EXECUTOR && role != optionsv1.Role_ROLE_EGRESS {
-		c.report(FoundWrongWriter, id, placeOf(e), "it does not write records of kind %s", word(kind))
+		c.report(FoundWrongWriter, id, placeOf(e), "it does not write records of kind %s", contract.WordOf(kind))
 		return
 	}
 	if looks(r) {
@@ -418,8 +418,4 @@ func (c *Completeness) justified(id string, o *operation) {
 			c.report(step.kind, id, o.intent, "%s before that: it came with record %d", step.text, step.index)
 		}
 	}
-}
-
-func word(kind auditv1.Kind) string {
-	return strings.ToLower(strings.TrimPrefix(kind.String(), "KIND_"))
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/pattern"
@@ -80,7 +81,7 @@ func (t table) entry(e *auditv1.Entry) error {
 	r := e.GetRecord()
 	b := r.GetBody()
 	stamp := func(at time.Time) string { return at.UTC().Format("2006-01-02T15:04:05.000Z") }
-	status, tier := strings.ToLower(strings.TrimPrefix(r.GetStatus().String(), "STATUS_")), ""
+	tier := ""
 	if r.GetTier() != 0 {
 		tier = contract.TierName(r.GetTier())
 	}
@@ -92,7 +93,7 @@ func (t table) entry(e *auditv1.Entry) error {
 		summary = gone
 	}
 	return t.row([]string{
-		strconv.FormatUint(e.GetIndex(), 10), stamp(e.GetLoggedAt().AsTime()), stamp(r.GetTime().AsTime()), e.GetWriter(), word(r.GetKind()), status, tier,
+		strconv.FormatUint(e.GetIndex(), 10), stamp(e.GetLoggedAt().AsTime()), stamp(r.GetTime().AsTime()), e.GetWriter(), contract.WordOf(r.GetKind()), contract.WordOf(r.GetStatus()), tier,
 		r.GetTool(), r.GetRequestId(), r.GetOperationId(), b.GetParentRequestId(), b.GetPrincipal(), b.GetSession(), channel, b.GetSource(),
 		strconv.FormatBool(b.GetConfirmed()), strconv.FormatBool(b.GetDangerous()), strconv.FormatUint(uint64(b.GetDurationMs()), 10), b.GetAction(),
 		summary, b.GetReason(), b.GetDecisionSource(), b.GetArguments(), StandsOut(e),
@@ -100,11 +101,7 @@ func (t table) entry(e *auditv1.Entry) error {
 }
 
 func (t table) row(cells []string) error {
-	quoted := make([]string, len(cells))
-	for i, cell := range cells {
-		quoted[i] = Cell(cell)
-	}
-	_, err := io.WriteString(t.w, strings.Join(quoted, ",")+"\r\n")
+	_, err := io.WriteString(t.w, strings.Join(output.Each(cells, Cell), ",")+"\r\n")
 	return err
 }
 

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	tea "charm.land/bubbletea/v2"
 
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -169,7 +169,7 @@ func (m *Model) serviceRows(most int) []row {
 }
 
 func (m *Model) serviceLine(s *executorv1.ServiceSummary) string {
-	state := strings.ToLower(strings.TrimPrefix(s.GetState().String(), "SERVICE_STATE_"))
+	state := contract.WordOf(s.GetState())
 	painted := fmt.Sprintf("%-10s", state)
 	switch s.GetState() {
 	case executorv1.ServiceState_SERVICE_STATE_RUNNING:

@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/operator/internal/bars"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 )
 
 func bold(s string) string   { return lipgloss.NewStyle().Bold(true).Render(s) }
@@ -446,7 +447,7 @@ func (m *Model) historyLines() []string {
 }
 
 func (m *Model) pastLine(op *vaultv1.Operation) string {
-	state := strings.ToLower(strings.TrimPrefix(op.GetState().String(), "OPERATION_STATE_"))
+	state := contract.WordOf(op.GetState())
 	at := op.GetDecidedAt().AsTime()
 	if op.GetDecidedAt() == nil {
 		at = op.GetAskedAt().AsTime()

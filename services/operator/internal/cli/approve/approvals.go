@@ -197,7 +197,7 @@ func cardJSON(c approval.Card) operationJSON {
 	}
 	return operationJSON{
 		PolicyTier: policyTier, Rule: op.GetRule(),
-		Number: c.Number, OperationID: op.GetOperationId(), State: cli.OperationState(op.GetState()), Tier: contract.TierName(op.GetTier()),
+		Number: c.Number, OperationID: op.GetOperationId(), State: contract.WordOf(op.GetState()), Tier: contract.TierName(op.GetTier()),
 		Tool: op.GetTool().GetName(), Arguments: arguments, Audience: op.GetAudience(), Target: c.Preview.GetSubject().GetLabel(),
 		Plan: c.Preview.GetPlan(), Fit: fitOf(c.Preview.GetFit()), Problem: c.Problem, Principal: op.GetPrincipal(), Agent: c.AgentName(), ClientName: op.GetClientName(),
 		KeyBound: op.GetKeyBound(), Session: op.GetSession(), Channel: statement.ChannelName(op.GetChannel()),
@@ -315,7 +315,7 @@ func find(ctx context.Context, s *cli.Session, number string) (*vaultv1.Operatio
 
 // became is what became of an operation, and by whom.
 func became(op *vaultv1.Operation) string {
-	text := cli.OperationState(op.GetState())
+	text := contract.WordOf(op.GetState())
 	if by := op.GetDecidedBy(); by != "" {
 		text += " by " + approval.Person(by)
 	}

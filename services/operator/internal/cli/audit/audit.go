@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/trust"
 )
@@ -85,7 +86,7 @@ func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session,
 }
 
 func kindWord(e *auditv1.Entry) string {
-	return kindName(e.GetRecord().GetKind().String())
+	return contract.WordOf(e.GetRecord().GetKind())
 }
 
 // summary is what a record says in a line: of a refusal, its reason.
@@ -97,7 +98,7 @@ func statusWord(e *auditv1.Entry) string {
 	if e.GetRecord().GetStatus() == auditv1.Status_STATUS_UNSPECIFIED {
 		return "-"
 	}
-	return strings.ToLower(strings.TrimPrefix(e.GetRecord().GetStatus().String(), "STATUS_"))
+	return contract.WordOf(e.GetRecord().GetStatus())
 }
 
 // statusColour makes denied, failed and destructive records stand out (AUD-3).

@@ -252,7 +252,7 @@ func (a *app) printSwitch(sw *executorv1.Switch) {
 		if step.GetCompensation() {
 			undo = a.Out.Dim("  to bring back what was before")
 		}
-		a.Out.Printf("  %s %-6s %-24s %s%s\n", mark, cli.ActionWord(step.GetAction()), clean.Line(step.GetServiceId(), 64),
+		a.Out.Printf("  %s %-6s %-24s %s%s\n", mark, contract.WordOf(step.GetAction()), clean.Line(step.GetServiceId(), 64),
 			cli.Seconds(time.Duration(step.GetTookMs())*time.Millisecond), undo)
 	}
 	a.PrintLog(clean.Line(sw.GetFailedService(), 64), sw.GetLog())

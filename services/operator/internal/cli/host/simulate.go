@@ -259,7 +259,7 @@ const stepsWidth = 110
 func stepLines(steps []*executorv1.PlanStep) []string {
 	var lines []string
 	for _, step := range steps {
-		word := cli.ActionWord(step.GetAction()) + " " + clean.Line(step.GetServiceId(), 64) + expected(step.GetExpectedS())
+		word := contract.WordOf(step.GetAction()) + " " + clean.Line(step.GetServiceId(), 64) + expected(step.GetExpectedS())
 		if n := len(lines) - 1; n >= 0 && len(lines[n])+len(word) < stepsWidth {
 			lines[n] += " · " + word
 			continue

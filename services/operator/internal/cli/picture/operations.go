@@ -14,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/pattern"
 )
 
@@ -155,7 +156,7 @@ func operationChange(a *cli.App, op *vaultv1.Operation) Change {
 			out = append(out, operationLine(op, "waits for you: durward approvals"))
 		case !cli.IsPending(op) && waited:
 			delete(p.Waiting, id)
-			out = append(out, operationLine(op, cli.OperationState(op.GetState())))
+			out = append(out, operationLine(op, contract.WordOf(op.GetState())))
 		}
 		begun := op.GetState() == vaultv1.OperationState_OPERATION_STATE_RUNNING ||
 			op.GetState() == vaultv1.OperationState_OPERATION_STATE_DONE

@@ -16,6 +16,7 @@ import (
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/contract"
 )
 
 const (
@@ -297,7 +298,7 @@ func ServiceChange(said *executorv1.WatchServicesResponse) Change {
 			i = len(p.Services) - 1
 		}
 		p.Services[i].State = said.GetState()
-		word := cli.StateWord(said.GetState())
+		word := contract.WordOf(said.GetState())
 		return []News{{output.Pad(id, 24) + " " + word, serviceNews{"service", id, word, said.GetInitial()}}}
 	}
 }
