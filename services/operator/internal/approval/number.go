@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/opnumber"
 	"durward.internal/services/platform/pattern"
 )
@@ -29,10 +30,7 @@ func IsOperationID(s string) bool { return idPattern().MatchString(s) }
 
 // Numbers gives each operation its short number: 4 characters, and as many more as keep it apart from the others given.
 func Numbers(operationIDs []string) map[string]string {
-	full := make([]string, len(operationIDs))
-	for i, id := range operationIDs {
-		full[i] = opnumber.Of(id)
-	}
+	full := output.Each(operationIDs, opnumber.Of)
 	short := opnumber.Shorten(full)
 	numbers := make(map[string]string, len(operationIDs))
 	for i, id := range operationIDs {
@@ -62,9 +60,5 @@ func Find(number string, operationIDs []string) (string, error) {
 		return found[0], nil
 	}
 	shown := Numbers(found)
-	candidates := make([]string, len(found))
-	for i, id := range found {
-		candidates[i] = shown[id]
-	}
-	return "", &AmbiguousError{Number: number, Candidates: candidates}
+	return "", &AmbiguousError{Number: number, Candidates: output.Each(found, func(id string) string { return shown[id] })}
 }

@@ -52,11 +52,10 @@ func DangerLine(found []*vaultv1.Standing, durward string) string {
 	if len(found) == 0 {
 		return ""
 	}
-	var parts []string
-	for _, one := range found {
-		parts = append(parts, fmt.Sprintf("%s (%s) until %s", clean.Line(one.GetPrincipal(), 64), clean.Line(one.GetSession(), 32),
-			one.GetExpiresAt().AsTime().Local().Format("15:04")))
-	}
+	parts := output.Each(found, func(one *vaultv1.Standing) string {
+		return fmt.Sprintf("%s (%s) until %s", clean.Line(one.GetPrincipal(), 64), clean.Line(one.GetSession(), 32),
+			one.GetExpiresAt().AsTime().Local().Format("15:04"))
+	})
 	return "DANGEROUS MODE: " + strings.Join(parts, ", ") + ": changes run without asking. End it: " + durward + " dangerous disable"
 }
 

@@ -12,6 +12,7 @@ import (
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 )
@@ -81,11 +82,7 @@ func OrNothing(n uint32) string {
 }
 
 func JoinNumbers(list []uint32) string {
-	parts := make([]string, len(list))
-	for i, n := range list {
-		parts[i] = strconv.FormatUint(uint64(n), 10)
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(output.Each(list, func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }), ", ")
 }
 
 func When(yes bool, text string) string {

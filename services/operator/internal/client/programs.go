@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"durward.internal/services/operator/internal/output"
 )
 
 // Program is an agent program whose configuration this program can write. Places and shapes are the programs' own:
@@ -121,11 +123,7 @@ func jsonText(v any) string {
 
 // ProgramNames are the words for them.
 func ProgramNames() []string {
-	var out []string
-	for _, p := range Programs() {
-		out = append(out, p.Name)
-	}
-	return out
+	return output.Each(Programs(), func(p Program) string { return p.Name })
 }
 
 // FindProgram returns the program of that name.
@@ -215,11 +213,7 @@ func AuthorizedKey(program, home, name, publicKey string) (string, error) {
 
 // quoteWords makes a shell's line of words.
 func quoteWords(words []string) string {
-	out := make([]string, len(words))
-	for i, word := range words {
-		out[i] = Word(word)
-	}
-	return strings.Join(out, " ")
+	return strings.Join(output.Each(words, Word), " ")
 }
 
 // Word quotes one word for a POSIX shell, if it needs it.

@@ -258,9 +258,9 @@ func renew(root string, ca *pki.CA, name string, now time.Time, all bool) (Renew
 func identityOf(name string) (identity.ID, error) {
 	switch filepath.Dir(name) {
 	case "operators":
-		return operatorIdentity(filepath.Base(name))
+		return installdir.ProcessIdentity("operator", filepath.Base(name))
 	case "notifiers":
-		return notifierIdentity(filepath.Base(name))
+		return installdir.ProcessIdentity("notifier", filepath.Base(name))
 	}
 	return installdir.ProcessIdentity(name, "")
 }

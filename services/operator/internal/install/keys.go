@@ -131,7 +131,7 @@ func (p *Plan) certificates() error {
 	}
 	for _, name := range p.people() {
 		operator := installdir.OperatorName(name)
-		id, err := operatorIdentity(operator)
+		id, err := installdir.ProcessIdentity("operator", operator)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (p *Plan) certificates() error {
 			continue
 		}
 		p.certificate(tlsDir+"/operators/"+operator, id, owner{user: name}, 0o440)
-		if id, err = notifierIdentity(operator); err != nil {
+		if id, err = installdir.ProcessIdentity("notifier", operator); err != nil {
 			return err
 		}
 		p.certificate(tlsDir+"/notifiers/"+operator, id, owner{user: name}, 0o440)

@@ -20,10 +20,8 @@ import (
 	"strconv"
 	"strings"
 
-	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/identity"
 )
 
 //go:embed files
@@ -198,15 +196,6 @@ func (values) KID() string { return installdir.FirstKID }
 func (values) Identity(role string) (string, error) {
 	id, err := installdir.ProcessIdentity(role, "")
 	return id.String(), err
-}
-
-func operatorIdentity(name string) (identity.ID, error) {
-	return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_OPERATOR, name)
-}
-
-// notifierIdentity is that of the program that tells an operator what waits.
-func notifierIdentity(operator string) (identity.ID, error) {
-	return identity.New(identity.DefaultTrustDomain, optionsv1.Role_ROLE_NOTIFIER, operator)
 }
 
 // User is the Unix user of a process.

@@ -34,11 +34,11 @@ func Knows(root, operator string) bool {
 
 // Identities are the SPIFFE IDs in the certificates of an operator: the operator's own, and that of what tells the operator.
 func Identities(operator string) ([]string, error) {
-	own, err := operatorIdentity(operator)
+	own, err := installdir.ProcessIdentity("operator", operator)
 	if err != nil {
 		return nil, err
 	}
-	tells, err := notifierIdentity(operator)
+	tells, err := installdir.ProcessIdentity("notifier", operator)
 	return []string{own.String(), tells.String()}, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -196,11 +197,7 @@ passed on; no shell ever sees them. With --unit it is a systemd unit instead, wi
 }
 
 func indexes(gpus []uint) []uint32 {
-	out := make([]uint32, len(gpus))
-	for i, g := range gpus {
-		out[i] = uint32(min(g, 1<<32-1))
-	}
-	return out
+	return output.Each(gpus, func(g uint) uint32 { return uint32(min(g, 1<<32-1)) })
 }
 
 func (a *app) addModeCommand(add *addition) *cobra.Command {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/sizing"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
@@ -20,10 +21,7 @@ import (
 // estimated is what a service of the catalog takes by its card, on GPUs whose memory is known here, and the run that it was
 // reckoned for.
 func (a *app) estimated(ctx context.Context, c *catalog.Catalog, s *catalog.Service) (vram.Estimate, vram.Run, []sizing.GPU, error) {
-	var wanted []uint
-	for _, g := range s.GPUs {
-		wanted = append(wanted, uint(g))
-	}
+	wanted := output.Each(s.GPUs, func(g uint32) uint { return uint(g) })
 	if s.Model == nil || s.Model.Card == nil || len(wanted) == 0 {
 		return vram.Estimate{}, vram.Run{}, nil, vram.ErrNoCard
 	}
@@ -35,23 +33,19 @@ func (a *app) estimated(ctx context.Context, c *catalog.Catalog, s *catalog.Serv
 	if err != nil {
 		return vram.Estimate{}, run, nil, err
 	}
-	on := make([]vram.GPU, len(gpus))
-	for i, g := range gpus {
-		on[i].TotalMiB = g.TotalMiB
-	}
+	on := output.Each(gpus, func(g sizing.GPU) vram.GPU { return vram.GPU{TotalMiB: g.TotalMiB} })
 	estimate, err := vram.Of(*s.Model.Card, run, on)
 	return estimate, run, gpus, err
 }
 
 // estimateJSON is what --json says of memory, in MiB.
 type estimateJSON struct {
-	Source                                      string            `json:"source"`
-	Context                                     uint32            `json:"context"`
-	PerGPU                                      map[string]uint32 `json:"per_gpu_mib"`
-	Weights, KV, Compute, Overhead, Claim, Load uint32            `json:"-"`
-	Parts                                       map[string]uint32 `json:"parts_mib"`
-	Fits                                        *bool             `json:"fits"`
-	Exact                                       []ExactJSON       `json:"llama_fit_params,omitempty"`
+	Source  string            `json:"source"`
+	Context uint32            `json:"context"`
+	PerGPU  map[string]uint32 `json:"per_gpu_mib"`
+	Parts   map[string]uint32 `json:"parts_mib"`
+	Fits    *bool             `json:"fits"`
+	Exact   []ExactJSON       `json:"llama_fit_params,omitempty"`
 }
 
 type ExactJSON struct {

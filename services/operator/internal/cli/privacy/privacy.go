@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/detect"
 )
@@ -137,12 +138,8 @@ func (a *app) table(result ResultJSON) {
 		a.Out.Printf("nothing is found in %s\n", clean.Count(result.Bytes, "byte"))
 		return
 	}
-	var rows [][]string
-	for _, f := range result.Found {
-		rows = append(rows, []string{
-			fmt.Sprintf("%d:%d", f.Line, f.Column), f.Type, strconv.Itoa(f.Confidence), clean.Line(strings.ReplaceAll(f.Value, "\n", " "), 60), f.Why,
-		})
-	}
-	a.Out.Table([]string{"LINE:COLUMN", "TYPE", "SURE", "VALUE", "WHY"}, rows)
+	a.Out.Table([]string{"LINE:COLUMN", "TYPE", "SURE", "VALUE", "WHY"}, output.Each(result.Found, func(f FoundJSON) []string {
+		return []string{fmt.Sprintf("%d:%d", f.Line, f.Column), f.Type, strconv.Itoa(f.Confidence), clean.Line(strings.ReplaceAll(f.Value, "\n", " "), 60), f.Why}
+	}))
 	a.Out.Printf("%s in %s\n", clean.Count(len(result.Found), "value"), clean.Count(result.Bytes, "byte"))
 }
