@@ -36,11 +36,7 @@ func (b *Reader) ids(ctx context.Context, c Client, kind Kind) (ids []string, er
 }
 
 func (b *Reader) modes(ctx context.Context, c Client) (page, error) {
-	got, raw, err := readTool[*executorv1.ListModesResponse](ctx, b, c, toolModes, &executorv1.ListModesRequest{})
-	if err != nil {
-		return page{}, err
-	}
-	return page{raw, func(d *document) {
+	return pageOf(ctx, b, c, toolModes, &executorv1.ListModesRequest{}, func(d *document, got *executorv1.ListModesResponse) {
 		d.title("Modes")
 		if len(got.GetModes()) == 0 {
 			d.line("The catalogue of this host holds no mode.")
@@ -59,15 +55,11 @@ func (b *Reader) modes(ctx context.Context, c Client) (page, error) {
 		}
 		d.table(rows)
 		d.line("VRAM is declared, not measured. Details of one: " + Scheme + prefixModes + "{mode_id}")
-	}}, nil
+	})
 }
 
 func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
-	got, raw, err := readTool[*executorv1.ModeInfoResponse](ctx, b, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id})
-	if err != nil {
-		return page{}, err
-	}
-	return page{raw, func(d *document) {
+	return pageOf(ctx, b, c, toolMode, &executorv1.ModeInfoRequest{ModeId: &id}, func(d *document, got *executorv1.ModeInfoResponse) {
 		d.title("Mode " + got.GetModeId())
 		rows := [][]string{{"", ""}, {"current", yes(got.GetCurrent())}}
 		for _, row := range [][]string{
@@ -86,15 +78,11 @@ func (b *Reader) mode(ctx context.Context, c Client, id string) (page, error) {
 		if len(got.GetDrifted()) > 0 {
 			d.line("Selecting the mode again, with simulate_mode and switch_mode, starts what drifted.")
 		}
-	}}, nil
+	})
 }
 
 func (b *Reader) models(ctx context.Context, c Client) (page, error) {
-	got, raw, err := readTool[*executorv1.ListModelsResponse](ctx, b, c, toolModels, &executorv1.ListModelsRequest{})
-	if err != nil {
-		return page{}, err
-	}
-	return page{raw, func(d *document) {
+	return pageOf(ctx, b, c, toolModels, &executorv1.ListModelsRequest{}, func(d *document, got *executorv1.ListModelsResponse) {
 		d.title("Models")
 		if len(got.GetModels()) == 0 {
 			d.line("The catalogue of this host holds no model.")
@@ -106,15 +94,11 @@ func (b *Reader) models(ctx context.Context, c Client) (page, error) {
 		}
 		d.table(rows)
 		d.line("Details of one: " + Scheme + prefixModels + "{model_id}")
-	}}, nil
+	})
 }
 
 func (b *Reader) model(ctx context.Context, c Client, id string) (page, error) {
-	got, raw, err := readTool[*executorv1.ModelInfoResponse](ctx, b, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id})
-	if err != nil {
-		return page{}, err
-	}
-	return page{raw, func(d *document) {
+	return pageOf(ctx, b, c, toolModel, &executorv1.ModelInfoRequest{ModelId: &id}, func(d *document, got *executorv1.ModelInfoResponse) {
 		d.title("Model " + got.GetModelId())
 		rows := [][]string{{"", ""}, {"name in requests", got.GetServedName()}}
 		if got.GetSource() != "" {
@@ -126,5 +110,5 @@ func (b *Reader) model(ctx context.Context, c Client, id string) (page, error) {
 			rows = append(rows, []string{s.GetServiceId(), contract.WordOf(s.GetState()), s.GetBaseUrl()})
 		}
 		d.table(rows)
-	}}, nil
+	})
 }

@@ -150,12 +150,17 @@ func readTool[T proto.Message](ctx context.Context, b *Reader, c Client, name st
 	return answer, raw, nil
 }
 
-func (b *Reader) gpu(ctx context.Context, c Client) (page, error) {
-	got, raw, err := readTool[*executorv1.GpuStatusResponse](ctx, b, c, toolGPU, &executorv1.GpuStatusRequest{})
+// pageOf is a page with the answer of a READ tool, of which text makes the document.
+func pageOf[T proto.Message](ctx context.Context, b *Reader, c Client, name string, request proto.Message, text func(*document, T)) (page, error) {
+	got, raw, err := readTool[T](ctx, b, c, name, request)
 	if err != nil {
 		return page{}, err
 	}
-	return page{raw, func(d *document) {
+	return page{raw, func(d *document) { text(d, got) }}, nil
+}
+
+func (b *Reader) gpu(ctx context.Context, c Client) (page, error) {
+	return pageOf(ctx, b, c, toolGPU, &executorv1.GpuStatusRequest{}, func(d *document, got *executorv1.GpuStatusResponse) {
 		d.title("GPUs")
 		d.line("Source of the numbers: " + cell(got.GetSource()) + ".")
 		if len(got.GetGpus()) == 0 {
@@ -170,7 +175,7 @@ func (b *Reader) gpu(ctx context.Context, c Client) (page, error) {
 			})
 		}
 		d.table(rows)
-	}}, nil
+	})
 }
 
 func (b *Reader) services(ctx context.Context, c Client) (page, error) {
@@ -202,14 +207,10 @@ func (b *Reader) list(ctx context.Context, c Client) (*executorv1.ListServicesRe
 }
 
 func (b *Reader) service(ctx context.Context, c Client, id string) (page, error) {
-	got, raw, err := readTool[*executorv1.ServiceInfoResponse](ctx, b, c, toolService, &executorv1.ServiceInfoRequest{ServiceId: &id})
-	if err != nil {
-		return page{}, err
-	}
-	return page{raw, func(d *document) {
+	return pageOf(ctx, b, c, toolService, &executorv1.ServiceInfoRequest{ServiceId: &id}, func(d *document, got *executorv1.ServiceInfoResponse) {
 		d.title("Service " + got.GetService().GetServiceId())
 		d.table(detail(got.GetService()))
-	}}, nil
+	})
 }
 
 // detail is one service as the rows of a table.

@@ -120,16 +120,19 @@ func (u URI) Changes() bool { return u.Kind != Help && u.Kind != Config && u.Kin
 // maxServiceID is the longest id of a service (SEC-V1).
 const maxServiceID = 64
 
-// IsServiceID reports whether s can be the id of a service (SEC-V1).
-func IsServiceID(s string) bool {
+// isID reports whether s has 1 to most letters and digits, and behind the first of them also others.
+func isID(s string, most int, others string) bool {
 	for i, c := range []byte(s) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '-') {
+		if !letter && (i == 0 || strings.IndexByte(others, c) < 0) {
 			return false
 		}
 	}
-	return s != "" && len(s) <= maxServiceID
+	return s != "" && len(s) <= most
 }
+
+// IsServiceID reports whether s can be the id of a service (SEC-V1).
+func IsServiceID(s string) bool { return isID(s, maxServiceID, "_-") }
 
 // IsModeID reports whether s can be the id of a mode (SEC-V1).
 func IsModeID(s string) bool { return IsServiceID(s) }
@@ -140,13 +143,7 @@ const maxModelID = 128
 // IsModelID reports whether s can be the id of a model (SEC-V1): words with dots and dashes, with slashes between them, none of
 // which names a folder above.
 func IsModelID(s string) bool {
-	for i, c := range []byte(s) {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '-' && c != '.' && c != '/') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= maxModelID && !slices.Contains(strings.Split(s, "/"), "..")
+	return isID(s, maxModelID, "_-./") && !slices.Contains(strings.Split(s, "/"), "..")
 }
 
 // IsOperationID reports whether s can be the id of an operation: 128 bits in hex.
