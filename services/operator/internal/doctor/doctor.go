@@ -28,6 +28,7 @@ import (
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/health"
+	"durward.internal/services/platform/procfs"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/security/ownership"
 	"durward.internal/services/platform/statement"
@@ -146,48 +147,38 @@ func users(_ context.Context, cfg Config) []Finding {
 
 // bridged reports whether a user runs a bridge, which an agent starts.
 func bridged(root string, uid int) bool {
-	lines, err := filepath.Glob(filepath.Join(root, "proc", "[0-9]*", "cmdline"))
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(lines, func(file string) bool {
-		info, err := os.Stat(file)
-		line, readErr := os.ReadFile(file)
-		if err != nil || readErr != nil {
-			return false // it has ended, or is not ours to look at
+	proc := filepath.Join(root, "proc")
+	for pid, line := range procfs.Processes(proc, "cmdline") {
+		words := strings.Split(line, "\x00")
+		if filepath.Base(words[0]) != "durward" || !slices.Contains(words[1:], "mcp") {
+			continue
 		}
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		words := strings.Split(string(line), "\x00")
-		return ok && int(stat.Uid) == uid && filepath.Base(words[0]) == "durward" && slices.Contains(words[1:], "mcp")
-	})
+		if owner, known := ownerOf(filepath.Join(proc, strconv.Itoa(pid), "cmdline")); known && owner == uid {
+			return true
+		}
+	}
+	return false
 }
 
 // processUser finds the user of a running process by its name and its configuration file on the command line.
 func processUser(cfg Config, role string) (uid int, found bool) {
-	entries, err := os.ReadDir(filepath.Join(cfg.Root, "proc"))
-	if err != nil {
-		return 0, false
-	}
-	for _, entry := range entries {
-		if _, err := strconv.Atoi(entry.Name()); err != nil {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join(cfg.Root, "proc", entry.Name(), "cmdline"))
-		if err != nil {
-			continue
-		}
-		if words := strings.Split(string(line), "\x00"); filepath.Base(words[0]) != role || !slices.Contains(words[1:], cfg.Home.Config(role)) {
+	proc := filepath.Join(cfg.Root, "proc")
+	for pid, line := range procfs.Processes(proc, "cmdline") {
+		if words := strings.Split(line, "\x00"); filepath.Base(words[0]) != role || !slices.Contains(words[1:], cfg.Home.Config(role)) {
 			continue // an editor has the same file on its command line
 		}
-		info, err := entry.Info()
-		if err != nil {
-			continue
-		}
-		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-			return int(stat.Uid), true
+		if uid, found = ownerOf(filepath.Join(proc, strconv.Itoa(pid))); found {
+			return uid, true
 		}
 	}
 	return 0, false
+}
+
+// ownerOf is whose a file is, where that can be told.
+func ownerOf(path string) (uid int, known bool) {
+	var stat syscall.Stat_t
+	err := syscall.Stat(path, &stat)
+	return int(stat.Uid), err == nil
 }
 
 // gatewayUser: what the processes obey is beyond the gateway's user, whom each of their files names.
