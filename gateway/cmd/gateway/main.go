@@ -119,22 +119,11 @@ func (s *settings) Validate() error {
 		}
 	}
 	s.MemoryLimitMiB = cmp.Or(s.MemoryLimitMiB, memoryLimitMiB)
-	for _, n := range []struct {
-		name               string
-		value              *int
-		standard, low, top int
-	}{
-		{"hold_s", &s.HoldS, 45, 1, 45},
-		{"session_idle_s", &s.SessionIdleS, 1800, 60, 28800},
-		{"sessions_per_principal", &s.SessionsPerPrincipal, 32, 1, 1024},
-	} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < n.low || *n.value > n.top {
-			problems = append(problems, fmt.Errorf("%s: must be %d to %d", n.name, n.low, n.top))
-		}
-	}
+	problems = append(problems, limit.Fill("", []limit.Number{
+		{Name: "hold_s", Value: &s.HoldS, Standard: 45, Low: 1, Top: 45},
+		{Name: "session_idle_s", Value: &s.SessionIdleS, Standard: 1800, Low: 60, Top: 28800},
+		{Name: "sessions_per_principal", Value: &s.SessionsPerPrincipal, Standard: 32, Low: 1, Top: 1024},
+	})...)
 	return errors.Join(problems...)
 }
 

@@ -83,11 +83,7 @@ func (c *Config) Validate() error {
 		clients[name] = own
 	}
 	c.Clients = clients
-	for _, n := range []struct {
-		name               string
-		value              *int
-		standard, low, top int
-	}{
+	problems = append(problems, Fill("limits.", []Number{
 		{"strangers_at_once", &c.StrangersAtOnce, 4, 1, 64},
 		{"principals", &c.Principals, 4096, 16, 1 << 16},
 		{"requests_per_principal", &c.RequestsPerPrincipal, 64, 1, 4096},
@@ -96,15 +92,26 @@ func (c *Config) Validate() error {
 		{"connections_per_principal", &c.ConnectionsPerPrincipal, 64, 1, 1 << 16},
 		{"connections_of_strangers", &c.ConnectionsOfStrangers, 256, 1, 1 << 16},
 		{"refusal_delay_ms", &c.RefusalDelayMS, 200, 1, 2000},
-	} {
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-		if *n.value < n.low || *n.value > n.top {
-			problems = append(problems, fmt.Errorf("limits.%s: must be %d to %d", n.name, n.low, n.top))
+	})...)
+	return errors.Join(problems...)
+}
+
+// Number is a whole number of the configuration, with its default and its bounds.
+type Number struct {
+	Name               string
+	Value              *int
+	Standard, Low, Top int
+}
+
+// Fill fills in the defaults and returns what is out of bounds, by its name behind the name of what it is in.
+func Fill(in string, numbers []Number) (problems []error) {
+	for _, n := range numbers {
+		*n.Value = cmp.Or(*n.Value, n.Standard)
+		if *n.Value < n.Low || *n.Value > n.Top {
+			problems = append(problems, fmt.Errorf("%s%s: must be %d to %d", in, n.Name, n.Low, n.Top))
 		}
 	}
-	return errors.Join(problems...)
+	return problems
 }
 
 func (r *Rates) validate(name string, standard Rates) []error {

@@ -142,13 +142,6 @@ func (l *Limiter) Leave(principal string, s Slot) {
 	}
 }
 
-// Len returns how many principals are held.
-func (l *Limiter) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.byPrincipal)
-}
-
 // entry returns a principal's entry, or nil if there is no room for one. The caller holds the mutex.
 func (l *Limiter) entry(principal string, now time.Time) *entry {
 	if now.Sub(l.swept) >= sweepEvery {
