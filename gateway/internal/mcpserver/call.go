@@ -259,7 +259,7 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 		}
 		return s.run(ctx, call, t.Tool, request, id, decision.GetGrant(), until)
 	case vaultv1.AuthoriseResponse_DECISION_PENDING:
-		return s.settle(ctx, req, call, id, decision.GetExpiresAt().AsTime(), until)
+		return s.settle(ctx, call, id, decision.GetExpiresAt().AsTime(), until)
 	case vaultv1.AuthoriseResponse_DECISION_DENIED:
 		if why := clean.Line(decision.GetReason(), maxSummary); why != "" {
 			return answer{Envelope: envelope.Forbidden(call.RequestID, why)}, nil
@@ -273,11 +273,11 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, call *httpfr
 // waitOperation is the tool that an agent calls after pending_approval. Its answer is the original tool's.
 func (s *Server) waitOperation(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, request proto.Message, until bounds) (answer, error) {
 	wait, _ := request.(*vaultv1.WaitOperationRequest) // by the contract
-	return s.settle(telling(ctx, req), req, call, wait.GetOperationId(), time.Time{}, until)
+	return s.settle(telling(ctx, req), call, wait.GetOperationId(), time.Time{}, until)
 }
 
 // settle waits for an operation within bounds, carries it out if a human approved it, and says how it stands.
-func (s *Server) settle(ctx context.Context, req *mcp.CallToolRequest, call *httpfront.Call, id string, expires time.Time, until bounds) (answer, error) {
+func (s *Server) settle(ctx context.Context, call *httpfront.Call, id string, expires time.Time, until bounds) (answer, error) {
 	state, err := s.await(ctx, call, id, until.decided)
 	if err != nil {
 		f := fault.From(err)

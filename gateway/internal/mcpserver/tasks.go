@@ -164,7 +164,7 @@ func (s *Server) task(ctx context.Context, method string, req mcp.Request, call 
 	}
 	switch method {
 	case methodGetTask:
-		return s.getTask(ctx, session, call, params.TaskID)
+		return s.getTask(ctx, call, params.TaskID)
 	case methodCancelTask:
 		return s.cancelTask(ctx, call, params.TaskID)
 	default:
@@ -179,7 +179,7 @@ func (s *Server) task(ctx context.Context, method string, req mcp.Request, call 
 }
 
 // getTask polls a task, and carries the operation out if a human approved it meanwhile.
-func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *httpfront.Call, id string) (mcp.Result, error) {
+func (s *Server) getTask(ctx context.Context, call *httpfront.Call, id string) (mcp.Result, error) {
 	if !call.Enter() {
 		return nil, taskError(call, fault.New(callv1.Code_CODE_RATE_LIMITED, "Rate limit exceeded", fault.WithRetry(time.Second)))
 	}
@@ -191,7 +191,7 @@ func (s *Server) getTask(ctx context.Context, session *mcp.ServerSession, call *
 	if operation.GetState() == vaultv1.OperationState_OPERATION_STATE_PENDING {
 		return newTask(call, operation, s.banner(call, answer{Envelope: envelope.Pending(call.RequestID, id, operation.GetExpiresAt().AsTime())})), nil
 	}
-	out, err := s.settle(ctx, &mcp.CallToolRequest{Session: session, Params: &mcp.CallToolParamsRaw{}}, call, id, time.Time{}, s.heldAsTask(time.Now()))
+	out, err := s.settle(ctx, call, id, time.Time{}, s.heldAsTask(time.Now()))
 	if err != nil {
 		f := fault.From(err)
 		if !f.Retryable || f.Code == callv1.Code_CODE_PROOF_REQUIRED {
