@@ -42,9 +42,8 @@ func ByProgram(folder string) Lister {
 		ctx, cancel := context.WithTimeout(ctx, listPatience)
 		defer cancel()
 		cmd := exec.CommandContext(ctx, filepath.Join(folder, "durward-list")) // #nosec G204 -- our own program beside this one
-		var said bytes.Buffer
 		out := &limited{left: maxListing}
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(asked), out, &limited{Buffer: said, left: 64 << 10}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(asked), out, &limited{left: 64 << 10}
 		cmd.Env, cmd.WaitDelay = []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, time.Second
 		if _, missing := user.Lookup(launcherUser); os.Geteuid() == 0 && missing == nil {
 			if cmd.SysProcAttr, err = installdir.AsUser(launcherUser); err != nil {

@@ -67,9 +67,6 @@ func (a *app) named(f func(context.Context, installdir.Config, servers.State, se
 
 // complete completes a server.
 func (a *app) complete(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	return a.CompleteFrom(args, func(cfg installdir.Config) ([]string, error) { return cfg.Servers(), nil })
 }
 
