@@ -103,24 +103,25 @@ func Open(ctx context.Context, cfg installdir.Config) (*Peers, error) {
 		folder.Close()
 		return nil, err
 	}
-	dial := func(peer config.Peer) *rpc.Any {
+	dial := func(peer config.Peer) (_ *rpc.Any, server identity.ID) {
 		if err != nil {
-			return nil
+			return nil, server
 		}
-		var server identity.ID
 		if server, err = identity.Parse(peer.Identity); err != nil {
-			return nil
+			return nil, server
 		}
 		var conn *rpc.Any
 		if conn, err = rpc.DialAny(rpc.ClientConfig{
 			Identity: p.source, Address: peer.Address, Server: server, Logger: slog.New(slog.DiscardHandler),
 		}, peer.Standbys); err != nil {
-			return nil
+			return nil, server
 		}
 		p.conns = append(p.conns, conn)
-		return conn
+		return conn, server
 	}
-	vault, executor, audit := dial(cfg.Vault), dial(cfg.Executor), dial(cfg.Audit)
+	vault, _ := dial(cfg.Vault)
+	executor, executorID := dial(cfg.Executor)
+	audit, _ := dial(cfg.Audit)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 	}
@@ -129,18 +130,13 @@ func Open(ctx context.Context, cfg installdir.Config) (*Peers, error) {
 		vaultv1.NewPrivacyServiceClient(vault), vault}
 	p.Executor = Executor{executorv1.NewControlServiceClient(executor), executorv1.NewToolServiceClient(executor),
 		executorv1.NewEventServiceClient(executor)}
-	executorID, err := identity.Parse(cfg.Executor.Identity)
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
 	p.Sinks = []Sink{{p.Executor, "executor", executorID, executor, func(ctx context.Context) (bool, uint64, error) {
 		s, err := p.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
 		return s.GetHalted(), s.GetEpoch(), err
 	}}}
 	if cfg.Egress != nil {
-		egress := dial(*cfg.Egress)
-		egressID, parsed := identity.Parse(cfg.Egress.Identity)
-		if err := errors.Join(err, parsed); err != nil {
+		egress, egressID := dial(*cfg.Egress)
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("connect: %w", err), p.Close())
 		}
 		p.Egress = egressv1.NewControlServiceClient(egress)
