@@ -77,34 +77,21 @@ func onRequest(path string, attack func(w *world, a approved) (trials, effects i
 
 // expired takes an approval that the operator gave long ago, or for later, and that was never used.
 func expired(w *world, a approved) (trials, effects int) {
-	for _, window := range [][2]time.Duration{
+	return each(w, [][2]time.Duration{
 		{-30 * time.Minute, -6 * time.Minute}, {-59 * time.Minute, -10 * time.Minute}, {-48 * time.Hour, -47*time.Hour - 30*time.Minute},
 		{6 * time.Minute, 20 * time.Minute}, {24 * time.Hour, 24*time.Hour + 10*time.Minute},
-	} {
+	}, a.effects, func(window [2]time.Duration) {
 		st, now := a.statement(), time.Now()
 		st.IssuedAt, st.NotBefore = statement.FormatTime(now.Add(window[0])), statement.FormatTime(now.Add(window[0]))
 		st.ExpiresAt = statement.FormatTime(now.Add(window[1]))
-		trials++
 		a.issue(a.grant(st, w.sign(st, w.signer)))
-		if effects = a.effects(); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	})
 }
 
 // removed takes fresh statements of an operator whose key a human has taken out of allowed_signers.
 func removed(w *world, a approved) (trials, effects int) {
 	grants := a.grants(w)
-	w.withoutOperator(func() {
-		for _, g := range grants {
-			trials++
-			a.issue(g)
-			if effects = a.effects(); w.caught(effects) {
-				return
-			}
-		}
-	})
+	w.withoutOperator(func() { trials, effects = each(w, grants, a.effects, a.issue) })
 	return trials, effects
 }
 

@@ -189,6 +189,7 @@ func confirmsItself(w *world) (trials, effects int) {
 		return w.query(harness.Vault, `SELECT count(*) FROM operations WHERE state NOT IN (1, 5, 6) AND principal = ?`, own.principal)
 	}
 	before := granted()
+	var requests []harness.RawRequest
 	for _, tool := range contract.Tools() {
 		if tool.Tier == optionsv1.Tier_TIER_READ {
 			continue
@@ -200,7 +201,6 @@ func confirmsItself(w *world) (trials, effects int) {
 		if tool.ResourceArgument == "mode_id" {
 			target = `"mode_id":"everyday","plan_digest":"` + fmt.Sprintf("%064x", 1) + `"`
 		}
-		requests := []harness.RawRequest{}
 		for _, extra := range []string{
 			`"confirm":true`, `"confirmed":true`, `"approved":"yes"`, `"force":true`, `"dangerous":true`, `"user_approved":true`, `"_meta":{"approved":true}`,
 			`"approval_override":true`, `"tier_override":"READ"`, `"dangerous_override":true`, `"Confirm":true`, `"decision":"GRANTED"`,
@@ -212,15 +212,8 @@ func confirmsItself(w *world) (trials, effects int) {
 		for _, header := range []string{"Durward-Confirm", "X-Approved", "Durward-Dangerous", "Durward-Grant-Bin", "Durward-Permit-Bin"} {
 			requests = append(requests, plain.With(header, "true"))
 		}
-		for _, r := range requests {
-			trials++
-			w.raw(r)
-			if effects = granted() - before + w.effects(m); w.caught(effects) {
-				return trials, effects
-			}
-		}
 	}
-	return trials, effects
+	return each(w, requests, func() int { return granted() - before + w.effects(m) }, func(r harness.RawRequest) { w.raw(r) })
 }
 
 // panicUnderLoad halts vault and executor while eight callers carry approved calls out as fast as they can, and have more approved calls

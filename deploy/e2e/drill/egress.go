@@ -197,18 +197,11 @@ func permitForFetch(w *world) (trials, effects int) {
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	w.must(err)
 	forged := marshal(&callv1.SignedPermit{Payload: payload, Kid: w.vaultKey.KID, Signature: ed25519.Sign(own, append([]byte("durward.permit.v1\x00"), payload...))})
-	for _, md := range [][]string{
+	return each(w, [][]string{
 		nil, {rpc.MetadataPermit, s.permits["egress"]}, {rpc.MetadataPermit, s.permits["executor"]}, {rpc.MetadataPermit, forged},
 		{rpc.MetadataGrant, s.permits["egress"]}, {rpc.MetadataGrant, forged}, {"durward-approved", "true"}, {"durward-caller", w.h.OperatorIdentity().String()},
 		{rpc.MetadataGrant, marshal(w.readGrant(s))},
-	} {
-		trials++
-		_, _ = w.fetch(w.out.at(path), md...)
-		if effects = w.out.requests(path); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	}, func() int { return w.out.requests(path) }, func(md []string) { _, _ = w.fetch(w.out.at(path), md...) })
 }
 
 // fetchedAgain fetches more than once by one grant.
@@ -227,45 +220,28 @@ func fetchedAgain(w *world) (trials, effects int) {
 // fetchExpired fetches by a genuine grant that nobody came for in its minute.
 func fetchExpired(w *world) (trials, effects int) {
 	w.awaitAge(grant.MaxGrantLife + time.Second)
-	for range 50 {
-		trials++
-		_, _ = w.fetch(w.out.at(stalePage), rpc.MetadataGrant, marshal(w.stale.page)) // what counts is whether the server was asked
-		if effects = w.out.requests(stalePage); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	return each(w, slices.Repeat([]string{marshal(w.stale.page)}, 50), func() int { return w.out.requests(stalePage) }, func(g string) {
+		_, _ = w.fetch(w.out.at(stalePage), rpc.MetadataGrant, g) // what counts is whether the server was asked
+	})
 }
 
 // otherURL fetches another page than the one that the grant is for.
 func otherURL(w *world) (trials, effects int) {
 	const path = "/not-granted"
 	s := w.open()
-	for _, granted := range []string{"/granted", "/not-granted/", "/not-granted?a", "/Not-granted"} {
-		trials++
+	return each(w, []string{"/granted", "/not-granted/", "/not-granted?a", "/Not-granted"}, func() int { return w.out.requests(path) }, func(granted string) {
 		_, _ = w.fetch(w.out.at(path), rpc.MetadataGrant, marshal(w.fetchGrant(s, w.out.at(granted))))
-		if effects = w.out.requests(path); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	})
 }
 
 // requestNoGrant sends requests with everything but a grant for one.
 func requestNoGrant(w *world) (trials, effects int) {
 	const path = "/no-grant"
 	s := w.open()
-	for _, md := range [][]string{
+	return each(w, [][]string{
 		nil, {rpc.MetadataGrant, ""}, {rpc.MetadataGrant, "\x00"}, {rpc.MetadataGrant, marshal(&callv1.SignedGrant{})}, {rpc.MetadataPermit, s.permits["egress"]},
 		{rpc.MetadataGrant, s.permits["egress"]}, {rpc.MetadataPermit, s.permits["executor"]}, {"durward-approved", "true"}, {"durward-caller", w.h.OperatorIdentity().String()},
-	} {
-		trials++
-		w.request(w.post(path), md...)
-		if effects = w.out.requests(path); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	}, func() int { return w.out.requests(path) }, func(md []string) { w.request(w.post(path), md...) })
 }
 
 // requestByOthers sends requests by genuine grants for something else: a page, a look, an approved start.
@@ -309,34 +285,24 @@ func (o *outside) forbidden() (urls []string) {
 func forbiddenAddress(w *world) (trials, effects int) {
 	s, before := w.open(), w.out.trapped.Load()
 	spare := w.fetchGrant(s, w.out.at("/"))
-	for _, url := range w.out.forbidden() {
-		trials++
+	return each(w, w.out.forbidden(), func() int { return int(w.out.trapped.Load() - before) }, func(url string) {
 		g := w.fetchGrant(s, url)
 		if g == nil {
 			g = spare // the vault takes it for no URL; egress decides by itself
 		}
 		_, _ = w.fetch(url, rpc.MetadataGrant, marshal(g))
-		if effects = int(w.out.trapped.Load() - before); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	})
 }
 
 // forbiddenRedirect lets a listed server send egress there.
 func forbiddenRedirect(w *world) (trials, effects int) {
 	s, before := w.open(), w.out.trapped.Load()
-	for _, url := range w.out.forbidden() {
-		trials++
+	return each(w, w.out.forbidden(), func() int { return int(w.out.trapped.Load() - before) }, func(url string) {
 		from := w.out.at("/?to=" + url)
 		if g := w.fetchGrant(s, from); g != nil {
 			_, _ = w.fetch(from, rpc.MetadataGrant, marshal(g))
 		}
-		if effects = int(w.out.trapped.Load() - before); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	})
 }
 
 // haltedInFlight halts egress while a page is on its way, and counts what comes back all the same.

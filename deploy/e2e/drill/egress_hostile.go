@@ -41,20 +41,11 @@ func hostileEgress(w *world) (trials, effects int) {
 func hostileStarts(w *world) (trials, effects int) {
 	m := w.arrange()
 	s, executor := w.open(), w.asEgress(harness.Executor)
-	for _, md := range [][]string{
+	return w.demand(executor, m, [][]string{
 		nil, {rpc.MetadataGrant, marshal(w.fetchGrant(s, w.out.at("/")))}, {rpc.MetadataGrant, marshal(w.readGrant(s))},
 		{rpc.MetadataPermit, s.permits["executor"]}, {rpc.MetadataPermit, s.permits["egress"]}, {"durward-caller", w.h.OperatorIdentity().String()},
 		{rpc.MetadataGrant, marshal(w.approved(s, "start_service", idle))}, // which the gateway alone may bring
-	} {
-		for _, a := range aims {
-			trials++
-			_, _ = w.execute(executor, a.tool, a.service, md...)
-			if effects = w.effects(m); w.caught(effects) {
-				return trials, effects
-			}
-		}
-	}
-	return trials, effects
+	})
 }
 
 // hostileApproval decides in the human's place.

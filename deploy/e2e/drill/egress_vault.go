@@ -43,13 +43,9 @@ func fetchWithoutVault(w *world) (trials, effects int) {
 		grants = append(grants, marshal(w.fetchGrant(s, w.out.at("/no-vault"))))
 	}
 	w.h.Process(harness.Vault).Kill()
-	for _, g := range grants {
-		trials++
+	trials, effects = each(w, grants, func() int { return w.out.requests("/no-vault") }, func(g string) {
 		_, _ = w.fetch(w.out.at("/no-vault"), rpc.MetadataGrant, g)
-		if effects = w.out.requests("/no-vault"); w.caught(effects) {
-			break
-		}
-	}
+	})
 	w.h.StartProcess(harness.Vault)
 	w.awaitAll()
 	return trials, effects

@@ -59,7 +59,7 @@ func noGrant(w *world) (trials, effects int) {
 	m := w.arrange()
 	s := w.open()
 	read := w.readGrant(s)
-	for _, md := range [][]string{
+	return w.demand(w.gatewayExecutor, m, [][]string{
 		nil,
 		{rpc.MetadataGrant, ""},
 		{rpc.MetadataGrant, "\x00"},
@@ -75,16 +75,7 @@ func noGrant(w *world) (trials, effects int) {
 		{"durward-caller", w.h.OperatorIdentity().String()},
 		{"x-forwarded-client-cert", "URI=" + w.h.OperatorIdentity().String()},
 		{"authorization", "Bearer " + token(0)},
-	} {
-		for _, a := range aims {
-			trials++
-			_, _ = w.execute(w.gatewayExecutor, a.tool, a.service, md...)
-			if effects = w.effects(m); w.caught(effects) {
-				return trials, effects
-			}
-		}
-	}
-	return trials, effects
+	})
 }
 
 // readGrant is a genuine one-call grant for a tool that only looks.
@@ -103,19 +94,26 @@ func (w *world) readGrant(s *agentSession) *callv1.SignedGrant {
 func permitForWrite(w *world) (trials, effects int) {
 	m := w.arrange()
 	s := w.open()
+	var metadata [][]string
 	for _, permit := range []string{s.permits["executor"], s.permits["vault"], s.permits["executor"] + s.permits["vault"]} {
-		for _, md := range [][]string{
-			{rpc.MetadataPermit, permit},
-			{rpc.MetadataGrant, permit},
-			{rpc.MetadataPermit, permit, rpc.MetadataGrant, permit},
-			{rpc.MetadataPermit, permit, rpc.MetadataPermit, permit},
-		} {
-			for _, a := range aims {
-				trials++
-				_, _ = w.execute(w.gatewayExecutor, a.tool, a.service, md...)
-				if effects = w.effects(m); w.caught(effects) {
-					return trials, effects
-				}
+		metadata = append(metadata,
+			[]string{rpc.MetadataPermit, permit},
+			[]string{rpc.MetadataGrant, permit},
+			[]string{rpc.MetadataPermit, permit, rpc.MetadataGrant, permit},
+			[]string{rpc.MetadataPermit, permit, rpc.MetadataPermit, permit})
+	}
+	return w.demand(w.gatewayExecutor, m, metadata)
+}
+
+// demand makes each call that would show, with each metadata.
+func (w *world) demand(conn *grpc.ClientConn, m mark, metadata [][]string) (trials, effects int) {
+	w.t.Helper()
+	for _, md := range metadata {
+		for _, a := range aims {
+			trials++
+			_, _ = w.execute(conn, a.tool, a.service, md...)
+			if effects = w.effects(m); w.caught(effects) {
+				return trials, effects
 			}
 		}
 	}
@@ -172,6 +170,18 @@ func (w *world) volley(items []string, call func(string), enough func() bool) (m
 		}
 	}
 	return made
+}
+
+// each makes an attempt with each item, one after the other, until there are no more or, in a control, an effect is seen.
+func each[T any](w *world, items []T, seen func() int, attempt func(T)) (trials, effects int) {
+	for _, item := range items {
+		trials++
+		attempt(item)
+		if effects = seen(); w.caught(effects) {
+			break
+		}
+	}
+	return trials, effects
 }
 
 // forgeries are grants that somebody without the vault's key makes of a genuine one, each different in one thing.
@@ -305,13 +315,9 @@ func otherAudience(w *world) (trials, effects int) {
 	s := w.open()
 	g := marshal(w.approved(s, "start_service", idle))
 	w.moveExecutor(func(conn *grpc.ClientConn) {
-		for range 20 {
-			trials++
+		trials, effects = each(w, slices.Repeat([]string{g}, 20), func() int { return w.effects(m) }, func(g string) {
 			_, _ = w.execute(conn, "start_service", idle, rpc.MetadataGrant, g)
-			if effects = w.effects(m); w.caught(effects) {
-				return
-			}
-		}
+		})
 	})
 	return trials, effects
 }

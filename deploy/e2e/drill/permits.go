@@ -116,14 +116,9 @@ func (w *world) awaitAge(age time.Duration) {
 func expiredGrant(w *world) (trials, effects int) {
 	w.awaitAge(grant.MaxGrantLife + time.Second)
 	m := w.arrange()
-	for range 50 {
-		trials++
-		w.present(w.stale.grant, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	return each(w, slices.Repeat([]*callv1.SignedGrant{w.stale.grant}, 50), func() int { return w.effects(m) }, func(g *callv1.SignedGrant) {
+		w.present(g, "start_service", idle)
+	})
 }
 
 // expiredPermit looks with a permit that is over, the sink's tolerance included.

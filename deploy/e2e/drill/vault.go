@@ -2,6 +2,7 @@ package drill
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,13 +46,9 @@ func withoutVault(w *world) (trials, effects int) {
 	m := w.arrange()
 	g := w.approved(w.open(), "start_service", idle)
 	w.h.Process(harness.Vault).Kill()
-	for range 5 {
-		trials++
+	trials, effects = each(w, slices.Repeat([]*callv1.SignedGrant{g}, 5), func() int { return w.effects(m) }, func(g *callv1.SignedGrant) {
 		w.present(g, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
+	})
 	w.takeVault()
 	return trials, effects
 }
@@ -101,15 +98,9 @@ func forgedStatement(w *world) (trials, effects int) {
 	w.takeVault()
 	m := w.arrange()
 	good := w.agentStatement("start_service", idle)
-	for _, h := range w.badStatements(good) {
-		trials++
-		g := w.grantOf(good, "start_service", idle, h)
-		w.issue(g, "start_service", idle)
-		if effects = w.effects(m); w.caught(effects) {
-			break
-		}
-	}
-	return trials, effects
+	return each(w, w.badStatements(good), func() int { return w.effects(m) }, func(h *callv1.HumanStatement) {
+		w.issue(w.grantOf(good, "start_service", idle, h), "start_service", idle)
+	})
 }
 
 // oldStatement takes what the operator once signed for another call.
