@@ -40,9 +40,7 @@ func (w *world) open() *agentSession {
 // openAs opens a session of a client, in the place of one that a vault of before had, where its handle is given.
 func (w *world) openAs(client int, replaces string) *agentSession {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
+	out, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{
 		Credential: token(client), ClientName: "drill", ClientVersion: "1", Replaces: replaces,
 	})
 	w.must(err)
@@ -85,11 +83,9 @@ func (w *world) ask(s *agentSession, tool, service string) string {
 }
 
 func (w *world) authorise(handle, tool, service string, md ...string) (*vaultv1.AuthoriseResponse, error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	return vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(metadata.AppendToOutgoingContext(ctx, md...), &vaultv1.AuthoriseRequest{
+	return unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: handle, Tool: w.tool(tool).Ref(), Arguments: arguments(service),
-	})
+	}, md...)
 }
 
 // wait asks for an operation's grant under a permit.
@@ -121,9 +117,7 @@ func (w *world) approved(s *agentSession, tool, service string) *callv1.SignedGr
 // operation returns what the operator sees of an operation.
 func (w *world) operation(id string) *vaultv1.Operation {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	list, err := vaultv1.NewApprovalServiceClient(w.operatorVault).ListOperations(ctx, &vaultv1.ListOperationsRequest{
+	list, err := unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).ListOperations, &vaultv1.ListOperationsRequest{
 		States: []vaultv1.OperationState{vaultv1.OperationState_OPERATION_STATE_PENDING, vaultv1.OperationState_OPERATION_STATE_APPROVED}, Limit: 1000,
 	})
 	w.must(err)
@@ -143,9 +137,7 @@ func (w *world) approve(id string) {
 	if op.GetState() == vaultv1.OperationState_OPERATION_STATE_APPROVED {
 		return
 	}
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := vaultv1.NewApprovalServiceClient(w.operatorVault).ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{
+	_, err := unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).ApproveOperation, &vaultv1.ApproveOperationRequest{
 		OperationId: id, Statement: w.sign(w.statementFor(op), w.signer),
 	})
 	w.must(err)
@@ -179,9 +171,7 @@ func (w *world) commandStatement(tool, service string) (*statement.Statement, er
 
 // carryOut carries a signed command out.
 func (w *world) carryOut(signed *callv1.HumanStatement, tool, service string) error {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewApprovalServiceClient(w.operatorVault).GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: signed})
+	out, err := unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).GrantCommand, &vaultv1.GrantCommandRequest{Statement: signed})
 	if err != nil {
 		return err
 	}
@@ -190,9 +180,7 @@ func (w *world) carryOut(signed *callv1.HumanStatement, tool, service string) er
 }
 
 func (w *world) preview(tool, service string) (*executorv1.PreviewCallResponse, error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	return executorv1.NewControlServiceClient(w.operatorExecutor).PreviewCall(ctx, &executorv1.PreviewCallRequest{
+	return unary(w, executorv1.NewControlServiceClient(w.operatorExecutor).PreviewCall, &executorv1.PreviewCallRequest{
 		Tool: w.tool(tool).Ref(), Arguments: arguments(service),
 	})
 }

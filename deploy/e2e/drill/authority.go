@@ -163,10 +163,8 @@ func neverValid(w *world) (trials, effects int) {
 			st.ID = grant.NewID()
 			h := variants[(n+i)/2%len(variants)](&st) // each at both places
 			tried.Add(1)
-			ctx, cancel := w.ctx(callTime)
-			defer cancel()
 			if i%2 == 0 {
-				_, _ = approvals.ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
+				_, _ = unary(w, approvals.ApproveOperation, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
 				return
 			}
 			g := w.grantOf(&st, "start_service", idle, h)

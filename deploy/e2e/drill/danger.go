@@ -122,9 +122,7 @@ func dangerousShortcuts(w *world) (trials, effects int) {
 
 // messaging tries dangerous mode for a client that speaks for people on a messaging platform.
 func (w *world) messaging(trials *int) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
+	out, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{
 		Credential: messengerToken, ClientName: "drill", Sender: &vaultv1.Sender{User: "u", Room: "r"},
 	})
 	w.must(err)

@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/deploy/e2e/harness"
@@ -154,9 +153,7 @@ const stalePage = "/stale"
 // fetchGrant is the genuine grant for fetching a URL of the list; nil where the vault gives none.
 func (w *world) fetchGrant(s *agentSession, url string) *callv1.SignedGrant {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	out, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: s.handle, Tool: w.tool("fetch_url").Ref(), Arguments: fmt.Appendf(nil, `{"url":%q}`, url),
 	})
 	if err != nil {
@@ -167,9 +164,7 @@ func (w *world) fetchGrant(s *agentSession, url string) *callv1.SignedGrant {
 
 // fetch asks egress for a page, as the gateway.
 func (w *world) fetch(url string, md ...string) (*egressv1.FetchUrlResponse, error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	return egressv1.NewToolServiceClient(w.gatewayEgress).FetchUrl(metadata.AppendToOutgoingContext(ctx, md...), &egressv1.FetchUrlRequest{Url: &url})
+	return unary(w, egressv1.NewToolServiceClient(w.gatewayEgress).FetchUrl, &egressv1.FetchUrlRequest{Url: &url}, md...)
 }
 
 // madeUpGrant fetches by grants that the gateway makes.
@@ -331,9 +326,7 @@ func haltedInFlight(w *world) (trials, effects int) {
 // haltEgress is the operator's halt, at egress alone.
 func (w *world) haltEgress() {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := egressv1.NewControlServiceClient(w.operatorEgress).Halt(ctx, &executorv1.HaltRequest{Reason: "drill " + grant.NewID()})
+	_, err := unary(w, egressv1.NewControlServiceClient(w.operatorEgress).Halt, &executorv1.HaltRequest{Reason: "drill " + grant.NewID()})
 	w.must(err)
 }
 

@@ -58,9 +58,7 @@ func hostileApproval(w *world) (trials, effects int) {
 func forgedOutcomes(w *world) (trials, effects int) {
 	vault, executors := w.asEgress(harness.Vault), w.dial(w.source(harness.Executor), harness.Vault, w.h.Identity(harness.Vault))
 	redeem := func(conn *grpc.ClientConn, g *callv1.SignedGrant) error {
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		_, err := vaultv1.NewRedeemServiceClient(conn).Redeem(ctx, &vaultv1.RedeemRequest{Grant: g})
+		_, err := unary(w, vaultv1.NewRedeemServiceClient(conn).Redeem, &vaultv1.RedeemRequest{Grant: g})
 		return err
 	}
 	for range w.size(20, 3) {
@@ -83,9 +81,7 @@ func forgedOutcomes(w *world) (trials, effects int) {
 		}
 		w.must(redeem(executors, g)) // so it was good, and would have been spent
 		wrong(vaultv1.OperationState_OPERATION_STATE_RUNNING)
-		ctx, cancel := w.ctx(callTime)
-		_, err := vaultv1.NewRedeemServiceClient(executors).Settle(ctx, &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
-		cancel()
+		_, err := unary(w, vaultv1.NewRedeemServiceClient(executors).Settle, &vaultv1.SettleRequest{OperationId: id, Use: 1, Ok: true})
 		w.must(err)
 	}
 	return trials, effects
@@ -122,9 +118,7 @@ func readsValues(w *world) (trials, effects int) {
 		trials++
 		key, err := handover.NewKey()
 		w.must(err)
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		out, err := vaultv1.NewReleaseServiceClient(vault).ReleaseForRequest(ctx, &vaultv1.ReleaseForRequestRequest{
+		out, err := unary(w, vaultv1.NewReleaseServiceClient(vault).ReleaseForRequest, &vaultv1.ReleaseForRequestRequest{
 			Grant: g, Name: name, Origin: origin, Place: place, PublicKey: key.Public(),
 		})
 		if err != nil {
@@ -157,9 +151,7 @@ func readsValues(w *world) (trials, effects int) {
 	other := w.fetchGrant(s, w.out.at("/"))
 	before += all(other, false) + all(w.approved(w.open(), "start_service", idle), false) + all(&callv1.SignedGrant{Payload: g.GetPayload(), Kid: g.GetKid(), Signature: make([]byte, 64)}, false)
 	for _, redeemed := range []*callv1.SignedGrant{g, other} {
-		ctx, cancel := w.ctx(callTime)
-		_, err := vaultv1.NewRedeemServiceClient(vault).Redeem(ctx, &vaultv1.RedeemRequest{Grant: redeemed})
-		cancel()
+		_, err := unary(w, vaultv1.NewRedeemServiceClient(vault).Redeem, &vaultv1.RedeemRequest{Grant: redeemed})
 		w.must(err)
 	}
 	effects = before + all(g, true) + all(other, false)
@@ -167,9 +159,7 @@ func readsValues(w *world) (trials, effects int) {
 		w.t.Fatal("what the call sends is not given either, so that the rest shows nothing")
 	}
 	effects += w.discloses(vault, g) + w.discloses(vault, w.approved(w.open(), "start_service", idle))
-	ctx, cancel := w.ctx(callTime)
-	_, err := vaultv1.NewRedeemServiceClient(vault).Settle(ctx, &vaultv1.SettleRequest{OperationId: operationOf(w, g), Use: 1, Ok: true})
-	cancel()
+	_, err := unary(w, vaultv1.NewRedeemServiceClient(vault).Settle, &vaultv1.SettleRequest{OperationId: operationOf(w, g), Use: 1, Ok: true})
 	w.must(err)
 	return trials, effects + all(g, false) + ask(g, namedCredential, origin, place) // it is over
 }
@@ -177,11 +167,9 @@ func readsValues(w *world) (trials, effects int) {
 // discloses asks for personal data by capabilities that nobody gave.
 func (w *world) discloses(vault *grpc.ClientConn, g *callv1.SignedGrant) (values int) {
 	for range 20 {
-		ctx, cancel := w.ctx(callTime)
-		out, err := vaultv1.NewDisclosureServiceClient(vault).Resolve(ctx, &vaultv1.ResolveRequest{
+		out, err := unary(w, vaultv1.NewDisclosureServiceClient(vault).Resolve, &vaultv1.ResolveRequest{
 			Grant: g, Capabilities: []*vaultv1.Capability{{Pointer: "/body", Token: []byte(rand.Text() + rand.Text())[:32]}},
 		})
-		cancel()
 		if err == nil {
 			values += len(out.GetValues())
 		}
@@ -192,9 +180,7 @@ func (w *world) discloses(vault *grpc.ClientConn, g *callv1.SignedGrant) (values
 // requestApproved lets an agent ask for a request, the operator approve it, and returns the grant.
 func (w *world) requestApproved(s *agentSession, arguments []byte) *callv1.SignedGrant {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	asked, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: s.handle, Tool: w.tool("http_request").Ref(), Arguments: arguments,
 	})
 	w.must(err)

@@ -104,9 +104,7 @@ func (w *world) post(path string) []byte {
 // requestStatement writes the statement of an approval for an agent's request that never was: good in every field.
 func (w *world) requestStatement(arguments []byte) *statement.Statement {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	preview, err := egressv1.NewControlServiceClient(w.operatorEgress).PreviewCall(ctx, &executorv1.PreviewCallRequest{
+	preview, err := unary(w, egressv1.NewControlServiceClient(w.operatorEgress).PreviewCall, &executorv1.PreviewCallRequest{
 		Tool: w.tool("http_request").Ref(), Arguments: arguments,
 	})
 	w.must(err)

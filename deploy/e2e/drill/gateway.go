@@ -81,9 +81,7 @@ func noGrant(w *world) (trials, effects int) {
 // readGrant is a genuine one-call grant for a tool that only looks.
 func (w *world) readGrant(s *agentSession) *callv1.SignedGrant {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	out, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: s.handle, Tool: w.tool("list_services").Ref(), Arguments: []byte("{}"),
 	})
 	w.must(err)

@@ -229,9 +229,7 @@ func (w *hostWorld) pidsOf(id string) []int {
 
 // simulate asks the executor for the plan.
 func (w *hostWorld) simulate(mode string) (*executorv1.SimulateModeResponse, error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	return executorv1.NewToolServiceClient(w.operatorExecutor).SimulateMode(ctx, &executorv1.SimulateModeRequest{ModeId: &mode})
+	return unary(w.world, executorv1.NewToolServiceClient(w.operatorExecutor).SimulateMode, &executorv1.SimulateModeRequest{ModeId: &mode})
 }
 
 func modeArguments(mode, digest string) []byte {
@@ -341,9 +339,7 @@ func (w *hostWorld) newest() *executorv1.Switch {
 }
 
 func (w *hostWorld) lastSwitch() (*executorv1.Switch, error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := executorv1.NewControlServiceClient(w.operatorExecutor).ListSwitches(ctx, &executorv1.ListSwitchesRequest{Limit: 1})
+	out, err := unary(w.world, executorv1.NewControlServiceClient(w.operatorExecutor).ListSwitches, &executorv1.ListSwitchesRequest{Limit: 1})
 	if err != nil || len(out.GetSwitches()) == 0 {
 		return nil, err
 	}
@@ -415,9 +411,7 @@ func (w *hostWorld) unaccounted() string {
 	w.t.Helper()
 	gpus, err := w.gpus.Read()
 	w.must(err)
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	host, err := executorv1.NewControlServiceClient(w.operatorExecutor).GetHost(ctx, &executorv1.GetHostRequest{})
+	host, err := unary(w.world, executorv1.NewControlServiceClient(w.operatorExecutor).GetHost, &executorv1.GetHostRequest{})
 	w.must(err)
 	own := map[int]bool{}
 	for _, pid := range w.h.ServicePIDs() {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"google.golang.org/grpc/metadata"
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -57,9 +56,7 @@ func (w *world) openKeyedAs(n int) *keyedSession {
 			Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Unix(),
 		})
 		w.must(err)
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		out, err = vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{
+		out, err = unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{
 			Credential: keyedToken(n), ClientName: "drill", Proof: p,
 		})
 		return err
@@ -87,12 +84,10 @@ func (s *keyedSession) claim(tool, service string, counter uint64, key ed25519.P
 
 // relay is the gateway: it asks in a session's name, and returns the grant that it got, if any.
 func (w *world) relay(handle, tool, service string, p *callv1.Proof, md ...string) *callv1.SignedGrant {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
 	// What is refused has no grant; effects are counted.
-	out, _ := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(metadata.AppendToOutgoingContext(ctx, md...), &vaultv1.AuthoriseRequest{
+	out, _ := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: handle, Tool: w.tool(tool).Ref(), Arguments: arguments(service), Proof: p,
-	})
+	}, md...)
 	return out.GetGrant()
 }
 
@@ -166,24 +161,18 @@ func (w *world) operatorStanding() vaultv1.StandingServiceClient {
 
 // grantScope brings a scope to the vault.
 func (w *world) grantScope(h *callv1.HumanStatement) error {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := w.operatorStanding().GrantScope(ctx, &vaultv1.GrantScopeRequest{Statement: h})
+	_, err := unary(w, w.operatorStanding().GrantScope, &vaultv1.GrantScopeRequest{Statement: h})
 	return err
 }
 
 // propose brings a dangerous statement to the vault; at is when it may be confirmed.
 func (w *world) propose(h *callv1.HumanStatement) (id string, at time.Time, err error) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := w.operatorStanding().ProposeDangerous(ctx, &vaultv1.ProposeDangerousRequest{Statement: h})
+	out, err := unary(w, w.operatorStanding().ProposeDangerous, &vaultv1.ProposeDangerousRequest{Statement: h})
 	return out.GetStandingId(), out.GetNotBefore().AsTime(), err
 }
 
 func (w *world) confirm(second *callv1.HumanStatement) error {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := w.operatorStanding().ConfirmDangerous(ctx, &vaultv1.ConfirmDangerousRequest{Statement: second})
+	_, err := unary(w, w.operatorStanding().ConfirmDangerous, &vaultv1.ConfirmDangerousRequest{Statement: second})
 	return err
 }
 
@@ -200,9 +189,7 @@ func (w *world) enable(h *callv1.HumanStatement, by ssh.Signer) error {
 // revoke ends what a session has, at once.
 func (w *world) revoke(session string) {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := w.operatorStanding().RevokeStanding(ctx, &vaultv1.RevokeStandingRequest{Session: session})
+	out, err := unary(w, w.operatorStanding().RevokeStanding, &vaultv1.RevokeStandingRequest{Session: session})
 	w.must(err)
 	var statements []*callv1.HumanStatement
 	for _, one := range out.GetEnded() {
@@ -214,8 +201,6 @@ func (w *world) revoke(session string) {
 // endAtExecutor is the operator's word to the executor itself.
 func (w *world) endAtExecutor(statements ...*callv1.HumanStatement) {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	_, err := executorv1.NewControlServiceClient(w.operatorExecutor).EndStanding(ctx, &executorv1.EndStandingRequest{Statements: statements})
+	_, err := unary(w, executorv1.NewControlServiceClient(w.operatorExecutor).EndStanding, &executorv1.EndStandingRequest{Statements: statements})
 	w.must(err)
 }

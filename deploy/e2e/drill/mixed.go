@@ -117,9 +117,7 @@ func (w *world) harvestBoth(step int, request bool) (use func() int, good int) {
 	}
 	path := fmt.Sprintf("/mixed-%d", step)
 	arguments, s := w.post(path), w.open()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	asked, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: s.handle, Tool: w.tool("http_request").Ref(), Arguments: arguments,
 	})
 	if err != nil || asked.GetOperationId() == "" {

@@ -117,9 +117,7 @@ func (w *world) trapped(trap *traps.Traps) (trials, effects int) {
 // fetchBase is what grants for pages have in common.
 func (w *world) fetchBase() *callv1.Grant {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	status, err := egressv1.NewControlServiceClient(w.operatorEgress).GetStatus(ctx, &egressv1.GetStatusRequest{})
+	status, err := unary(w, egressv1.NewControlServiceClient(w.operatorEgress).GetStatus, &egressv1.GetStatusRequest{})
 	w.must(err)
 	return w.grantOf(&statement.Statement{
 		Principal: "agent-0", Session: "s-drill", Audience: w.h.Identity(harness.Egress).String(), Epoch: status.GetEpoch(),

@@ -313,9 +313,7 @@ func (w *world) asks(s *agentSession, path, body string) *vaultv1.WaitOperationR
 	w.must(err)
 	arguments, err := contract.Canonical(request)
 	w.must(err)
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	asked, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{SessionId: s.handle, Tool: t.Ref(), Arguments: arguments})
+	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{SessionId: s.handle, Tool: t.Ref(), Arguments: arguments})
 	if err != nil {
 		return nil
 	}
@@ -418,9 +416,7 @@ func othersReferences(w *world) (trials, effects int) {
 	for _, role := range []string{harness.Gateway, harness.Audit, harness.Executor, harness.Egress} {
 		trials++
 		client := vaultv1.NewDisclosureServiceClient(w.dial(w.source(role), harness.Vault, w.h.Identity(harness.Vault)))
-		ctx, cancel := w.ctx(callTime)
-		delivered, err := client.Deliver(ctx, &vaultv1.DeliverRequest{Grant: genuine})
-		cancel()
+		delivered, err := unary(w, client.Deliver, &vaultv1.DeliverRequest{Grant: genuine})
 		if err == nil && len(delivered.GetCapabilities()) > 0 {
 			taken++
 		}

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -132,9 +130,7 @@ func (n *notes) ref(tool string) *callv1.ToolRef {
 }
 
 func (n *notes) authorise(tool, arguments string) (*vaultv1.AuthoriseResponse, error) {
-	ctx, cancel := n.w.ctx(callTime)
-	defer cancel()
-	return vaultv1.NewAuthorityServiceClient(n.w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	return unary(n.w, vaultv1.NewAuthorityServiceClient(n.w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: n.session.handle, Tool: n.ref(tool), Arguments: []byte(arguments),
 	})
 }
@@ -157,10 +153,7 @@ func (n *notes) addGrant(arguments string) *callv1.SignedGrant {
 
 // call calls a tool at egress, as the gateway.
 func (n *notes) call(tool, arguments string, md ...string) error {
-	ctx, cancel := n.w.ctx(callTime)
-	defer cancel()
-	_, err := egressv1.NewServerServiceClient(n.w.gatewayEgress).CallServerTool(metadata.AppendToOutgoingContext(ctx, md...),
-		&egressv1.CallServerToolRequest{Tool: &tool, ArgumentsJcs: &arguments})
+	_, err := unary(n.w, egressv1.NewServerServiceClient(n.w.gatewayEgress).CallServerTool, &egressv1.CallServerToolRequest{Tool: &tool, ArgumentsJcs: &arguments}, md...)
 	return err
 }
 

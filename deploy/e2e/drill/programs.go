@@ -57,9 +57,7 @@ func (w *world) program(name string) *internal {
 	w.t.Helper()
 	id := w.h.Identity("tool/" + name)
 	p := &internal{vault: w.h.DialAs(id, harness.Vault), executor: w.h.DialAs(id, harness.Executor)}
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewSessionServiceClient(p.vault).OpenSession(ctx, &vaultv1.OpenSessionRequest{ClientName: "drill"})
+	out, err := unary(w, vaultv1.NewSessionServiceClient(p.vault).OpenSession, &vaultv1.OpenSessionRequest{ClientName: "drill"})
 	w.must(err)
 	p.agentSession = sessionOf(out)
 	return p
@@ -68,9 +66,7 @@ func (w *world) program(name string) *internal {
 // asks has it ask for a change, and returns the operation's id.
 func (p *internal) asks(w *world, tool, service string) string {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	out, err := vaultv1.NewAuthorityServiceClient(p.vault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+	out, err := unary(w, vaultv1.NewAuthorityServiceClient(p.vault).Authorise, &vaultv1.AuthoriseRequest{
 		SessionId: p.handle, Tool: w.tool(tool).Ref(), Arguments: arguments(service),
 	})
 	w.must(err)
@@ -95,10 +91,7 @@ func othersOperations(w *world) (trials, effects int) {
 	}
 	for i, from := range []*grpc.ClientConn{victims.vault, w.gatewayVault} {
 		w.approve(targets[i].approved)
-		ctx, cancel := w.ctx(callTime)
-		out, err := vaultv1.NewToolServiceClient(from).WaitOperation(metadata.AppendToOutgoingContext(ctx, rpc.MetadataPermit, targets[i].permits["vault"]),
-			&vaultv1.WaitOperationRequest{OperationId: &targets[i].approved})
-		cancel()
+		out, err := unary(w, vaultv1.NewToolServiceClient(from).WaitOperation, &vaultv1.WaitOperationRequest{OperationId: &targets[i].approved}, rpc.MetadataPermit, targets[i].permits["vault"])
 		w.must(err)
 		if targets[i].grant = out.GetGrant(); targets[i].grant == nil {
 			w.t.Fatal("an approved call has no grant, so that the thief's failure proves nothing")
@@ -181,10 +174,8 @@ func beyondMay(w *world) (trials, effects int) {
 		for _, request := range w.requests(tool.Method.Input(), p.ref, nil, nil) {
 			args, err := contract.Canonical(request)
 			w.must(err)
-			ctx, cancel := w.ctx(callTime)
 			trials++
-			out, err := vaultv1.NewAuthorityServiceClient(p.vault).Authorise(ctx, &vaultv1.AuthoriseRequest{SessionId: p.handle, Tool: tool.Ref(), Arguments: args})
-			cancel()
+			out, err := unary(w, vaultv1.NewAuthorityServiceClient(p.vault).Authorise, &vaultv1.AuthoriseRequest{SessionId: p.handle, Tool: tool.Ref(), Arguments: args})
 			if err == nil && (out.GetGrant() != nil || out.GetOperationId() != "") {
 				answers++
 			}

@@ -112,9 +112,7 @@ func (w *world) spend(use func() int, good int) {
 
 // useApproval uses an approval that no grant was given for yet, of a start of the idle service.
 func (w *world) useApproval(operation string) {
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
 	// What is refused has no grant.
-	out, _ := vaultv1.NewApprovalServiceClient(w.operatorVault).ClaimOperation(ctx, &vaultv1.ClaimOperationRequest{OperationId: operation})
+	out, _ := unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).ClaimOperation, &vaultv1.ClaimOperationRequest{OperationId: operation})
 	w.useGrant(out.GetGrant(), "start_service", idle)
 }

@@ -72,9 +72,7 @@ func replacedQuietly(w *world) (trials, effects int) {
 		w.pause(w.t.Context(), trustPatience+grain)
 		approved := func() int { return w.leaverApproves(removed) }
 		opened := func(token string) int {
-			ctx, cancel := w.ctx(callTime)
-			defer cancel()
-			if _, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: token, ClientName: "drill"}); err != nil {
+			if _, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{Credential: token, ClientName: "drill"}); err != nil {
 				return 0
 			}
 			return 1

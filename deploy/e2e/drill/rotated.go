@@ -72,9 +72,7 @@ func rotatedClient(w *world) (trials, effects int) {
 			Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Unix(),
 		})
 		w.must(err)
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		_, err = sessions.OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: token, ClientName: "drill", Proof: p})
+		_, err = unary(w, sessions.OpenSession, &vaultv1.OpenSessionRequest{Credential: token, ClientName: "drill", Proof: p})
 		return err
 	}
 	own := *parsed.(*ed25519.PrivateKey)

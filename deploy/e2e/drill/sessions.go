@@ -150,9 +150,7 @@ func enumeratedSessions(w *world) (trials, effects int) {
 	}
 	before := owned()
 	trials = w.volley(guesses(thief.handle, w.size(enumerated, someEnumerated)), func(handle string) {
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).RenewPermits(ctx, &vaultv1.RenewPermitsRequest{SessionId: handle})
+		out, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).RenewPermits, &vaultv1.RenewPermitsRequest{SessionId: handle})
 		if err != nil || handle == thief.handle {
 			return
 		}

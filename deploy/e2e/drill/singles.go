@@ -94,10 +94,8 @@ func otherSpellings(w *world) (trials, effects int) {
 // approvedBy brings a statement for an operation, and returns 1 where the operation does not wait any more.
 func (w *world) approvedBy(id string, h *callv1.HumanStatement) int {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
 	// What it answers counts for nothing: the store is asked.
-	_, _ = vaultv1.NewApprovalServiceClient(w.operatorVault).ApproveOperation(ctx, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
+	_, _ = unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).ApproveOperation, &vaultv1.ApproveOperationRequest{OperationId: id, Statement: h})
 	return w.query(harness.Vault, `SELECT count(*) FROM operations WHERE operation_id = ? AND state != 1`, id)
 }
 
@@ -128,12 +126,10 @@ func paddedCard(w *world) (trials, effects int) {
 	}
 	for _, off := range []int{0, -1, 1} {
 		s := w.open()
-		ctx, cancel := w.ctx(callTime)
-		_, err := vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise(ctx, &vaultv1.AuthoriseRequest{
+		_, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
 			SessionId: s.handle, Tool: w.tool("start_service").Ref(), Arguments: arguments(idle),
 			Reason: strings.Repeat(" ", columns-before+off) + fmt.Sprintf("%-*s", columns, forged) + "      asked by your colleague",
 		})
-		cancel()
 		w.must(err)
 		for _, show := range shown {
 			text := show()
@@ -254,9 +250,7 @@ func openingReplayed(w *world) (trials, effects int) {
 	w.openKeyed()
 	n := w.nextKeyed - 1
 	open := func(p *callv1.Proof) error {
-		ctx, cancel := w.ctx(callTime)
-		defer cancel()
-		_, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: keyedToken(n), ClientName: "drill", Proof: p})
+		_, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{Credential: keyedToken(n), ClientName: "drill", Proof: p})
 		return err
 	}
 	for range w.tries(5, 2) {

@@ -98,9 +98,7 @@ func gatewayStanding(w *world) (trials, effects int) {
 	trials += w.held(owner, func() { w.revoke(owner.ref) })
 	for _, end := range []func(s *keyedSession){
 		func(s *keyedSession) {
-			ctx, cancel := w.ctx(callTime)
-			defer cancel()
-			_, err := vaultv1.NewSessionServiceClient(w.gatewayVault).CloseSession(ctx, &vaultv1.CloseSessionRequest{SessionId: s.handle})
+			_, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).CloseSession, &vaultv1.CloseSessionRequest{SessionId: s.handle})
 			w.must(err)
 		},
 		func(*keyedSession) { w.pause(w.t.Context(), 6*time.Second) },
@@ -175,10 +173,8 @@ func bearerStanding(w *world) (trials, effects int) {
 	// A key-bound client's token alone opens nothing, and its session, which has both, is of no use without its key.
 	w.must(w.grantScope(w.sign(w.scopeOf(keyed.agentSession, "cli", time.Hour, 100, "start_service", idle, spare), w.signer)))
 	w.must(w.enable(w.sign(w.standingStatement(statement.KindDangerous, keyed.agentSession, "cli", time.Hour), w.signer), w.signer))
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
 	trials++
-	out, err := vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession(ctx, &vaultv1.OpenSessionRequest{Credential: keyedToken(w.nextKeyed - 1), ClientName: "drill"})
+	out, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{Credential: keyedToken(w.nextKeyed - 1), ClientName: "drill"})
 	if err == nil {
 		effects++
 		try(out.GetSessionId())
@@ -242,9 +238,7 @@ func selfApproval(w *world) (trials, effects int) {
 		w.must(err)
 		command := w.newStatement(statement.KindCommand, a.tool, a.service, preview)
 		command.Session, command.Channel = "-", "cli"
-		ctx, cancel := w.ctx(callTime)
-		out, _ := approvals.GrantCommand(ctx, &vaultv1.GrantCommandRequest{Statement: sign(command)})
-		cancel()
+		out, _ := unary(w, approvals.GrantCommand, &vaultv1.GrantCommandRequest{Statement: sign(command)})
 		if g := out.GetGrant(); g != nil {
 			_, _ = w.execute(w.operatorExecutor, a.tool, a.service, rpc.MetadataGrant, marshal(g))
 		}
@@ -267,9 +261,7 @@ func selfApproval(w *world) (trials, effects int) {
 // waiting is the operation of a principal that waits for that call.
 func (w *world) waiting(principal string, a aim) string {
 	w.t.Helper()
-	ctx, cancel := w.ctx(callTime)
-	defer cancel()
-	list, err := vaultv1.NewApprovalServiceClient(w.operatorVault).ListOperations(ctx, &vaultv1.ListOperationsRequest{Limit: 1000})
+	list, err := unary(w, vaultv1.NewApprovalServiceClient(w.operatorVault).ListOperations, &vaultv1.ListOperationsRequest{Limit: 1000})
 	w.must(err)
 	for _, op := range list.GetOperations() {
 		if op.GetPrincipal() == principal && op.GetTool().GetName() == a.tool && serviceOf(op.GetArguments()) == a.service {

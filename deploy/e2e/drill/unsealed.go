@@ -86,9 +86,7 @@ func (s *secrets) underKills() (trials, effects int) {
 		},
 		func(i int) { _ = s.renew(i % perStart) },
 		func(i int) {
-			ctx, cancel := w.ctx(callTime)
-			defer cancel()
-			_, _ = vaultv1.NewCredentialServiceClient(w.operatorVault).RotateKeys(ctx, &vaultv1.RotateKeysRequest{
+			_, _ = unary(w, vaultv1.NewCredentialServiceClient(w.operatorVault).RotateKeys, &vaultv1.RotateKeysRequest{
 				Upper: i%2 == 1, Passphrase: []byte(s.passphrase), NextPassphrase: []byte(s.passphrase),
 			})
 		},

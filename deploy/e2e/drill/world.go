@@ -22,6 +22,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/metadata"
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
@@ -200,6 +201,13 @@ func (w *world) ctx(limit time.Duration) (context.Context, context.CancelFunc) {
 
 // callTime bounds a call that may start a service.
 const callTime = 15 * time.Second
+
+// unary makes a call with metadata, within callTime.
+func unary[Q, A any](w *world, call func(context.Context, *Q, ...grpc.CallOption) (*A, error), request *Q, md ...string) (*A, error) {
+	ctx, cancel := w.ctx(callTime)
+	defer cancel()
+	return call(metadata.AppendToOutgoingContext(ctx, md...), request)
+}
 
 // source opens the certificate and key of a process, as they lie in its folder.
 func (w *world) source(role string) *identity.Source {
