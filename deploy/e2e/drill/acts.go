@@ -77,14 +77,15 @@ func (w *world) tool(name string) contract.Tool {
 // ask asks for a mutation as an agent does, and returns the operation's id.
 func (w *world) ask(s *agentSession, tool, service string) string {
 	w.t.Helper()
-	out, err := w.authorise(s.handle, tool, service)
+	out, err := w.authorise(s.handle, tool, arguments(service))
 	w.must(err)
 	return out.GetOperationId()
 }
 
-func (w *world) authorise(handle, tool, service string, md ...string) (*vaultv1.AuthoriseResponse, error) {
+// authorise is the gateway: it asks in a session's name.
+func (w *world) authorise(handle, tool string, arguments []byte, md ...string) (*vaultv1.AuthoriseResponse, error) {
 	return unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
-		SessionId: handle, Tool: w.tool(tool).Ref(), Arguments: arguments(service),
+		SessionId: handle, Tool: w.tool(tool).Ref(), Arguments: arguments,
 	}, md...)
 }
 

@@ -21,7 +21,6 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/rpc"
 )
@@ -153,9 +152,7 @@ const stalePage = "/stale"
 // fetchGrant is the genuine grant for fetching a URL of the list; nil where the vault gives none.
 func (w *world) fetchGrant(s *agentSession, url string) *callv1.SignedGrant {
 	w.t.Helper()
-	out, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
-		SessionId: s.handle, Tool: w.tool("fetch_url").Ref(), Arguments: fmt.Appendf(nil, `{"url":%q}`, url),
-	})
+	out, err := w.authorise(s.handle, "fetch_url", fmt.Appendf(nil, `{"url":%q}`, url))
 	if err != nil {
 		return nil // a spelling that the vault takes for no URL
 	}

@@ -180,9 +180,7 @@ func (w *world) discloses(vault *grpc.ClientConn, g *callv1.SignedGrant) (values
 // requestApproved lets an agent ask for a request, the operator approve it, and returns the grant.
 func (w *world) requestApproved(s *agentSession, arguments []byte) *callv1.SignedGrant {
 	w.t.Helper()
-	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
-		SessionId: s.handle, Tool: w.tool("http_request").Ref(), Arguments: arguments,
-	})
+	asked, err := w.authorise(s.handle, "http_request", arguments)
 	w.must(err)
 	return w.grantApproved(s, asked.GetOperationId())
 }

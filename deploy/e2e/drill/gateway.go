@@ -16,7 +16,6 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/rpc"
@@ -81,9 +80,7 @@ func noGrant(w *world) (trials, effects int) {
 // readGrant is a genuine one-call grant for a tool that only looks.
 func (w *world) readGrant(s *agentSession) *callv1.SignedGrant {
 	w.t.Helper()
-	out, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
-		SessionId: s.handle, Tool: w.tool("list_services").Ref(), Arguments: []byte("{}"),
-	})
+	out, err := w.authorise(s.handle, "list_services", []byte("{}"))
 	w.must(err)
 	return out.GetGrant()
 }

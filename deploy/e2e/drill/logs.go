@@ -34,7 +34,7 @@ func secretsInLogs(w *world) (trials, effects int) {
 	for range 20 {
 		var log string
 		harness.Eventually(w.t, "the log is read", func() error { // a busy vault looks through nothing, and says so
-			allowed, err := w.authorise(s.handle, "service_logs", victim)
+			allowed, err := w.authorise(s.handle, "service_logs", arguments(victim))
 			w.must(err)
 			answer, err := w.execute(w.gatewayExecutor, "service_logs", victim, rpc.MetadataGrant, marshal(allowed.GetGrant()))
 			if err == nil {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"durward.internal/deploy/e2e/harness"
-	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -117,9 +116,7 @@ func (w *world) harvestBoth(step int, request bool) (use func() int, good int) {
 	}
 	path := fmt.Sprintf("/mixed-%d", step)
 	arguments, s := w.post(path), w.open()
-	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{
-		SessionId: s.handle, Tool: w.tool("http_request").Ref(), Arguments: arguments,
-	})
+	asked, err := w.authorise(s.handle, "http_request", arguments)
 	if err != nil || asked.GetOperationId() == "" {
 		return starts, 5
 	}

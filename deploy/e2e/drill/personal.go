@@ -313,7 +313,7 @@ func (w *world) asks(s *agentSession, path, body string) *vaultv1.WaitOperationR
 	w.must(err)
 	arguments, err := contract.Canonical(request)
 	w.must(err)
-	asked, err := unary(w, vaultv1.NewAuthorityServiceClient(w.gatewayVault).Authorise, &vaultv1.AuthoriseRequest{SessionId: s.handle, Tool: t.Ref(), Arguments: arguments})
+	asked, err := w.authorise(s.handle, "http_request", arguments)
 	if err != nil {
 		return nil
 	}

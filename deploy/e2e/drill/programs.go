@@ -137,7 +137,7 @@ func othersOperations(w *world) (trials, effects int) {
 		cancel()
 		// The other way round: the gateway with what is the program's.
 		try(w.wait(victims.permits["vault"], targets[0].approved))
-		try(w.authorise(victims.handle, "start_service", idle))
+		try(w.authorise(victims.handle, "start_service", arguments(idle)))
 		if effects = told + w.effects(m); w.caught(effects) {
 			break
 		}

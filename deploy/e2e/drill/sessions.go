@@ -42,7 +42,7 @@ func otherSession(w *world) (trials, effects int) {
 		out, _ := w.wait(thief.permits["vault"], operation)
 		w.useGrant(out.GetGrant(), "start_service", idle)
 		// The very same request, under the other session.
-		asked, _ := w.authorise(thief.handle, "start_service", idle)
+		asked, _ := w.authorise(thief.handle, "start_service", arguments(idle))
 		w.useGrant(asked.GetGrant(), "start_service", idle)
 		if effects = w.effects(m); w.caught(effects) {
 			break
@@ -78,7 +78,7 @@ func claimedPrincipal(w *world) (trials, effects int) {
 		trials += 2
 		out, _ := w.wait(thief.permits["vault"], operation, claim...)
 		w.useGrant(out.GetGrant(), "start_service", idle)
-		asked, _ := w.authorise(thief.handle, "start_service", idle, claim...)
+		asked, _ := w.authorise(thief.handle, "start_service", arguments(idle), claim...)
 		w.useGrant(asked.GetGrant(), "start_service", idle)
 		if w.caught(w.effects(m)) {
 			return trials, w.effects(m)
@@ -157,8 +157,8 @@ func enumeratedSessions(w *world) (trials, effects int) {
 		for _, p := range out.GetPermits() {
 			_, _ = w.execute(w.gatewayExecutor, "service_info", idle, rpc.MetadataPermit, marshal(p.GetPermit()))
 		}
-		_, _ = w.authorise(handle, "stop_service", victim)
-		asked, _ := w.authorise(handle, "start_service", idle)
+		_, _ = w.authorise(handle, "stop_service", arguments(victim))
+		asked, _ := w.authorise(handle, "start_service", arguments(idle))
 		w.useGrant(asked.GetGrant(), "start_service", idle)
 	}, func() bool { return w.effects(m)+owned()-before > 0 })
 	return trials, w.effects(m) + owned() - before
@@ -170,7 +170,7 @@ func relaysOnly(w *world) (trials, effects int) {
 	for range 8 {
 		s := w.open()
 		for _, a := range aims {
-			asked, err := w.authorise(s.handle, a.tool, a.service)
+			asked, err := w.authorise(s.handle, a.tool, arguments(a.service))
 			w.must(err)
 			trials++
 			w.useGrant(asked.GetGrant(), a.tool, a.service)
