@@ -3,7 +3,6 @@ package drill
 import (
 	"bytes"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync"
@@ -246,12 +245,7 @@ func panicUnderLoad(w *world) (trials, effects int) {
 			}
 		})
 	}
-	harness.Eventually(w.t, "the load has begun", func() error {
-		if w.starts() == idleStarts {
-			return errors.New("nothing is started yet")
-		}
-		return nil
-	})
+	w.until("the load has begun", func() bool { return w.starts() != idleStarts })
 	w.halt()
 	time.Sleep(time.Second) // what began before may end
 	began := w.starts()

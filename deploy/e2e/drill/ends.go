@@ -2,7 +2,6 @@ package drill
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -156,12 +155,7 @@ func (e ending) returns(w *world) (trials, effects int) {
 			trials++
 			calls.Go(call)
 		}
-		harness.Eventually(w.t, "calls have begun", func() error {
-			if w.starts() == before {
-				return errors.New("none has")
-			}
-			return nil
-		})
+		w.until("calls have begun", func() bool { return w.starts() != before })
 		w.h.Durward(e.command(sessions[0])...)
 		var told unix.Timespec
 		w.must(unix.ClockGettime(unix.CLOCK_BOOTTIME, &told))

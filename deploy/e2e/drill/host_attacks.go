@@ -139,11 +139,9 @@ func (w *hostWorld) killedAtAnyMoment(rounds int) (trials, effects int) {
 		calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
 		if i%2 == 1 {
 			// Every second kill comes in the midst of the switch, however long it took to begin.
-			harness.Eventually(w.t, "the switch has begun", func() error {
-				if last := w.newest(); last == nil || last.GetOperationId() == began {
-					return errors.New("not yet")
-				}
-				return nil
+			w.until("the switch has begun", func() bool {
+				last := w.newest()
+				return last != nil && last.GetOperationId() != began
 			})
 		}
 		time.Sleep(time.Duration(rand.IntN(600)) * time.Millisecond)
@@ -215,11 +213,9 @@ func (w *hostWorld) twoAgents(rounds int) (trials, effects int) {
 		var calling sync.WaitGroup
 		// The host is judged, whatever the call is answered.
 		calling.Go(func() { _, _ = w.call(w.operatorExecutor, "switch_mode", args, g) })
-		harness.Eventually(w.t, "the switch has begun", func() error {
-			if last := w.newest(); last == nil || last.GetOperationId() == began || len(last.GetSteps()) == 0 {
-				return errors.New("not yet")
-			}
-			return nil
+		w.until("the switch has begun", func() bool {
+			last := w.newest()
+			return last != nil && last.GetOperationId() != began && len(last.GetSteps()) != 0
 		})
 		var others sync.WaitGroup
 		for _, other := range []struct {

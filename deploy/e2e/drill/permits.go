@@ -3,7 +3,6 @@ package drill
 import (
 	"crypto/ed25519"
 	"crypto/rand"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -68,12 +67,7 @@ func forgedPermit(w *world) (trials, effects int) {
 // forgePermits looks by what is made of a genuine permit, by another process's and without one; look returns how much it sees.
 func (w *world) forgePermits(permit, another string, look func(md ...string) int) (trials, effects int) {
 	raw := []byte(permit)
-	harness.Eventually(w.t, "a genuine permit discloses something, without which a forged one proves nothing", func() error {
-		if look(rpc.MetadataPermit, permit) != 1 {
-			return errors.New("nothing is disclosed")
-		}
-		return nil
-	})
+	w.until("a genuine permit discloses something, without which a forged one proves nothing", func() bool { return look(rpc.MetadataPermit, permit) == 1 })
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	w.must(err)
 	genuine := &callv1.SignedPermit{}

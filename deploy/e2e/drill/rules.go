@@ -33,12 +33,7 @@ func (w *world) adopted(role string, change func()) {
 	}
 	before := records()
 	change()
-	harness.Eventually(w.t, "the changed file counts", func() error {
-		if records() == before {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.until("the changed file counts", func() bool { return records() != before })
 }
 
 // Where the rules lie.

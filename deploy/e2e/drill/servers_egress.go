@@ -169,19 +169,9 @@ func hostileAnnounces(w *world) (trials, effects int) {
 	own := harness.Accepted(w.t, n.text, map[string][]downstream.Tool{"notes": more}, w.h.Operator, w.other)
 	for _, lock := range []string{own, w.signedAs(own, n.lock)} {
 		w.h.WriteFile("config/"+downstream.LockFile, n.lock)
-		harness.Eventually(w.t, "what was accepted is in force", func() error {
-			if !maps.Equal(w.serversTools(), pinned) {
-				return errors.New("other tools are listed")
-			}
-			return nil
-		})
+		w.until("what was accepted is in force", func() bool { return maps.Equal(w.serversTools(), pinned) })
 		w.h.WriteFile("config/"+downstream.LockFile, lock)
-		harness.Eventually(w.t, "the lock is refused, or counts", func() error {
-			if maps.Equal(w.serversTools(), pinned) {
-				return errors.New("the lock before is in force")
-			}
-			return nil
-		})
+		w.until("the lock is refused, or counts", func() bool { return !maps.Equal(w.serversTools(), pinned) })
 		if all := try(); w.caught(all) {
 			return trials, all
 		}

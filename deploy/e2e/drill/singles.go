@@ -218,12 +218,7 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 			}
 		})
 	}
-	harness.Eventually(w.t, "the greedy one is answered", func() error {
-		if answered.Load() == 0 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
+	w.until("the greedy one is answered", func() bool { return answered.Load() != 0 })
 	for range w.tries(40, 20) {
 		trials++
 		w.pause(ctx, 50*time.Millisecond)

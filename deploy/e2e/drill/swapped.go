@@ -100,12 +100,7 @@ func swappedRequests(w *world) (trials, effects int) {
 			mine = w.raw(held)
 			took = time.Since(began)
 		})
-		harness.Eventually(w.t, "the owner's call waits", func() error {
-			if w.operations() == before {
-				return errors.New("nothing is asked for yet")
-			}
-			return nil
-		})
+		w.until("the owner's call waits", func() bool { return w.operations() != before })
 		for _, r := range []harness.RawRequest{own.Request(cancel), inOthers, inNone} {
 			trials++
 			w.raw(r)
@@ -142,12 +137,7 @@ func idsInFlight(w *world) (trials, effects int) {
 		before := w.operations()
 		var held sync.WaitGroup
 		held.Go(func() { w.raw(session.Call("start_service", string(arguments(idle)))) })
-		harness.Eventually(w.t, "the first call waits", func() error {
-			if w.operations() == before {
-				return errors.New("nothing is asked for yet")
-			}
-			return nil
-		})
+		w.until("the first call waits", func() bool { return w.operations() != before })
 		trials++
 		a := w.raw(session.Call(tool, string(arguments(idle))))
 		held.Wait()

@@ -209,6 +209,17 @@ func unary[Q, A any](w *world, call func(context.Context, *Q, ...grpc.CallOption
 	return call(metadata.AppendToOutgoingContext(ctx, md...), request)
 }
 
+// until waits until something is so.
+func (w *world) until(what string, so func() bool) {
+	w.t.Helper()
+	harness.Eventually(w.t, what, func() error {
+		if !so() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
 // source opens the certificate and key of a process, as they lie in its folder.
 func (w *world) source(role string) *identity.Source {
 	w.t.Helper()
