@@ -269,7 +269,11 @@ func (a *app) statusJSON(processes []processStatus, d deep, running installdir.P
 	if isRunning {
 		value["up"] = running
 	}
-	for name, message := range map[string]proto.Message{"vault": d.vault, "executor": d.executor, "audit": d.audit} {
+	answers := map[string]proto.Message{"vault": d.vault, "executor": d.executor, "audit": d.audit}
+	if slices.ContainsFunc(processes, func(p processStatus) bool { return p.Role == "egress" }) {
+		answers["egress"] = d.egress
+	}
+	for name, message := range answers {
 		if !message.ProtoReflect().IsValid() {
 			value[name] = nil
 			continue

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
@@ -24,6 +26,35 @@ func TestUnsettled(t *testing.T) {
 		d := deep{executor: &executorv1.GetStatusResponse{Epoch: 7, VaultReachable: true, AuditReachable: true, Unsettled: n}}
 		if got := d.detail("executor", time.Time{}); got != want {
 			t.Errorf("%d: %q", n, got)
+		}
+	}
+}
+
+// TestStatusJSON: every process that an installation has is in the document with its own answer, and null where there is none.
+func TestStatusJSON(t *testing.T) {
+	h, err := installdir.At(t.TempDir())
+	must(t, err)
+	core, _, _ := clitest.Printing(true)
+	core.Home = h
+	a := &app{core}
+	four := []processStatus{{Role: "audit"}, {Role: "vault"}, {Role: "executor"}, {Role: "gateway"}}
+	five := append(four, processStatus{Role: "egress"})
+	for name, c := range map[string]struct {
+		processes []processStatus
+		egress    *egressv1.GetStatusResponse
+		want      string // "": the document has no egress
+	}{
+		"none":        {four, nil, ""},
+		"it answers":  {five, &egressv1.GetStatusResponse{Epoch: 7, Halted: true}, `"halted":true`},
+		"it does not": {five, nil, "null"},
+	} {
+		value, err := a.statusJSON(c.processes, deep{egress: c.egress}, installdir.Process{}, false)
+		must(t, err)
+		said, has := value["egress"]
+		text, err := json.Marshal(said)
+		must(t, err)
+		if has != (c.want != "") || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s: %v, %s", name, has, text)
 		}
 	}
 }
