@@ -3,10 +3,13 @@ package catalog
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/catalog"
 )
 
 // TestReplaceSeesChanges: what somebody wrote meanwhile is not overwritten, and a link stays one.
@@ -34,5 +37,36 @@ func TestReplaceSeesChanges(t *testing.T) {
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "new" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestWhatNamesItHasItsPlace: who still names an entry is told by the lines of the file as it is, and not as it would be without the entry.
+func TestWhatNamesItHasItsPlace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	const text = `version: 1
+
+services:
+  - id: first
+    driver: process
+    argv: [/bin/true]
+    port: 8001
+    depends_on: [second]
+  # The second one.
+  - id: second
+    driver: process
+    argv: [/bin/true]
+    port: 8002
+
+modes:
+  - id: evening
+    services: [second]
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	core, _, _ := clitest.Printing(false)
+	err := (&app{core}).remove(t.Context(), file, catalog.Options{Lenient: true, Development: true}, "service", "second", true)
+	if err == nil || !strings.Contains(err.Error(), file+":8:") || !strings.Contains(err.Error(), file+":17:") {
+		t.Errorf("%v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"path/filepath"
@@ -82,6 +83,9 @@ func (a *app) remove(ctx context.Context, path string, opts catalog.Options, kin
 		var named []string
 		for _, d := range now.Disabled {
 			if was.WhyDisabled(d.Kind, d.ID) == "" {
+				if d.Problem.File == f.Name {
+					d.Problem.Line = stood(d.Problem.Line, f.Data, after)
+				}
 				named = append(named, clean.Line(d.Problem.String(), 300))
 			}
 		}
@@ -98,4 +102,13 @@ func (a *app) remove(ctx context.Context, path string, opts catalog.Options, kin
 		return a.written(ctx, path, now, map[string]any{"file": f.Name, "removed": map[string]string{kind: id}})
 	}
 	return cli.Usage("See: durward catalog show", "the catalogue has no %s %s", kind, clean.Visible(id))
+}
+
+// stood is where a line of a file stood before lines were taken out of it: the file on the disk still has them.
+func stood(line int, before, after []byte) int {
+	lines := bytes.SplitAfter(after, []byte("\n"))
+	if bytes.HasSuffix(before, bytes.Join(lines[line-1:], nil)) { // it is behind what was taken out
+		return line + bytes.Count(before, []byte("\n")) - bytes.Count(after, []byte("\n"))
+	}
+	return line
 }
