@@ -139,6 +139,10 @@ func root(a *cli.App) *cobra.Command {
 		root.AddCommand(commands(a)...)
 	}
 	root.AddCommand(admin.Version(a), exitCodesTopic())
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = knownTopic
+	}
 	checkArguments(root, a)
 	completeRest(a, root)
 	return root
@@ -235,6 +239,15 @@ func checkArguments(cmd *cobra.Command, a *cli.App) {
 	for _, sub := range cmd.Commands() {
 		checkArguments(sub, a)
 	}
+}
+
+// knownTopic refuses help about a command that there is not, where cobra shows the help of the one above it.
+func knownTopic(help *cobra.Command, args []string) error {
+	about, rest, err := help.Root().Find(args)
+	if err == nil && len(rest) > 0 && about.HasSubCommands() {
+		err = about.Args(about, rest)
+	}
+	return err
 }
 
 // misfit says in our own words what cobra says of arguments that do not fit; a command's own check is passed on.
