@@ -45,6 +45,9 @@ witnesses cosign the log, the folder ends at the newest checkpoint that a quorum
 		Example: "  durward audit export log.jsonl\n  durward audit export --format csv log.csv\n  durward audit export --format tiles /var/www/log",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "-" { // standard output has what was proved
+				return cli.Usage("Name a file that is not there yet.", "an export goes to a file of its own, and - is none")
+			}
 			write := func(ctx context.Context, s *cli.Session, l *history.Log, path string) error {
 				return a.export(ctx, s, l, path, format)
 			}

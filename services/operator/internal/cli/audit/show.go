@@ -45,6 +45,9 @@ command that verifies it, without Durward, years later.`,
 			"  durward audit show --statement 0123456789abcdef0123456789abcdef --out /tmp/evidence",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("out") && !asStatement {
+				return cli.Usage("Add --statement, or leave it away.", "--out is where --statement writes its files")
+			}
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
 				if asStatement {
 					return a.writeStatement(ctx, s, args[0], folder)
