@@ -73,6 +73,7 @@ func tellCredentials(w *world) {
 	f.durward("vault", "unseal")
 	f.durward("credential", "revoke", "hf-token", "demo-chat")
 	f.durward("credential", "remove", "hf-token", "--version", "2", "--yes")
+	f.durward("credential", "remove", "hf-token", "--version", "1", "--yes")
 	f.person([]string{"waits [y/N]", "types y"}, "credential", "remove", "hf-token")
 	f.durward("credential", "show", "hf-token")
 }

@@ -163,7 +163,7 @@ safe. What runs keeps the value that it got, and is listed: stop it, and make th
 				return err
 			}
 			return a.Show(answer, func() {
-				a.Out.Printf("%s %s is revoked\n", a.Out.Green("✓"), clean.Visible(args[0]))
+				a.Out.Printf("%s %s is revoked%s\n", a.Out.Green("✓"), clean.Visible(args[0]), cli.When(service != "", " from "+clean.Visible(service)))
 				a.held(ctx, s, answer.GetHeld())
 			})
 		}),
@@ -190,7 +190,7 @@ the value that it got, and is listed.`,
 				return err
 			}
 			return a.Show(answer, func() {
-				a.Out.Printf("%s %s is removed\n", a.Out.Green("✓"), clean.Visible(args[0]))
+				a.Out.Printf("%s %s%s is removed\n", a.Out.Green("✓"), cli.When(version != 0, fmt.Sprintf("version %d of ", version)), clean.Visible(args[0]))
 				a.held(ctx, s, answer.GetHeld())
 			})
 		}),
