@@ -241,12 +241,15 @@ func (a *app) rotateClient(ctx context.Context, cfg installdir.Config, name stri
 		value["old_until"] = until
 	}
 	return a.Show(value, func() {
-		a.Out.Printf("%s %s has a new token%s", a.Out.Green("✓"), name, cli.When(fresh.Key != "", " and key"))
-		if until.IsZero() {
-			a.Out.Printf("; the old ones are not taken any more.\n")
-		} else {
-			a.Out.Printf("; the old ones are taken until %s.\n", until.Local().Format("2006-01-02 15:04"))
+		fresher, old := "a new token", "the old one is"
+		if fresh.Key != "" {
+			fresher, old = "a new token and key", "the old ones are"
 		}
+		end := "not taken any more"
+		if !until.IsZero() {
+			end = "taken until " + until.Local().Format("2006-01-02 15:04")
+		}
+		a.Out.Printf("%s %s has %s; %s %s.\n", a.Out.Green("✓"), name, fresher, old, end)
 		if fresh.Key == "" {
 			a.Out.Printf("  Programs that hold the token in their environment need the new one: %s\n", filepath.Join(folder, client.FileToken))
 		}
