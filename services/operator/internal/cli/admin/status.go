@@ -166,7 +166,10 @@ func refusedRules(ctx context.Context, s *cli.Session) string {
 		switch {
 		case f.GetProblem() == "":
 		case refused == "":
-			refused = clean.Line(f.GetName(), 256) + ": " + clean.Line(f.GetProblem(), 500)
+			name := clean.Line(f.GetName(), 256)
+			if refused = clean.Line(f.GetProblem(), 500); !strings.HasPrefix(refused, name+":") { // most problems name their file themselves
+				refused = name + ": " + refused
+			}
 		default:
 			more++
 		}

@@ -120,10 +120,13 @@ func TestStatusOfABrokenFile(t *testing.T) {
 	must(t, os.MkdirAll(folder, 0o700))
 	testfile.Write(t, filepath.Join(folder, "no.cedar"), "forbid (principal, action\n")
 	got = w.run("status")
-	for _, want := range []string{"policy/no.cedar: ", "the last good one is in force"} {
+	for _, want := range []string{"policy/no.cedar:", "the last good one is in force"} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("%q is not in\n%s", want, got.out)
 		}
+	}
+	if strings.Count(got.out, "policy/no.cedar") != 1 {
+		t.Errorf("the file is named more than once:\n%s", got.out)
 	}
 	if got.code != cli.ExitUnreachable || !strings.Contains(got.err, "Correct the file") || !strings.Contains(got.err, "durward config show") {
 		t.Errorf("exit code %d\n%s", got.code, got.err)
