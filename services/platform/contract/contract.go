@@ -30,9 +30,6 @@ const SourceNative = "native"
 // MostAlternatives is how many alternatives a simulation can be asked for: all that a switch can name.
 const MostAlternatives = 10
 
-// DoesNotFit begins the reason of a simulation where memory is all that a plan lacks: clients tell it by these words.
-const DoesNotFit = "it does not fit: "
-
 // Tool is one RPC that agents can call. It is immutable; the maps are shared and must not be changed.
 type Tool struct {
 	Name        string

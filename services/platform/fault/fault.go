@@ -46,6 +46,8 @@ type Error struct {
 	RetryAfter time.Duration
 	// DidYouMean holds at most 5 names.
 	DidYouMean []string
+	// DiskFull: it waits for room on a disk.
+	DiskFull bool
 	// Cause is private: it is logged where the error is handled and never leaves the process.
 	Cause error
 }
@@ -68,6 +70,9 @@ func WithRetry(after time.Duration) Option {
 func WithSuggestions(names ...string) Option {
 	return func(e *Error) { e.DidYouMean = names[:min(len(names), maxSuggestions)] }
 }
+
+// WithDiskFull says that it waits for room on a disk.
+func WithDiskFull() Option { return func(e *Error) { e.DiskFull = true } }
 
 // New returns an Error with the public sentence message.
 func New(code callv1.Code, message string, opts ...Option) *Error {
@@ -176,6 +181,7 @@ func FromProto(f *callv1.Fault, err error) *Error {
 		Field:      clean.Name(f.GetField(), maxField),
 		Retryable:  f.GetRetryable(),
 		RetryAfter: min(time.Duration(f.GetRetryAfterS())*time.Second, maxRetry),
+		DiskFull:   f.GetDiskFull(),
 		Cause:      err,
 	}
 	e.DidYouMean = names(f.GetDidYouMean())
@@ -204,6 +210,7 @@ func (e *Error) Proto(requestID string) *callv1.Fault {
 		RetryAfterS: uint32((min(max(e.RetryAfter, 0), maxRetry) + time.Second - 1) / time.Second),
 		DidYouMean:  names(e.DidYouMean),
 		RequestId:   requestID,
+		DiskFull:    e.DiskFull,
 	}
 }
 

@@ -421,8 +421,5 @@ func (r *Recorder) delivering() bool {
 }
 
 func unavailable(cause error) *fault.Error {
-	if reserve.LogFull(cause) {
-		return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, reserve.Sentence, fault.WithRetry(time.Second), fault.WithCause(cause))
-	}
-	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the audit log cannot record this now", fault.WithRetry(time.Second), fault.WithCause(cause))
+	return reserve.Unrecorded("the audit log cannot record this now", time.Second, cause)
 }

@@ -250,7 +250,16 @@ func (r *Reserve) Room(context.Context) error {
 
 // Refused is the fault of a write that has to wait for the disk, of which nothing was done: CODE_UNAVAILABLE, to be tried again.
 func Refused(cause error) *fault.Error {
-	return fault.New(callv1.Code_CODE_UNAVAILABLE, Sentence, fault.WithRetry(retry), fault.WithCause(cause))
+	return fault.New(callv1.Code_CODE_UNAVAILABLE, Sentence, fault.WithDiskFull(), fault.WithRetry(retry), fault.WithCause(cause))
+}
+
+// Unrecorded is the fault of what cannot be recorded, CODE_AUDIT_UNAVAILABLE: with that sentence, or Sentence where LogFull says why.
+func Unrecorded(sentence string, retry time.Duration, cause error) *fault.Error {
+	f := fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sentence, fault.WithRetry(retry), fault.WithCause(cause))
+	if LogFull(cause) {
+		f.Message, f.DiskFull = Sentence, true
+	}
+	return f
 }
 
 // LogFull reports whether err is, or was caused by, audit's refusal of a record for which its disk has no room; see Field.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/fault"
@@ -173,6 +174,10 @@ func TestLogFull(t *testing.T) {
 		if got := reserve.LogFull(tc.err); got != tc.want {
 			t.Errorf("LogFull(%v) = %v", tc.err, got)
 		}
+		f := fault.From(fault.From(reserve.Unrecorded("why", time.Second, tc.err)).GRPCStatus("r-1").Err())
+		if f.Code != callv1.Code_CODE_AUDIT_UNAVAILABLE || !f.Retryable || f.DiskFull != tc.want || (f.Message == reserve.Sentence) != tc.want || (f.Message == "why") == tc.want {
+			t.Errorf("what %v keeps from being recorded: %+v", tc.err, f)
+		}
 	}
 }
 
@@ -197,7 +202,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("another error: %v", err)
 	}
 	err := run(false, syscall.ENOSPC)
-	if f := fault.From(err); f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || !f.Retryable || attempts != 1 || r.InUse() {
+	if f := fault.From(err); f.Code != callv1.Code_CODE_UNAVAILABLE || f.Message != reserve.Sentence || !f.DiskFull || !f.Retryable || attempts != 1 || r.InUse() {
 		t.Errorf("not entitled on a full disk: %v, %d attempts, given up %v", err, attempts, r.InUse())
 	}
 	if err := run(true, syscall.ENOSPC, nil); err != nil || attempts != 2 || !r.InUse() {

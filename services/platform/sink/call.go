@@ -246,15 +246,14 @@ func say(code callv1.Code) string { return cmp.Or(sentences[code], fault.Interna
 
 // newFault is what callers see of a code, with the true cause for our own log.
 func newFault(code callv1.Code, cause error) *fault.Error {
+	if code == callv1.Code_CODE_AUDIT_UNAVAILABLE {
+		return reserve.Unrecorded(sayAudit, time.Second, cause)
+	}
 	opts := []fault.Option{fault.WithCause(cause)}
-	if code == callv1.Code_CODE_UNAVAILABLE || code == callv1.Code_CODE_AUDIT_UNAVAILABLE {
+	if code == callv1.Code_CODE_UNAVAILABLE {
 		opts = append(opts, fault.WithRetry(time.Second))
 	}
-	sentence := say(code)
-	if code == callv1.Code_CODE_AUDIT_UNAVAILABLE && reserve.LogFull(cause) {
-		sentence = reserve.Sentence
-	}
-	return fault.New(code, sentence, opts...)
+	return fault.New(code, say(code), opts...)
 }
 
 // refuse records why a call goes no further, and returns what the caller sees of it.

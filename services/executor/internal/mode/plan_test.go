@@ -53,7 +53,7 @@ func TestWhatCannotBeSwitchedTo(t *testing.T) {
 				c.bend(w.host)
 			}
 			plan, err := w.Simulate(t.Context(), Request{Mode: c.to})
-			if err != nil || plan.Digest != "" || !strings.Contains(plan.Reason, c.says) || plan.Reason == "" {
+			if err != nil || plan.Digest != "" || !strings.Contains(plan.Reason, c.says) || plan.Reason == "" || !plan.Blocked {
 				t.Errorf("simulated: %+v, %v", plan, err)
 			}
 			_, err = w.to(c.to)
@@ -207,7 +207,7 @@ func TestALostGPUIsAReason(t *testing.T) {
 	w := newWorld(t)
 	w.host.lost[1] = true
 	plan, err := w.Simulate(t.Context(), Request{Mode: "talk"})
-	if err != nil || plan.Fits || plan.Reason != "it does not fit: GPU 1 cannot be measured: "+gpu.ProblemLost {
+	if err != nil || plan.Fits || plan.Blocked || plan.Reason != "it does not fit: GPU 1 cannot be measured: "+gpu.ProblemLost {
 		t.Errorf("simulated: %+v, %v", plan, err)
 	}
 }

@@ -21,8 +21,10 @@ type Simulation struct {
 	Fits bool
 	// Reason is why it does not fit or cannot be done: one plain sentence; "" if it can.
 	Reason string
-	Steps  []Step
-	GPUs   []Forecast
+	// Blocked: something other than memory stands in the way, and Reason names it.
+	Blocked bool
+	Steps   []Step
+	GPUs    []Forecast
 	// Digest is what Switch takes, in hex; "" where the mode cannot be switched to, or no mode is asked for as it is.
 	Digest string
 	// Needs are of each service that is to run.
@@ -100,9 +102,9 @@ func (pl *Planner) Simulate(ctx context.Context, r Request, h gpu.Host) (*Simula
 func (pl *Planner) simulation(ctx context.Context, p *Plan, alternatives int) (*Simulation, error) {
 	out := &Simulation{Mode: p.request.Mode, Reason: p.Why(), Steps: pl.expectations(ctx, p), GPUs: p.forecasts(), Needs: p.needs()}
 	unfit := p.Unfit()
-	out.Fits = unfit == ""
-	if out.Reason == "" && unfit != "" {
-		out.Reason = contract.DoesNotFit + unfit
+	out.Fits, out.Blocked = unfit == "", out.Reason != ""
+	if !out.Blocked && !out.Fits {
+		out.Reason = "it does not fit: " + unfit
 	}
 	if out.Reason == "" {
 		out.Digest = p.Digest

@@ -93,6 +93,7 @@ func (c *Control) fit(ctx context.Context, tool string, s *catalog.Service) *exe
 	out := simulation(sim)
 	out.Next = nil
 	out.Fits = !fault.Is(verdict, callv1.Code_CODE_DOES_NOT_FIT)
+	out.Blocked = verdict != nil && out.Fits
 	if out.Reason = ""; verdict != nil {
 		out.Reason = fault.From(verdict).Message
 	}

@@ -387,7 +387,7 @@ func TestAPreviewShowsTheFitNow(t *testing.T) {
 	if !fit.GetFits() || fit.GetReason() != "" || len(fit.GetGpus()) != 1 || fit.GetGpus()[0].GetAfterMib() != 20000 || fit.GetNext() != nil {
 		t.Errorf("an empty GPU: %v", fit)
 	}
-	if fit := preview("start_service", "needy").GetFit(); fit.GetReason() != "needy was not started: it depends on beta, which does not run" {
+	if fit := preview("start_service", "needy").GetFit(); !fit.GetBlocked() || fit.GetReason() != "needy was not started: it depends on beta, which does not run" {
 		t.Errorf("what cannot be started for another reason: %v", fit)
 	}
 	if fit := preview("stop_service", "large").GetFit(); fit != nil {
@@ -400,7 +400,7 @@ func TestAPreviewShowsTheFitNow(t *testing.T) {
 	fit = after.GetFit()
 	service, _ := w.services.Catalog().Lookup("large")
 	verdict := w.services.Admissible(t.Context(), service)
-	if f := wantCode(t, verdict, callv1.Code_CODE_DOES_NOT_FIT); fit.GetFits() || fit.GetReason() != f.Message {
+	if f := wantCode(t, verdict, callv1.Code_CODE_DOES_NOT_FIT); fit.GetFits() || fit.GetBlocked() || fit.GetReason() != f.Message {
 		t.Errorf("a full GPU: %v, and a start would say %v", fit, verdict)
 	}
 	stops := false

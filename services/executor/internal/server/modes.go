@@ -161,7 +161,7 @@ func (t *Tools) SimulateMode(ctx context.Context, r *executorv1.SimulateModeRequ
 func simulation(sim *plan.Simulation) *executorv1.SimulateModeResponse {
 	out := &executorv1.SimulateModeResponse{
 		ModeId: sim.Mode, Fits: sim.Fits, Reason: sim.Reason, PlanDigest: sim.Digest, Steps: planSteps(sim.Steps),
-		Gpus: forecasts(sim.GPUs), CutOff: sim.CutOff, HostMib: sim.HostMiB, HostAvailableMib: sim.HostAvailable,
+		Gpus: forecasts(sim.GPUs), CutOff: sim.CutOff, HostMib: sim.HostMiB, HostAvailableMib: sim.HostAvailable, Blocked: sim.Blocked,
 	}
 	for _, n := range sim.Needs {
 		out.Needs = append(out.Needs, &executorv1.ServiceNeed{

@@ -22,29 +22,37 @@ func Unfit(line string) bool {
 	return strings.HasPrefix(line, DoesNotFit) || strings.HasPrefix(line, CannotBeDone)
 }
 
+// Short reports whether memory is the reason why a plan cannot be carried out. Others come first where memory lacks too.
+func Short(plan *executorv1.SimulateModeResponse) bool { return !plan.GetFits() && !plan.GetBlocked() }
+
+// Lack is what memory such a plan lacks, without the words that begin its reason.
+func Lack(plan *executorv1.SimulateModeResponse) string {
+	reason := clean.Line(plan.GetReason(), 500)
+	if _, what, ok := strings.Cut(reason, "does not fit: "); ok {
+		return what
+	}
+	return reason
+}
+
 // FitLines say whether what a call starts fits at this moment, by the executor's own check: what each service needs and how that is
 // known, what is free of each GPU, and where it does not fit what would make room. None where nothing is loaded.
 func FitLines(fit *executorv1.SimulateModeResponse) []string {
 	if fit == nil {
 		return nil
 	}
-	reason := clean.Line(fit.GetReason(), 500)
 	var lines []string
 	switch {
-	case !fit.GetFits():
-		if _, why, ok := strings.Cut(reason, "does not fit: "); ok {
-			reason = why
-		}
-		lines = append(lines, DoesNotFit+reason)
-	case reason != "":
-		lines = append(lines, CannotBeDone+reason)
+	case Short(fit):
+		lines = append(lines, DoesNotFit+Lack(fit))
+	case fit.GetReason() != "":
+		lines = append(lines, CannotBeDone+clean.Line(fit.GetReason(), 500))
 	default:
 		lines = append(lines, "fits now")
 	}
 	if needs := needWords(fit); needs != "" {
 		lines[0] += "; " + needs
 	}
-	if fit.GetFits() {
+	if !Short(fit) {
 		return append(lines, gpuWords(fit.GetGpus())...)
 	}
 	ways := output.Each(fit.GetAlternatives(), ChangeWords)

@@ -31,7 +31,8 @@ func TestEveryApprovalShowsTheFitNow(t *testing.T) {
 			"approved now, it would fail; this would make room: stop embed; or sleep coder"}},
 		"nothing makes room": {&executorv1.SimulateModeResponse{Reason: "it does not fit: GPU 1 is small"},
 			[]string{"DOES NOT FIT NOW: GPU 1 is small", "approved now, it would fail; nothing that may be stopped or put to sleep makes room"}},
-		"it fits and cannot be done": {&executorv1.SimulateModeResponse{Fits: true, Reason: "base does not run"}, []string{"CANNOT BE DONE NOW: base does not run"}},
+		"it fits and cannot be done":            {&executorv1.SimulateModeResponse{Fits: true, Blocked: true, Reason: "base does not run"}, []string{"CANNOT BE DONE NOW: base does not run"}},
+		"it does not and cannot be done either": {&executorv1.SimulateModeResponse{Blocked: true, Reason: "base does not run"}, []string{"CANNOT BE DONE NOW: base does not run"}},
 		"nobody knows": {&executorv1.SimulateModeResponse{Fits: true, Steps: start, Needs: []*executorv1.ServiceNeed{{ServiceId: "chat", Source: "unknown"}}},
 			[]string{"fits now; nobody knows what chat needs, so it counts nothing"}},
 	} {

@@ -27,7 +27,6 @@ import (
 	"durward.internal/services/operator/internal/peers"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/reserve"
 )
 
 func TestExplain(t *testing.T) {
@@ -40,9 +39,9 @@ func TestExplain(t *testing.T) {
 	}{
 		{"unreachable", fault.New(callv1.Code_CODE_UNAVAILABLE, "the vault cannot be reached", fault.WithCause(errors.New("dial tcp 127.0.0.1:7431"))), ExitUnreachable,
 			"durward: the vault cannot be reached [r-1]\n  See which process is down: durward status\n"},
-		{"a full disk", fault.New(callv1.Code_CODE_UNAVAILABLE, reserve.Sentence), ExitUnreachable,
-			"goes on now [r-1]\n  Make room; all goes on by itself. Which disk it is: durward status\n"},
-		{"audit's full disk", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, reserve.Sentence), ExitUnreachable, "Make room"},
+		{"a full disk", fault.New(callv1.Code_CODE_UNAVAILABLE, "in other words", fault.WithDiskFull()), ExitUnreachable,
+			"in other words [r-1]\n  Make room; all goes on by itself. Which disk it is: durward status\n"},
+		{"audit's full disk", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "in other words", fault.WithDiskFull()), ExitUnreachable, "Make room"},
 		{"audit", fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "nothing can be recorded"), ExitUnreachable, "nothing can be recorded [r-1]"},
 		{"halted", fault.New(callv1.Code_CODE_HALTED, "an operator has halted everything"), ExitDenied, "durward resume"},
 		{"denied", fault.New(callv1.Code_CODE_DENIED, "not allowed"), ExitDenied, "not allowed [r-1]"},

@@ -14,7 +14,6 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/rpc"
 )
 
@@ -115,7 +114,7 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 		text = f.Field + ": " + text
 	}
 	next := DidYouMean(f.DidYouMean, "")
-	if f.Message == reserve.Sentence {
+	if f.DiskFull {
 		next = "Make room; all goes on by itself. Which disk it is: durward status"
 	}
 	switch f.Code {
@@ -133,11 +132,6 @@ func (a *App) translateFault(f *fault.Error) *Problem {
 		return &Problem{ExitUsage, text, next}
 	case callv1.Code_CODE_NOT_FOUND:
 		return &Problem{ExitFailed, text, cmp.Or(next, listed(f.Field))}
-	case callv1.Code_CODE_FAILED:
-		if id, _, failed := strings.Cut(f.Message, " did not start: "); failed && !strings.Contains(id, " ") {
-			next = cmp.Or(next, "What it wrote: durward logs "+ShellWord(id))
-		}
-		return &Problem{ExitFailed, text, next}
 	case callv1.Code_CODE_PLAN_CHANGED:
 		return &Problem{ExitFailed, text, cmp.Or(next, "Nothing was done. See what would be done now: durward simulate MODE")}
 	case callv1.Code_CODE_DOES_NOT_FIT:

@@ -23,6 +23,7 @@ import (
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/statement"
 )
@@ -199,6 +200,9 @@ func (s *Session) dispatch(ctx context.Context, call approval.Call, grant *callv
 	defer cancel()
 	r := result{response: call.Tool.NewResponse()}
 	r.outcome, err = rpc.Invoke(ctx, s.SinkOf(call.Tool.Sink).Conn, call.Tool.FullMethod, request, r.response, rpc.MetadataGrant, string(signed))
+	if start, ok := request.(*executorv1.StartServiceRequest); ok && fault.Is(err, callv1.Code_CODE_FAILED) {
+		err = Failed("What it wrote: durward logs "+ShellWord(start.GetServiceId()), "%s", PublicText(err))
+	}
 	return r, err
 }
 

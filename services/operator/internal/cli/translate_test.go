@@ -7,7 +7,7 @@ import (
 	"durward.internal/services/platform/fault"
 )
 
-// What is not there, and what did not start, come with the command that tells more.
+// What is not there comes with the command that tells more.
 func TestNext(t *testing.T) {
 	for _, c := range []struct {
 		f    *fault.Error
@@ -18,9 +18,6 @@ func TestNext(t *testing.T) {
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client", fault.WithField("client")), "See: durward client list"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "no such server is in force", fault.WithField("server")), "See: durward server list"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation"), ""},
-		{fault.New(callv1.Code_CODE_FAILED, "chat did not start: the program ended by itself"), "What it wrote: durward logs chat"},
-		{fault.New(callv1.Code_CODE_FAILED, "the mode night and chat did not start: why"), ""},
-		{fault.New(callv1.Code_CODE_FAILED, "chat did not stop: why"), ""},
 	} {
 		if got := new(App).translateFault(c.f); got.next != c.next {
 			t.Errorf("%s: %q, want %q", c.f.Message, got.next, c.next)

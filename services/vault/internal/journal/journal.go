@@ -197,12 +197,7 @@ var sentences = map[string]string{ // #nosec G101 -- sentences
 }
 
 func unavailable(cause error) error {
-	sentence := "nothing can be recorded now, therefore nothing is done"
-	if reserve.LogFull(cause) {
-		sentence = reserve.Sentence
-	}
-	return fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, sentence,
-		fault.WithCause(cause), fault.WithRetry(5*time.Second))
+	return reserve.Unrecorded("nothing can be recorded now, therefore nothing is done", 5*time.Second, cause)
 }
 
 // Operation begins a record about an operation.

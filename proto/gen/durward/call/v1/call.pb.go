@@ -1169,8 +1169,10 @@ type Fault struct {
 	Retryable   bool   `protobuf:"varint,4,opt,name=retryable,proto3" json:"retryable,omitempty"`
 	RetryAfterS uint32 `protobuf:"varint,5,opt,name=retry_after_s,json=retryAfterS,proto3" json:"retry_after_s,omitempty"`
 	// At most 5.
-	DidYouMean    []string `protobuf:"bytes,6,rep,name=did_you_mean,json=didYouMean,proto3" json:"did_you_mean,omitempty"`
-	RequestId     string   `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	DidYouMean []string `protobuf:"bytes,6,rep,name=did_you_mean,json=didYouMean,proto3" json:"did_you_mean,omitempty"`
+	RequestId  string   `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// It waits for room on a disk: once a human has made some, all goes on by itself.
+	DiskFull      bool `protobuf:"varint,8,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1252,6 +1254,13 @@ func (x *Fault) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *Fault) GetDiskFull() bool {
+	if x != nil {
+		return x.DiskFull
+	}
+	return false
 }
 
 // Subject is the thing a call acts on, as the sink that will act knows it.
@@ -1402,7 +1411,7 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\areceipt\x18\x04 \x01(\v2\x18.durward.call.v1.ReceiptR\areceipt\x12!\n" +
 	"\foperation_id\x18\x05 \x01(\tR\voperationId\x12\x16\n" +
 	"\x06failed\x18\x06 \x01(\bR\x06failed\x12\x1c\n" +
-	"\toverrides\x18\a \x03(\tR\toverrides\"\xe5\x01\n" +
+	"\toverrides\x18\a \x03(\tR\toverrides\"\x82\x02\n" +
 	"\x05Fault\x12)\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x15.durward.call.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -1412,7 +1421,8 @@ const file_durward_call_v1_call_proto_rawDesc = "" +
 	"\fdid_you_mean\x18\x06 \x03(\tR\n" +
 	"didYouMean\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId\";\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x1b\n" +
+	"\tdisk_full\x18\b \x01(\bR\bdiskFull\";\n" +
 	"\aSubject\x12\x1a\n" +
 	"\x05label\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x05label\x12\x14\n" +
 	"\x05entry\x18\x02 \x01(\fR\x05entry*s\n" +

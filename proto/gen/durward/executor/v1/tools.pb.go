@@ -2360,6 +2360,7 @@ type SimulateModeResponse struct {
 	Next             *NextCall              `protobuf:"bytes,10,opt,name=next,proto3" json:"next,omitempty"`
 	HostMib          uint32                 `protobuf:"varint,11,opt,name=host_mib,json=hostMib,proto3" json:"host_mib,omitempty"`
 	HostAvailableMib uint32                 `protobuf:"varint,12,opt,name=host_available_mib,json=hostAvailableMib,proto3" json:"host_available_mib,omitempty"`
+	Blocked          bool                   `protobuf:"varint,13,opt,name=blocked,proto3" json:"blocked,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2476,6 +2477,13 @@ func (x *SimulateModeResponse) GetHostAvailableMib() uint32 {
 		return x.HostAvailableMib
 	}
 	return 0
+}
+
+func (x *SimulateModeResponse) GetBlocked() bool {
+	if x != nil {
+		return x.Blocked
+	}
+	return false
 }
 
 type SwitchModeRequest struct {
@@ -3027,7 +3035,7 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\targuments\x18\x02 \x03(\v2,.durward.executor.v1.NextCall.ArgumentsEntryB\x04\x80\xbc\x18\x01R\targuments\x1a<\n" +
 	"\x0eArgumentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\t\n" +
 	"\x14SimulateModeResponse\x12\x1d\n" +
 	"\amode_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x06modeId\x12\x18\n" +
 	"\x04fits\x18\x02 \x01(\bB\x04\x80\xbc\x18\x01R\x04fits\x12Y\n" +
@@ -3042,7 +3050,8 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x04next\x18\n" +
 	" \x01(\v2\x1d.durward.executor.v1.NextCallB>\x80\xbc\x18\x01\x8a\xbc\x186The call that does this, or the first of those that doR\x04next\x12\x7f\n" +
 	"\bhost_mib\x18\v \x01(\rBd\x80\xbc\x18\x01\x8a\xbc\x18\\What sleepers and loaders take of the host's memory, and what is available of it now, in MiBR\ahostMib\x122\n" +
-	"\x12host_available_mib\x18\f \x01(\rB\x04\x80\xbc\x18\x01R\x10hostAvailableMib\"\xf5\x02\n" +
+	"\x12host_available_mib\x18\f \x01(\rB\x04\x80\xbc\x18\x01R\x10hostAvailableMib\x12d\n" +
+	"\ablocked\x18\r \x01(\bBJ\x80\xbc\x18\x01\x8a\xbc\x18BSomething other than memory stands in the way, and reason names itR\ablocked\"\xf5\x02\n" +
 	"\x11SwitchModeRequest\x12d\n" +
 	"\amode_id\x18\x01 \x01(\tBF\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18\x0fFrom list_modes\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12T\n" +
 	"\vplan_digest\x18\x02 \x01(\tB.\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$\x8a\xbc\x18\x12From simulate_modeH\x01R\n" +

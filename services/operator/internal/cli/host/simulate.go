@@ -134,15 +134,10 @@ func feasible(plan *executorv1.SimulateModeResponse) error {
 		what = clean.Line(plan.GetModeId(), 64) + " cannot be switched to"
 	}
 	next := "See what is in the way: durward services, durward doctor"
-	if short(plan) {
+	if approval.Short(plan) {
 		next = "See what holds memory: durward gpu"
 	}
 	return cli.Failed(next, "%s: %s", what, cmp.Or(clean.Line(plan.GetReason(), 500), "it does not fit in GPU memory"))
-}
-
-// short reports whether memory is the reason why a plan cannot be carried out. Others come first where memory lacks too.
-func short(plan *executorv1.SimulateModeResponse) bool {
-	return !plan.GetFits() && (plan.GetReason() == "" || strings.HasPrefix(plan.GetReason(), contract.DoesNotFit))
 }
 
 // choose finds the plan or the alternative that a prefix names; none names the plan itself.
@@ -211,12 +206,11 @@ func (a *app) printSimulation(out *output.Printer, plan *executorv1.SimulateMode
 
 // verdict is the first line.
 func verdict(out *output.Printer, plan *executorv1.SimulateModeResponse) string {
-	reason := clean.Line(plan.GetReason(), 500)
 	switch {
-	case short(plan):
-		return out.Red("DOES NOT FIT: ") + cmp.Or(strings.TrimPrefix(reason, contract.DoesNotFit), "there is not enough GPU memory")
-	case reason != "":
-		return out.Red("CANNOT BE DONE NOW: ") + reason
+	case approval.Short(plan):
+		return out.Red("DOES NOT FIT: ") + cmp.Or(approval.Lack(plan), "there is not enough GPU memory")
+	case plan.GetReason() != "":
+		return out.Red("CANNOT BE DONE NOW: ") + clean.Line(plan.GetReason(), 500)
 	}
 	fits := out.Green("FITS")
 	if len(plan.GetSteps()) == 0 {

@@ -16,9 +16,10 @@ func TestWhatIsInTheWayOfAPlan(t *testing.T) {
 		verdict, next string
 	}{
 		"memory":                          {&executorv1.SimulateModeResponse{Reason: "it does not fit: GPU 0 is full"}, "DOES NOT FIT: GPU 0 is full", "durward gpu"},
+		"memory, in other words":          {&executorv1.SimulateModeResponse{Reason: "GPU 0 is full"}, "DOES NOT FIT: GPU 0 is full", "durward gpu"},
 		"memory, without a sentence":      {&executorv1.SimulateModeResponse{}, "DOES NOT FIT: there is not enough GPU memory", "durward gpu"},
-		"a manager":                       {&executorv1.SimulateModeResponse{Fits: true, Reason: away}, "CANNOT BE DONE NOW: " + away, "durward doctor"},
-		"a manager, where it is too full": {&executorv1.SimulateModeResponse{Reason: away}, "CANNOT BE DONE NOW: " + away, "durward doctor"},
+		"a manager":                       {&executorv1.SimulateModeResponse{Fits: true, Blocked: true, Reason: away}, "CANNOT BE DONE NOW: " + away, "durward doctor"},
+		"a manager, where it is too full": {&executorv1.SimulateModeResponse{Blocked: true, Reason: away}, "CANNOT BE DONE NOW: " + away, "durward doctor"},
 	} {
 		core, _, errs := clitest.Printing(false)
 		if got := verdict(core.Out, test.plan); got != test.verdict {
