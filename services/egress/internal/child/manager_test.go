@@ -180,7 +180,7 @@ func TestHostile(t *testing.T) {
 		"listcrash":    "it ended: exit status 4",
 		"thousands":    "it lists more than 1000 tools, or 4 MiB of them",
 		"pages":        "it lists its tools on more than 100 pages",
-		"twice":        `it lists the tool "echo" twice`,
+		"twice":        "its tool \"echo\" is not what was accepted: `durward server diff twice` shows how",
 		"absent":       `it no longer has the tool "echo"`,
 		"changed":      "its tool \"echo\" is not what was accepted: `durward server diff changed` shows how",
 		"instructions": "its tool \"echo\" is not what was accepted: `durward server diff instructions` shows how",

@@ -150,7 +150,7 @@ func TestQuestionsOutsideCalls(t *testing.T) {
 	if err != nil || !strings.Contains(got.Content[0].Text, `"nobody calls"`) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := call(m, "inquires-namesake"); err == nil || !strings.Contains(err.Error(), `it lists the tool "answer_question" twice`) {
+	if got, err := call(m, "inquires-namesake"); err == nil || !strings.Contains(err.Error(), `it lists a tool that has the name of ours, answer_question`) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

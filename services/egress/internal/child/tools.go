@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -133,7 +134,7 @@ func (r *run) compared(ctx context.Context) (map[string]Presence, error) {
 		tools[pinned.Name], digests[pinned.Name] = Absent, pinned
 	}
 	for _, tool := range listed {
-		if name := tool.PinnedName(); tools[name] == Absent {
+		if name := tool.PinnedName(); tools[name] != "" { // two of one name are both known, so that Pin leaves both out
 			tools[name] = Changed
 			known = append(known, tool)
 		}
@@ -156,16 +157,11 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 	if c == nil {
 		return listed, nil
 	}
-	size, names, number := 0, map[string]bool{}, map[downstream.Kind]int{}
+	size, number := 0, map[downstream.Kind]int{}
 	add := func(one downstream.Listed) error {
 		if number[one.Kind]++; one.Problem != "" && one.Name == "" {
 			one.Name = fmt.Sprintf("number %d", number[one.Kind])
 		}
-		name := one.PinnedName()
-		if names[name] {
-			return fmt.Errorf("it lists the tool %q twice", clean.Line(name, maxName))
-		}
-		names[name] = true
 		size += len(one.Name) + len(one.Title) + len(one.Description) + len(one.Input) + len(one.Output) + len(one.Annotations)
 		if size > maxListing || len(listed) == maxTools {
 			return fmt.Errorf("it lists more than %d tools, or %d MiB of them", maxTools, maxListing>>20)
@@ -209,6 +205,9 @@ func (r *run) list(ctx context.Context) ([]downstream.Listed, error) {
 		}
 	}
 	if r.server.Entry.Elicitation {
+		if slices.ContainsFunc(listed, func(one downstream.Listed) bool { return one.PinnedName() == downstream.AnswerQuestion }) {
+			return nil, fmt.Errorf("it lists a tool that has the name of ours, %s, and no question of its could be answered", downstream.AnswerQuestion)
+		}
 		if err := add(downstream.Listed{Kind: downstream.KindAnswer}); err != nil {
 			return nil, err
 		}
