@@ -53,7 +53,7 @@ func TestWhatCannotBeSwitchedTo(t *testing.T) {
 				c.bend(w.host)
 			}
 			plan, err := w.Simulate(t.Context(), Request{Mode: c.to})
-			if err != nil || plan.Digest != "" || !strings.Contains(plan.Reason, c.says) || plan.Reason == "" || !plan.Blocked {
+			if err != nil || plan.Digest != "" || !strings.Contains(plan.Reason, c.says) || plan.Reason == "" || plan.Blocked != (c.code == callv1.Code_CODE_CONFLICT) {
 				t.Errorf("simulated: %+v, %v", plan, err)
 			}
 			_, err = w.to(c.to)
