@@ -5,6 +5,7 @@ package egress
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -20,9 +21,11 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/edit"
+	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/destination"
 	"durward.internal/services/platform/security"
 )
@@ -43,10 +46,11 @@ that you trust (durward config trust) can block domains for their clients.`,
 		Example: `  durward egress domains
   durward egress allow docs.example "*.docs.example" --client cursor
   durward egress block "*.zip"
+  durward egress remove docs.example
   durward egress test https://docs.example/page
   durward egress log --since 24h`,
 	}
-	cmd.AddCommand(a.domainsCommand(), a.changeCommand("allow"), a.changeCommand("block"), a.testCommand(), a.logCommand())
+	cmd.AddCommand(a.domainsCommand(), a.changeCommand("allow"), a.changeCommand("block"), a.removeCommand(), a.testCommand(), a.logCommand())
 	cmd.AddCommand(a.reportCommands()...)
 	return cli.Grouped(cli.GroupAccess, cmd)
 }
@@ -141,6 +145,9 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 			return err
 		}
 	}
+	if err := checkAgents(cfg, clients, agents); err != nil {
+		return err
+	}
 	for _, domain := range domains {
 		if err := destination.CheckDomain(domain, key == "allow"); err != nil {
 			return cli.Usage("", "%s: %s", clean.Line(domain, 300), clean.Line(err.Error(), 300))
@@ -152,7 +159,11 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	if state, _ := security.Look(cfg.Security(), nil); key == "allow" && state != nil {
 		for _, domain := range domains {
 			if by, blocked := staysBlocked(state.Domains, domain, clients, agents, user); blocked {
-				return cli.Usage("Take it off that list first.", "%s: %s blocks %s, whatever allows it", domain, cmp.Or(by.File, "Durward itself"), by.Domain)
+				first := "Take it off that list first"
+				if path.Base(by.File) == destination.File {
+					first += ": durward egress remove " + cli.ShellWord(by.Domain) + cli.When(by.User != "", " --user "+cli.ShellWord(by.User))
+				}
+				return cli.Usage(first, "%s: %s blocks %s, whatever allows it", domain, cmp.Or(by.File, "Durward itself"), by.Domain)
 			}
 		}
 	}
@@ -185,6 +196,110 @@ func (a *app) change(ctx context.Context, key string, domains, clients, agents [
 	}})
 	word := map[string]string{"allow": "agents may reach ", "block": "no agent reaches "}[key]
 	return a.ReportRules(out, err, word+strings.Join(domains, ", "))
+}
+
+// checkAgents refuses a name that none of the clients gives an agent; no clients are all.
+func checkAgents(cfg installdir.Config, clients, agents []string) error {
+	if len(agents) == 0 {
+		return nil
+	}
+	list, err := client.Admitted(cfg.Clients)
+	if err != nil {
+		return cli.Usage("Correct the file and try again.", "%s", clean.Block(err.Error(), 1000))
+	}
+	var names []string
+	for _, c := range list {
+		if len(clients) == 0 || slices.Contains(clients, c.ID) {
+			names = append(names, c.Agents...)
+		}
+	}
+	for _, agent := range agents {
+		if !slices.Contains(names, agent) {
+			return cli.Usage(cli.DidYouMean(config.Suggest(agent, names), "See: durward client list"), "no client has an agent %s", clean.Visible(agent))
+		}
+	}
+	return nil
+}
+
+func (a *app) removeCommand() *cobra.Command {
+	var user string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "remove DOMAIN...",
+		Short: "Take domains off the list again",
+		Long: `Takes domains out of domains.yaml, with your signature, whether they are allowed or blocked there, and for whichever clients
+and agents; egress and the vault read it within a second. A domain is named as it stands in the list.`,
+		Example:           `  durward egress remove docs.example "*.docs.example"`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeDomains,
+		RunE: func(cmd *cobra.Command, domains []string) error {
+			if user == "" && cmd.Flags().Changed("user") { // or it would be the list that is for all
+				return cli.Usage("Name a user, or leave it away.", "--user is empty")
+			}
+			return a.remove(cmd.Context(), domains, user, yes)
+		},
+	}
+	cmd.Flags().StringVar(&user, "user", "", "from this user's own list")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before signing")
+	return cmd
+}
+
+func (a *app) remove(ctx context.Context, domains []string, user string, yes bool) error {
+	cfg, err := a.Config()
+	if err != nil {
+		return err
+	}
+	file, name, err := cli.RuleFile(cfg, destination.File, user)
+	if err != nil {
+		return err
+	}
+	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{Action: "egress remove", Yes: yes, Plans: func() ([]*signedchange.Plan, error) {
+		return signedchange.PrepareOne(file, name, func(raw []byte) ([]byte, error) {
+			for _, domain := range domains {
+				found := false
+				for _, key := range []string{"allow", "block"} {
+					after, err := edit.Remove(raw, key, func(item any, _ string) bool { return domainOf(item) == domain })
+					switch {
+					case errors.Is(err, edit.ErrUnknown):
+					case err != nil:
+						return nil, err
+					default:
+						raw, found = after, true
+					}
+				}
+				if !found {
+					return nil, cli.Usage("See: durward egress domains", "%s does not stand in %s", clean.Visible(domain), name)
+				}
+			}
+			return raw, nil
+		})
+	}})
+	return a.ReportRules(out, err, "off the list: "+strings.Join(domains, ", "))
+}
+
+// domainOf is the domain of an item of the list; "" where it is none.
+func domainOf(item any) string {
+	if of, ok := item.(map[string]any); ok {
+		item = of["domain"]
+	}
+	domain, _ := item.(string)
+	return domain
+}
+
+// completeDomains completes the domains that stand in the operator's files.
+func (a *app) completeDomains(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.CompleteFrom(args[:0], func(cfg installdir.Config) (out []string, err error) {
+		state, _ := security.Look(cfg.Security(), nil)
+		if state == nil {
+			return nil, nil
+		}
+		for _, e := range slices.Concat(state.Domains.Allow, state.Domains.Block) {
+			if path.Base(e.File) == destination.File && !slices.Contains(args, e.Domain) {
+				out = append(out, e.Domain)
+			}
+		}
+		return out, nil
+	})
 }
 
 // staysBlocked finds the entry that blocks a domain for whom it is to be allowed: for all, or one of the clients or agents.
