@@ -78,7 +78,7 @@ func (s *Server) bindings(opened *session.Session, client *clients.Client) *vaul
 	resp := &vaultv1.SecurityConfigResponse{
 		TierCeiling: j.Call.Ceiling, Channel: statement.ChannelName(client.Channel), Boundary: boundary,
 	}
-	for _, tool := range contract.All() {
+	for _, tool := range s.served() {
 		rule := &vaultv1.ToolRule{Tool: tool.Name, Decision: "depends"}
 		rule.Tier = j.Decide(tool, []byte("{}"), usage.Counts{}).Tier
 		if verdict, certain := j.Always(tool); certain {

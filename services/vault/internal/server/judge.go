@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
@@ -34,18 +35,18 @@ func (s *Server) judgeClient(client *clients.Client) decision.Judge {
 	return decision.Of(s.Security.Current(), client, s.Now())
 }
 
+// served are the tools of the processes that there are: without egress, none of its.
+func (s *Server) served() []contract.Tool {
+	return slices.DeleteFunc(contract.All(), func(tool contract.Tool) bool { _, there := s.sinks[tool.Sink]; return !there })
+}
+
 // callable are the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
 // own those that its permit names.
 func (s *Server) callable(j decision.Judge) []contract.Tool {
 	var tools []contract.Tool
-	for _, tool := range contract.All() {
+	for _, tool := range s.served() {
 		own := tool.Sink == optionsv1.Role_ROLE_VAULT
-		if _, served := s.sinks[tool.Sink]; !served && !own {
-			continue
-		}
-		verdict, certain := j.Always(tool)
-		denied := certain && verdict == policy.Deny
-		if own && j.Permitted(tool, own) || !own && !denied {
+		if verdict, certain := j.Always(tool); own && j.Permitted(tool, own) || !own && (!certain || verdict != policy.Deny) {
 			tools = append(tools, tool)
 		}
 	}

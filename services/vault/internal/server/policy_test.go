@@ -550,7 +550,12 @@ func TestSecurityConfig(t *testing.T) {
 			t.Errorf("%s %s, want %s", tool, decisions[tool], want)
 		}
 	}
-	if len(decisions) != len(contract.Tools()) || resp.GetTierCeiling() != optionsv1.Tier_TIER_WRITE || resp.GetChannel() != "cli" ||
+	for _, tool := range contract.Tools() {
+		if _, told := decisions[tool.Name]; told == (tool.Sink == optionsv1.Role_ROLE_EGRESS) {
+			t.Errorf("%s of a host without egress: told %t", tool.Name, told)
+		}
+	}
+	if resp.GetTierCeiling() != optionsv1.Tier_TIER_WRITE || resp.GetChannel() != "cli" ||
 		!strings.Contains(resp.GetBoundary(), "Only a human changes these rules") || len(outcome.GetOverrides()) != 0 {
 		t.Errorf("%v, %v", resp, outcome)
 	}
