@@ -189,9 +189,12 @@ func Taken(ctx context.Context, address string) bool {
 }
 
 // Start is the command that starts what does not run.
-func Start(home installdir.Home) string {
+func Start(home installdir.Home) string { return StartTyped("durward", home) }
+
+// StartTyped is Start where this program is called as it is typed here.
+func StartTyped(durward string, home installdir.Home) string {
 	if home.Runs() {
-		return "durward up" + When(isDevelopment(home), " --development") // without it one with an open key does not start
+		return durward + " up" + When(isDevelopment(home), " --development") // without it one with an open key does not start
 	}
 	return "sudo systemctl start durward.target"
 }

@@ -432,15 +432,15 @@ Agent programs start it; "durward client connect claude-code" writes that into t
 			if err != nil {
 				return cli.Failed("Make it: durward client add "+name, "the client %s has no usable token here: %s", name, clean.Line(err.Error(), 300))
 			}
-			start := cli.Start(a.Home)
+			typed := "durward"
 			if own, err := installdir.Find("", a.Streams.Getenv); err != nil || own.Dir != a.Home.Dir {
-				start = strings.Replace(start, "durward up", a.Typed()+" up", 1) // without its folder it would start another one
+				typed = a.Typed() // without its folder it would start another one
 			}
 			signal.Reset(syscall.SIGPIPE) // a client that reads no more has no use for this program
 			b, err := bridge.New(bridge.Config{
 				Endpoint: cfg.MCPURL, Token: credentials.Token, Client: name, Key: credentials.Key,
 				In: a.Streams.In, Out: a.Streams.Out, Agent: agent,
-				Start:  start,
+				Start:  cli.StartTyped(typed, a.Home),
 				Remote: a.Streams.Getenv("SSH_CONNECTION") != "", // by sshd, whatever the other machine asks to run
 				Reload: func() (string, ed25519.PrivateKey, error) {
 					c, err := client.LoadCredentials(a.Home.Client(name))
