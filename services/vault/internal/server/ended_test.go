@@ -67,6 +67,49 @@ func TestSenderIsTheClientsOwnWord(t *testing.T) {
 	v.must(open("alice", "kitchen", &vaultv1.Sender{User: "alice", Room: "kitchen"}))
 }
 
+// A gateway finds out without a proof whether a key-bound client whose session it had is still let in, also at a vault that started
+// anew: nothing opens, and only that the client is let in no more is recorded.
+func TestAGatewayFindsOutWhetherAKeyBoundClientStands(t *testing.T) {
+	for name, restart := range map[string]bool{"the same vault": false, "one that started anew": true} {
+		t.Run(name, func(t *testing.T) {
+			v := newVault(t)
+			v.rewrite("id: bound\n", "id: bound\n    agents: [intern]\n")
+			handle := v.openBound(1).GetSessionId()
+			if restart {
+				v.restart()
+			}
+			open, failures := v.server.Sessions.Count(), 0
+			ask := func(want callv1.Code, req *vaultv1.OpenSessionRequest) {
+				t.Helper()
+				_, err := v.sessions().OpenSession(t.Context(), req)
+				wantCode(t, err, want)
+				if want == callv1.Code_CODE_UNAUTHENTICATED {
+					failures++
+				}
+				if n := len(v.audit.of(auditv1.Kind_KIND_AUTHENTICATION_FAILED)); n != failures {
+					t.Errorf("%d failures are recorded, want %d", n, failures)
+				}
+				if n := v.server.Sessions.Count(); n != open {
+					t.Errorf("%d sessions are open, want %d", n, open)
+				}
+			}
+			const stands, gone = callv1.Code_CODE_PROOF_REQUIRED, callv1.Code_CODE_UNAUTHENTICATED
+			forged := v.openProof(2, v.clock.Now().Add(time.Second))
+			forged.Signature[0] ^= 1
+			ask(gone, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound)}) // a stranger does not know the handle
+			ask(gone, &vaultv1.OpenSessionRequest{Credential: "guess", Replaces: handle})
+			ask(gone, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle, Proof: forged})
+			ask(stands, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle})
+			ask(stands, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle, Agent: "intern"})
+			v.rewrite("    agents: [intern]\n", "")
+			ask(gone, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle, Agent: "intern"})
+			ask(stands, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle})
+			v.revoke(bound)
+			ask(gone, &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), Replaces: handle})
+		})
+	}
+}
+
 // A redemption waits for audit. What a human ended meanwhile has ended.
 func TestEndedWhileRedeemed(t *testing.T) {
 	for name, end := range map[string]func(*vault, string) error{

@@ -35,13 +35,19 @@ type sessionService struct {
 }
 
 // OpenSession authenticates a client. Every failure looks the same, but for a client's own proof from before the vault
-// started: CODE_PROOF_REQUIRED.
+// started, and for none where a gateway opens a session again: CODE_PROOF_REQUIRED.
 func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
 	client, err := s.authenticate(ctx, req.GetCredential())
 	if err != nil {
 		return nil, err
 	}
+	if !hasAgent(client, req.GetAgent()) {
+		return nil, s.notAuthenticated(ctx, client.ID, errors.New("the client has no agent of that name"))
+	}
 	if operation.MustSign(client.Key != nil) {
+		if req.GetProof() == nil && req.GetReplaces() != "" {
+			return nil, proofRequired(nil) // not recorded, as with a renewal: a gateway asks whether a client that says nothing stands
+		}
 		// In whose name it opens is the client's word, and not that of whoever carries it.
 		claim := proof.Claim{
 			Purpose: callv1.Proof_PURPOSE_OPEN, Client: client.ID, Agent: req.GetAgent(),
@@ -53,8 +59,7 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		if err := s.Sessions.Fresh(client.ID, req.GetProof()); err != nil {
 			refusal := s.notAuthenticated(ctx, client.ID, err)
 			if errors.Is(err, session.ErrBeforeStart) {
-				// The key's holder alone gets here, and is told to prove it again.
-				refusal = proofRequired(err)
+				refusal = proofRequired(err) // the key's holder alone gets here, and is told to prove it again
 			}
 			return nil, refusal
 		}
@@ -63,9 +68,6 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		} else if err != nil {
 			return nil, err
 		}
-	}
-	if !hasAgent(client, req.GetAgent()) {
-		return nil, s.notAuthenticated(ctx, client.ID, errors.New("the client has no agent of that name"))
 	}
 	sender, err := senderOf(client, req.GetSender())
 	if err == nil {

@@ -317,7 +317,8 @@ type OpenSessionRequest struct {
 	// The client's program runs on another machine, as it says itself; one that clients.yaml calls remote is so in any case.
 	Remote bool `protobuf:"varint,7,opt,name=remote,proto3" json:"remote,omitempty"`
 	// The session_id of one that an earlier process of the vault opened for this client, and that this one takes the place of: what its
-	// references stand for is this session's from now on. Empty, or of no such session: nothing is.
+	// references stand for is this session's from now on. Empty, or of no such session: nothing is. With it, a key-bound client's opening
+	// that lacks a proof is answered CODE_PROOF_REQUIRED and not recorded: so a gateway finds out whether the client is still let in.
 	Replaces      string `protobuf:"bytes,8,opt,name=replaces,proto3" json:"replaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
