@@ -101,31 +101,8 @@ func TestARevokedClientHearsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEdge(t, edgeOptions{})
-			r, over := c.stream(e), make(chan struct{})
-			heard := make(chan struct{}, 100)
-			r.follow = writer(func(p []byte) (int, error) {
-				for range bytes.Count(p, []byte("list_changed")) {
-					heard <- struct{}{}
-				}
-				return len(p), nil
-			})
-			go func() {
-				defer close(over)
-				_, _ = e.try(t.Context(), r) // it ends without an answer in the one era
-			}()
-			listens := func() {
-				t.Helper()
-				for {
-					e.vault.said <- changed
-					select {
-					case <-heard:
-						return
-					case <-over:
-						t.Fatal("the stream ended")
-					case <-time.After(time.Second): // it may not be open yet
-					}
-				}
-			}
+			l := e.listen(t, c.stream(e))
+			over, listens := l.over, func() { l.hears(t, e) }
 			listens()
 			lose := func(principals ...string) {
 				e.vault.mu.Lock()
@@ -151,6 +128,97 @@ func TestARevokedClientHearsNothing(t *testing.T) {
 				t.Errorf("%d sessions are left", n)
 			}
 		})
+	}
+}
+
+// While the gateway could not hear it, the vault let a client go that signs, or was started anew without it: its stream ends once the
+// gateway hears the vault again. Those of the clients that are still let in go on, though the vault lost their sessions.
+func TestAClientThatWasRevokedUnheardHearsNothing(t *testing.T) {
+	for name, lost := range map[string]bool{"the watch broke off": false, "the vault started anew": true} {
+		t.Run(name, func(t *testing.T) {
+			e := newEdge(t, edgeOptions{})
+			revoked := e.listen(t, sessionStream(tokenSigner)(e))
+			rest := []*listening{e.listen(t, sessionStream(tokenSecond)(e)), e.listen(t, sessionStream(tokenAgent)(e))}
+			for _, l := range append(rest, revoked) {
+				l.hears(t, e)
+			}
+			change := func(deaf bool, also func()) {
+				e.vault.mu.Lock()
+				defer e.vault.mu.Unlock()
+				e.vault.deaf = deaf
+				also()
+				e.vault.news.Raise()
+			}
+			change(true, func() {
+				delete(e.vault.principals, tokenSigner)
+				for handle, principal := range e.vault.sessions {
+					if lost || principal == "signer" {
+						delete(e.vault.sessions, handle)
+					}
+				}
+				e.vault.unsigned = 0
+			})
+			e.vault.news.await(t, "the watch breaks off", func() bool {
+				e.vault.mu.Lock()
+				defer e.vault.mu.Unlock()
+				return e.vault.watches == 0
+			})
+			change(false, func() {})
+			select {
+			case <-revoked.over:
+			case <-time.After(patience):
+				t.Fatal("the stream of the client that was revoked goes on")
+			}
+			e.vault.news.await(t, "the vault is asked whether the other client that signs is let in", func() bool {
+				e.vault.mu.Lock()
+				defer e.vault.mu.Unlock()
+				return e.vault.unsigned > 0
+			})
+			for _, l := range rest {
+				l.hears(t, e)
+			}
+			if n := e.front.Sessions(); n != 2 {
+				t.Errorf("%d sessions are left, want 2", n)
+			}
+		})
+	}
+}
+
+// listening is a client's stream.
+type listening struct {
+	heard, over chan struct{}
+}
+
+func (e *edge) listen(t *testing.T, r request) *listening {
+	l := &listening{make(chan struct{}, 100), make(chan struct{})}
+	r.follow = writer(func(p []byte) (int, error) {
+		for range bytes.Count(p, []byte("list_changed")) {
+			l.heard <- struct{}{}
+		}
+		return len(p), nil
+	})
+	go func() {
+		defer close(l.over)
+		_, _ = e.try(t.Context(), r) // it ends without an answer in the one era
+	}()
+	return l
+}
+
+// hears has the vault say that lists changed until the client hears so.
+func (l *listening) hears(t *testing.T, e *edge) {
+	t.Helper()
+	for len(l.heard) > 0 {
+		<-l.heard // of before
+	}
+	for {
+		e.vault.said <- &vaultv1.WatchSessionsResponse{ListsChanged: true}
+		select {
+		case <-l.heard:
+			return
+		case <-l.over:
+			t.Fatal("the stream ended")
+		case <-time.After(time.Second): // it may not be open yet
+		}
 	}
 }
 

@@ -48,6 +48,7 @@ const (
 	tokenAgent  = "agent-token"
 	tokenOther  = "other-token"
 	tokenSigner = "signer-token"
+	tokenSecond = "signer-second-token" // of a client that signs too
 	tokenChat   = "chat-token"
 )
 
@@ -119,6 +120,11 @@ type fakeVault struct {
 	overrides []string
 	// said are words about sessions, for the stream of them.
 	said chan *vaultv1.WatchSessionsResponse
+	// deaf: nobody can watch sessions, and who does is cut off. watches counts those who do.
+	deaf    bool
+	watches int
+	// unsigned counts openings of key-bound clients without a proof.
+	unsigned int
 	// unwilling is what whoever waits for an operation is answered.
 	unwilling *fault.Error
 	waiting   int
@@ -138,11 +144,14 @@ type fakeOperation struct {
 func newFakeVault(kit *platformtest.Kit) *fakeVault {
 	return &fakeVault{
 		kit:        kit,
-		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer", tokenChat: "chat"},
+		principals: map[string]string{tokenAgent: "agent", tokenOther: "other", tokenSigner: "signer", tokenSecond: "signer-second", tokenChat: "chat"},
 		sessions:   map[string]string{}, operations: map[string]*fakeOperation{}, uncovered: map[string]bool{},
 		said: make(chan *vaultv1.WatchSessionsResponse, 10),
 	}
 }
+
+// signs reports whether a client is key-bound.
+func signs(principal string) bool { return strings.HasPrefix(principal, "signer") }
 
 func hexID() string {
 	b := make([]byte, 16)
@@ -212,8 +221,10 @@ func (v *fakeVault) OpenSession(ctx context.Context, req *vaultv1.OpenSessionReq
 	if !ok {
 		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "not allowed")
 	}
-	keyBound := principal == "signer"
+	keyBound := signs(principal)
 	if keyBound && req.GetProof() == nil {
+		v.unsigned++
+		v.news.Raise()
 		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
 	}
 	if v.full {
@@ -253,7 +264,7 @@ func (v *fakeVault) RenewPermits(ctx context.Context, req *vaultv1.RenewPermitsR
 	if !ok {
 		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
 	}
-	if principal == "signer" && req.GetProof() == nil {
+	if signs(principal) && req.GetProof() == nil {
 		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
 	}
 	v.renewed++
@@ -283,7 +294,7 @@ func (v *fakeVault) Authorise(ctx context.Context, req *vaultv1.AuthoriseRequest
 	if !ok {
 		return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; open another")
 	}
-	if principal == "signer" && req.GetProof() == nil {
+	if signs(principal) && req.GetProof() == nil {
 		return nil, fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request")
 	}
 	v.asked = append(v.asked, req)
@@ -385,12 +396,33 @@ func (v *fakeVault) WaitOperation(ctx context.Context, req *vaultv1.WaitOperatio
 
 // WatchSessions passes on what the test says.
 func (v *fakeVault) WatchSessions(_ *vaultv1.WatchSessionsRequest, to grpc.ServerStreamingServer[vaultv1.WatchSessionsResponse]) error {
-	for {
+	watching := func(n int) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.watches += n
+		v.news.Raise()
+	}
+	watching(1)
+	defer watching(-1)
+	for begun := false; ; {
+		v.mu.Lock()
+		deaf, news := v.deaf, v.news.Wait()
+		v.mu.Unlock()
+		if deaf {
+			return fault.New(callv1.Code_CODE_UNAVAILABLE, "the watch broke off")
+		}
+		if !begun {
+			if err := to.SendHeader(nil); err != nil {
+				return err
+			}
+			begun = true
+		}
 		select {
 		case m := <-v.said:
 			if err := to.Send(m); err != nil {
 				return err
 			}
+		case <-news:
 		case <-to.Context().Done():
 			return nil
 		}

@@ -65,14 +65,13 @@ func (r *Relay) sessionEnded(ref string) {
 }
 
 // Refused returns true when the vault takes a caller no more who listens and asks for nothing, and false when ctx or the session ends.
-// A bearer client's credential is shown again when rules or clients may have changed. A key-bound client, or a messaging one, is refused
-// when the vault says that it ended the session: the next request opens another.
+// The vault is asked when rules or clients may have changed, also when it could not be heard for a while. A key-bound client, or a
+// messaging one, is refused too when the vault says that it ended the session: the next request opens another.
 func (r *Relay) Refused(ctx context.Context, s *Session, by Caller) bool {
 	by = Caller{Credential: by.Credential} // a proof is for the request that brought it
 	l := &listener{s, make(chan struct{})}
 	r.listeners.Store(l, nil)
 	defer r.listeners.Delete(l)
-	bearer := !s.KeyBound() && s.sender == Sender{}
 	for ended, moved := l.ended, r.ListsMoved(); ; {
 		select {
 		case <-ctx.Done():
@@ -80,19 +79,31 @@ func (r *Relay) Refused(ctx context.Context, s *Session, by Caller) bool {
 		case <-s.Done():
 			return false
 		case <-ended:
-			if !bearer {
+			if s.KeyBound() || s.sender != (Sender{}) {
 				return true
 			}
 			ended = nil // it may have made room for another, which opening it again would end
 		case <-moved:
 			moved = r.ListsMoved()
-			if !bearer {
-				continue
-			}
-			const role = optionsv1.Role_ROLE_VAULT
-			if _, err := r.permit(ctx, s, by, role, s.state.Load().permits[role].signed); fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
+			if fault.Is(r.show(ctx, s, by), callv1.Code_CODE_UNAUTHENTICATED) {
 				return true
 			}
 		}
+	}
+}
+
+// show shows the credential of a client that listens again: CODE_UNAUTHENTICATED where the vault takes it no more. For a key-bound client,
+// whom nobody signs for here, CODE_PROOF_REQUIRED says that the proof is all that it lacks. That of a messaging client is not shown: opening
+// a session again ends its sender's other one.
+func (r *Relay) show(ctx context.Context, s *Session, by Caller) error {
+	const role = optionsv1.Role_ROLE_VAULT
+	switch now := s.state.Load(); {
+	case now.keyBound:
+		return r.reopen(ctx, s, by, now)
+	case s.sender != (Sender{}):
+		return nil
+	default:
+		_, err := r.permit(ctx, s, by, role, now.permits[role].signed)
+		return err
 	}
 }

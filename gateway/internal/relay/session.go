@@ -434,29 +434,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		if lost.keyBound && by.proof(callv1.Proof_PURPOSE_OPEN) == nil {
 			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN)
 		}
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
-		defer cancel()
-		by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
-		by.Remote = s.remote
-		out, st, err := r.open(detached, by, lost.handle)
-		if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
-			return nil, proofRequired(callv1.Proof_PURPOSE_OPEN) // it is key-bound by now
-		}
-		if fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
-			// As at the door: the vault's own sentence tells nobody what to do.
-			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, SentenceWrong, fault.WithCause(err))
-		}
-		if err != nil {
-			return nil, err
-		}
-		if out.GetPrincipal() != s.principal {
-			// The credential names somebody else now: this session is not theirs.
-			return nil, fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
-		}
-		s.state.Store(st)
-		r.raise(s, lost)
-		r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
-		return nil, nil
+		return nil, r.reopen(ctx, s, by, lost)
 	})
 	if opened.Err != nil {
 		return opened.Err
@@ -464,6 +442,33 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 	if again := fn(s.state.Load().handle); again != nil {
 		return fault.From(again)
 	}
+	return nil
+}
+
+// reopen opens a session again in the place of the lost one.
+func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) error {
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
+	defer cancel()
+	by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
+	by.Remote = s.remote
+	out, st, err := r.open(detached, by, lost.handle)
+	if fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
+		return proofRequired(callv1.Proof_PURPOSE_OPEN) // nobody signed, or not for this vault
+	}
+	if fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
+		// As at the door: the vault's own sentence tells nobody what to do.
+		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, SentenceWrong, fault.WithCause(err))
+	}
+	if err != nil {
+		return err
+	}
+	if out.GetPrincipal() != s.principal {
+		// The credential names somebody else now: this session is not theirs.
+		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
+	}
+	s.state.Store(st)
+	r.raise(s, lost)
+	r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 	return nil
 }
 
