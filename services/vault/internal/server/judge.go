@@ -43,14 +43,13 @@ func (s *Server) served() []contract.Tool {
 // callable are the tools that the session may call at all: not those that are denied whatever their arguments, and of the vault's
 // own those that its permit names.
 func (s *Server) callable(j decision.Judge) []contract.Tool {
-	var tools []contract.Tool
-	for _, tool := range s.served() {
-		own := tool.Sink == optionsv1.Role_ROLE_VAULT
-		if verdict, certain := j.Always(tool); own && j.Permitted(tool, own) || !own && (!certain || verdict != policy.Deny) {
-			tools = append(tools, tool)
+	return slices.DeleteFunc(s.served(), func(tool contract.Tool) bool {
+		if tool.Sink == optionsv1.Role_ROLE_VAULT {
+			return !j.Permitted(tool, true)
 		}
-	}
-	return tools
+		verdict, certain := j.Always(tool)
+		return certain && verdict == policy.Deny
+	})
 }
 
 func names(tools []contract.Tool) []string {
