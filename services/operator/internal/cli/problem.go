@@ -156,6 +156,8 @@ func listed(field string) string {
 		return "See: durward client list"
 	case "server":
 		return "See: durward server list"
+	case "index":
+		return "Find records: durward audit search"
 	default:
 		return ""
 	}

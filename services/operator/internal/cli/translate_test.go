@@ -17,6 +17,7 @@ func TestNext(t *testing.T) {
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "no mode has that id", fault.WithField("mode_id"), fault.WithSuggestions("night")), "Did you mean night?"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such client", fault.WithField("client")), "See: durward client list"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "no such server is in force", fault.WithField("server")), "See: durward server list"},
+		{fault.New(callv1.Code_CODE_NOT_FOUND, "the log has no such entry", fault.WithField("index")), "Find records: durward audit search"},
 		{fault.New(callv1.Code_CODE_NOT_FOUND, "there is no such operation"), ""},
 	} {
 		if got := new(App).translateFault(c.f); got.next != c.next {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,8 +77,11 @@ func (a *app) export(ctx context.Context, s *cli.Session, l *history.Log, path, 
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return cli.Usage("Name a file that is not there yet.", "%s is there already", clean.Visible(path))
+	}
 	if err != nil {
-		return cli.Usage("Name a file that is not there yet.", "the file cannot be made: %v", err)
+		return cli.Usage("Name another.", "the file cannot be made: %v", err)
 	}
 	report, err := l.Export(stream, f, format)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
