@@ -305,6 +305,8 @@ func tellRules(w *world) {
 	f.person([]string{"waits [y/N]", "types y"}, "egress", "allow", "docs.example", "*.docs.example", "--client", "cursor")
 	f.durward("egress", "block", "*.zip", "--yes")
 	f.both("egress", "domains")
+	f.durward("egress", "remove", "*.zip", "--yes")
+	f.durward("egress", "remove", "*.zip", "--yes")
 	f.durward("egress", "allow", "127.0.0.1", "--yes")
 	f.durward("egress", "allow", "not a name", "--yes")
 	f.durward("egress", "test", "https://docs.example/page", "--client", "cursor")

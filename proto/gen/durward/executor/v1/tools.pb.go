@@ -2978,10 +2978,10 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\vserved_name\x18\x02 \x01(\tB\x04\x80\xbc\x18\x01R\n" +
 	"servedName\x12W\n" +
 	"\x06source\x18\x03 \x01(\tB?\x80\xbc\x18\x01\x8a\xbc\x187Where it came from, as the catalogue says; never a pathR\x06source\x12D\n" +
-	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xf5\x06\n" +
+	"\bservices\x18\x04 \x03(\v2\".durward.executor.v1.ServiceDetailB\x04\x80\xbc\x18\x01R\bservices\"\xf0\x06\n" +
 	"\x13SimulateModeRequest\x12\x8d\x01\n" +
-	"\amode_id\x18\x01 \x01(\tBo\xbaH%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18;A mode's id; without it: what runs now, with start and stop\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12p\n" +
-	"\x13margin_mib_override\x18\x02 \x01(\rB;\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18.Spare MiB per GPU, within the operator's limitH\x01R\x11marginMibOverride\x88\x01\x01\x12d\n" +
+	"\amode_id\x18\x01 \x01(\tBo\xbaH%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18;A mode's id; without it: what runs now, with start and stop\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12k\n" +
+	"\x13margin_mib_override\x18\x02 \x01(\rB6\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18)Spare MiB per GPU, as the operator allowsH\x01R\x11marginMibOverride\x88\x01\x01\x12d\n" +
 	"\x05start\x18\x03 \x03(\tBN\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18\x19Services that run as wellR\x05start\x12a\n" +
 	"\x04stop\x18\x04 \x03(\tBM\xbaH.\x92\x01+\x10 \x18\x01\"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18\x18Services that do not runR\x04stop\x12\xbe\x01\n" +
 	"\x11context_overrides\x18\x05 \x03(\v2>.durward.executor.v1.SimulateModeRequest.ContextOverridesEntryBQ\xbaH6\x9a\x013\x10 \"%r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$*\b*\x06\x18\x80\x80\b(\x01\x8a\xbc\x18\x14Tokens by service_idR\x10contextOverrides\x12X\n" +
@@ -3035,7 +3035,7 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\targuments\x18\x02 \x03(\v2,.durward.executor.v1.NextCall.ArgumentsEntryB\x04\x80\xbc\x18\x01R\targuments\x1a<\n" +
 	"\x0eArgumentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\t\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\t\n" +
 	"\x14SimulateModeResponse\x12\x1d\n" +
 	"\amode_id\x18\x01 \x01(\tB\x04\x80\xbc\x18\x01R\x06modeId\x12\x18\n" +
 	"\x04fits\x18\x02 \x01(\bB\x04\x80\xbc\x18\x01R\x04fits\x12Y\n" +
@@ -3050,13 +3050,13 @@ const file_durward_executor_v1_tools_proto_rawDesc = "" +
 	"\x04next\x18\n" +
 	" \x01(\v2\x1d.durward.executor.v1.NextCallB>\x80\xbc\x18\x01\x8a\xbc\x186The call that does this, or the first of those that doR\x04next\x12\x7f\n" +
 	"\bhost_mib\x18\v \x01(\rBd\x80\xbc\x18\x01\x8a\xbc\x18\\What sleepers and loaders take of the host's memory, and what is available of it now, in MiBR\ahostMib\x122\n" +
-	"\x12host_available_mib\x18\f \x01(\rB\x04\x80\xbc\x18\x01R\x10hostAvailableMib\x12d\n" +
-	"\ablocked\x18\r \x01(\bBJ\x80\xbc\x18\x01\x8a\xbc\x18BSomething other than memory stands in the way, and reason names itR\ablocked\"\xf5\x02\n" +
+	"\x12host_available_mib\x18\f \x01(\rB\x04\x80\xbc\x18\x01R\x10hostAvailableMib\x12F\n" +
+	"\ablocked\x18\r \x01(\bB,\x80\xbc\x18\x01\x8a\xbc\x18$What stands in the way is not memoryR\ablocked\"\xf0\x02\n" +
 	"\x11SwitchModeRequest\x12d\n" +
 	"\amode_id\x18\x01 \x01(\tBF\xbaH(\xc8\x01\x01r#2!^[a-zA-Z0-9][a-zA-Z0-9_\\-]{0,63}$\x8a\xbc\x18\x0fFrom list_modes\x92\xbc\x18\x04ModeH\x00R\x06modeId\x88\x01\x01\x12T\n" +
 	"\vplan_digest\x18\x02 \x01(\tB.\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$\x8a\xbc\x18\x12From simulate_modeH\x01R\n" +
-	"planDigest\x88\x01\x01\x12p\n" +
-	"\x13margin_mib_override\x18\x03 \x01(\rB;\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18.Spare MiB per GPU, within the operator's limitH\x02R\x11marginMibOverride\x88\x01\x01B\n" +
+	"planDigest\x88\x01\x01\x12k\n" +
+	"\x13margin_mib_override\x18\x03 \x01(\rB6\xbaH\x06*\x04\x18\x80\x80@\x8a\xbc\x18)Spare MiB per GPU, as the operator allowsH\x02R\x11marginMibOverride\x88\x01\x01B\n" +
 	"\n" +
 	"\b_mode_idB\x0e\n" +
 	"\f_plan_digestB\x16\n" +
