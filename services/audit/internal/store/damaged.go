@@ -45,14 +45,14 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 // OpenDamagedPostgres is OpenPostgres for reading alone, where what waits to be moved to the tables may be damaged: it stays where it is, and
 // what can be read of it is read. Nobody writes the log before it is closed; ErrFollows: somebody does now.
 func OpenDamagedPostgres(ctx context.Context, settings postgres.Settings, logger *slog.Logger) (*Store, error) {
-	s, err := OpenPostgres(ctx, settings, logger)
+	engine, err := openServer(ctx, settings, logger)
 	if err != nil {
 		return nil, err
 	}
-	engine := s.engine.(*server) //nolint:forcetypeassert // OpenPostgres made it
 	if engine.sole, err = engine.Sole(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("the log to be copied: %w: stop every audit process first", err), s.Close())
+		return nil, errors.Join(fmt.Errorf("the log to be copied: %w: stop every audit process first", err), engine.Close())
 	}
+	s := &Store{engine: engine, tail: &tail{db: engine}}
 	s.salvage(ctx)
 	return s, nil
 }

@@ -39,6 +39,14 @@ type server struct {
 
 // OpenPostgres opens the database of a PostgreSQL server, and brings its schema up to date.
 func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger) (*Store, error) {
+	p, err := openServer(ctx, s, logger)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{engine: p, tail: &tail{db: p, after: settleAfter}}, nil
+}
+
+func openServer(ctx context.Context, s postgres.Settings, logger *slog.Logger) (*server, error) {
 	schema, err := fs.Sub(postgresMigrations, "migrations/postgres")
 	if err != nil {
 		return nil, err
@@ -51,8 +59,7 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 		db.Pool.Close()
 		return nil, fmt.Errorf("audit database: %w", err)
 	}
-	p := &server{Database: db, lease: db.Lease(), schema: schema}
-	return &Store{engine: p, tail: &tail{db: p, after: settleAfter}}, nil
+	return &server{Database: db, lease: db.Lease(), schema: schema}, nil
 }
 
 func (p *server) Close() error {
