@@ -197,6 +197,7 @@ func tellAway(w *world, busy string) {
 	}
 
 	f = w.file("refusals/away.txt")
+	w.away = true
 	watcher := w.AddClient("watcher", "--tier", "DESTRUCTIVE")
 	ask := func(tool, arguments string) harness.RawRequest {
 		return harness.StatelessCall(watcher, tool, arguments)

@@ -177,6 +177,7 @@ func tellCodes(t *testing.T, s *set) {
 
 	f = w.file("codes/timeout.txt")
 	f.says("TIMEOUT: the vault does not answer.")
+	w.away = true
 	w.Process(harness.Vault).Hang()
 	f.request("stop_service", session.Call("stop_service", service(harness.DemoService)))
 	f.durward("approvals")

@@ -10,6 +10,7 @@ import (
 // tellStill tells of an installation that does not run: what durward says then, wrong usage, and mistakes in every configuration file.
 func tellStill(t *testing.T, s *set) {
 	w := newWorld(t, s, harness.Options{Catalog: harness.ModesCatalog})
+	w.away = true
 	defer w.done()
 
 	f := w.file("refusals/usage.txt")

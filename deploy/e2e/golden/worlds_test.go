@@ -138,6 +138,9 @@ type world struct {
 	set   *set
 	files []*transcript
 	known Normaliser
+	// away says that something does not answer, which is told of. Otherwise what answers that it cannot do it now is asked again: a busy
+	// machine brings that about.
+	away bool
 }
 
 // transcript is a golden in the making.
@@ -200,7 +203,11 @@ func (f *transcript) says(format string, args ...any) {
 // durward runs a command without a terminal and writes down what it prints: standard error with "2| " in front of each line.
 func (f *transcript) durward(args ...string) harness.Output {
 	f.w.t.Helper()
-	return f.wrote(f.w.Run("", args...), "", args)
+	run := f.w.Ask
+	if f.w.away {
+		run = func(args ...string) harness.Output { return f.w.Run("", args...) }
+	}
+	return f.wrote(run(args...), "", args)
 }
 
 // person runs a command at a terminal.
@@ -303,9 +310,12 @@ func execute(t *testing.T, program string, args ...string) (stdout, stderr strin
 // request sends a request to the gateway and writes both down. What asks is the request as a reader sees it.
 func (f *transcript) request(asks string, r harness.RawRequest) harness.RawAnswer {
 	f.w.t.Helper()
-	answer, err := f.w.Raw(f.w.t.Context(), r)
-	if err != nil {
-		f.w.t.Fatalf("%s: %v", asks, err)
+	send := func() harness.RawAnswer { return mustRaw(f.w, r) }
+	var answer harness.RawAnswer
+	if f.w.away {
+		answer = send()
+	} else {
+		answer = harness.Again(send)
 	}
 	f.answer(asks, answer)
 	return answer
