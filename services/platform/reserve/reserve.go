@@ -21,6 +21,7 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/telemetry"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 // Sentence is what a caller is told whose change has to wait for the disk.
 const Sentence = "the disk is full and nothing more can be written down: only what takes load off the host goes on now"
 
-// Problem is what operators are told of a process for which Room fails.
+// Problem is what operators are told of a process that is not Writable since its disk is full.
 const Problem = "its disk is full, and only what takes load off the host goes on: make room, and all goes on by itself"
 
 // Reserve is a file that holds disk space. It is safe for concurrent use. A nil *Reserve holds nothing and refuses nothing.
@@ -236,8 +237,8 @@ func (r *Reserve) Tight() bool {
 	return !r.held
 }
 
-// Room is a deep check: an error while the disk has less left than block, or the reserve is given up.
-func (r *Reserve) Room(context.Context) error {
+// room returns an error while the disk has less left than block, or the reserve is given up.
+func (r *Reserve) room() error {
 	if r == nil {
 		return nil
 	}
@@ -246,6 +247,21 @@ func (r *Reserve) Room(context.Context) error {
 		err = fmt.Errorf("the disk has %d bytes left: %w", left, syscall.ENOSPC)
 	}
 	return err
+}
+
+// Writable is a deep check: what probe finds, and Problem where that is a full disk, there is less than block left, or the reserve is given
+// up.
+func (r *Reserve) Writable(probe func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := r.room()
+		if err == nil {
+			err = probe(ctx)
+		}
+		if Full(err) {
+			return errors.Join(telemetry.Said(Problem), err)
+		}
+		return err
+	}
 }
 
 // Refused is the fault of a write that has to wait for the disk, of which nothing was done: CODE_UNAVAILABLE, to be tried again.

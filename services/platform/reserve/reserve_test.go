@@ -1,6 +1,7 @@
 package reserve_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
+	"durward.internal/services/platform/telemetry"
 )
 
 const size = 1 << 20
@@ -101,32 +103,46 @@ func TestRoom(t *testing.T) {
 		return // it ran in a process of its own
 	}
 	r := open(t, dir)
+	probed := error(nil)
+	room := func() error {
+		return r.Writable(func(context.Context) error { return probed })(t.Context())
+	}
+	full := func(err error) bool {
+		var said telemetry.Said
+		return errors.As(err, &said) && said == reserve.Problem
+	}
 	ballast := filepath.Join(dir, "ballast")
-	if err := r.Room(t.Context()); err != nil {
+	if err := room(); err != nil {
 		t.Errorf("with room: %v", err)
 	}
 	platformtest.Fill(t, ballast)
-	if err := r.Room(t.Context()); !reserve.Full(err) {
+	if err := room(); !full(err) {
 		t.Errorf("on a full disk: %v", err)
 	}
 	if released, err := r.Release(); !released || err != nil {
 		t.Fatal(released, err)
 	}
-	if err := r.Room(t.Context()); !reserve.Full(err) {
+	if err := room(); !full(err) {
 		t.Errorf("without the reserve: %v", err)
 	}
 	if err := errors.Join(os.Remove(ballast), r.Refill()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Room(t.Context()); err != nil {
+	if err := room(); err != nil {
 		t.Errorf("with room again: %v", err)
+	}
+	if probed = fmt.Errorf("probe: %w", syscall.ENOSPC); !full(room()) {
+		t.Errorf("a probe that finds the disk full: %v", room())
+	}
+	if probed = errors.New("it is read-only"); full(room()) || !errors.Is(room(), probed) {
+		t.Errorf("a probe that fails otherwise: %v", room())
 	}
 }
 
 // TestNone: a process without a reserve writes as it always did.
 func TestNone(t *testing.T) {
 	var r *reserve.Reserve
-	if released, err := r.Release(); released || err != nil || r.InUse() || r.Refill() != nil || r.Room(t.Context()) != nil {
+	if released, err := r.Release(); released || err != nil || r.InUse() || r.Refill() != nil || r.Writable(func(context.Context) error { return nil })(t.Context()) != nil {
 		t.Error("a reserve that is none does something")
 	}
 	if err := r.Write(false, func() error { return syscall.ENOSPC }); !errors.Is(err, syscall.ENOSPC) {

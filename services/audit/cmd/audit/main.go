@@ -143,8 +143,7 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 	}
 	watch := damage.NewWatch(db, history.Size, logger)
 	deep := telemetry.NewDeep(logger,
-		telemetry.Check{Problem: reserve.Problem, Ask: diskReserve.Room},
-		telemetry.Check{Problem: "the log cannot be written", Ask: func(ctx context.Context) error { return errors.Join(history.Ready(), db.Probe(ctx)) }},
+		telemetry.Check{Problem: "the log cannot be written", Ask: diskReserve.Writable(func(ctx context.Context) error { return errors.Join(history.Ready(), db.Probe(ctx)) })},
 		telemetry.Check{Problem: "the log is damaged", Ask: watch.Ask})
 	seen, err := cosigned.Open(ctx, cosigned.Config{
 		Log: history, Dir: s.StateDir,

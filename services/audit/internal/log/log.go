@@ -22,6 +22,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -308,7 +309,7 @@ func (l *Log) Ready() error {
 		return errors.New("the log cannot be written")
 	}
 	if l.full.Load() {
-		return errors.New("the log's disk is full")
+		return fmt.Errorf("the log: %w", syscall.ENOSPC)
 	}
 	return nil
 }

@@ -142,8 +142,7 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	egressv1.RegisterToolServiceServer(srv, tools)
 	egressv1.RegisterServerServiceServer(srv, server.NewServers(tools, servers.running, servers))
 	deep := telemetry.NewDeep(logger,
-		telemetry.Check{Problem: reserve.Problem, Ask: l.Reserve.Room},
-		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe})
+		telemetry.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)})
 	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
 		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused, Running: servers.running, Pinned: servers,
 	}))

@@ -79,8 +79,7 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 	}
 	h.Add(state.Close)
 	h.deep = telemetry.NewDeep(logger,
-		telemetry.Check{Problem: reserve.Problem, Ask: l.Reserve.Room},
-		telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe},
+		telemetry.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)},
 		telemetry.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
 	h.requirements, err = openRequirements(ctx, cfg, memreq.Config{
 		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.Reserve}, Logger: logger, Definition: drivers.Definition,

@@ -268,8 +268,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
 		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: credentials, Audit: records, History: records, Digest: state.Digest,
 		Deep: telemetry.NewDeep(logger,
-			telemetry.Check{Problem: reserve.Problem, Ask: diskReserve.Room},
-			telemetry.Check{Problem: "its state cannot be written", Ask: state.Probe}),
+			telemetry.Check{Problem: "its state cannot be written", Ask: diskReserve.Writable(state.Probe)}),
 		Now: time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {
