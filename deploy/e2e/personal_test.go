@@ -137,16 +137,18 @@ func throughEveryExit(t *testing.T, options harness.Options) (*harness.Host, map
 	}
 
 	// A change that fails, with the tail of the service's log.
-	var plan struct {
-		PlanDigest string `json:"plan_digest"`
-	}
-	agent.Ask("simulate_mode", map[string]any{"mode_id": "broken"}).Decode(t, &plan)
-	asked := agent.Ask("switch_mode", map[string]any{"mode_id": "broken", "plan_digest": plan.PlanDigest})
-	if asked.Status != "pending_approval" {
-		t.Fatalf("%s", asked.Raw)
-	}
-	h.Approve(asked.OperationID)
-	failed := look("the tail of a failed change", agent.Ask("wait_operation", map[string]any{"operation_id": asked.OperationID}))
+	failed := look("the tail of a failed change", harness.Again(func() harness.Envelope { // a tail that was withheld stays so
+		var plan struct {
+			PlanDigest string `json:"plan_digest"`
+		}
+		agent.Ask("simulate_mode", map[string]any{"mode_id": "broken"}).Decode(t, &plan)
+		asked := agent.Ask("switch_mode", map[string]any{"mode_id": "broken", "plan_digest": plan.PlanDigest})
+		if asked.Status != "pending_approval" {
+			t.Fatalf("%s", asked.Raw)
+		}
+		h.Approve(asked.OperationID)
+		return agent.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
+	}))
 	if failed.Status != "error" && !strings.Contains(string(failed.Raw), "ROLLED_BACK") && !strings.Contains(string(failed.Raw), "DEGRADED") {
 		t.Errorf("the change did not fail: %s", failed.Raw)
 	}

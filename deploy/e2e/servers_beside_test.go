@@ -145,7 +145,14 @@ func shelf(t *testing.T, agent *harness.Client) {
 	ctx := t.Context()
 	read := func(uri string) (string, error) {
 		t.Helper()
-		got, err := agent.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+		var got *mcp.ReadResourceResult
+		var err error
+		_ = harness.Poll(func() error { // err says it
+			if got, err = agent.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri}); err != nil && strings.Contains(err.Error(), "ask again") {
+				return err
+			}
+			return nil
+		})
 		if err != nil {
 			return "", err
 		}

@@ -127,7 +127,7 @@ func (s *Server) inTurn(ctx context.Context, whose string, look func(context.Con
 }
 
 func busyTokenising(cause error) error {
-	return fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now", fault.WithCause(cause), fault.WithRetry(time.Second))
+	return fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now; ask again", fault.WithCause(cause), fault.WithRetry(time.Second))
 }
 
 // party is for whom texts are looked through.
