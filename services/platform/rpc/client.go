@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
@@ -147,10 +148,19 @@ func (c *client) revoked(ctx context.Context, method string) error {
 		return nil
 	}
 	return c.convert(ctx, method, fault.New(callv1.Code_CODE_UNAVAILABLE,
-		"the "+identity.RoleName(c.cfg.Server.Role())+" cannot be reached", fault.WithRetry(time.Second), fault.WithCause(errRevoked)))
+		spoken(c.cfg.Server.Role())+" cannot be reached", fault.WithRetry(time.Second), fault.WithCause(errRevoked)))
 }
 
 var errRevoked = errors.New("the server's identity is revoked")
+
+// spoken is a process as sentences name it: the vault, the executor, the gateway; audit and egress have no article.
+func spoken(role optionsv1.Role) string {
+	name := identity.RoleName(role)
+	if role == optionsv1.Role_ROLE_AUDIT || role == optionsv1.Role_ROLE_EGRESS {
+		return name
+	}
+	return "the " + name
+}
 
 // outgoing puts the request id, and the trace if there is one, into the call's metadata.
 func outgoing(ctx context.Context) context.Context {
@@ -183,7 +193,7 @@ func (c *client) convert(ctx context.Context, method string, err error) error {
 		if status.Code(err) == codes.DeadlineExceeded {
 			problem = " did not answer in time"
 		}
-		f = fault.New(f.Code, "the "+identity.RoleName(c.cfg.Server.Role())+problem, fault.WithRetry(time.Second), fault.WithCause(err))
+		f = fault.New(f.Code, spoken(c.cfg.Server.Role())+problem, fault.WithRetry(time.Second), fault.WithCause(err))
 	}
 	if c.cfg.Logger != nil {
 		c.cfg.Logger.DebugContext(ctx, "call to peer failed", "method", method, "server", c.cfg.Server, "fault", f)

@@ -276,10 +276,12 @@ func TestPeersWithoutIdentity(t *testing.T) {
 		_ = conn.Close()
 	}
 	// A client that dials the right address and finds another server says nothing to it.
-	wrong := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(vault, "main"))
-	_, err := executorv1.NewToolServiceClient(wrong).ServiceInfo(t.Context(), serviceID("a"))
-	if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != "the vault cannot be reached" {
-		t.Errorf("the wrong server: %v", err)
+	for role, name := range map[optionsv1.Role]string{vault: "the vault", optionsv1.Role_ROLE_AUDIT: "audit", optionsv1.Role_ROLE_EGRESS: "egress"} {
+		wrong := kit.Dial(t, kit.ID(gateway, "main"), addr, kit.ID(role, "main"))
+		_, err := executorv1.NewToolServiceClient(wrong).ServiceInfo(t.Context(), serviceID("a"))
+		if !fault.Is(err, callv1.Code_CODE_UNAVAILABLE) || err.Error() != name+" cannot be reached" {
+			t.Errorf("the wrong server: %v", err)
+		}
 	}
 	if called {
 		t.Error("a handler ran")
