@@ -26,8 +26,9 @@ type Options struct {
 	// OnChange is told of each file that is not what it was: at Open of all that there are, then of changes and of what was
 	// refused. It is called by one goroutine at a time, after Current has it, and must not call Reload or Close. May be nil.
 	OnChange func(Change)
-	// Adopt is given each of these before Current has it, and returns it, with a Problem that it found: who reads a file of Also reads it
-	// then, so that nobody hears that a file is in force which its reader has not read. May be nil.
+	// Adopt is given each change before Current has it, and returns it, with a Problem that it found: who reads a file of Also reads it
+	// then, so that nobody hears that a file is in force which its reader has not read. A file with a Problem is refused like any other.
+	// May be nil.
 	Adopt func(Change) Change
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -136,19 +137,14 @@ func (l *Live) load(overlay map[string][]byte, strict bool) error {
 	if err != nil {
 		p.problems["/"] = clean.Line(err.Error(), 500)
 	}
-	failure := joined(p.problems)
-	if strict && failure != nil {
-		return failure
-	}
-	if state == nil {
-		// Not even what was in force can be made again: it stays as it is.
+	if failure := joined(p.problems); failure != nil && (strict || state == nil) {
+		// Where state is nil not even what was in force can be made again: it stays as it is.
 		return failure
 	}
 	changes := l.changes(p)
-	if l.opts.Adopt != nil {
-		for i, c := range changes {
-			changes[i] = l.opts.Adopt(c)
-		}
+	failure := joined(p.problems) // with what Adopt found
+	if strict && failure != nil {
+		return failure
 	}
 	state.Files = l.files(p)
 	l.adopted = p.data
@@ -208,14 +204,23 @@ func (l *Live) read(list listing, overlay map[string][]byte) *proposal {
 	return p
 }
 
-// changes compares a proposal with what is in force.
+// changes compares a proposal with what is in force, and puts back what Adopt finds wrong.
 func (l *Live) changes(p *proposal) []Change {
 	var out []Change
 	for _, name := range union(p.data, l.adopted) {
 		before, after := digestOf(l.adopted, name), digestOf(p.data, name)
-		if before != after {
-			out = append(out, Change{File: name, Layer: p.layerOf(name), Before: before, After: after})
+		if before == after {
+			continue
 		}
+		c := Change{File: name, Layer: p.layerOf(name), Before: before, After: after}
+		if l.opts.Adopt != nil {
+			c = l.opts.Adopt(c)
+		}
+		if c.Problem != "" {
+			p.refuse(name, c.Problem, l.adopted)
+			continue
+		}
+		out = append(out, c)
 	}
 	refused := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(p.problems)) {

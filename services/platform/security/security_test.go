@@ -335,36 +335,55 @@ func TestWatches(t *testing.T) {
 	})
 }
 
-// TestAFileIsInForceOnceItsReaderHasIt: what the reader finds wrong is told, and until it has read the file nobody hears of it.
+// TestAFileIsInForceOnceItsReaderHasIt: until its reader has read a file nobody hears of it, and what the reader finds wrong is refused:
+// what was good before stays in force, and the file says why.
 func TestAFileIsInForceOnceItsReaderHasIt(t *testing.T) {
-	dir, clients := tree(t, nil), filepath.Join(t.TempDir(), "clients.yaml")
-	must(t, os.WriteFile(clients, []byte("clients: []\n"), 0o600))
-	var l *security.Live
-	var read, told []security.Change
-	l, err := security.Open(security.Options{
-		Dir: dir, Also: map[string]string{"clients.yaml": clients},
-		Adopt: func(c security.Change) security.Change {
-			if l != nil && l.Current().Files[0].Digest != c.Before {
-				t.Errorf("%+v is in force, and its reader is asked now: %+v", l.Current().Files, c)
+	synctest.Test(t, func(t *testing.T) { // the watch does not look meanwhile
+		dir, clients := tree(t, nil), filepath.Join(t.TempDir(), "clients.yaml")
+		must(t, os.WriteFile(clients, []byte("clients: []\n"), 0o600))
+		var l *security.Live
+		var read, told []security.Change
+		l, err := security.Open(security.Options{
+			Dir: dir, Also: map[string]string{"clients.yaml": clients},
+			Adopt: func(c security.Change) security.Change {
+				if l != nil && l.Current().Files[0].Digest != c.Before {
+					t.Errorf("%+v is in force, and its reader is asked now: %+v", l.Current().Files, c)
+				}
+				read = append(read, c)
+				if data, err := os.ReadFile(clients); err != nil || string(data) == "no good" {
+					c.Problem = "no good"
+				}
+				return c
+			},
+			OnChange: func(c security.Change) {
+				if l == nil {
+					return
+				}
+				if in := l.Current().Files[0]; c.Problem == "" && in.Digest != c.After || c.Problem != "" && in.Digest != c.Before {
+					t.Errorf("told of %+v, and in force is %+v", c, in)
+				}
+				told = append(told, c)
+			},
+		})
+		must(t, err)
+		defer l.Close()
+		for _, change := range []struct{ text, inForce, problem string }{
+			{"clients: []\n\n", "clients: []\n\n", ""},
+			{"no good", "clients: []\n\n", "no good"},
+			{"clients: [] # mended\n", "clients: [] # mended\n", ""},
+		} {
+			read, told = nil, nil
+			write(t, filepath.Dir(clients), "clients.yaml", change.text)
+			l.Reload()
+			l.Reload() // what is refused is told once
+			if len(told) != 1 || told[0].Problem != change.problem || told[0].After != sha(change.text) || len(read) == 0 || read[0].Problem != "" {
+				t.Errorf("%q: read %+v, told %+v", change.text, read, told)
 			}
-			read = append(read, c)
-			c.Problem = "no good"
-			return c
-		},
-		OnChange: func(c security.Change) {
-			if l != nil && l.Current().Files[0].Digest != c.After {
-				t.Errorf("told of %+v, and in force is %+v", c, l.Current().Files)
+			if in := l.Current().Files[0]; in.Digest != sha(change.inForce) || in.Problem != change.problem || (l.Err() != nil) != (change.problem != "") {
+				t.Errorf("%q: in force is %+v, %v", change.text, in, l.Err())
 			}
-			told = append(told, c)
-		},
+		}
 	})
-	must(t, err)
-	defer l.Close()
-	write(t, filepath.Dir(clients), "clients.yaml", "clients: []\n\n")
-	l.Reload()
-	if len(read) != 2 || len(told) != 2 || read[1].Problem != "" || told[1].Problem != "no good" || told[1].After != read[1].After {
-		t.Errorf("read %+v, told %+v", read, told)
-	}
 }
 
 // A file that is being written is not read: it counts once it looked the same twice.
