@@ -167,7 +167,7 @@ func refusedRules(ctx context.Context, s *cli.Session) string {
 		case f.GetProblem() == "":
 		case refused == "":
 			name := clean.Line(f.GetName(), 256)
-			if refused = clean.Line(f.GetProblem(), 500); !strings.HasPrefix(refused, name+":") { // most problems name their file themselves
+			if refused = clean.Line(f.GetProblem(), 500); !strings.Contains(refused, name+":") { // most problems name their file themselves, some with its folder
 				refused = name + ": " + refused
 			}
 		default:

@@ -18,6 +18,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/rules"
+	"durward.internal/services/operator/internal/client"
 	"durward.internal/services/operator/internal/signedchange"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
@@ -41,6 +42,13 @@ func (f fakePolicy) look() (*security.State, []security.File, error) {
 		return nil, nil, err
 	}
 	state, files := security.Look(security.Options{Dir: cfg.SecurityDir, Also: map[string]string{"clients.yaml": cfg.Clients}}, nil)
+	if _, err := client.Read(cfg.Clients); err != nil {
+		for i := range files {
+			if files[i].Name == "clients.yaml" {
+				files[i].Problem = err.Error() // as the vault, who reads it
+			}
+		}
+	}
 	return state, files, nil
 }
 

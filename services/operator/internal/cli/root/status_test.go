@@ -137,4 +137,9 @@ func TestStatusOfABrokenFile(t *testing.T) {
 	if got := w.run("status", "--json"); !strings.Contains(got.out, "the last good one is in force") {
 		t.Errorf("--json: %s", got.out)
 	}
+	must(t, os.Remove(filepath.Join(folder, "no.cedar")))
+	testfile.Write(t, cfg.Clients, "clients:\n  - id: [\n")
+	if got := w.run("status"); !strings.Contains(got.out, cfg.Clients+":2:") || strings.Count(got.out, "clients.yaml") != 1 {
+		t.Errorf("the place in clients.yaml is not named once:\n%s", got.out)
+	}
 }
