@@ -11,9 +11,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
 
 	"durward.internal/services/operator/internal/install"
@@ -73,10 +76,33 @@ type App struct {
 	Now    func() time.Time
 	// RequestID is the id of this run's last call, for error messages.
 	RequestID string
+	// Flags are those of the command that runs; nil before it is known.
+	Flags *pflag.FlagSet
 	// pinned: the pinned tools were read.
 	pinned bool
 	// gathered keeps results that are part of another; nil: they are written.
 	gathered *[]any
+}
+
+// fieldOf annotates a flag with the field of a call that it becomes, where the two have different names.
+const fieldOf = "field"
+
+// NameField says which field of a call a flag becomes, so that what is refused of the field is said of the flag.
+func NameField(flags *pflag.FlagSet, flag, field string) {
+	_ = flags.SetAnnotation(flag, fieldOf, []string{field})
+}
+
+// asTyped is what a person typed for a field of a call: the flag that became it, or else the field.
+func (a *App) asTyped(field string) string {
+	typed := field
+	if a.Flags != nil {
+		a.Flags.Visit(func(f *pflag.Flag) {
+			if strings.ReplaceAll(f.Name, "-", "_") == field || slices.Contains(f.Annotations[fieldOf], field) {
+				typed = "--" + f.Name
+			}
+		})
+	}
+	return typed
 }
 
 // TakesFiles annotates a command with subcommands that takes the path of a model in their place.

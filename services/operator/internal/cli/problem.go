@@ -110,8 +110,16 @@ func (a *App) translate(err error) *Problem {
 
 func (a *App) translateFault(f *fault.Error) *Problem {
 	text := f.Message
-	if f.Field != "" && !strings.Contains(text, f.Field) {
-		text = f.Field + ": " + text
+	if f.Field != "" {
+		typed := a.asTyped(f.Field)
+		if !strings.Contains(text, f.Field) {
+			text = typed + ": " + text
+		}
+		for _, before := range []string{"", "a key of "} { // as package fault says which field breaks a rule
+			if rest, ok := strings.CutPrefix(text, before+f.Field+" "); ok {
+				text = before + typed + " " + rest
+			}
+		}
 	}
 	next := DidYouMean(f.DidYouMean, "")
 	if f.DiskFull {

@@ -85,6 +85,8 @@ Exit code 1 when it does not fit or cannot be done.`,
 	f.Uint32Var(&q.alternatives, "alternatives", 3, "so many other ways are looked for, up to 10; 0: none")
 	f.Uint32Var(&q.margin, "margin", 0, "`MIB` that stay free on each GPU, instead of what the executor's file says")
 	f.BoolVarP(&q.verbose, "verbose", "v", false, "with what each service needs, and the host's memory")
+	cli.NameField(f, "context", "context_overrides")
+	cli.NameField(f, "margin", "margin_mib_override")
 	cli.CompleteFlag(cmd, "start", a.completeServiceList)
 	cli.CompleteFlag(cmd, "stop", a.completeServiceList)
 	cli.CompleteFlag(cmd, "context", a.completeServiceContext)

@@ -91,6 +91,7 @@ func root(a *cli.App) *cobra.Command {
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			a.Flags = cmd.Flags()
 			if err = emptyLists(cmd.Flags()); err != nil {
 				return err
 			}

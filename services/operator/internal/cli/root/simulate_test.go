@@ -283,3 +283,24 @@ func TestSimulateCompletesPartsOfWords(t *testing.T) {
 		}
 	}
 }
+
+// TestARefusedFieldIsItsFlag: what the contract refuses of a field is said of the flag that was typed for it.
+func TestARefusedFieldIsItsFlag(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.withClients(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"simulate", "--margin", "999999999"}, "durward: --margin is too large, the most is 1048576\n"},
+		{[]string{"simulate", "--start", "a b"}, "durward: --start does not have the expected form\n"},
+		{[]string{"simulate", "--context", "a b=5"}, "durward: a key of --context does not have the expected form\n"},
+		{[]string{"simulate", "--context", "chat=0"}, "durward: --context is out of range\n"},
+		{[]string{"simulate", "a b"}, "durward: mode_id does not match the pattern of an id\n"},
+	} {
+		if got := w.run(c.args...); got.code != cli.ExitUsage || got.err != c.want {
+			t.Errorf("%q: exit code %d\n%s", c.args, got.code, got.err)
+		}
+	}
+}
