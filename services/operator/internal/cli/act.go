@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/logproof"
@@ -63,6 +65,9 @@ func (a *App) ProposeCommand(ctx context.Context, s *Session, call approval.Call
 	if err != nil {
 		return approval.Document{}, err
 	}
+	if err := sleepless(call.Tool.Name, preview.GetSubject().GetEntry()); err != nil {
+		return approval.Document{}, err
+	}
 	signer := a.Signer(s)
 	vault, err := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	if err != nil {
@@ -87,6 +92,17 @@ func (a *App) ProposeCommand(ctx context.Context, s *Session, call approval.Call
 		document.About = append(document.About, line)
 	}
 	return document, nil
+}
+
+// sleepless refuses, before anybody signs, to put to sleep or to wake a service whose entry says no way to: the executor would refuse it.
+func sleepless(tool string, entry []byte) error {
+	cannot := map[string]string{"sleep_service": "cannot sleep", "wake_service": "does not sleep"}[tool]
+	var service struct{ ID, Sleep string }
+	if cannot == "" || json.Unmarshal(entry, &service) != nil || service.Sleep != catalog.SleepNone {
+		return nil
+	}
+	id := clean.Line(service.ID, 64)
+	return Failed("Its entry: durward catalog show "+id, "%s %s: its catalogue entry says no way to", id, cannot)
 }
 
 // Carry does a granted call at the executor and returns how it ended, in one line.

@@ -321,6 +321,9 @@ func (f fakeControl) PreviewCall(_ context.Context, r *executorv1.PreviewCallReq
 		p.Subject = &callv1.Subject{Label: "service chat", Entry: []byte(`{"id":"chat"}`)}
 		p.Entries = nil
 	}
+	if strings.Contains(string(r.GetArguments()), `"sleepless"`) {
+		p.Subject = &callv1.Subject{Label: "service sleepless", Entry: []byte(`{"id":"sleepless","sleep":"none"}`)}
+	}
 	return p, nil
 }
 
@@ -728,6 +731,13 @@ func TestSleep(t *testing.T) {
 	for _, args := range [][]string{{"sleep", "chat", "--yes"}, {"service", "sleep", "chat", "--yes"}} {
 		if got := w.run(args...); got.code != cli.ExitOK || !strings.HasPrefix(got.out, "✓ coding runs  ") {
 			t.Errorf("%v: exit code %d\n%s%s", args, got.code, got.out, got.err)
+		}
+	}
+	// What has no way to sleep is refused before anything is shown or signed.
+	for verb, cannot := range map[string]string{"sleep": "cannot sleep", "wake": "does not sleep"} {
+		got := w.run(verb, "sleepless", "--yes")
+		if got.code != cli.ExitFailed || !strings.HasPrefix(got.err, "durward: sleepless "+cannot+": its catalogue entry says no way to [r-") || len(w.signed) != 2 {
+			t.Errorf("%s: exit code %d, %d signed\n%s%s", verb, got.code, len(w.signed), got.out, got.err)
 		}
 	}
 	if got := fmt.Sprint(w.calls); got != "[sleep chat sleep chat]" {
