@@ -313,7 +313,8 @@ func TestRulesThatTheVaultWouldRefuse(t *testing.T) {
 	w := newWorld(t)
 	folder := w.withClients(t)
 	testfile.Write(t, filepath.Join(folder, "security/policy/broken.cedar"), "permit (")
-	if r := w.run("policy", "check"); r.code != cli.ExitFailed || !strings.Contains(r.out, "policy/broken.cedar:1") {
+	if r := w.run("policy", "check"); r.code != cli.ExitFailed || !strings.Contains(r.out, "policy/broken.cedar:1") ||
+		r.err != "durward: the rules have 1 mistake\n  What was good before stays in force until it is corrected.\n" {
 		t.Errorf("%+v", r)
 	}
 	if r := w.run("config", "set", "tier_ceiling", "WRITE", "--yes"); r.code != cli.ExitOK {

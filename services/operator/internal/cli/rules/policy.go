@@ -177,7 +177,7 @@ func (a *app) checkPolicy(cfg installdir.Config, files []string) error {
 		}
 	})
 	if err == nil && wrong > 0 {
-		err = cli.Failed("What was good before stays in force until it is corrected.", "%d of the rules' files or rules are wrong", wrong)
+		err = cli.Failed(cli.When(len(files) == 0, "What was good before stays in force until it is corrected."), "the rules have %s", clean.Count(wrong, "mistake"))
 	}
 	return err
 }
