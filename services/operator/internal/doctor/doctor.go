@@ -275,7 +275,9 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 	case cfg.Development:
 		return []Finding{{Warning, "signing key", "development: it has no passphrase", "For real use: ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey)}}
 	default:
-		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve", "ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey)}}
+		// While nothing runs nobody says that it is meant so; durward up takes it for development alone.
+		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve",
+			"ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey) + cli.When(cfg.Home.Runs(), "; or, to try things out: durward up --development")}}
 	}
 }
 

@@ -205,6 +205,9 @@ func TestExamine(t *testing.T) {
 			if c.name == "one that hangs" && strings.Contains(f.Do, "durward up") {
 				t.Errorf("%+v: what runs is not to be started", f)
 			}
+			if c.name == "the same key outside development" && !strings.HasSuffix(f.Do, "; or, to try things out: durward up --development") {
+				t.Errorf("%+v does not say how it is started as it is", f)
+			}
 			if dir := cfg.Home.Dir; strings.Contains(f.Do, dir) && !strings.Contains(f.Do, " '"+dir) {
 				t.Errorf("%q is not to be typed: the folder's name has a space", f.Do)
 			}
