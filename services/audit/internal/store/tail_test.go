@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -22,6 +23,11 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/audit/internal/store"
 )
+
+// alike reports whether these are the same entries: to look for a difference takes fifty times as long as to see that there is none.
+func alike(a, b []*auditv1.Entry) bool {
+	return slices.EqualFunc(a, b, func(a, b *auditv1.Entry) bool { return proto.Equal(a, b) })
+}
 
 // tailed opens a store whose tail stays where it is, with n entries in it, each committed by itself.
 func tailed(t *testing.T, dir string, n int) (*store.Store, *tree) {
@@ -58,10 +64,10 @@ func holds(t *testing.T, db *store.Store, tr *tree) {
 		t.Errorf("it ends at %+v, %v", head, err)
 	}
 	list, err := db.Range(ctx, 0, n+5, 100, 1<<30)
-	if diff := cmp.Diff(tr.entries, list, protocmp.Transform()); diff != "" || err != nil {
-		t.Errorf("%v %s", err, diff)
+	if err != nil || !alike(tr.entries, list) {
+		t.Errorf("%v %s", err, cmp.Diff(tr.entries, list, protocmp.Transform()))
 	}
-	if part, err := db.Range(ctx, 1, n, 2, 1<<30); err != nil || !cmp.Equal(tr.entries[1:3], part, protocmp.Transform()) {
+	if part, err := db.Range(ctx, 1, n, 2, 1<<30); err != nil || !alike(tr.entries[1:3], part) {
 		t.Errorf("two from entry 1: %v, %v", part, err)
 	}
 	if bare, err := db.Bare(ctx, n-1, n, 1, 1<<30); err != nil || len(bare) != 1 || bare[0].GetLeaf() != nil || bare[0].GetLeafHash() == nil {
@@ -70,11 +76,11 @@ func holds(t *testing.T, db *store.Store, tr *tree) {
 	var indexes []int64
 	for i, e := range tr.entries {
 		byIndex, err := db.Entry(ctx, uint64(i))
-		if err != nil || !cmp.Equal(e, byIndex, protocmp.Transform()) {
+		if err != nil || !proto.Equal(e, byIndex) {
 			t.Errorf("entry %d: %v, %v", i, byIndex, err)
 		}
 		bySequence, err := db.BySequence(ctx, writer, e.GetRecord().GetSequence())
-		if err != nil || !cmp.Equal(e, bySequence, protocmp.Transform()) {
+		if err != nil || !proto.Equal(e, bySequence) {
 			t.Errorf("sequence of entry %d: %v, %v", i, bySequence, err)
 		}
 	}
@@ -202,7 +208,7 @@ func TestDamagedTail(t *testing.T) {
 				want = 2
 			}
 			list, err := damaged.Range(t.Context(), 0, 20, 20, 1<<20)
-			if !cmp.Equal(list, tr.entries[:want], protocmp.Transform(), cmpopts.EquateEmpty()) || err != nil {
+			if !alike(list, tr.entries[:want]) || err != nil {
 				t.Errorf("%d entries before it, %v; want %d", len(list), err, want)
 			}
 			if head, err := damaged.Head(t.Context()); head.Entries != int64(want) || err != nil {
@@ -348,7 +354,7 @@ func TestSearchInATailThatStays(t *testing.T) {
 				t.Fatalf("%+v: %v", q, err)
 			}
 			stuck = append(stuck, found)
-			if other, err := damaged.Search(ctx, q, limit, 1<<20); err != nil || !cmp.Equal(found, other, protocmp.Transform(), cmpopts.EquateEmpty()) {
+			if other, err := damaged.Search(ctx, q, limit, 1<<20); err != nil || !alike(found, other) {
 				t.Errorf("%+v: %d entries, and %d where it is damaged, %v", q, len(found), len(other), err)
 			}
 		}
@@ -358,8 +364,8 @@ func TestSearchInATailThatStays(t *testing.T) {
 	for _, q := range queries {
 		for _, limit := range []int{5, 100} {
 			found, err := db.Search(ctx, q, limit, 1<<20)
-			if diff := cmp.Diff(found, stuck[0], protocmp.Transform(), cmpopts.EquateEmpty()); err != nil || diff != "" {
-				t.Errorf("%+v: in the tables %v, %s", q, err, diff)
+			if err != nil || !alike(found, stuck[0]) {
+				t.Errorf("%+v: in the tables %v, %s", q, err, cmp.Diff(found, stuck[0], protocmp.Transform(), cmpopts.EquateEmpty()))
 			}
 			stuck = stuck[1:]
 		}
