@@ -25,11 +25,12 @@ fi
 test=(go test)
 if [ "${RACE:-0}" = 1 ]; then
   command -v gcc >/dev/null || { echo "the race detector needs a C compiler: install gcc" >&2; exit 1; }
+  # What debuggers read is left out: go test links without it, and to write and skip it took a seventh of the building.
   # A program that is watched waits a second before it exits, every child of a test too: what still runs then is a leak, not a race.
   # SQLite is C that was translated to Go: it is slow where it is watched, and its memory is none that the detector knows. Blowfish is what
   # the password of a signing key is stretched with: one goroutine's work on memory of its own, for seconds where it is watched.
-  test=(env CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 "${test[@]}" -race "-gcflags=modernc.org/...=-race=false -d=checkptr=0"
-    -gcflags=golang.org/x/crypto/blowfish=-race=false -timeout 20m)
+  test=(env CGO_ENABLED=1 GORACE=atexit_sleep_ms=50 "${test[@]}" -race -gcflags=all=-dwarf=false
+    "-gcflags=modernc.org/...=-race=false -d=checkptr=0 -dwarf=false" "-gcflags=golang.org/x/crypto/blowfish=-race=false -dwarf=false" -timeout 20m)
 fi
 {
   status=0
