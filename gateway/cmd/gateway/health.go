@@ -6,7 +6,7 @@ import (
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clock"
-	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/deepcheck"
 )
 
 // How long a gateway tries to reach a peer, and after what time it tells again while something is not well.
@@ -22,7 +22,7 @@ func tellHealth(ctx context.Context, vault vaultv1.SessionServiceClient, look fu
 	for ctx.Err() == nil {
 		health := look(ctx)
 		_, err := vault.TellHealth(ctx, &vaultv1.TellHealthRequest{Health: health})
-		wait := telemetry.DeepEvery
+		wait := deepcheck.Every
 		if err != nil || !health.GetExecutorReachable() || !health.GetAuditReachable() {
 			wait = tellAgain
 		}

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
-	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/deepcheck"
 )
 
 // listener is a vault that hears how gateways are.
@@ -36,7 +36,7 @@ func TestTheGatewayTellsOfItself(t *testing.T) {
 		down   bool
 		every  time.Duration
 	}{
-		"well":             {&vaultv1.GatewayHealth{ExecutorReachable: true, AuditReachable: true}, false, telemetry.DeepEvery},
+		"well":             {&vaultv1.GatewayHealth{ExecutorReachable: true, AuditReachable: true}, false, deepcheck.Every},
 		"without executor": {&vaultv1.GatewayHealth{AuditReachable: true}, false, tellAgain},
 		"without audit":    {&vaultv1.GatewayHealth{ExecutorReachable: true}, false, tellAgain},
 		"without vault":    {&vaultv1.GatewayHealth{ExecutorReachable: true, AuditReachable: true}, true, tellAgain},

@@ -20,8 +20,8 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/fault"
-	"durward.internal/services/platform/telemetry"
 )
 
 const (
@@ -258,7 +258,7 @@ func (r *Reserve) Writable(probe func(context.Context) error) func(context.Conte
 			err = probe(ctx)
 		}
 		if Full(err) {
-			return errors.Join(telemetry.Said(Problem), err)
+			return errors.Join(deepcheck.Said(Problem), err)
 		}
 		return err
 	}

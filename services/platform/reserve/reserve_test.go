@@ -11,10 +11,10 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/reserve"
-	"durward.internal/services/platform/telemetry"
 )
 
 const size = 1 << 20
@@ -108,7 +108,7 @@ func TestRoom(t *testing.T) {
 		return r.Writable(func(context.Context) error { return probed })(t.Context())
 	}
 	full := func(err error) bool {
-		var said telemetry.Said
+		var said deepcheck.Said
 		return errors.As(err, &said) && said == reserve.Problem
 	}
 	ballast := filepath.Join(dir, "ballast")

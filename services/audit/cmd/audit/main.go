@@ -30,6 +30,7 @@ import (
 	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/keyfile"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/postgres"
@@ -142,9 +143,9 @@ func run(ctx context.Context, s *settings, logger *slog.Logger) (err error) {
 		return err
 	}
 	watch := damage.NewWatch(db, history.Size, logger)
-	deep := telemetry.NewDeep(logger,
-		telemetry.Check{Problem: "the log cannot be written", Ask: diskReserve.Writable(func(ctx context.Context) error { return errors.Join(history.Ready(), db.Probe(ctx)) })},
-		telemetry.Check{Problem: "the log is damaged", Ask: watch.Ask})
+	deep := deepcheck.New(logger,
+		deepcheck.Check{Problem: "the log cannot be written", Ask: diskReserve.Writable(func(ctx context.Context) error { return errors.Join(history.Ready(), db.Probe(ctx)) })},
+		deepcheck.Check{Problem: "the log is damaged", Ask: watch.Ask})
 	seen, err := cosigned.Open(ctx, cosigned.Config{
 		Log: history, Dir: s.StateDir,
 		Keys:      func() []note.Verifier { return roots.Current().LogKeys },

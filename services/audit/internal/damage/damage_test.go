@@ -22,8 +22,8 @@ import (
 	"durward.internal/services/audit/internal/damage"
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/platformtest/full"
-	"durward.internal/services/platform/telemetry"
 )
 
 const (
@@ -414,7 +414,7 @@ func TestWatch(t *testing.T) {
 	if first.Message != "THE LOG IS DAMAGED" {
 		t.Errorf("it says %q", first.Message)
 	}
-	var told telemetry.Said
+	var told deepcheck.Said
 	if err := w.Ask(t.Context()); !errors.As(err, &told) || string(told) != "the log is damaged: "+want {
 		t.Errorf("operators are told %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/clock"
-	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/deepcheck"
 )
 
 const (
@@ -137,7 +137,7 @@ func (w *Watch) tell(ctx context.Context, r *Report) {
 // Ask is for a deep check.
 func (w *Watch) Ask(context.Context) error {
 	if r := w.found.Load(); r != nil && !r.Sound() {
-		return telemetry.Said("the log is damaged: " + r.String())
+		return deepcheck.Said("the log is damaged: " + r.String())
 	}
 	return nil
 }

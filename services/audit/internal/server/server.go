@@ -19,10 +19,10 @@ import (
 	"durward.internal/services/audit/internal/log"
 	"durward.internal/services/audit/internal/retention"
 	"durward.internal/services/audit/internal/store"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/redaction"
-	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/platform/trust"
 )
 
@@ -34,7 +34,7 @@ type Config struct {
 	// Identity is audit's own, under which it records its start and stop.
 	Identity identity.ID
 	// Deep is the deep check; nil: none.
-	Deep *telemetry.Deep
+	Deep *deepcheck.Checks
 	// Cosigned is what witnesses cosigned; nil: nothing is.
 	Cosigned *cosigned.Keeper
 	// Allowed returns the operators' keys; nil: there are none, and nobody decides about what the log keeps.

@@ -24,6 +24,7 @@ import (
 	"durward.internal/services/egress/internal/sandbox"
 	"durward.internal/services/egress/internal/server"
 	"durward.internal/services/platform/backup/statecopy"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/release"
 	"durward.internal/services/platform/reserve"
@@ -34,7 +35,6 @@ import (
 	"durward.internal/services/platform/sink/sinkstore"
 	"durward.internal/services/platform/sink/wiring"
 	"durward.internal/services/platform/suspicion"
-	"durward.internal/services/platform/telemetry"
 )
 
 // version is the program's, as Git and the linker have it.
@@ -141,8 +141,8 @@ func run(ctx context.Context, cfg *settings, logger *slog.Logger) (err error) {
 	srv := newServer(l, authority, logger)
 	egressv1.RegisterToolServiceServer(srv, tools)
 	egressv1.RegisterServerServiceServer(srv, server.NewServers(tools, servers.running, servers))
-	deep := telemetry.NewDeep(logger,
-		telemetry.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)})
+	deep := deepcheck.New(logger,
+		deepcheck.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)})
 	egressv1.RegisterControlServiceServer(srv, server.NewControl(server.ControlConfig{
 		Sink: l.Control(authority, deep, version), Tools: tools, DomainsRefused: list.Refused, Running: servers.running, Pinned: servers,
 	}))

@@ -22,10 +22,10 @@ import (
 	"durward.internal/services/executor/internal/service"
 	"durward.internal/services/executor/internal/store"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/reserve"
 	"durward.internal/services/platform/sink"
 	"durward.internal/services/platform/sink/wiring"
-	"durward.internal/services/platform/telemetry"
 )
 
 // host is what this executor knows of its host and may do to it.
@@ -39,7 +39,7 @@ type host struct {
 	modes        *mode.Switcher
 	progress     *progress.Hub
 	metrics      *metrics.Metrics
-	deep         *telemetry.Deep
+	deep         *deepcheck.Checks
 }
 
 // openHost opens it. The caller closes what is opened, also after an error.
@@ -78,9 +78,9 @@ func openHost(ctx context.Context, cfg *settings, l *wiring.Links, logger *slog.
 		return h, err
 	}
 	h.Add(state.Close)
-	h.deep = telemetry.NewDeep(logger,
-		telemetry.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)},
-		telemetry.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
+	h.deep = deepcheck.New(logger,
+		deepcheck.Check{Problem: "its state cannot be written", Ask: l.Reserve.Writable(state.Probe)},
+		deepcheck.Check{Problem: "not all GPUs answer", Ask: func(ctx context.Context) error { return h.gpus.Read(ctx).Err() }})
 	h.requirements, err = openRequirements(ctx, cfg, memreq.Config{
 		Catalog: current, GPUs: h.gpus, Memory: reservedPeaks{state, l.Reserve}, Logger: logger, Definition: drivers.Definition,
 	})

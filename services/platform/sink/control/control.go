@@ -14,10 +14,10 @@ import (
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	"durward.internal/services/platform/contract"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/sink"
-	"durward.internal/services/platform/telemetry"
 )
 
 // Log is what is told of the audit log; the platform's recorder is one.
@@ -36,7 +36,7 @@ type Config struct {
 	// VaultReachable asks the vault's connection.
 	VaultReachable func() bool
 	// Deep is the deep check; nil: none.
-	Deep    *telemetry.Deep
+	Deep    *deepcheck.Checks
 	Version string
 }
 

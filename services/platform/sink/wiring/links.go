@@ -16,6 +16,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/process"
 	"durward.internal/services/platform/recorder"
@@ -162,7 +163,7 @@ func (l *Links) Authority(ctx context.Context, store *sinkstore.Store, logger *s
 }
 
 // Control is what operators are served by every sink.
-func (l *Links) Control(a *sink.Authority, deep *telemetry.Deep, version string) *control.Sink {
+func (l *Links) Control(a *sink.Authority, deep *deepcheck.Checks, version string) *control.Sink {
 	return control.New(control.Config{
 		Self: l.Self.ID(), Authority: a, Log: l.Log, Deep: deep, Version: version, VaultReachable: func() bool {
 			l.Vault.Connect() // one that went idle is woken

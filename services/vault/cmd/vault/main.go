@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/platform/backup/statecopy"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/clock"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/downstream/inforce"
@@ -267,8 +268,8 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		Self: self.ID(), Sinks: sinks, Clients: registry, Sessions: sessions, Security: rules, Usage: usage.New(state, time.Now),
 		Changes: changes, Desktop: desktop.New(time.Now), Queue: queue, Standing: approvals, Consent: consents, Issuer: grants, Halt: halts,
 		Journal: log, Tokens: tokens, PrivacyTypes: s.Privacy.Names(), Disclosure: disclosure.New(s.Privacy.Disclose, state, time.Now), Safe: credentials, Audit: records, History: records, Digest: state.Digest,
-		Deep: telemetry.NewDeep(logger,
-			telemetry.Check{Problem: "its state cannot be written", Ask: diskReserve.Writable(state.Probe)}),
+		Deep: deepcheck.New(logger,
+			deepcheck.Check{Problem: "its state cannot be written", Ask: diskReserve.Writable(state.Probe)}),
 		Now: time.Now, Logger: logger, Version: version,
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/deepcheck"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/identity"
@@ -29,7 +30,6 @@ import (
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/security"
 	"durward.internal/services/platform/share"
-	"durward.internal/services/platform/telemetry"
 	"durward.internal/services/vault/internal/capability"
 	"durward.internal/services/vault/internal/changelog"
 	"durward.internal/services/vault/internal/clients"
@@ -90,7 +90,7 @@ type Config struct {
 	// Digest stands in the log for what it does not name (CH-1), as database.Seals's does.
 	Digest func(purpose string, values ...string) string
 	// Deep is the deep check; nil: none.
-	Deep *telemetry.Deep
+	Deep *deepcheck.Checks
 	// Now is the vault's clock.
 	Now     func() time.Time
 	Logger  *slog.Logger

@@ -1,4 +1,6 @@
-package telemetry
+// Package deepcheck finds out whether a process could do its work: what its answer to a health check does not show, since it costs
+// something to find out. Operators are told the problems in plain sentences.
+package deepcheck
 
 import (
 	"context"
@@ -7,10 +9,10 @@ import (
 	"time"
 )
 
-// DeepEvery is how long the answer of a deep check counts, and deepPatience how long a check may take.
+// Every is how long the answer of a deep check counts, and patience how long a check may take.
 const (
-	DeepEvery    = 30 * time.Second
-	deepPatience = time.Second
+	Every    = 30 * time.Second
+	patience = time.Second
 )
 
 // Said is an error whose text is written for operators.
@@ -26,9 +28,9 @@ type Check struct {
 	Ask     func(context.Context) error
 }
 
-// Deep is a process's deep health: what costs something to find out, and is found out at most once in DeepEvery however often it is
-// asked for, so that the question is no load (OBS-1). It is safe for concurrent use. A nil *Deep finds nothing wrong.
-type Deep struct {
+// Checks are a process's deep health: what costs something to find out, and is found out at most once in Every however often it is
+// asked for, so that the question is no load (OBS-1). It is safe for concurrent use. A nil *Checks finds nothing wrong.
+type Checks struct {
 	checks []Check
 	logger *slog.Logger
 
@@ -40,14 +42,14 @@ type Deep struct {
 	busy []chan error
 }
 
-// NewDeep returns a Deep that has asked nothing yet.
-func NewDeep(logger *slog.Logger, checks ...Check) *Deep {
-	return &Deep{checks: checks, logger: logger, turn: make(chan struct{}, 1), busy: make([]chan error, len(checks))}
+// New returns Checks that have asked nothing yet.
+func New(logger *slog.Logger, checks ...Check) *Checks {
+	return &Checks{checks: checks, logger: logger, turn: make(chan struct{}, 1), busy: make([]chan error, len(checks))}
 }
 
 // Problems returns a sentence for each check that failed or did not answer within a second, in their order. It returns nil when ctx
 // ends before its turn comes.
-func (d *Deep) Problems(ctx context.Context) []string {
+func (d *Checks) Problems(ctx context.Context) []string {
 	if d == nil {
 		return nil
 	}
@@ -57,15 +59,15 @@ func (d *Deep) Problems(ctx context.Context) []string {
 	case <-ctx.Done():
 		return nil
 	}
-	if d.asked.IsZero() || time.Since(d.asked) >= DeepEvery {
+	if d.asked.IsZero() || time.Since(d.asked) >= Every {
 		d.problems = d.ask(context.WithoutCancel(ctx)) // the answer is for others, too
 		d.asked = time.Now()
 	}
 	return d.problems
 }
 
-func (d *Deep) ask(ctx context.Context) (problems []string) {
-	ctx, cancel := context.WithTimeout(ctx, deepPatience)
+func (d *Checks) ask(ctx context.Context) (problems []string) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for i, c := range d.checks {
 		select {

@@ -1,4 +1,4 @@
-package telemetry_test
+package deepcheck_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"durward.internal/services/platform/telemetry"
+	"durward.internal/services/platform/deepcheck"
 )
 
 // However many ask, each thing is looked at once in 30 seconds, and all hear the same.
@@ -20,8 +20,8 @@ func TestManyAskOneDeepCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looked atomic.Int32
 		var down atomic.Bool
-		deep := telemetry.NewDeep(slog.New(slog.DiscardHandler),
-			telemetry.Check{Problem: "the state cannot be written", Ask: func(context.Context) error {
+		deep := deepcheck.New(slog.New(slog.DiscardHandler),
+			deepcheck.Check{Problem: "the state cannot be written", Ask: func(context.Context) error {
 				looked.Add(1)
 				time.Sleep(100 * time.Millisecond)
 				if down.Load() {
@@ -29,7 +29,7 @@ func TestManyAskOneDeepCheck(t *testing.T) {
 				}
 				return nil
 			}},
-			telemetry.Check{Problem: "never", Ask: func(context.Context) error { return nil }})
+			deepcheck.Check{Problem: "never", Ask: func(context.Context) error { return nil }})
 		ask := func(checks int32, want ...string) {
 			t.Helper()
 			var asking sync.WaitGroup
@@ -47,13 +47,13 @@ func TestManyAskOneDeepCheck(t *testing.T) {
 		}
 		ask(1)
 		down.Store(true)
-		time.Sleep(telemetry.DeepEvery - time.Second)
+		time.Sleep(deepcheck.Every - time.Second)
 		ask(1)
 		time.Sleep(time.Second)
 		ask(2, "the state cannot be written")
 		down.Store(false)
 		ask(2, "the state cannot be written")
-		time.Sleep(telemetry.DeepEvery)
+		time.Sleep(deepcheck.Every)
 		ask(3)
 	})
 }
@@ -63,7 +63,7 @@ func TestADeepCheckThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looked atomic.Int32
 		release := make(chan struct{})
-		deep := telemetry.NewDeep(slog.New(slog.DiscardHandler), telemetry.Check{Problem: "the GPU driver does not answer", Ask: func(context.Context) error {
+		deep := deepcheck.New(slog.New(slog.DiscardHandler), deepcheck.Check{Problem: "the GPU driver does not answer", Ask: func(context.Context) error {
 			looked.Add(1)
 			<-release
 			return nil
@@ -75,7 +75,7 @@ func TestADeepCheckThatHangs(t *testing.T) {
 			if got := deep.Problems(ctx); len(got) != 1 || time.Since(began) > time.Second {
 				t.Errorf("%v after %v", got, time.Since(began))
 			}
-			time.Sleep(telemetry.DeepEvery)
+			time.Sleep(deepcheck.Every)
 		}
 		if n := looked.Load(); n != 1 {
 			t.Errorf("it was begun %d times", n)
