@@ -57,7 +57,8 @@ type Control struct {
 	Halted bool
 }
 
-// LastControl returns what this process last recorded of its switch.
+// LastControl returns what this process last recorded of its switch: the record with the highest epoch, which each change raises. Places do
+// not tell where one waits, since it may get into the log before the next is looked for, and a halt may overtake what waits.
 func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 	var last Control
 	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED} {
@@ -65,14 +66,16 @@ func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 		if err != nil {
 			return Control{}, err
 		}
-		if e == nil || e.GetIndex() < last.Index {
+		if e == nil {
 			continue
 		}
 		epoch, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["epoch"], 10, 64)
 		if err != nil {
 			return Control{}, fmt.Errorf("record %d names no epoch: %w", e.GetIndex(), err)
 		}
-		last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
+		if epoch > last.Epoch || epoch == last.Epoch && e.GetIndex() >= last.Index {
+			last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
+		}
 	}
 	return last, nil
 }

@@ -9,7 +9,38 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 )
 
-// Of what waits in the spool the later counts, and more than what the log has.
+// switched is a record of the switch.
+func switched(epoch int, kind auditv1.Kind) *auditv1.Record {
+	out := record(fmt.Sprint("r-", epoch))
+	out.Kind, out.Status = kind, auditv1.Status_STATUS_OK
+	out.Body.Details = map[string]string{"epoch": fmt.Sprint(epoch)}
+	return out
+}
+
+// TestLastControlGoesByEpochs: what waits is not the latest for that, where a later record got into the log first.
+func TestLastControlGoesByEpochs(t *testing.T) {
+	for waits, logged := range map[auditv1.Kind]auditv1.Kind{
+		auditv1.Kind_KIND_HALTED: auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_RESUMED: auditv1.Kind_KIND_HALTED,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAudit(t)
+			r := start(t, a, newStore())
+			_, err := r.Record(t.Context(), switched(2, logged))
+			must(t, err)
+			a.Set(func() { a.Down = true })
+			must(t, r.Spool(t.Context(), switched(1, waits)))
+			time.Sleep(commitWithin + time.Millisecond)
+			synctest.Wait()
+			a.Set(func() { a.Down = false }) // it is sent again a while later
+			got, err := r.LastControl(t.Context())
+			if want := logged == auditv1.Kind_KIND_HALTED; err != nil || got.Epoch != 2 || got.Halted != want {
+				t.Errorf("%s waits and %s is in the log: %+v, %v", waits, logged, got, err)
+			}
+		})
+	}
+}
+
+// TestLastControlIsTheLatest: of what waits in the spool the later counts, and more than what the log has.
 func TestLastControlIsTheLatest(t *testing.T) {
 	const halted, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED
 	for name, c := range map[string]struct {
@@ -28,20 +59,14 @@ func TestLastControlIsTheLatest(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, s := newAudit(t), newStore()
 				r := start(t, a, s)
-				of := func(epoch int, kind auditv1.Kind) *auditv1.Record {
-					out := record(fmt.Sprint("r-", epoch))
-					out.Kind, out.Status = kind, auditv1.Status_STATUS_OK
-					out.Body.Details = map[string]string{"epoch": fmt.Sprint(epoch)}
-					return out
-				}
 				for i, kind := range c.logged {
-					if _, err := r.Record(t.Context(), of(i+1, kind)); err != nil {
+					if _, err := r.Record(t.Context(), switched(i+1, kind)); err != nil {
 						t.Fatal(err)
 					}
 				}
 				a.Set(func() { a.Down = len(c.spooled) > 0 })
 				for i, kind := range c.spooled {
-					must(t, r.Spool(t.Context(), of(len(c.logged)+i+1, kind)))
+					must(t, r.Spool(t.Context(), switched(len(c.logged)+i+1, kind)))
 				}
 				time.Sleep(commitWithin + time.Millisecond)
 				crash(r)
