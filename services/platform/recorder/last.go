@@ -57,10 +57,24 @@ type Control struct {
 	Halted bool
 }
 
-// LastControl returns what this process last recorded of its switch: the record with the highest epoch, which each change raises. Places do
-// not tell where one waits, since it may get into the log before the next is looked for, and a halt may overtake what waits.
+// unresumed names, in the record of a halt that goes on, the epoch of a resumption which was recorded before it and is not in force.
+const unresumed = "unresumed"
+
+// Switched returns the details of a record of the switch at that epoch, and of the resumption that it answers; 0: of none.
+func Switched(epoch, answers uint64) map[string]string {
+	details := map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
+	if answers > 0 {
+		details[unresumed] = strconv.FormatUint(answers, 10)
+	}
+	return details
+}
+
+// LastControl returns what this process last recorded of its switch. Each change raises the epoch, and so the highest tells it; a halt that
+// goes on counts as the resumption that it answers, and as later. Places alone do not tell: a record that waits may get into the log before
+// the next is looked for, and what an older copy of the state recorded after it was put back is behind all that the newer one did.
 func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 	var last Control
+	var highest uint64
 	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED} {
 		e, err := r.Last(ctx, kind, "")
 		if err != nil {
@@ -69,12 +83,17 @@ func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 		if e == nil {
 			continue
 		}
-		epoch, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["epoch"], 10, 64)
+		details := e.GetRecord().GetBody().GetDetails()
+		epoch, err := strconv.ParseUint(details["epoch"], 10, 64)
 		if err != nil {
 			return Control{}, fmt.Errorf("record %d names no epoch: %w", e.GetIndex(), err)
 		}
-		if epoch > last.Epoch || epoch == last.Epoch && e.GetIndex() >= last.Index {
-			last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
+		rank := epoch
+		if answers, err := strconv.ParseUint(details[unresumed], 10, 64); err == nil {
+			rank = max(rank, answers)
+		}
+		if rank > highest || rank == highest && e.GetIndex() >= last.Index {
+			highest, last = rank, Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
 		}
 	}
 	return last, nil

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,29 +14,44 @@ import (
 func switched(epoch int, kind auditv1.Kind) *auditv1.Record {
 	out := record(fmt.Sprint("r-", epoch))
 	out.Kind, out.Status = kind, auditv1.Status_STATUS_OK
-	out.Body.Details = map[string]string{"epoch": fmt.Sprint(epoch)}
+	out.Body.Details = Switched(uint64(epoch), 0)
 	return out
 }
 
-// TestLastControlGoesByEpochs: what waits is not the latest for that, where a later record got into the log first.
+// TestLastControlGoesByEpochs: of what waits and what the log has the higher epoch counts, wherever it is, and a halt that goes on more than
+// the resumption that it answers.
 func TestLastControlGoesByEpochs(t *testing.T) {
-	for waits, logged := range map[auditv1.Kind]auditv1.Kind{
-		auditv1.Kind_KIND_HALTED: auditv1.Kind_KIND_RESUMED, auditv1.Kind_KIND_RESUMED: auditv1.Kind_KIND_HALTED,
+	const halted, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED
+	goesOn := switched(1, halted)
+	maps.Copy(goesOn.Body.Details, Switched(1, 2))
+	for name, c := range map[string]struct {
+		logged, waits *auditv1.Record
+		epoch         uint64
+		halted        bool
+	}{
+		"the halt before waits":          {switched(2, resumed), switched(1, halted), 2, false},
+		"the resumption before waits":    {switched(2, halted), switched(1, resumed), 2, true},
+		"the halt goes on":               {switched(2, resumed), goesOn, 1, true},
+		"the halt after it went on":      {goesOn, switched(3, halted), 3, true},
+		"the resumption after it waits":  {goesOn, switched(3, resumed), 3, false},
+		"the resumption after it is out": {switched(3, resumed), goesOn, 3, false},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newAudit(t)
-			r := start(t, a, newStore())
-			_, err := r.Record(t.Context(), switched(2, logged))
-			must(t, err)
-			a.Set(func() { a.Down = true })
-			must(t, r.Spool(t.Context(), switched(1, waits)))
-			time.Sleep(commitWithin + time.Millisecond)
-			synctest.Wait()
-			a.Set(func() { a.Down = false }) // it is sent again a while later
-			got, err := r.LastControl(t.Context())
-			if want := logged == auditv1.Kind_KIND_HALTED; err != nil || got.Epoch != 2 || got.Halted != want {
-				t.Errorf("%s waits and %s is in the log: %+v, %v", waits, logged, got, err)
-			}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAudit(t)
+				r := start(t, a, newStore())
+				_, err := r.Record(t.Context(), c.logged)
+				must(t, err)
+				a.Set(func() { a.Down = true })
+				must(t, r.Spool(t.Context(), c.waits))
+				time.Sleep(commitWithin + time.Millisecond)
+				synctest.Wait()
+				a.Set(func() { a.Down = false }) // it is sent again a while later
+				got, err := r.LastControl(t.Context())
+				if err != nil || got.Epoch != c.epoch || got.Halted != c.halted || got.Lost(c.epoch, c.halted) != "" {
+					t.Errorf("%+v, %v; want epoch %d, halted %t", got, err, c.epoch, c.halted)
+				}
+			})
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -75,7 +76,7 @@ func (a *Authority) Halt(ctx context.Context, reason string, atLeast uint64) (ui
 	a.desktop.Kill("")
 	err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after)
 	a.controlMu.Unlock()
-	a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, after.Reason, after.Epoch, nil)
+	a.spoolControl(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_HALTED, after.Reason, after.Epoch, nil))
 	a.keeper.Soon()
 	a.beginning.Lock()
 	defer a.beginning.Unlock()
@@ -97,7 +98,7 @@ func (a *Authority) haltedBy(ctx context.Context) string {
 // log before it is in force: CODE_AUDIT_UNAVAILABLE, and the halt goes on, while nothing can be recorded.
 func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint64, error) {
 	deny := func(cause error) error {
-		a.spoolControl(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil)
+		a.spoolControl(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil))
 		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(cause))
 	}
 	defer a.keeper.Apart()() // from another resumption too: of two, the second is refused before it is recorded
@@ -116,7 +117,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	}
 	// Not under the lock: a halt waits for no other process.
 	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
-		a.notResumed(ctx, "it was not recorded in time")
+		a.notResumed(ctx, v.Epoch, "it was not recorded in time")
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	after, err := a.change(ctx, func(now Control) (Control, error) {
@@ -129,25 +130,26 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	case errors.Is(err, errOldEpoch):
 		return 0, deny(err)
 	case err != nil:
-		a.notResumed(ctx, "it could not be written down")
+		a.notResumed(ctx, v.Epoch, "it could not be written down")
 		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
 	}
 	return after.Epoch, nil
 }
 
 // notResumed says behind a resumption that may be in the log that there was none: the next process would find its state behind the log.
-func (a *Authority) notResumed(ctx context.Context, cause string) {
+func (a *Authority) notResumed(ctx context.Context, epoch uint64, cause string) {
 	if now := a.Control(); now.Halted {
-		a.spoolControl(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil)
+		record := a.controlRecord(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil)
+		maps.Copy(record.Body.Details, recorder.Switched(now.Epoch, epoch))
+		a.spoolControl(ctx, record)
 	}
 }
 
 var errOldEpoch = errors.New("the statement does not name an epoch above the current one")
 
-func (a *Authority) spoolControl(ctx context.Context, kind auditv1.Kind, summary string, epoch uint64, h *callv1.HumanStatement) {
-	record := a.controlRecord(ctx, kind, summary, epoch, h)
+func (a *Authority) spoolControl(ctx context.Context, record *auditv1.Record) {
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
-		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", kind.String(), "error", err)
+		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", record.GetKind().String(), "error", err)
 	}
 }
 

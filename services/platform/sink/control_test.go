@@ -183,7 +183,7 @@ func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
 				t.Errorf("resumed: %v, %v", err, s.Control())
 			}
 			last := s.log.records[len(s.log.records)-1]
-			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" || !strings.Contains(last.GetBody().GetSummary(), "the halt goes on") {
+			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" || last.GetBody().GetDetails()["unresumed"] != "9" || !strings.Contains(last.GetBody().GetSummary(), "the halt goes on") {
 				t.Errorf("the last that was recorded is %v", last)
 			}
 		})

@@ -71,7 +71,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	r.Body.DecisionSource = v.Operator
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(v.Epoch, 10), "caller": by, "statement": v.ID}
 	if err := s.Journal.Must(ctx, r); err != nil {
-		s.notResumed(ctx)
+		s.notResumed(ctx, v.Epoch)
 		return nil, err
 	}
 	// That it was used before is told by its epoch.
@@ -79,7 +79,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
 	}, s.Now())
 	if err != nil {
-		s.notResumed(ctx)
+		s.notResumed(ctx, v.Epoch)
 		return nil, err
 	}
 	if err := s.Queue.Sweep(context.WithoutCancel(ctx)); err != nil {
@@ -89,9 +89,9 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 }
 
 // notResumed says behind a resumption that may be in the log that the halt goes on: else the next process finds its state behind the log.
-func (s *Server) notResumed(ctx context.Context) {
+func (s *Server) notResumed(ctx context.Context, epoch uint64) {
 	if now := s.Halt.Now(); now.Halted {
-		noteHalt(ctx, s.Journal, now.Epoch, now.ChangedBy, now.Reason)
+		noteHalt(ctx, s.Journal, now.Epoch, epoch, now.ChangedBy, now.Reason)
 	}
 }
 

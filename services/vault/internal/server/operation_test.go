@@ -1639,7 +1639,7 @@ func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
 			}
 			var last *auditv1.Record
 			v.audit.set(func(f *fakeAudit) { last = f.records[len(f.records)-1] })
-			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" {
+			if last.GetKind() != auditv1.Kind_KIND_HALTED || last.GetBody().GetDetails()["epoch"] != "2" || last.GetBody().GetDetails()["unresumed"] == "" {
 				t.Errorf("the last that was recorded is %v", last)
 			}
 		})
