@@ -253,10 +253,7 @@ func (r *Reserve) room() error {
 // up.
 func (r *Reserve) Writable(probe func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		err := r.room()
-		if err == nil {
-			err = probe(ctx)
-		}
+		err := errors.Join(r.room(), probe(ctx))
 		if Full(err) {
 			return errors.Join(deepcheck.Said(Problem), err)
 		}

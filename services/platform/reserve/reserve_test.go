@@ -139,6 +139,21 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+// TestAFolderThatIsGone is no full disk.
+func TestAFolderThatIsGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Writable(func(context.Context) error { return nil })(t.Context()); err == nil || reserve.Full(err) {
+		t.Errorf("its room is %v", err)
+	}
+}
+
 // TestNone: a process without a reserve writes as it always did.
 func TestNone(t *testing.T) {
 	var r *reserve.Reserve
