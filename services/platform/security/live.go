@@ -26,8 +26,8 @@ type Options struct {
 	// OnChange is told of each file that is not what it was: at Open of all that there are, then of changes and of what was
 	// refused. It is called by one goroutine at a time, after Current has it, and must not call Reload or Close. May be nil.
 	OnChange func(Change)
-	// Adopt is given each change before Current has it, and returns it, with a Problem that it found: who reads a file of Also reads it
-	// then, so that nobody hears that a file is in force which its reader has not read. A file with a Problem is refused like any other.
+	// Adopt is given each change of a file of Also before it is told, and returns it, with a Problem that it found: who reads the file reads
+	// it then, so that nobody hears that a file is in force which its reader has not read. One with a Problem is refused like any other.
 	// May be nil.
 	Adopt func(Change) Change
 	// Logger may be nil.
@@ -213,7 +213,7 @@ func (l *Live) changes(p *proposal) []Change {
 			continue
 		}
 		c := Change{File: name, Layer: p.layerOf(name), Before: before, After: after}
-		if l.opts.Adopt != nil {
+		if _, also := l.opts.Also[name]; also && l.opts.Adopt != nil {
 			c = l.opts.Adopt(c)
 		}
 		if c.Problem != "" {
