@@ -277,7 +277,7 @@ func signingKey(_ context.Context, cfg Config) []Finding {
 	default:
 		// While nothing runs nobody says that it is meant so; durward up takes it for development alone.
 		return []Finding{{Bad, "signing key", "it has no passphrase: any program of yours can approve",
-			"ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey) + cli.When(cfg.Home.Runs(), "; or, to try things out: durward up --development")}}
+			"ssh-keygen -p -f " + cli.ShellWord(cfg.Operator.SigningKey) + cli.When(cfg.Taken != nil && cfg.Home.Runs(), "; or, to try things out: durward up --development")}}
 	}
 }
 

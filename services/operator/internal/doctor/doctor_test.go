@@ -144,7 +144,10 @@ func TestExamine(t *testing.T) {
 		{"as made", func(*testing.T, *Config) {}, "certificates", Good},
 		{"as made", func(*testing.T, *Config) {}, "programs", Good},
 		{"development's key", func(*testing.T, *Config) {}, "signing key", Warning},
-		{"the same key outside development", func(_ *testing.T, c *Config) { c.Development = false }, "signing key", Bad},
+		{"the same key outside development", func(_ *testing.T, c *Config) {
+			c.Development, c.Taken = false, func(string) error { return nil }
+		}, "signing key", Bad},
+		{"the same key of what runs", func(_ *testing.T, c *Config) { c.Development = false }, "signing key", Bad},
 		{"a key that others can read", func(t *testing.T, c *Config) {
 			must(t, os.Chmod(c.Home.Key("grant.key"), 0o640))
 		}, "permissions", Bad},
@@ -205,8 +208,8 @@ func TestExamine(t *testing.T) {
 			if c.name == "one that hangs" && strings.Contains(f.Do, "durward up") {
 				t.Errorf("%+v: what runs is not to be started", f)
 			}
-			if c.name == "the same key outside development" && !strings.HasSuffix(f.Do, "; or, to try things out: durward up --development") {
-				t.Errorf("%+v does not say how it is started as it is", f)
+			if named := strings.HasSuffix(f.Do, "; or, to try things out: durward up --development"); named != (c.name == "the same key outside development") {
+				t.Errorf("%+v: only while nothing runs it says how it is started as it is", f)
 			}
 			if dir := cfg.Home.Dir; strings.Contains(f.Do, dir) && !strings.Contains(f.Do, " '"+dir) {
 				t.Errorf("%q is not to be typed: the folder's name has a space", f.Do)

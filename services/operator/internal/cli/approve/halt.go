@@ -56,7 +56,7 @@ func (a *app) panic(ctx context.Context, reason string) error {
 		return cli.Usage("", "--reason is at most 500 bytes")
 	}
 	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
-		return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "What does not answer may be running still. Stop it by hand: durward down, or end its process.")
+		return a.reportHalt(a.haltAll(ctx, s, reason), "halted", "What is named may be running still. Stop it by hand: durward down, or end its process.")
 	})
 }
 
@@ -111,7 +111,7 @@ func (a *app) reportHalt(results []haltResult, done, next string) error {
 		}
 	})
 	if err == nil && len(missed) > 0 {
-		err = cli.Unreachable(next, "not %s: %s", done, strings.Join(missed, ", "))
+		err = cli.Unreachable(next, "not known to be %s: %s", done, strings.Join(missed, ", "))
 	}
 	return err
 }
