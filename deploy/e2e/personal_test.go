@@ -147,7 +147,11 @@ func throughEveryExit(t *testing.T, options harness.Options) (*harness.Host, map
 			t.Fatalf("%s", asked.Raw)
 		}
 		h.Approve(asked.OperationID)
-		return agent.Call("wait_operation", map[string]any{"operation_id": asked.OperationID})
+		for {
+			if e := agent.Call("wait_operation", map[string]any{"operation_id": asked.OperationID}); e.Withheld() || !e.NotNow() {
+				return e
+			}
+		}
 	}))
 	if failed.Status != "error" && !strings.Contains(string(failed.Raw), "ROLLED_BACK") && !strings.Contains(string(failed.Raw), "DEGRADED") {
 		t.Errorf("the change did not fail: %s", failed.Raw)

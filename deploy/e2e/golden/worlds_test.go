@@ -203,11 +203,19 @@ func (f *transcript) says(format string, args ...any) {
 // durward runs a command without a terminal and writes down what it prints: standard error with "2| " in front of each line.
 func (f *transcript) durward(args ...string) harness.Output {
 	f.w.t.Helper()
-	run := f.w.Ask
-	if f.w.away {
-		run = func(args ...string) harness.Output { return f.w.Run("", args...) }
+	return f.wrote(patiently(f, args, func() harness.Output { return f.w.Run("", args...) }), "", args)
+}
+
+// patiently returns what a request or a command is answered with that is asked again as long as it says that it cannot be done now, unless something
+// is away.
+func patiently[A interface{ NotNow() bool }](f *transcript, what any, ask func() A) A {
+	f.w.t.Helper()
+	answer := ask()
+	if f.w.away || !answer.NotNow() {
+		return answer
 	}
-	return f.wrote(run(args...), "", args)
+	f.w.t.Logf("%v: asked again: %+v", what, answer)
+	return harness.Again(ask)
 }
 
 // person runs a command at a terminal.
@@ -310,13 +318,7 @@ func execute(t *testing.T, program string, args ...string) (stdout, stderr strin
 // request sends a request to the gateway and writes both down. What asks is the request as a reader sees it.
 func (f *transcript) request(asks string, r harness.RawRequest) harness.RawAnswer {
 	f.w.t.Helper()
-	send := func() harness.RawAnswer { return mustRaw(f.w, r) }
-	var answer harness.RawAnswer
-	if f.w.away {
-		answer = send()
-	} else {
-		answer = harness.Again(send)
-	}
+	answer := patiently(f, asks, func() harness.RawAnswer { return mustRaw(f.w, r) })
 	f.answer(asks, answer)
 	return answer
 }

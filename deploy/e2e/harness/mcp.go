@@ -240,13 +240,15 @@ func (c *Client) Call(tool string, arguments any) Envelope {
 // unchecked is in what a sink says instead of text that nobody had the time to look through.
 const unchecked = "could not be checked for"
 
+// Withheld reports whether text is withheld that nobody could look through.
+func (e Envelope) Withheld() bool {
+	return e.Error != nil && strings.Contains(e.Error.Message, unchecked) || strings.Contains(strings.Join(e.Warnings, "\n"), unchecked)
+}
+
 // NotNow reports whether the envelope says that the installation cannot do it just now: a process is away or too slow, nothing
-// can be recorded, or text is withheld that nobody could look through. A busy machine brings that about.
+// can be recorded, or it is Withheld. A busy machine brings that about.
 func (e Envelope) NotNow() bool {
-	if e.Error != nil && strings.Contains(e.Error.Message, unchecked) || strings.Contains(strings.Join(e.Warnings, "\n"), unchecked) {
-		return true
-	}
-	return e.Status == "error" && e.Error != nil && e.Error.Retryable && slices.Contains([]string{"UNAVAILABLE", "TIMEOUT", "AUDIT_UNAVAILABLE"}, e.Error.Code)
+	return e.Withheld() || e.Status == "error" && e.Error != nil && e.Error.Retryable && slices.Contains([]string{"UNAVAILABLE", "TIMEOUT", "AUDIT_UNAVAILABLE"}, e.Error.Code)
 }
 
 // Ask is Call for a test whose subject is something else than what a busy machine puts off: it asks again as long as the
