@@ -13,6 +13,7 @@ import (
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/recorder"
@@ -30,7 +31,7 @@ func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error
 	if epoch > grant.EpochWithin(now) {
 		return a.refuse(ctx, c, callv1.Code_CODE_DENIED, fmt.Errorf("epoch %d is too far above %d here to be taken up without a human: durward resume, where this process was added after a restore", epoch, now))
 	}
-	if _, err := a.change(ctx, func(now Control) (Control, error) {
+	if err := a.change(ctx, func(now Control) (Control, error) {
 		now.Epoch = max(now.Epoch, epoch)
 		return now, nil
 	}); err != nil {
@@ -40,21 +41,21 @@ func (a *Authority) adoptEpoch(ctx context.Context, c *call, epoch uint64) error
 }
 
 // change replaces the control state, first on disk.
-func (a *Authority) change(ctx context.Context, next func(Control) (Control, error)) (Control, error) {
+func (a *Authority) change(ctx context.Context, next func(Control) (Control, error)) error {
 	a.controlMu.Lock()
 	defer a.controlMu.Unlock()
 	before := a.Control()
 	after, err := next(before)
 	if err != nil || after == before {
-		return before, err
+		return err
 	}
 	// A caller that hangs up does not leave the switch half thrown.
 	if err := a.cfg.Store.SetControl(context.WithoutCancel(ctx), after); err != nil {
-		return before, err
+		return err
 	}
 	a.control.Store(&after)
 	a.streams.moved.Raise()
-	return after, nil
+	return nil
 }
 
 // Halt stops every further change here, durably, and raises the epoch to at least one more than it was and, within
@@ -97,6 +98,7 @@ func (a *Authority) haltedBy(ctx context.Context) string {
 // Resume ends a halt, on a human's statement that is for this sink, or all, and names an epoch above the current one. It is in the
 // log before it is in force: CODE_AUDIT_UNAVAILABLE, and the halt goes on, while nothing can be recorded.
 func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint64, error) {
+	before := a.Control() // what was signed is the end of this halt: none that comes after it ends by it, whatever epoch it names
 	deny := func(cause error) error {
 		a.spoolControl(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil))
 		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(cause))
@@ -110,7 +112,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		return 0, deny(errors.New("the statement is not of kind resume"))
 	case !a.cfg.Self.AddressedBy(v.Audience):
 		return 0, deny(errors.New("the statement wakes another process"))
-	case v.Epoch <= a.Control().Epoch:
+	case v.Epoch <= before.Epoch || a.Control() != before:
 		return 0, deny(errOldEpoch)
 	case v.Epoch > grant.MaxEpoch:
 		return 0, deny(errors.New("the epoch is out of bounds"))
@@ -120,20 +122,21 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		a.notResumed(ctx, v.Epoch, "it was not recorded in time")
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
-	after, err := a.change(ctx, func(now Control) (Control, error) {
-		if v.Epoch <= now.Epoch {
+	err = a.change(ctx, func(now Control) (Control, error) {
+		if now != before {
 			return now, errOldEpoch
 		}
 		return Control{Epoch: v.Epoch}, nil
 	})
 	switch {
 	case errors.Is(err, errOldEpoch):
+		a.notResumed(ctx, v.Epoch, "another halt came first")
 		return 0, deny(err)
 	case err != nil:
 		a.notResumed(ctx, v.Epoch, "it could not be written down")
-		return 0, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(err))
+		return 0, newFault(callv1.Code_CODE_INTERNAL, err)
 	}
-	return after.Epoch, nil
+	return v.Epoch, nil
 }
 
 // notResumed says behind a resumption that may be in the log that there was none: the next process would find its state behind the log.
@@ -145,7 +148,7 @@ func (a *Authority) notResumed(ctx context.Context, epoch uint64, cause string) 
 	}
 }
 
-var errOldEpoch = errors.New("the statement does not name an epoch above the current one")
+var errOldEpoch = errors.New("the statement does not name an epoch above the current one, or there was another halt meanwhile")
 
 func (a *Authority) spoolControl(ctx context.Context, record *auditv1.Record) {
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
@@ -205,27 +208,25 @@ func (a *Authority) recoverCalls(ctx context.Context, finder Finder, chosen func
 			a.mu.Unlock()
 			continue
 		}
+		tool, _ := contract.Native(e.Tool)
 		record := &auditv1.Record{
 			Kind:        auditv1.Kind_KIND_RECOVERED,
 			Time:        timestamppb.New(a.cfg.Now()),
 			RequestId:   e.RequestID,
 			OperationId: e.Operation,
 			Tool:        e.Tool,
+			Tier:        tool.Tier,
 			Status:      auditv1.Status_STATUS_UNKNOWN,
 			Body: &auditv1.Body{
 				Principal: e.Principal,
 				Session:   e.Session,
 				Channel:   e.Channel,
+				Source:    tool.Source,
 				Arguments: string(e.Arguments),
 				Confirmed: e.Statement != nil,
 				Dangerous: e.Dangerous,
 				Summary:   "unknown: found " + found,
 			},
-		}
-		for _, t := range a.tools {
-			if t.Name == e.Tool {
-				record.Tier, record.Body.Source = t.Tier, t.Source
-			}
 		}
 		if ended {
 			a.cfg.Logger.InfoContext(ctx, "an interrupted call had ended, as its record says", "operation", e.Operation)

@@ -3,6 +3,8 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,19 +112,26 @@ func (m *meanwhile) Record(ctx context.Context, r *auditv1.Record) (*callv1.Rece
 	return m.notebook.Record(ctx, r)
 }
 
-// A halt that comes while a resume is written down is not ended by it.
+// A halt that comes while a resume is written down is not ended by it, however high an epoch that names; the log, which has the resume below
+// the halt by then, is told that the halt goes on.
 func TestAHaltOvertakesAResume(t *testing.T) {
-	s := newStand(t)
-	halt := func() {
-		if _, err := s.Halt(t.Context(), "again", 0); err != nil {
-			t.Error(err)
+	for _, named := range []uint64{3, 9} {
+		s := newStand(t)
+		halt := func() {
+			if _, err := s.Halt(t.Context(), "again", 0); err != nil {
+				t.Error(err)
+			}
 		}
-	}
-	halt()
-	s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_RESUMED, halt}
-	s.refused(s.resume(s.resumption(3)), callv1.Code_CODE_DENIED, errOldEpoch.Error())
-	if now := s.Control(); !now.Halted || now.Epoch != 3 || now.Reason != "again" {
-		t.Errorf("after it: %v", now)
+		halt()
+		s.cfg.Recorder = &meanwhile{s.log, auditv1.Kind_KIND_RESUMED, halt}
+		s.refused(s.resume(s.resumption(named)), callv1.Code_CODE_DENIED, errOldEpoch.Error())
+		if now := s.Control(); !now.Halted || now.Epoch != 3 || now.Reason != "again" {
+			t.Errorf("after one at epoch %d: %v", named, now)
+		}
+		halts := slices.DeleteFunc(s.log.records, func(r *auditv1.Record) bool { return r.GetKind() != auditv1.Kind_KIND_HALTED })
+		if details := halts[len(halts)-1].GetBody().GetDetails(); details["epoch"] != "3" || details["unresumed"] != fmt.Sprint(named) {
+			t.Errorf("the last halt that was recorded is %v", halts[len(halts)-1])
+		}
 	}
 }
 

@@ -66,7 +66,7 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.History = &c.log })
-			if _, err := a.change(t.Context(), func(Control) (Control, error) { return c.state, nil }); err != nil {
+			if err := a.change(t.Context(), func(Control) (Control, error) { return c.state, nil }); err != nil {
 				t.Fatal(err)
 			}
 			store.entries["op/1"] = &Entry{Spend: Spend{Key: "op/1", Operation: "op"}}

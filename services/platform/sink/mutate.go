@@ -21,7 +21,7 @@ import (
 	"durward.internal/services/platform/rpc"
 )
 
-// answer is how a call ended: what the first caller and every later one are told.
+// answer is how a call ended: what the first caller and every later one are told. It has a response or an error.
 type answer struct {
 	response proto.Message
 	err      error
@@ -79,10 +79,7 @@ func (a *Authority) mutate(ctx context.Context, c *call, handler grpc.UnaryHandl
 		}
 		rpc.SetOutcome(ctx, got.outcome)
 	}
-	if got.err != nil {
-		return nil, got.err
-	}
-	return got.response, nil
+	return got.response, got.err
 }
 
 // join returns the execution of the key and whether the call is its first; nil if the execution is for another call.

@@ -96,17 +96,20 @@ func (s *Switch) HaltAbove(ctx context.Context, epoch uint64, by, reason string,
 	return next.Epoch, nil
 }
 
-// MayResume reports why a resume at that epoch would fail now: CODE_CONFLICT when nothing is halted or the epoch is not above
-// the current one.
-func (s *Switch) MayResume(epoch uint64) error {
+// MayResume reports why a resume at that epoch, of the halt at epoch halted, would fail now: CODE_CONFLICT when nothing is halted, there
+// was another halt since, or the epoch is not above the current one.
+func (s *Switch) MayResume(halted, epoch uint64) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.mayResumeLocked(epoch)
+	return s.mayResumeLocked(halted, epoch)
 }
 
-func (s *Switch) mayResumeLocked(epoch uint64) error {
+func (s *Switch) mayResumeLocked(halted, epoch uint64) error {
 	if !s.now.Halted {
 		return fault.New(callv1.Code_CODE_CONFLICT, "nothing is halted")
+	}
+	if s.now.Epoch != halted {
+		return fault.New(callv1.Code_CODE_CONFLICT, "there was another halt meanwhile, and it goes on")
 	}
 	if epoch <= s.now.Epoch {
 		return fault.New(callv1.Code_CODE_CONFLICT, "the statement names an epoch that is not above the current one")
@@ -114,12 +117,12 @@ func (s *Switch) mayResumeLocked(epoch uint64) error {
 	return nil
 }
 
-// Resume ends a halt at an epoch above the current one, and uses up the statement that says so. Errors: CODE_CONFLICT when
-// nothing is halted or the epoch is not higher, store.ErrStatementUsed.
-func (s *Switch) Resume(ctx context.Context, epoch uint64, used store.UsedStatement, at time.Time) error {
+// Resume ends the halt at epoch halted, and none that came after it, at an epoch above it, and uses up the statement that says so. Errors:
+// MayResume's, store.ErrStatementUsed.
+func (s *Switch) Resume(ctx context.Context, halted, epoch uint64, used store.UsedStatement, at time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.mayResumeLocked(epoch); err != nil {
+	if err := s.mayResumeLocked(halted, epoch); err != nil {
 		return err
 	}
 	next := store.Control{Epoch: epoch, ChangedBy: used.Operator, ChangedAt: at}

@@ -62,18 +62,18 @@ func TestWithinRefusesDuringHaltAndForOtherEpochs(t *testing.T) {
 		}
 	}
 	used := store.UsedStatement{Digest: []byte{1}, Operator: "alice"}
-	for epoch, code := range map[uint64]callv1.Code{2: callv1.Code_CODE_CONFLICT, 3: callv1.Code_CODE_CONFLICT} {
-		if err := sw.Resume(t.Context(), epoch, used, time.Now()); !fault.Is(err, code) {
-			t.Errorf("resume at %d: %v", epoch, err)
+	for _, r := range []struct{ halted, epoch uint64 }{{3, 2}, {3, 3}, {2, 9}, {4, 9}} {
+		if err := sw.Resume(t.Context(), r.halted, r.epoch, used, time.Now()); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
+			t.Errorf("resume of the halt at %d at %d: %v", r.halted, r.epoch, err)
 		}
 	}
-	if err := sw.Resume(t.Context(), 9, used, time.Now()); err != nil {
+	if err := sw.Resume(t.Context(), 3, 9, used, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := run(again(t, s), 9); err != nil {
 		t.Error(err)
 	}
-	if err := sw.Resume(t.Context(), 10, used, time.Now()); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
+	if err := sw.Resume(t.Context(), 9, 10, used, time.Now()); !fault.Is(err, callv1.Code_CODE_CONFLICT) {
 		t.Errorf("resume of nothing: %v", err)
 	}
 }

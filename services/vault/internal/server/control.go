@@ -53,7 +53,7 @@ func (s *controlService) Halt(ctx context.Context, req *vaultv1.HaltRequest) (*v
 
 // Resume ends a halt, if a human's statement says so. What was asked for before the halt is void.
 func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest) (*vaultv1.ResumeResponse, error) {
-	by := caller(ctx).String()
+	by, before := caller(ctx).String(), s.Server.Halt.Now() // of halts this ends that one, and none that comes meanwhile
 	v, err := s.resumption(req.GetStatement())
 	if err != nil {
 		r := journal.Session(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, "", "", 0)
@@ -63,36 +63,30 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	}
 	// Before it is recorded, so that a replay, or the second of two at once, does not look like a resumption.
 	defer s.keeper.Apart()()
-	if err := s.Server.Halt.MayResume(v.Epoch); err != nil {
+	if err := s.Server.Halt.MayResume(before.Epoch, v.Epoch); err != nil {
 		return nil, err
 	}
 	r := journal.Session(auditv1.Kind_KIND_RESUMED, auditv1.Status_STATUS_OK, statement.CommandPrincipal(v.Operator), "", callv1.Channel_CHANNEL_CLI)
 	r.Body.Action, r.Body.Statement, r.Body.Confirmed, r.Body.Persistent = "resume", req.GetStatement(), true, true
 	r.Body.DecisionSource = v.Operator
 	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(v.Epoch, 10), "caller": by, "statement": v.ID}
-	if err := s.Journal.Must(ctx, r); err != nil {
-		s.notResumed(ctx, v.Epoch)
-		return nil, err
+	if err = s.Journal.Must(ctx, r); err == nil {
+		// That it was used before is told by its epoch.
+		err = s.Server.Halt.Resume(context.WithoutCancel(ctx), before.Epoch, v.Epoch, store.UsedStatement{
+			Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
+		}, s.Now())
 	}
-	// That it was used before is told by its epoch.
-	err = s.Server.Halt.Resume(context.WithoutCancel(ctx), v.Epoch, store.UsedStatement{
-		Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: s.Now(),
-	}, s.Now())
 	if err != nil {
-		s.notResumed(ctx, v.Epoch)
+		// Behind a resumption that may be in the log: else the next process finds its state behind the log.
+		if now := s.Server.Halt.Now(); now.Halted {
+			noteHalt(ctx, s.Journal, now.Epoch, v.Epoch, now.ChangedBy, now.Reason)
+		}
 		return nil, err
 	}
 	if err := s.Queue.Sweep(context.WithoutCancel(ctx)); err != nil {
 		s.Logger.ErrorContext(ctx, "operations from before the halt are still to be put away", "error", err)
 	}
 	return &vaultv1.ResumeResponse{Epoch: v.Epoch}, nil
-}
-
-// notResumed says behind a resumption that may be in the log that the halt goes on: else the next process finds its state behind the log.
-func (s *Server) notResumed(ctx context.Context, epoch uint64) {
-	if now := s.Halt.Now(); now.Halted {
-		noteHalt(ctx, s.Journal, now.Epoch, epoch, now.ChangedBy, now.Reason)
-	}
 }
 
 // resumption verifies a statement of kind "resume" that is for this vault, or for the whole trust domain.

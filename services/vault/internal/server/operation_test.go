@@ -1623,6 +1623,37 @@ func TestOneOfTwoResumptionsIsRecorded(t *testing.T) {
 	}
 }
 
+// A halt that comes while a resume is recorded is not ended by it, however high an epoch that names; the log, which has the resume below the
+// halt by then, is told that the halt goes on.
+func TestAHaltOvertakesAResume(t *testing.T) {
+	for _, named := range []uint64{3, 9} {
+		v := newVault(t)
+		halt := func() {
+			_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "again"})
+			v.must(err)
+		}
+		halt()
+		gate, entered, ended := make(chan struct{}), make(chan struct{}, 1), make(chan error, 1)
+		v.audit.set(func(f *fakeAudit) { f.gate, f.entered = gate, entered })
+		h := v.resumption(func(s *statement.Statement) { s.Epoch = named })
+		go func() {
+			_, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: h})
+			ended <- err
+		}()
+		<-entered
+		halt()
+		close(gate)
+		wantCode(t, <-ended, callv1.Code_CODE_CONFLICT)
+		if now := v.server.Halt.Now(); !now.Halted || now.Epoch != 3 || now.Reason != "again" {
+			t.Errorf("after one at epoch %d: %+v", named, now)
+		}
+		recorded := v.audit.of(auditv1.Kind_KIND_HALTED)
+		if details := recorded[len(recorded)-1].GetBody().GetDetails(); details["epoch"] != "3" || details["unresumed"] != fmt.Sprint(named) {
+			t.Errorf("the last that was recorded is %v", recorded)
+		}
+	}
+}
+
 // A resumption that may be in the log and is not in force is followed there by the halt that goes on.
 func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
 	for name, broken := range map[string]func(v *vault){
