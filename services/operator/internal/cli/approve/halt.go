@@ -138,7 +138,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		return err
 	}
 	epoch, something := vault.GetEpoch(), vault.GetHalted()
-	halted := map[string]bool{}
+	haltedAt := map[string]uint64{} // a sink's epoch; 0 where it is not halted
 	var names []string
 	var about []approval.Line
 	for _, sink := range s.Sinks {
@@ -151,13 +151,20 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		if behind != "" {
 			about = append(about, approval.Line{Kind: approval.Danger, Text: "  the " + sink.Name + " is " + behind + ": sign where it was added after a restore; else the vault is false"})
 		}
-		halted[sink.Name], something, epoch = stands, something || stands || behind != "" || own > vault.GetEpoch(), max(epoch, own)
+		something = something || stands || behind != "" || own > vault.GetEpoch()
+		if stands {
+			haltedAt[sink.Name] = own
+		} else {
+			own++ // that it is halted raises it
+		}
+		epoch = max(epoch, own)
 		names = append(names, sink.Name)
 	}
 	if !something {
 		return a.Show(map[string]any{"processes": []haltResult{}}, func() { a.Out.Printf("Nothing is halted.\n") })
 	}
-	// A panic may have reached one of them alone. All are halted, so that all begin the same new epoch.
+	// A panic may have reached one of them alone. All are halted, every sink at one epoch, so that all begin the same new epoch: one that was
+	// left further below it would begin it although a panic comes before the signature.
 	const why = "resume: halted so that vault and executor begin the same epoch"
 	if !vault.GetHalted() {
 		response, err := s.Vault.Control.Halt(ctx, &vaultv1.HaltRequest{Reason: why})
@@ -167,7 +174,7 @@ func (a *app) wake(ctx context.Context, s *cli.Session, how cli.Asking) error {
 		epoch = max(epoch, response.GetEpoch())
 	}
 	for _, sink := range s.Sinks {
-		if halted[sink.Name] {
+		if haltedAt[sink.Name] >= epoch {
 			continue
 		}
 		response, err := sink.Halt(ctx, &executorv1.HaltRequest{Reason: why, Epoch: epoch})

@@ -194,6 +194,61 @@ func TestResumeTakesUpWhatIsFarBehind(t *testing.T) {
 	}
 }
 
+// asleep is a vault that is halted already.
+type asleep struct{ vaultv1.ControlServiceClient }
+
+func (asleep) GetStatus(context.Context, *vaultv1.GetStatusRequest, ...grpc.CallOption) (*vaultv1.GetStatusResponse, error) {
+	return &vaultv1.GetStatusResponse{Halted: true, Epoch: 9}, nil
+}
+
+// switched is a sink that halts as sinks do, and remembers it.
+type switched struct {
+	executorv1.ControlServiceClient
+	halted bool
+	epoch  uint64
+}
+
+func (s *switched) Halt(_ context.Context, r *executorv1.HaltRequest, _ ...grpc.CallOption) (*executorv1.HaltResponse, error) {
+	s.halted, s.epoch = true, max(s.epoch+1, r.GetEpoch())
+	return &executorv1.HaltResponse{Epoch: s.epoch}, nil
+}
+
+// TestResumeBeginsOneEpochInAll: before anything is signed every sink is halted one epoch below what is signed, so that a panic which comes
+// before the signature is at or above it wherever it arrives.
+func TestResumeBeginsOneEpochInAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		executor, egress switched
+		begins           string
+		at               uint64
+	}{
+		"as the vault is":                {switched{halted: true, epoch: 9}, switched{halted: true, epoch: 9}, "epoch 10 begins", 9},
+		"halted below it":                {switched{halted: true, epoch: 5}, switched{halted: true, epoch: 9}, "epoch 10 begins", 9},
+		"not halted":                     {switched{epoch: 4}, switched{epoch: 8}, "epoch 10 begins", 9},
+		"one halted, another above it":   {switched{halted: true, epoch: 9}, switched{halted: true, epoch: 12}, "epoch 13 begins", 12},
+		"one halted, another that is to": {switched{halted: true, epoch: 9}, switched{epoch: 9}, "epoch 11 begins", 10},
+	} {
+		s := &cli.Session{
+			Peers:  &peers.Peers{Vault: peers.Vault{Control: asleep{}}},
+			Config: installdir.Config{Operator: "alice", Vault: config.Peer{Identity: "spiffe://durward.local/vault/main"}},
+		}
+		for i, sink := range []*switched{&c.executor, &c.egress} {
+			s.Sinks = append(s.Sinks, peers.Sink{
+				SinkControl: sink, Name: []string{"executor", "egress"}[i],
+				Control: func(context.Context) (bool, uint64, error) { return sink.halted, sink.epoch, nil },
+			})
+		}
+		core, out, _ := clitest.Printing(false)
+		err := (&app{core}).wake(t.Context(), s, cli.Asking{})
+		var p *cli.Problem
+		if !errors.As(err, &p) || p.Code != cli.ExitDenied || !strings.Contains(out.String(), c.begins) {
+			t.Errorf("%s: without a terminal: %v; want %q in\n%s", name, err, c.begins, out)
+		}
+		if want := (switched{halted: true, epoch: c.at}); c.executor != want || c.egress != want {
+			t.Errorf("%s: the executor is %+v, egress %+v", name, c.executor, c.egress)
+		}
+	}
+}
+
 // noStanding is a vault that tells of no session.
 type noStanding struct{ vaultv1.StandingServiceClient }
 
