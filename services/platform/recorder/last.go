@@ -55,6 +55,8 @@ type Control struct {
 	Index  uint64
 	Epoch  uint64
 	Halted bool
+	// Resumed is the place of the newest resumption, whatever was recorded since; 0 where there is none.
+	Resumed uint64
 }
 
 // unresumed names, in the record of a halt that goes on, the epoch of a resumption which was recorded before it and is not in force.
@@ -92,8 +94,12 @@ func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 		if answers, err := strconv.ParseUint(details[unresumed], 10, 64); err == nil {
 			rank = max(rank, answers)
 		}
+		halted := kind == auditv1.Kind_KIND_HALTED
 		if rank > highest || rank == highest && e.GetIndex() >= last.Index {
-			highest, last = rank, Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == auditv1.Kind_KIND_HALTED}
+			highest, last = rank, Control{Index: e.GetIndex(), Epoch: epoch, Halted: halted}
+		}
+		if !halted {
+			last.Resumed = e.GetIndex()
 		}
 	}
 	return last, nil

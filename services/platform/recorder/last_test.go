@@ -56,6 +56,30 @@ func TestLastControlGoesByEpochs(t *testing.T) {
 	}
 }
 
+// TestLastControlTellsOfTheResumptionBefore: where a human resumed last is known after a halt too, and one that waits is not taken for it.
+func TestLastControlTellsOfTheResumptionBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAudit(t)
+		r := start(t, a, newStore())
+		_, err := r.Record(t.Context(), switched(1, auditv1.Kind_KIND_HALTED))
+		must(t, err)
+		if got, err := r.LastControl(t.Context()); err != nil || got.Resumed != 0 {
+			t.Errorf("before any it is %+v, %v", got, err)
+		}
+		receipt, err := r.Record(t.Context(), switched(2, auditv1.Kind_KIND_RESUMED))
+		must(t, err)
+		a.Set(func() { a.Down = true })
+		must(t, r.Spool(t.Context(), switched(3, auditv1.Kind_KIND_HALTED)))
+		time.Sleep(commitWithin + time.Millisecond)
+		synctest.Wait()
+		a.Set(func() { a.Down = false }) // it is sent again a while later
+		got, err := r.LastControl(t.Context())
+		if err != nil || !got.Halted || got.Index <= receipt.GetIndex() || got.Resumed != receipt.GetIndex() {
+			t.Errorf("while a halt waits it is %+v, %v; want what was resumed at %d", got, err, receipt.GetIndex())
+		}
+	})
+}
+
 // TestLastControlIsTheLatest: of what waits in the spool the later counts, and more than what the log has.
 func TestLastControlIsTheLatest(t *testing.T) {
 	const halted, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED
