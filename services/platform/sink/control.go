@@ -103,6 +103,9 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		a.spoolControl(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_SINK_REFUSED, clean.Line("resume: "+cause.Error(), 500), a.Control().Epoch, nil))
 		return fault.New(callv1.Code_CODE_DENIED, fault.NotAllowed, fault.WithCause(cause))
 	}
+	if err := a.keeper.Compare(ctx); err != nil { // after the resumption what it looks for would be no matter any more
+		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
+	}
 	defer a.keeper.Apart()() // from another resumption too: of two, the second is refused before it is recorded
 	v, err := statement.Verify(h, a.cfg.Trust.Current().AllowedSigners, a.cfg.Now(), Skew)
 	switch {
@@ -152,7 +155,7 @@ var errOldEpoch = errors.New("the statement does not name an epoch above the cur
 
 func (a *Authority) spoolControl(ctx context.Context, record *auditv1.Record) {
 	if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), record); err != nil {
-		a.cfg.Logger.ErrorContext(ctx, "a halt or resume could not be recorded", "kind", record.GetKind().String(), "error", err)
+		a.cfg.Logger.ErrorContext(ctx, "a halt, a resume or the end of a statement could not be recorded", "kind", record.GetKind().String(), "statement", record.GetBody().GetDetails()["statement"], "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
 )
@@ -97,6 +100,31 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An older copy that a human resumes before it was held against the log is halted then, above what was signed for: what the log knew before the
+// resumption would be no matter afterwards.
+func TestAnOlderCopyIsNotResumedUnseen(t *testing.T) {
+	s := newStand(t)
+	if _, err := s.Halt(t.Context(), "panic", 0); err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Store.(*memory).state = recorder.State{Revision: 5}
+	history := &chronicle{told: recorder.State{Revision: 9}, err: errors.New("audit is away")}
+	s.cfg.History = history
+	s.keeper = s.newKeeper()
+	if err := s.resume(s.resumption(9)); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) || s.Control().Epoch != 2 {
+		t.Errorf("while the log does not answer: %v, %v", err, s.Control())
+	}
+	history.err = nil
+	s.refused(s.resume(s.resumption(9)), callv1.Code_CODE_DENIED, errOldEpoch.Error())
+	if now := s.Control(); !now.Halted || now.Epoch != 3 || !strings.Contains(now.Reason, "older copy: the log has revision 9 of it, and it is revision 5") {
+		t.Errorf("after it: %v", now)
+	}
+	if i := slices.IndexFunc(s.log.records, func(r *auditv1.Record) bool { return r.GetKind() == auditv1.Kind_KIND_RESUMED }); i >= 0 {
+		t.Errorf("it recorded %v", s.log.records[i])
+	}
+	must(t, s.resume(s.resumption(9)))
 }
 
 // A process that ended between the record of an outcome and its own note of it writes no second end; while the log does not

@@ -104,9 +104,7 @@ func (a *Authority) EndStanding(ctx context.Context, statements []*callv1.HumanS
 		r := a.controlRecord(ctx, auditv1.Kind_KIND_STANDING_ENDED, "ended here by an operator", a.Control().Epoch, nil)
 		r.Body.Principal, r.Body.Session = s.Principal, s.Session
 		r.Body.Details["statement"], r.Body.Details["kind"] = s.ID, string(s.Kind)
-		if err := a.cfg.Recorder.Spool(context.WithoutCancel(ctx), r); err != nil {
-			a.cfg.Logger.ErrorContext(ctx, "the end of a statement could not be recorded; it has ended", "statement", s.ID, "error", err)
-		}
+		a.spoolControl(ctx, r)
 	}
 	// In force before it is durable, like a halt.
 	a.beginning.Lock()

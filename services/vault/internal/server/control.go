@@ -61,6 +61,10 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 		s.Journal.Note(ctx, r)
 		return nil, fault.New(callv1.Code_CODE_DENIED, "the statement does not end this halt", fault.WithCause(err))
 	}
+	// What it looks for is no matter any more after the resumption. A halt that it makes goes on.
+	if err := s.keeper.Compare(ctx); err != nil {
+		return nil, fault.New(callv1.Code_CODE_AUDIT_UNAVAILABLE, "the state is not held against the log yet, therefore the halt goes on", fault.WithCause(err))
+	}
 	// Before it is recorded, so that a replay, or the second of two at once, does not look like a resumption.
 	defer s.keeper.Apart()()
 	if err := s.Server.Halt.MayResume(before.Epoch, v.Epoch); err != nil {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,11 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	callv1 "durward.internal/proto/gen/durward/call/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/recorder"
+	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/halt"
 	"durward.internal/services/vault/internal/journal"
 	"durward.internal/services/vault/internal/operation"
@@ -28,9 +31,10 @@ type chronicle struct {
 	approved *auditv1.Entry
 	redeemed *auditv1.Entry
 	ended    *auditv1.Entry
+	err      error // of the switch
 }
 
-func (c chronicle) LastControl(context.Context) (recorder.Control, error) { return c.control, nil }
+func (c chronicle) LastControl(context.Context) (recorder.Control, error) { return c.control, c.err }
 
 func (c chronicle) LastState(context.Context) (recorder.State, uint64, error) { return c.told, 9, nil }
 
@@ -108,6 +112,29 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An older copy that a human resumes before it was held against the log is halted then, above what was signed for: what the log knew before the
+// resumption would be no matter afterwards.
+func TestAnOlderCopyIsNotResumedUnseen(t *testing.T) {
+	v := newVault(t)
+	_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{Reason: "panic"})
+	v.must(err)
+	resume := func() error {
+		_, err := v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: v.resumption(func(s *statement.Statement) { s.Epoch = 9 })})
+		return err
+	}
+	v.knows(chronicle{told: recorder.State{Revision: 1 << 40}, err: errors.New("audit is away")})
+	wantCode(t, resume(), callv1.Code_CODE_AUDIT_UNAVAILABLE)
+	v.knows(chronicle{told: recorder.State{Revision: 1 << 40}})
+	wantCode(t, resume(), callv1.Code_CODE_CONFLICT)
+	if now := v.server.Halt.Now(); !now.Halted || now.Epoch != 3 || !strings.Contains(now.Reason, "older copy: the log has revision") {
+		t.Errorf("after it: %+v", now)
+	}
+	if recorded := v.audit.of(auditv1.Kind_KIND_RESUMED); len(recorded) > 0 {
+		t.Errorf("it recorded %v", recorded)
+	}
+	v.must(resume())
 }
 
 func gave(how string, later uint64) *auditv1.Entry {
