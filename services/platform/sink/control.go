@@ -148,6 +148,7 @@ func (a *Authority) notResumed(ctx context.Context, epoch uint64, cause string) 
 		record := a.controlRecord(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil)
 		maps.Copy(record.Body.Details, recorder.Switched(now.Epoch, epoch))
 		a.spoolControl(ctx, record)
+		a.keeper.Soon() // what was told before it would be no matter
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -197,6 +198,36 @@ func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What the state is is told behind a resumption that is not in force: of what was told before one the next process asks nothing.
+func TestTheStateIsToldBehindAResumptionThatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t)
+		s.cfg.Store.(*memory).state = recorder.State{Revision: 5}
+		if _, err := s.Halt(t.Context(), "", 0); err != nil {
+			t.Fatal(err)
+		}
+		var running sync.WaitGroup
+		defer running.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		running.Go(func() { s.keeper.Run(ctx) })
+		synctest.Wait()
+		s.cfg.Recorder = late{s.log}
+		if err := s.resume(s.resumption(9)); !fault.Is(err, callv1.Code_CODE_AUDIT_UNAVAILABLE) {
+			t.Errorf("resumed: %v", err)
+		}
+		synctest.Wait()
+		var kinds []auditv1.Kind
+		for _, r := range s.log.records {
+			kinds = append(kinds, r.GetKind())
+		}
+		const halted, state, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_STATE, auditv1.Kind_KIND_RESUMED
+		if !slices.Equal(kinds, []auditv1.Kind{halted, state, resumed, halted, state}) {
+			t.Errorf("it recorded %v", kinds)
+		}
+	})
 }
 
 // halting is a vault during whose redemption the sink is halted.

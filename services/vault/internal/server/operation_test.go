@@ -1677,6 +1677,29 @@ func TestAResumptionThatFailedIsNotTheLastWord(t *testing.T) {
 	}
 }
 
+// What the state is is told behind a resumption that is not in force: of what was told before one the next process asks nothing.
+func TestTheStateIsToldBehindAResumptionThatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVault(t)
+		_, err := v.control().Halt(t.Context(), &vaultv1.HaltRequest{})
+		v.must(err)
+		var running sync.WaitGroup
+		defer running.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		running.Go(func() { v.server.keeper.Run(ctx) })
+		synctest.Wait()
+		before := len(v.audit.of(auditv1.Kind_KIND_STATE))
+		v.audit.set(func(f *fakeAudit) { f.hung = true })
+		_, err = v.control().Resume(t.Context(), &vaultv1.ResumeRequest{Statement: v.resumption(func(*statement.Statement) {})})
+		wantCode(t, err, callv1.Code_CODE_AUDIT_UNAVAILABLE)
+		synctest.Wait()
+		if n := len(v.audit.of(auditv1.Kind_KIND_STATE)); before != 1 || n != 2 {
+			t.Errorf("it was told %d times before, and %d in all", before, n)
+		}
+	})
+}
+
 func TestRecordsHoldNoHandles(t *testing.T) {
 	v := newVault(t)
 	opened, _, g := v.granted(bearer, "a")
