@@ -136,6 +136,13 @@ func (u *instance) rest(later bool) {
 	}
 }
 
+// live reports whether the service was seen to run, or was started, and nobody stopped it since.
+func (u *instance) live() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.rules.live
+}
+
 // restart starts a service that ended by itself, as often as its entry allows.
 func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) {
 	now := time.Now()
@@ -168,7 +175,13 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		u.mu.Unlock()
 	}}
 	if err = changedSince(s); runs == s.Runs() {
-		_, err = m.startLocked(ctx, s, Act{Confirm: r.confirm, Late: r.late, Definition: definition}, m.Admissible)
+		_, err = m.startLocked(ctx, s, Act{Confirm: func(ctx context.Context, begin func()) error {
+			// A stop may have had the turn first: what was stopped stays stopped.
+			if !u.live() {
+				return errStopped
+			}
+			return r.confirm(ctx, begin)
+		}, Late: r.late, Definition: definition}, m.Admissible)
 	}
 	r.outcome(ctx, err)
 	if changed := errors.Is(err, driver.ErrChanged); changed != ruledOut {

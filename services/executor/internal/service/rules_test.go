@@ -146,6 +146,39 @@ func TestWhatEndsByItselfIsStartedAgain(t *testing.T) {
 	})
 }
 
+// TestAStopIsNotOvertakenByARestart: what ends by itself while a stop of it has its turn, and waits to be confirmed, stays stopped.
+func TestAStopIsNotOvertakenByARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second) // it is seen to run
+			confirmed, stopped := make(chan struct{}), make(chan error, 1)
+			go func() {
+				_, err := w.StopLocked(t.Context(), w.s, Act{Confirm: func(_ context.Context, begin func()) error {
+					<-confirmed
+					begin()
+					return nil
+				}})
+				stopped <- err
+			}()
+			synctest.Wait()
+			w.end()
+			time.Sleep(2 * tick)
+			synctest.Wait() // the rule waits for the turn
+			close(confirmed)
+			must(t, <-stopped)
+			time.Sleep(time.Minute)
+			if starts, _ := w.program.count(); starts != 0 || w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("%d starts after a stop; it is %v", starts, w.Status(w.s))
+			}
+		})
+		if lines := b.read(); len(lines) != 0 {
+			t.Errorf("records %v", lines)
+		}
+	})
+}
+
 // TestNoRestart: while the host is halted, while audit is down, in a switch, where it does not fit, where the entry says none;
 // and once that is over it is made good.
 func TestNoRestart(t *testing.T) {
