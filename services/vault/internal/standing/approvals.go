@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -91,6 +92,8 @@ type Approvals struct {
 	mutes     map[string]*vaultv1.Mute
 	watchers  map[*watcher]struct{}
 	operators *trust.AllowedSigners // as of the last sweep
+
+	revoked atomic.Uint64 // counts revocations
 }
 
 // entry is one scope or dangerous mode. Everything but left, used and over stays as it is.
@@ -152,6 +155,7 @@ const (
 	whyMute    = "an operator muted its client"
 	whyReplace = "another took its place"
 	whyLimits  = "the security configuration does not allow it any more"
+	whyRevoked = "an operator ended what is in force, or some of it, while this was being granted"
 )
 
 // errOver is a reason why something is not in force; for records.
@@ -418,6 +422,8 @@ func (b *Approvals) Revoke(ctx context.Context, id, sessionRef, reason, by strin
 	withdrawn := b.withdraw(ctx, why, by, func(p *proposal) bool {
 		return (id == "" || p.ID == id) && (sessionRef == "" || p.Session == sessionRef)
 	})
+	// What is being put into force is no proposal any more, and may not be held yet: it looks at this right before it is.
+	b.revoked.Add(1)
 	out := b.end(ctx, by, func(e *entry) string {
 		if (id == "" || e.ID == id) && (sessionRef == "" || e.Session == sessionRef) {
 			return why

@@ -319,6 +319,48 @@ func TestAProposalThatFailsLeavesAnother(t *testing.T) {
 	w.must(err)
 }
 
+// What is revoked while it is recorded is never in force, whatever the revocation names.
+func TestWhatIsRevokedMeanwhileIsNotInForce(t *testing.T) {
+	for kind, grant := range map[string]func(w *world, live *session.Session) (id string, grant func() error){
+		"a scope": func(w *world, live *session.Session) (string, func() error) {
+			st := w.scope(live, 3)
+			return st.ID, func() error {
+				_, err := w.book.GrantScope(t.Context(), w.sign(st), nil, "operator")
+				return err
+			}
+		},
+		"dangerous mode": func(w *world, live *session.Session) (string, func() error) {
+			st := w.dangerous(live)
+			h := w.sign(st)
+			_, _, _, err := w.book.ProposeDangerous(t.Context(), h, "operator")
+			w.must(err)
+			w.advance(5 * time.Second)
+			return st.ID, func() error {
+				_, err := w.confirm(h)
+				return err
+			}
+		},
+	} {
+		for _, named := range []string{"all", "its session", "its id"} {
+			t.Run(kind+", "+named, func(t *testing.T) {
+				w := newWorld(t)
+				live := w.open(bound)
+				id, grant := grant(w, live)
+				w.audit.meanwhile = func() {
+					// It has no answer yet that says that the id is in force.
+					_, _ = w.book.Revoke(t.Context(), map[string]string{"its id": id}[named], map[string]string{"its session": live.Ref}[named], "", "alice")
+				}
+				wantCode(t, grant(), callv1.Code_CODE_DENIED)
+				if all, _ := w.book.List(); len(all) != 0 || w.ends("an operator ended what is in force, or some of it, while this was being granted") != 1 {
+					t.Errorf("in force: %v; ends %v", all, w.audit.of(auditv1.Kind_KIND_STANDING_ENDED))
+				}
+				w.audit.meanwhile = nil
+				w.granted(live, 1) // the next grant is another
+			})
+		}
+	}
+}
+
 // Whoever watches is told at once: of a beginning, of an end, of a halt, of a session that is over, and each time that lists may have changed.
 func TestWatch(t *testing.T) {
 	w := newWorld(t)

@@ -65,6 +65,7 @@ func (b *Approvals) withdraw(ctx context.Context, why, by string, which func(*pr
 // it. Errors: CODE_DENIED with why in one sentence, CODE_ALREADY_SPENT, CODE_RATE_LIMITED, CODE_HALTED, CODE_EXPIRED,
 // CODE_AUDIT_UNAVAILABLE.
 func (b *Approvals) GrantScope(ctx context.Context, h *callv1.HumanStatement, first *store.Operation, caller string) (*vaultv1.Standing, error) {
+	revoked := b.revoked.Load()
 	v, live, err := b.grantable(h, statement.KindScope)
 	if err == nil {
 		err = b.scope(v, live)
@@ -79,7 +80,7 @@ func (b *Approvals) GrantScope(ctx context.Context, h *callv1.HumanStatement, fi
 		return nil, b.refuse(ctx, h, caller, err)
 	}
 	return b.enforce(ctx, &entry{Verified: v, human: h, session: live},
-		&store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: b.Now()}, caller)
+		&store.UsedStatement{Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, UsedAt: b.Now()}, caller, revoked)
 }
 
 // ProposeDangerous takes a statement of kind "dangerous" and returns when it may be confirmed. It uses the statement up, and
@@ -134,6 +135,7 @@ func (b *Approvals) ConfirmDangerous(ctx context.Context, h *callv1.HumanStateme
 	}
 	now := b.Now()
 	b.mu.Lock()
+	revoked := b.revoked.Load()
 	p := b.proposals[second.Session]
 	found := p != nil && second.Confirms == canonical.FormatDigest(p.Digest[:])
 	soon := found && early(now.Before(p.notBefore))
@@ -158,7 +160,7 @@ func (b *Approvals) ConfirmDangerous(ctx context.Context, h *callv1.HumanStateme
 		return nil, b.refuse(ctx, h, caller, err)
 	}
 	return b.enforce(ctx, &entry{Verified: p.Verified, human: p.human, confirmation: h, session: live},
-		&store.UsedStatement{Digest: second.Digest[:], Kind: string(second.Kind), Operator: second.Operator, UsedAt: now}, caller)
+		&store.UsedStatement{Digest: second.Digest[:], Kind: string(second.Kind), Operator: second.Operator, UsedAt: now}, caller, revoked)
 }
 
 // grantable verifies a statement and finds the live session that it is for: one of a key-bound client, as the statement says.
@@ -255,8 +257,9 @@ func (b *Approvals) dangerous(v *statement.Verified, live *session.Session) erro
 	return nil
 }
 
-// enforce records a grant, keeps it as evidence, and puts it into force: on one side of a halt or the other.
-func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedStatement, caller string) (*vaultv1.Standing, error) {
+// enforce records a grant, keeps it as evidence, and puts it into force: on one side of a halt or the other. revoked is how many
+// revocations there had been when the grant began: one that came since may have meant this too.
+func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedStatement, caller string, revoked uint64) (*vaultv1.Standing, error) {
 	v, h := e.Verified, e.human
 	if err := b.underCaps(e); err != nil {
 		return nil, err
@@ -274,6 +277,7 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 	r := b.record(v, signed, e.session, auditv1.Status_STATUS_OK, caller)
 	r.Body.Action = string(v.Kind) + "-granted"
 	var replaced *entry
+	late := false
 	inForce := func() error {
 		err := b.Store.InsertStanding(context.WithoutCancel(ctx), &store.Standing{
 			ID: v.ID, Digest: v.Digest[:], Kind: string(v.Kind), Operator: v.Operator, Principal: v.Principal, Session: v.Session,
@@ -284,6 +288,9 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if late = b.revoked.Load() != revoked; late {
+			return nil
+		}
 		if v.Kind == statement.KindDangerous {
 			for _, other := range b.held {
 				if other.Kind == v.Kind && other.Session == v.Session {
@@ -301,6 +308,10 @@ func (b *Approvals) enforce(ctx context.Context, e *entry, used *store.UsedState
 	err := b.Journal.Do(ctx, r, func() error { return b.Halt.Within(v.Epoch, inForce) })
 	if err != nil {
 		return nil, statementUsed(err)
+	}
+	if late {
+		b.recordEnd(ctx, e, whyRevoked, "")
+		return nil, b.refuse(ctx, h, caller, refused(whyRevoked))
 	}
 	if replaced != nil {
 		b.recordEnd(ctx, replaced, whyReplace, caller)
