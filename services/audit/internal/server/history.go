@@ -42,6 +42,9 @@ func (s historyService) SearchRecords(ctx context.Context, req *auditv1.SearchRe
 	if err != nil {
 		return nil, err
 	}
+	// The store answers with several reads. What is committed between two of them waits for the next search: on this page it could stand
+	// without what came right before it, which no later page would have.
+	q.Before = cmp.Or(q.Before, s.cfg.Log.Size())
 	entries, err := s.cfg.Store.Search(ctx, q, limit+1, pageBytes)
 	if err != nil {
 		return nil, s.unreadable(ctx, err, s.cfg.Log.Size())
