@@ -382,6 +382,7 @@ func (m *Manager) StopLocked(ctx context.Context, s *catalog.Service, a Act) (ch
 		return false, fault.New(callv1.Code_CODE_FAILED, s.ID+" was stopped while it was starting, and another start came before the rest",
 			fault.WithCause(refused))
 	case refused != nil:
+		m.set(s, u, func(u *instance) { u.rules.stopped() })
 		return true, nil
 	}
 	if busy {

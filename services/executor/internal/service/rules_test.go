@@ -179,6 +179,36 @@ func TestAStopIsNotOvertakenByARestart(t *testing.T) {
 	})
 }
 
+// TestAStopThatEndsARestartIsTheLast: also where the rest of the stop is refused, since the service is down by then.
+func TestAStopThatEndsARestartIsTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := ruled(t)
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second) // it is seen to run
+			w.answers.set(errors.New("not yet"))
+			w.end()
+			time.Sleep(2 * tick) // the rule has started it, and waits for it to be ready
+			confirmed := 0
+			changed, err := w.StopLocked(t.Context(), w.s, Act{Confirm: func(_ context.Context, begin func()) error {
+				if confirmed++; confirmed == 2 {
+					return errNo
+				}
+				begin()
+				return nil
+			}})
+			if !changed || err != nil || confirmed != 2 {
+				t.Errorf("stop: %v, %v; confirmed %d times", changed, err, confirmed)
+			}
+			w.answers.set(nil)
+			time.Sleep(10 * time.Minute)
+			if starts, _ := w.program.count(); starts != 1 || w.state() == executorv1.ServiceState_SERVICE_STATE_RUNNING {
+				t.Errorf("%d starts; it is %v", starts, w.Status(w.s))
+			}
+		})
+	})
+}
+
 // TestNoRestart: while the host is halted, while audit is down, in a switch, where it does not fit, where the entry says none;
 // and once that is over it is made good.
 func TestNoRestart(t *testing.T) {
