@@ -17,8 +17,16 @@ import (
 // nil where there is none. Audit could withhold it, and can make nothing up that this process's key did not write: it could but
 // have a process halt, which a hostile audit can do anyway.
 func (r *Recorder) Last(ctx context.Context, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
-	if waiting, place := r.waiting(kind, operation); waiting != nil {
-		return &auditv1.Entry{Index: place, Writer: r.cfg.Writer, Record: waiting, LoggedAt: waiting.GetTime()}, nil
+	r.mu.Lock()
+	waiting := r.waiting(kind, operation)
+	r.mu.Unlock()
+	return r.orLogged(ctx, waiting, kind, operation)
+}
+
+// orLogged is what waits, or where nothing does what the log has.
+func (r *Recorder) orLogged(ctx context.Context, waiting *auditv1.Entry, kind auditv1.Kind, operation string) (*auditv1.Entry, error) {
+	if waiting != nil {
+		return waiting, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
@@ -36,17 +44,15 @@ func (r *Recorder) Last(ctx context.Context, kind auditv1.Kind, operation string
 	return e, nil
 }
 
-// waiting returns the newest such record that has not reached the log, and a place for it: behind all that the log has, in the order in
-// which records came.
-func (r *Recorder) waiting(kind auditv1.Kind, operation string) (*auditv1.Record, uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// waiting returns the newest such record that has not reached the log, with a place behind all that the log has, in the order in which
+// records came; nil where there is none. The caller holds mu.
+func (r *Recorder) waiting(kind auditv1.Kind, operation string) *auditv1.Entry {
 	for _, it := range slices.Backward(slices.Concat(r.flight, r.queue)) {
 		if it.record.GetKind() == kind && (operation == "" || it.record.GetOperationId() == operation) {
-			return it.record, ^uint64(0) - (r.lastID - it.id)
+			return &auditv1.Entry{Index: ^uint64(0) - (r.lastID - it.id), Writer: r.cfg.Writer, Record: it.record, LoggedAt: it.record.GetTime()}
 		}
 	}
-	return nil, 0
+	return nil
 }
 
 // Control is what a process last recorded of its switch.
@@ -59,46 +65,30 @@ type Control struct {
 	Resumed uint64
 }
 
-// unresumed names, in the record of a halt that goes on, the epoch of a resumption which was recorded before it and is not in force.
-const unresumed = "unresumed"
-
-// Switched returns the details of a record of the switch at that epoch, and of the resumption that it answers; 0: of none.
-func Switched(epoch, answers uint64) map[string]string {
-	details := map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
-	if answers > 0 {
-		details[unresumed] = strconv.FormatUint(answers, 10)
-	}
-	return details
-}
-
-// LastControl returns what this process last recorded of its switch. Each change raises the epoch, and so the highest tells it; a halt that
-// goes on counts as the resumption that it answers, and as later. Places alone do not tell: a record that waits may get into the log before
-// the next is looked for, and what an older copy of the state recorded after it was put back is behind all that the newer one did.
+// LastControl returns what this process last recorded of its switch.
 func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
+	const halted, resumed = auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED
+	// Looked for at one moment: of two that wait, the later could be in the log by the time that the earlier is found waiting, before it.
+	r.mu.Lock()
+	waiting := map[auditv1.Kind]*auditv1.Entry{halted: r.waiting(halted, ""), resumed: r.waiting(resumed, "")}
+	r.mu.Unlock()
 	var last Control
-	var highest uint64
-	for _, kind := range []auditv1.Kind{auditv1.Kind_KIND_HALTED, auditv1.Kind_KIND_RESUMED} {
-		e, err := r.Last(ctx, kind, "")
+	for _, kind := range []auditv1.Kind{halted, resumed} {
+		e, err := r.orLogged(ctx, waiting[kind], kind, "")
 		if err != nil {
 			return Control{}, err
 		}
 		if e == nil {
 			continue
 		}
-		details := e.GetRecord().GetBody().GetDetails()
-		epoch, err := strconv.ParseUint(details["epoch"], 10, 64)
+		epoch, err := strconv.ParseUint(e.GetRecord().GetBody().GetDetails()["epoch"], 10, 64)
 		if err != nil {
 			return Control{}, fmt.Errorf("record %d names no epoch: %w", e.GetIndex(), err)
 		}
-		rank := epoch
-		if answers, err := strconv.ParseUint(details[unresumed], 10, 64); err == nil {
-			rank = max(rank, answers)
+		if e.GetIndex() >= last.Index {
+			last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == halted}
 		}
-		halted := kind == auditv1.Kind_KIND_HALTED
-		if rank > highest || rank == highest && e.GetIndex() >= last.Index {
-			highest, last = rank, Control{Index: e.GetIndex(), Epoch: epoch, Halted: halted}
-		}
-		if !halted {
+		if kind == resumed {
 			last.Resumed = e.GetIndex()
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -122,7 +121,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	}
 	// Not under the lock: a halt waits for no other process.
 	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
-		a.notResumed(ctx, v.Epoch, "it was not recorded in time")
+		a.notResumed(ctx, "it was not recorded in time")
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	err = a.change(ctx, func(now Control) (Control, error) {
@@ -133,21 +132,19 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 	})
 	switch {
 	case errors.Is(err, errOldEpoch):
-		a.notResumed(ctx, v.Epoch, "another halt came first")
+		a.notResumed(ctx, "another halt came first")
 		return 0, deny(err)
 	case err != nil:
-		a.notResumed(ctx, v.Epoch, "it could not be written down")
+		a.notResumed(ctx, "it could not be written down")
 		return 0, newFault(callv1.Code_CODE_INTERNAL, err)
 	}
 	return v.Epoch, nil
 }
 
 // notResumed says behind a resumption that may be in the log that there was none: the next process would find its state behind the log.
-func (a *Authority) notResumed(ctx context.Context, epoch uint64, cause string) {
+func (a *Authority) notResumed(ctx context.Context, cause string) {
 	if now := a.Control(); now.Halted {
-		record := a.controlRecord(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil)
-		maps.Copy(record.Body.Details, recorder.Switched(now.Epoch, epoch))
-		a.spoolControl(ctx, record)
+		a.spoolControl(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_HALTED, "resume: "+cause+", and the halt goes on", now.Epoch, nil))
 		a.keeper.Soon() // what was told before it would be no matter
 	}
 }

@@ -83,7 +83,7 @@ func (s *controlService) Resume(ctx context.Context, req *vaultv1.ResumeRequest)
 	if err != nil {
 		// Behind a resumption that may be in the log: else the next process finds its state behind the log.
 		if now := s.Server.Halt.Now(); now.Halted {
-			noteHalt(ctx, s.Journal, now.Epoch, v.Epoch, now.ChangedBy, now.Reason)
+			noteHalt(ctx, s.Journal, now.Epoch, now.ChangedBy, now.Reason)
 			s.keeper.Soon() // what was told before it would be no matter
 		}
 		return nil, err

@@ -42,7 +42,7 @@ func HaltDamaged(ctx context.Context, state *store.Store, control *halt.Switch, 
 		reason = clean.Line(reason, 500)
 		epoch, err := control.Halt(ctx, by, reason, time.Now())
 		if err == nil {
-			noteHalt(ctx, log, epoch, 0, by, reason)
+			noteHalt(ctx, log, epoch, by, reason)
 		}
 		return err
 	}, state.Accept)
@@ -91,15 +91,15 @@ func (s *Server) knowsLastSpend(ctx context.Context, approval *auditv1.Entry) (b
 // halted records a halt, ends what does not survive one, and has the state told. A halt that is not durable is no other: it is in force, and
 // the next process finds it in the log, and halts.
 func (s *Server) halted(ctx context.Context, epoch uint64, by, reason string) {
-	noteHalt(ctx, s.Journal, epoch, 0, by, reason)
+	noteHalt(ctx, s.Journal, epoch, by, reason)
 	s.keeper.Soon()
 	s.Standing.Sweep(context.WithoutCancel(ctx))
 	s.Desktop.Kill("")
 }
 
-func noteHalt(ctx context.Context, log *journal.Journal, epoch, unresumed uint64, by, reason string) {
+func noteHalt(ctx context.Context, log *journal.Journal, epoch uint64, by, reason string) {
 	r := journal.Session(auditv1.Kind_KIND_HALTED, auditv1.Status_STATUS_OK, "", "", 0)
 	r.Body.Action, r.Body.Reason, r.Body.DecisionSource, r.Body.Persistent = "halt", reason, by, true
-	r.Body.Details = recorder.Switched(epoch, unresumed)
+	r.Body.Details = map[string]string{"epoch": strconv.FormatUint(epoch, 10)}
 	log.Note(ctx, r)
 }
