@@ -61,8 +61,6 @@ type Control struct {
 	Index  uint64
 	Epoch  uint64
 	Halted bool
-	// Resumed is the place of the newest resumption, whatever was recorded since; 0 where there is none.
-	Resumed uint64
 }
 
 // LastControl returns what this process last recorded of its switch.
@@ -87,9 +85,6 @@ func (r *Recorder) LastControl(ctx context.Context) (Control, error) {
 		}
 		if e.GetIndex() >= last.Index {
 			last = Control{Index: e.GetIndex(), Epoch: epoch, Halted: kind == halted}
-		}
-		if kind == resumed {
-			last.Resumed = e.GetIndex()
 		}
 	}
 	return last, nil

@@ -42,9 +42,9 @@ type Config struct {
 	Control func() (epoch uint64, halted bool)
 	// State is what the state is now; one of revision 0 is not told.
 	State func(ctx context.Context) (recorder.State, error)
-	// Missing says what else the log has that the state should know and does not; "" for nothing. The records before switched, the place of
-	// what the process last recorded of its switch, are no matter any more: a human resumed after them, or it is halted.
-	Missing func(ctx context.Context, switched uint64) (string, error)
+	// Missing says what else the log has that the state should know and does not; "" for nothing. What a human resumed after, the
+	// records before that place in the log, is no matter any more.
+	Missing func(ctx context.Context, resumed uint64) (string, error)
 	// Halt halts, durably, at an epoch above that one.
 	Halt func(ctx context.Context, reason string, above uint64) error
 	// Tell records what happens whether or not it can be recorded.
@@ -82,15 +82,12 @@ func (k *Keeper) Compare(ctx context.Context) error {
 		return err
 	}
 	lost := known.Lost(k.cfg.Control())
-	if lost == "" {
-		lost, err = k.cfg.Missing(ctx, known.Index)
-	}
-	// Of what was told during a halt an older copy from that halt is behind, whatever was recorded of the halt since.
-	if lost == "" && err == nil {
-		lost, err = k.older(ctx, known.Resumed)
-	}
-	if err != nil {
-		return err
+	for _, look := range []func(context.Context, uint64) (string, error){k.cfg.Missing, k.older} {
+		if lost == "" {
+			if lost, err = look(ctx, known.Index); err != nil {
+				return err
+			}
+		}
 	}
 	if lost = lostHolds(lost); lost != "" {
 		what := "the state was lost or is an older copy"

@@ -149,7 +149,7 @@ func TestOlderThanWhatWasTold(t *testing.T) {
 		"before a human resumed":       {10, recorder.State{Revision: 4, Digest: "a"}, 9, false},
 		"since a human resumed":        {8, recorder.State{Revision: 4, Digest: "a"}, 9, true},
 	} {
-		cfg, did := config(&log{control: recorder.Control{Index: tc.resumed, Epoch: 1, Resumed: tc.resumed}, state: tc.told, index: tc.index})
+		cfg, did := config(&log{control: recorder.Control{Index: tc.resumed, Epoch: 1}, state: tc.told, index: tc.index})
 		cfg.State = func(context.Context) (recorder.State, error) { return recorder.State{Revision: 3, Digest: "b"}, nil }
 		if tc.told.Revision == 0 {
 			cfg.State = func(context.Context) (recorder.State, error) { return recorder.State{Digest: "b"}, nil }
@@ -157,17 +157,6 @@ func TestOlderThanWhatWasTold(t *testing.T) {
 		if err := New(cfg).Compare(t.Context()); err != nil || (len(*did) == 1) != tc.halts {
 			t.Errorf("%s: %v, it did %q", name, err, *did)
 		}
-	}
-}
-
-// A halt that waits in the spool, behind all of the log, is no resumption: what was told of the state before it still counts.
-func TestOlderThanWhatWasToldBeforeAHalt(t *testing.T) {
-	cfg, did := config(&log{control: recorder.Control{Index: ^uint64(0) - 1, Epoch: 6, Halted: true, Resumed: 40}, state: recorder.State{Revision: 9}, index: 57})
-	cfg.Control = func() (uint64, bool) { return 6, true }
-	cfg.State = func(context.Context) (recorder.State, error) { return recorder.State{Revision: 5}, nil }
-	want := []string{"the state was lost or is an older copy: the log has revision 9 of it, and it is revision 5"}
-	if err := New(cfg).Compare(t.Context()); err != nil || !slices.Equal(*did, want) {
-		t.Errorf("%v, it did %q", err, *did)
 	}
 }
 

@@ -60,12 +60,12 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 		"the same state":            {chronicle{told: recorder.State{Revision: 5, Digest: "now"}}, Control{Epoch: 1}, "", 1},
 		"an older state":            {chronicle{told: recorder.State{Revision: 6, Rows: map[string]uint64{"a": 1, "spent": 4}}}, Control{Epoch: 1}, "the log has revision 6 of it, and it is revision 5; spent has 3 rows of 4", 2},
 		"another state":             {chronicle{told: recorder.State{Revision: 5, Digest: "x"}}, Control{Epoch: 1}, "the log has another state of revision 5", 2},
-		"an older state, resumed":   {chronicle{control: recorder.Control{Index: 10, Epoch: 2, Resumed: 10}, told: recorder.State{Revision: 6}}, Control{Epoch: 2}, "", 2},
+		"an older state, resumed":   {chronicle{control: recorder.Control{Index: 10, Epoch: 2}, told: recorder.State{Revision: 6}}, Control{Epoch: 2}, "", 2},
 		"a halt is gone":            {chronicle{control: recorder.Control{Index: 4, Epoch: 7, Halted: true}}, Control{Epoch: 7}, "the log has a halt at epoch 7", 8},
 		"a change that is known":    {chronicle{entries: map[auditv1.Kind]*auditv1.Entry{auditv1.Kind_KIND_INTENT: entry(9, time.Hour, "op", "")}}, Control{Epoch: 1}, "", 1},
 		"a spent key is gone":       {chronicle{entries: map[auditv1.Kind]*auditv1.Entry{auditv1.Kind_KIND_INTENT: entry(9, time.Hour, "other", "")}}, Control{Epoch: 1}, "the state no spent key of it", 2},
 		"a key that was dropped":    {chronicle{entries: map[auditv1.Kind]*auditv1.Entry{auditv1.Kind_KIND_INTENT: entry(9, 25*time.Hour, "other", "")}}, Control{Epoch: 1}, "", 1},
-		"a human has resumed since": {chronicle{control: recorder.Control{Index: 10, Epoch: 2, Resumed: 10}, entries: map[auditv1.Kind]*auditv1.Entry{auditv1.Kind_KIND_INTENT: entry(9, time.Hour, "other", "")}}, Control{Epoch: 2}, "", 2},
+		"a human has resumed since": {chronicle{control: recorder.Control{Index: 10, Epoch: 2}, entries: map[auditv1.Kind]*auditv1.Entry{auditv1.Kind_KIND_INTENT: entry(9, time.Hour, "other", "")}}, Control{Epoch: 2}, "", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.History = &c.log })

@@ -92,7 +92,7 @@ func TestStateThatLostItsMemoryIsHalted(t *testing.T) {
 		}, 1},
 		"an older state": {func(time.Time) chronicle { return chronicle{told: recorder.State{Revision: 1 << 40}} }, 2},
 		"a human resumed since": {func(now time.Time) chronicle {
-			return chronicle{control: recorder.Control{Index: 12, Epoch: 1, Resumed: 12}, told: recorder.State{Revision: 1 << 40}, approved: approval(now, time.Hour)}
+			return chronicle{control: recorder.Control{Index: 12, Epoch: 1}, told: recorder.State{Revision: 1 << 40}, approved: approval(now, time.Hour)}
 		}, 1},
 		"it may be pruned": {func(now time.Time) chronicle { return chronicle{approved: approval(now, 6*24*time.Hour)} }, 1},
 	} {
