@@ -56,6 +56,8 @@ type call struct {
 	signedPermit *callv1.SignedPermit
 	// replaced is how many values of the answer became references.
 	replaced int
+	// kept: what the caller is told is kept, for everybody who asks again.
+	kept bool
 	// subject is the digest of what the call acts on, as it was when the statement was checked.
 	subject [sha256.Size]byte
 }

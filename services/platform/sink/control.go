@@ -120,7 +120,7 @@ func (a *Authority) Resume(ctx context.Context, h *callv1.HumanStatement) (uint6
 		return 0, deny(errors.New("the epoch is out of bounds"))
 	}
 	// Not under the lock: a halt waits for no other process.
-	if _, err := a.recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h)); err != nil {
+	if _, err := recordNow(ctx, a.controlRecord(ctx, auditv1.Kind_KIND_RESUMED, "resumed by "+v.Operator, v.Epoch, h), a.cfg.Recorder.Record); err != nil {
 		a.notResumed(ctx, "it was not recorded in time")
 		return 0, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}

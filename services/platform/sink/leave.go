@@ -79,7 +79,7 @@ func (a *Authority) look(ctx context.Context, c *call, request proto.Message, ha
 	defer end()
 	record := a.record(auditv1.Kind_KIND_READ, auditv1.Status_STATUS_PENDING, c)
 	record.Body.Summary = "about to leave this host"
-	if _, err := a.recordNow(ctx, record); err != nil && intentRequired() {
+	if _, err := recordNow(ctx, record, a.cfg.Recorder.Record); err != nil && intentRequired() {
 		return nil, newFault(callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
 	}
 	halted := fault.New(callv1.Code_CODE_HALTED, say(callv1.Code_CODE_HALTED))

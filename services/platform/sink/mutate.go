@@ -266,7 +266,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	intent.Body.Statement = c.statement
 	leaving, end := a.untilHalt(ctx, c)
 	defer end()
-	receipt, err := a.recordNow(ctx, intent)
+	receipt, err := recordNow(ctx, intent, a.cfg.Recorder.Record)
 	outcome := &callv1.Outcome{OperationId: c.grant.GetOperationId(), Receipt: receipt}
 	if err != nil && intentRequired() {
 		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_AUDIT_UNAVAILABLE, err)
@@ -299,6 +299,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		err = fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnconfirmed))
 	}
 
+	c.kept = true
 	if err == nil {
 		response = a.tokeniseDone(ctx, c, n, response)
 	} else {
@@ -326,7 +327,7 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 		}
 	}
 	// What was done is done: the record of it may wait, and then the reply says so.
-	later, rerr := a.reportNow(ctx, record)
+	later, rerr := recordNow(ctx, record, a.cfg.Recorder.Report)
 	switch {
 	case rerr != nil:
 		a.cfg.Logger.ErrorContext(ctx, "an outcome could not be recorded yet", "tool", c.tool.Name, "operation", c.grant.GetOperationId(), "error", rerr)
@@ -356,17 +357,11 @@ func (a *Authority) notActed(ctx context.Context, key string, c *call, outcome *
 	return answer{err: f, outcome: outcome}
 }
 
-// recordNow bounds how long an effect waits for the log.
-func (a *Authority) recordNow(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
+// recordNow bounds how long an effect waits for the log; how is one of the Recorder's ways.
+func recordNow(ctx context.Context, record *auditv1.Record, how func(context.Context, *auditv1.Record) (*callv1.Receipt, error)) (*callv1.Receipt, error) {
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
-	return a.cfg.Recorder.Record(ctx, record)
-}
-
-func (a *Authority) reportNow(ctx context.Context, record *auditv1.Record) (*callv1.Receipt, error) {
-	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
-	defer cancel()
-	return a.cfg.Recorder.Report(ctx, record)
+	return how(ctx, record)
 }
 
 // failed is how records say that a call ended which failed.

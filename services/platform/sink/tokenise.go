@@ -22,7 +22,8 @@ import (
 // withheld stands where text from outside was, when nobody could look through it.
 const (
 	withheld         = "(withheld: it could not be checked for secrets)"
-	sayFaultWithheld = "what went wrong is withheld, because it could not be checked for personal data; ask again"
+	sayFaultWithheld = "what went wrong is withheld, because it could not be checked for personal data"
+	sayAskAgain      = "; ask again"
 	sayWithheld      = "text from the services was withheld, because it could not be checked for secrets"
 )
 
@@ -68,7 +69,7 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 		for _, h := range batch {
 			texts = append(texts, h.Text)
 		}
-		answer, err := a.askTokeniser(ctx, c.under(append(texts, around...)))
+		answer, err := a.askTokeniser(ctx, c, append(texts, around...))
 		if err != nil {
 			return nil, err
 		}
@@ -98,17 +99,19 @@ func (c *call) under(texts []string) *vaultv1.TokeniseRequest {
 	return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: c.signedPermit}, Texts: texts}
 }
 
-func (a *Authority) askTokeniser(ctx context.Context, request *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, vaultTimeout)
-	defer cancel()
-	answer, err := a.cfg.Tokeniser.Tokenise(ctx, request)
-	if err != nil {
-		return nil, err
+// askTokeniser asks the vault; up to three times, where it is busy, about what is kept, which is withheld from now on or never.
+func (a *Authority) askTokeniser(ctx context.Context, c *call, texts []string) (*vaultv1.TokeniseResponse, error) {
+	for try := 1; ; try++ {
+		asking, cancel := context.WithTimeout(ctx, vaultTimeout)
+		answer, err := a.cfg.Tokeniser.Tokenise(asking, c.under(texts))
+		cancel()
+		switch {
+		case err == nil && len(answer.GetTexts()) != len(texts):
+			return nil, errors.New("the vault answered with another number of texts")
+		case err == nil || !c.kept || try == 3 || fault.From(err).Code != callv1.Code_CODE_UNAVAILABLE:
+			return answer, err
+		}
 	}
-	if len(answer.GetTexts()) != len(request.GetTexts()) {
-		return nil, errors.New("the vault answered with another number of texts")
-	}
-	return answer, nil
 }
 
 // tokeniseRead is tokenise for an answer that has no effect behind it: what could not be looked through is not given.
@@ -130,9 +133,12 @@ func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error
 		return err
 	}
 	told := *f
-	answer, asking := a.askTokeniser(ctx, c.under(texts))
+	answer, asking := a.askTokeniser(ctx, c, texts)
 	if asking != nil {
 		told.Message, told.DidYouMean = sayFaultWithheld, nil
+		if !c.kept {
+			told.Message += sayAskAgain
+		}
 		told.Cause = errors.Join(f, asking)
 		return &told
 	}

@@ -35,6 +35,8 @@ import (
 type censor struct {
 	requests []*vaultv1.TokeniseRequest
 	err      error
+	// busy is how often it says first that it has no time.
+	busy int
 	// drop answers with one text too few.
 	drop bool
 }
@@ -45,6 +47,9 @@ func (c *censor) Tokenise(_ context.Context, in *vaultv1.TokeniseRequest, _ ...g
 	c.requests = append(c.requests, in)
 	if c.err != nil {
 		return nil, c.err
+	}
+	if len(c.requests) <= c.busy {
+		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now; ask again")
 	}
 	out := &vaultv1.TokeniseResponse{}
 	for _, text := range in.GetTexts() {
@@ -226,17 +231,18 @@ func TestFailuresAreTokenised(t *testing.T) {
 	for name, c := range map[string]struct {
 		says, hears string
 		away        bool
-		asked       int
+		busy, asked int
 	}{
 		"plain words":       {says: "there is no such service, and 3 others", hears: "there is no such service, and 3 others"},
 		"plain, vault away": {says: "the log of chat cannot be read", hears: "the log of chat cannot be read", away: true},
 		"a value":           {says: "the service said: " + secret + "@example", hears: "the service said: " + standIn + "@example", asked: 1},
 		"a capital":         {says: "the service said: Maria", hears: "the service said: Maria", asked: 1},
 		"a number":          {says: "call 2025550123", hears: "call 2025550123", asked: 1},
-		"withheld":          {says: "the service said: Maria " + secret, hears: sayFaultWithheld, away: true, asked: 1},
+		"withheld":          {says: "the service said: Maria " + secret, hears: sayFaultWithheld + sayAskAgain, away: true, asked: 1},
+		"busy":              {says: "the service said: Maria " + secret, hears: sayFaultWithheld + sayAskAgain, busy: 1, asked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var censor censor
+			censor := censor{busy: c.busy}
 			if c.away {
 				censor.err = errors.New("gone")
 			}
@@ -269,6 +275,9 @@ func TestTextFromOutsideAboutAChange(t *testing.T) {
 	}{
 		"tokenised":         {log: "failed: " + standIn},
 		"the vault is away": {censor: censor{err: errors.New("gone")}, log: withheld, warnings: 1},
+		// What is kept is asked about again.
+		"the vault is busy":          {censor: censor{busy: 2}, log: "failed: " + standIn},
+		"the vault is busy for long": {censor: censor{busy: 3}, log: withheld, warnings: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &c.censor })
