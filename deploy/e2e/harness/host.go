@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -399,9 +400,14 @@ func (h *Host) AwaitHealthy(role string) {
 func Eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
 	if err := Poll(check); err != nil {
-		t.Fatalf("%s: not within %s: %v", what, Patience, err)
+		why := fmt.Sprintf("%s: not within %s: %v", what, Patience, err)
+		awaited.Store(t, why)
+		t.Fatal(why)
 	}
 }
+
+// awaited is what a test waited for in vain, by the test: close says it once more, behind all logs.
+var awaited sync.Map
 
 // Poll calls check until it returns nil, or for Patience, and returns what check said last. It pauses longer and longer, and about
 // as long as a check takes that keeps the machine busy, so that those who wait leave it to those who work.
@@ -429,6 +435,9 @@ func (h *Host) close() {
 				h.t.Logf("the end of %s's log:\n%s", roles[i], p.Log())
 			}
 		}
+	}
+	if why, ok := awaited.LoadAndDelete(h.t); ok {
+		h.t.Logf("once more, %s", why)
 	}
 	h.KillServices()
 }

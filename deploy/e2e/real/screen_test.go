@@ -122,6 +122,13 @@ func TestScreenInATerminal(t *testing.T) {
 				}
 				return nil
 			})
+			if size[0] == 80 {
+				for range 2 { // what is wiped off comes back, and not only after a change of size
+					s.Tmux("send-keys", "-R")
+					s.Sees("PANIC")
+				}
+				s.onlyText(size)
+			}
 			s.Keys("p", "p", "p")
 			s.Sees("HALTED", "durward resume")
 			if out := h.Run("", "start", harness.DemoService, "--yes"); out.Code != 4 {

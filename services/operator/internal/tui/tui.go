@@ -167,7 +167,8 @@ type Model struct {
 	now     func() time.Time
 
 	width, height int
-	// repaint is in how many ticks the whole screen is drawn anew: a terminal that is still changing its size may lose what is drawn now.
+	// repaint is in how many ticks the whole screen is drawn anew: a terminal that changes its size may lose what is drawn meanwhile, and other
+	// programs write on it.
 	repaint int
 	mode    mode
 	vault   Vault
@@ -214,6 +215,12 @@ type Model struct {
 	presses int
 }
 
+// In how many ticks the screen is drawn anew, and after a change of its size.
+const (
+	repaintEvery = 5
+	repaintSoon  = 2
+)
+
 // patience bounds what a key starts; a panic has its own.
 const patience = 30 * time.Second
 
@@ -245,9 +252,10 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			m.unfold(false)
 		}
 		m.lookedAt()
-		m.repaint = 2
+		m.repaint = repaintSoon
 	case tick:
-		if m.repaint = max(m.repaint-1, -1); m.repaint == 0 {
+		if m.repaint--; m.repaint <= 0 {
+			m.repaint = repaintEvery
 			return m, tea.Batch(ticking(), tea.ClearScreen)
 		}
 		return m, ticking()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -168,15 +169,24 @@ func newStage(t *testing.T, width, height int) *stage {
 	return s
 }
 
-// Some time after a change of size the whole screen is drawn once more.
+// The whole screen is drawn anew every five seconds, and two after a change of size.
 func TestRepaint(t *testing.T) {
-	s := newStage(t, 80, 24)
-	_, _ = s.m.Update(tick(testNow))
-	_, cmd := s.m.Update(tick(testNow))
-	both, ok := cmd().(tea.BatchMsg)
-	if !ok || len(both) != 2 || both[1]() != tea.ClearScreen() {
-		t.Errorf("the second tick's command is %v", both)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t, 80, 24)
+		var at []int
+		for second := range 14 {
+			if second == 9 {
+				s.send(tea.WindowSizeMsg{Width: 80, Height: 25})
+			}
+			_, cmd := s.m.Update(tick(testNow))
+			if both, ok := cmd().(tea.BatchMsg); ok && both[1]() == tea.ClearScreen() {
+				at = append(at, second+1)
+			}
+		}
+		if want := []int{2, 7, 11}; !slices.Equal(at, want) {
+			t.Errorf("drawn anew after %v seconds, want %v", at, want)
+		}
+	})
 }
 
 // send passes a message, and what its commands answer, as the program would.
