@@ -7,6 +7,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,6 +53,16 @@ type Config struct {
 	Alone bool
 	// Damaged has OpenReader open a file that is shorter than it says, too.
 	Damaged bool
+}
+
+// Embedded are the migrations in a folder of a program's own files. A test's first tables are embedded too: Go's cache takes those for an input of
+// the test that is the same in each clone.
+func Embedded(files embed.FS, folder string) fs.FS {
+	sub, err := fs.Sub(files, folder)
+	if err != nil {
+		panic(err) // the folder's name is none
+	}
+	return sub
 }
 
 // Open opens the database for reading and writing, making and migrating it as needed, and checks it first: ErrDamaged. Every commit is on disk when it

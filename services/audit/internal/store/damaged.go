@@ -37,9 +37,7 @@ func OpenDamaged(ctx context.Context, stateDir string) (*Store, error) {
 		return nil, err
 	}
 	engine := &sqlite{db: reader, reader: reader, path: cfg.Path}
-	s := &Store{engine: engine, tail: &tail{db: engine}}
-	s.salvage(ctx)
-	return s, nil
+	return (&Store{engine: engine, tail: &tail{db: engine}}).salvage(ctx), nil
 }
 
 // OpenDamagedPostgres is OpenPostgres for reading alone, where what waits to be moved to the tables may be damaged: it stays where it is, and
@@ -52,13 +50,11 @@ func OpenDamagedPostgres(ctx context.Context, settings postgres.Settings, logger
 	if engine.sole, err = engine.Sole(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("the log to be copied: %w: stop every audit process first", err), engine.Close())
 	}
-	s := &Store{engine: engine, tail: &tail{db: engine}}
-	s.salvage(ctx)
-	return s, nil
+	return (&Store{engine: engine, tail: &tail{db: engine}}).salvage(ctx), nil
 }
 
-// salvage reads of the tail what can be read, and has it stay there.
-func (s *Store) salvage(ctx context.Context) {
+// salvage reads of the tail what can be read, has it stay there, and returns the store.
+func (s *Store) salvage(ctx context.Context) *Store {
 	s.tail.fixed = true
 	waiting, _ := s.unmoved(ctx) // what cannot be read of it is missing, and so is what follows nothing
 	_, unknown := s.tables().Head(ctx)
@@ -69,6 +65,7 @@ func (s *Store) salvage(ctx context.Context) {
 		}
 		s.tail.waiting = waiting[:n+1]
 	}
+	return s
 }
 
 // Unread is how many entries the log had that Head does not count, since what waits to be moved to the tables cannot be read.

@@ -7,7 +7,6 @@ import (
 
 	"durward.internal/services/audit/internal/store"
 	"durward.internal/services/platform/database"
-	"durward.internal/services/platform/platformtest"
 )
 
 //go:embed testdata/first/*.sql
@@ -16,7 +15,7 @@ var firstState embed.FS
 // TestFirstState: a log of the first schema, which testdata/first keeps as it was, opens with its record and its writer's last sequence.
 func TestFirstState(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	old, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, store.File), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "audit", Proved: true})
+	old, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, store.File), StateDir: dir, Migrations: database.Embedded(firstState, "testdata/first"), Service: "audit", Proved: true})
 	if err == nil {
 		err = old.Close()
 	}

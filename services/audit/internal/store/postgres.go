@@ -47,10 +47,7 @@ func OpenPostgres(ctx context.Context, s postgres.Settings, logger *slog.Logger)
 }
 
 func openServer(ctx context.Context, s postgres.Settings, logger *slog.Logger) (*server, error) {
-	schema, err := fs.Sub(postgresMigrations, "migrations/postgres")
-	if err != nil {
-		return nil, err
-	}
+	schema := database.Embedded(postgresMigrations, "migrations/postgres")
 	db, err := postgres.Open(ctx, s, "audit", logger)
 	if err != nil {
 		return nil, err

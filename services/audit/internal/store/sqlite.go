@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -43,12 +42,11 @@ type sqlite struct {
 
 // Open opens or makes the database in the state folder.
 func Open(ctx context.Context, stateDir string) (*Store, error) {
-	schema, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, err
+	cfg := database.Config{
+		Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: database.Embedded(migrations, "migrations"), Service: "audit", Proved: true, Wiped: true,
 	}
-	cfg := database.Config{Path: filepath.Join(stateDir, File), StateDir: stateDir, Migrations: schema, Service: "audit", Proved: true, Wiped: true}
 	s := &sqlite{path: cfg.Path, writers: map[string]int64{}}
+	var err error
 	if s.db, err = database.Open(ctx, cfg); err != nil {
 		return nil, err
 	}

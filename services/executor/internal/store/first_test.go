@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"durward.internal/services/platform/database"
-	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/sink"
 )
 
@@ -19,7 +18,7 @@ var firstState embed.FS
 // a halt stays.
 func TestFirstState(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "executor"})
+	db, err := database.Open(ctx, database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: database.Embedded(firstState, "testdata/first"), Service: "executor"})
 	must(t, err)
 	must(t, db.Close())
 	s := open(t, dir)

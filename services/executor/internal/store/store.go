@@ -6,8 +6,8 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"io/fs"
 
+	"durward.internal/services/platform/database"
 	"durward.internal/services/platform/sink/sinkstore"
 )
 
@@ -22,12 +22,8 @@ type Store struct{ *sinkstore.Store }
 
 // Open opens or makes the store in the state folder. The caller closes it.
 func Open(ctx context.Context, stateDir string) (*Store, error) {
-	sub, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, failed(err)
-	}
 	s, err := sinkstore.Open(ctx, sinkstore.Config{
-		Service: "executor", StateDir: stateDir, Migrations: sub, Tables: []string{"switch", "switch_step", "host_mode"},
+		Service: "executor", StateDir: stateDir, Migrations: database.Embedded(migrations, "migrations"), Tables: []string{"switch", "switch_step", "host_mode"},
 	})
 	if err != nil {
 		return nil, err

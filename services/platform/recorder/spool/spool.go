@@ -8,7 +8,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -48,13 +47,9 @@ const (
 
 // Open opens or makes the spool in the state folder.
 func Open(ctx context.Context, stateDir string) (*Store, error) {
-	schema, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		return nil, err
-	}
 	path := filepath.Join(stateDir, File)
 	db, err := database.Open(ctx, database.Config{
-		Path: path, StateDir: stateDir, Migrations: schema, Service: "audit spool", Alone: true,
+		Path: path, StateDir: stateDir, Migrations: database.Embedded(migrations, "migrations"), Service: "audit spool", Alone: true,
 	})
 	if err != nil {
 		return nil, err

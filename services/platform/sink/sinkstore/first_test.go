@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"durward.internal/services/platform/database"
-	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/sink"
 )
 
@@ -24,7 +23,7 @@ func TestFirstState(t *testing.T) {
 	ctx := t.Context()
 	first := func(key string) *Store {
 		dir := t.TempDir()
-		cfg := database.Config{Path: filepath.Join(dir, "egress.db"), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "egress"}
+		cfg := database.Config{Path: filepath.Join(dir, "egress.db"), StateDir: dir, Migrations: database.Embedded(firstState, "testdata/first"), Service: "egress"}
 		db, err := database.Open(ctx, cfg)
 		must(t, err)
 		must(t, db.Close())

@@ -47,11 +47,7 @@ type Config struct {
 // Open opens or makes the store in the state folder. The caller closes it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Migrations == nil {
-		own, err := fs.Sub(migrations, "migrations")
-		if err != nil {
-			return nil, failed(err)
-		}
-		cfg.Migrations = own
+		cfg.Migrations = database.Embedded(migrations, "migrations")
 	}
 	db, seals, err := database.OpenSealed(ctx, database.Config{
 		Path: filepath.Join(cfg.StateDir, cfg.Service+".db"), StateDir: cfg.StateDir, Migrations: cfg.Migrations, Service: cfg.Service,

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"durward.internal/services/platform/database"
-	"durward.internal/services/platform/platformtest"
 )
 
 //go:embed testdata/first/*.sql
@@ -19,7 +18,7 @@ var firstState embed.FS
 // halt stays, and the tables are those of a new state: no migration that landed was changed.
 func TestFirstState(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	cfg := database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: platformtest.Embedded(t, firstState, "testdata/first"), Service: "the vault"}
+	cfg := database.Config{Path: filepath.Join(dir, File), StateDir: dir, Migrations: database.Embedded(firstState, "testdata/first"), Service: "the vault"}
 	db, err := database.Open(ctx, cfg)
 	must(t, err)
 	must(t, db.Close())

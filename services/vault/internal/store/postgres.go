@@ -49,10 +49,7 @@ const firstSchema = 1
 // OpenPostgres connects to the server, and gives an empty database its first tables. The key of the seals is in the state folder, and is one
 // for all vaults of a database.
 func OpenPostgres(ctx context.Context, s postgres.Settings, stateDir string, logger *slog.Logger) (*Standby, error) {
-	schema, err := fs.Sub(postgresFiles, "migrations/postgres")
-	if err != nil {
-		return nil, err
-	}
+	schema := database.Embedded(postgresFiles, "migrations/postgres")
 	db, err := postgres.Open(ctx, s, "vault", logger)
 	if err != nil {
 		return nil, err

@@ -22,13 +22,7 @@ var files embed.FS
 const File = "vault.db"
 
 // Migrations are the schema's steps, for database.Open.
-func Migrations() fs.FS {
-	sub, err := fs.Sub(files, "migrations")
-	if err != nil {
-		panic("store: the migrations are not embedded: " + err.Error())
-	}
-	return sub
-}
+func Migrations() fs.FS { return database.Embedded(files, "migrations") }
 
 // sealedTables returns the tables that carry authority.
 func sealedTables() []string {
