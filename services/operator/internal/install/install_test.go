@@ -491,6 +491,38 @@ func TestApplyKeepsWhatAHumanEdited(t *testing.T) {
 	}
 }
 
+// An upgrade that breaks off, and another version after it: what nobody edited is brought up to date, and that processes have to be started
+// again is not forgotten.
+func TestApplyGoesOnWhereAnotherBrokeOff(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	cut := m.plan(install.Settings{HealthOnLoopback: true})
+	cut.Steps = cut.Steps[:slices.IndexFunc(cut.Steps, func(s install.Step) bool { return strings.HasPrefix(s.What, "/etc/durward/vault.yaml") })]
+	m.must(cut.Apply(t.Context(), func(install.Step) {}))
+	if record, err := install.ReadRecord(m.root); err != nil || !record.RestartDue || len(record.Former["/etc/durward/vault.yaml"]) != 1 {
+		t.Fatalf("written down is %+v, %v", record, err)
+	}
+	if !strings.Contains(m.read("etc/durward/audit.yaml"), "health_listen: 127.0.0.1:") || strings.Contains(m.read("etc/durward/vault.yaml"), "health_listen: 127.0.0.1:") {
+		t.Fatal("it did not break off between two files")
+	}
+	o := m.options(install.Settings{HealthOnLoopback: true})
+	o.Port += 100
+	p, err := install.New(o)
+	m.must(err)
+	for _, s := range p.Steps {
+		if s.Verb == install.Keep {
+			t.Errorf("keeps %s: %s", s.What, s.Note)
+		}
+	}
+	m.must(p.Apply(t.Context(), func(install.Step) {}))
+	if record, err := install.ReadRecord(m.root); err != nil || record.RestartDue || len(record.Former) > 0 {
+		t.Errorf("in the end there stands %+v, %v", record, err)
+	}
+	if p, err = install.New(o); err != nil || p.Effects() > 0 {
+		t.Errorf("again: %v, %v", p.Steps, err)
+	}
+}
+
 func TestApplyTakesDropInsAway(t *testing.T) {
 	m := newImage(t)
 	m.apply(install.Settings{ProcessDriver: true})

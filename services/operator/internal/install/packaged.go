@@ -82,7 +82,7 @@ func (p *Plan) inPackage(file string) error {
 	if err != nil {
 		return err
 	}
-	if digest(text) != p.record.Files[file] && strings.Contains(string(text), programs+"/") {
+	if !p.ours(file, digest(text)) && strings.Contains(string(text), programs+"/") {
 		return fmt.Errorf("%s was edited, and stands before the package's: lay your changes down (sudo systemctl edit %s), remove the file, and run the command again", file, path.Base(file))
 	}
 	p.unwanted(file)

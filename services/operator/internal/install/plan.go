@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -88,10 +89,13 @@ var ErrNoKey = errors.New("has no signing key yet")
 type Plan struct {
 	Steps []Step
 
-	opts   Options
-	record Record
-	aside  []string
-	first  bool
+	opts Options
+	// before is the record as it was found, record as it will be.
+	before, record Record
+	aside          []string
+	first          bool
+	// begins: what is about to be done is written down first.
+	begins bool
 	// misplaced have another owner or mode than they should.
 	misplaced []Misplaced
 	// packaged: programs, units and documents are the package's.
@@ -130,8 +134,8 @@ func New(opts Options) (*Plan, error) {
 	if record.Installed() && record.Containers != opts.Containers {
 		return nil, errors.New("this host has an installation of the other kind, under systemd or in containers: two would share its keys and its history")
 	}
-	p := &Plan{opts: opts, record: record, first: !record.Installed()}
-	p.record.Settings = opts.Settings
+	p := &Plan{opts: opts, before: record, record: record, first: !record.Installed()}
+	p.record.Settings, p.record.Files, p.record.Former, p.record.RestartDue = opts.Settings, maps.Clone(record.Files), nil, false
 	for _, name := range opts.Operators {
 		if name == "root" {
 			return nil, errors.New("root cannot be an operator who approves: name the Unix user of a person")
@@ -144,11 +148,15 @@ func New(opts Options) (*Plan, error) {
 	if err := distinct(p.record.Operators); err != nil {
 		return nil, err
 	}
-	parts := []func() error{
-		p.checkPackage, p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.firewall, p.recorded, p.members, p.start,
-	}
+	parts := []func() error{p.checkPackage, p.programs, p.documents, p.users, p.folders, p.keys, p.configs, p.witness, p.certificates, p.units, p.firewall}
+	last := []func() error{p.members, p.start}
 	if opts.Containers {
-		parts = []func() error{p.containers, p.keys, p.configs, p.certificates, p.recorded, p.members}
+		parts, last = []func() error{p.containers, p.keys, p.configs, p.certificates}, last[:1]
+	}
+	if p.first {
+		parts = slices.Concat(parts, []func() error{p.recorded}, last)
+	} else {
+		parts = slices.Concat(parts, last, []func() error{p.recorded})
 	}
 	for _, part := range parts {
 		if err := part(); err != nil {
@@ -176,6 +184,11 @@ func distinct(users []string) error {
 func (p *Plan) Apply(ctx context.Context, report func(Step)) error {
 	if _, err := os.Stat("/run/systemd/system"); p.live() && !p.opts.Containers && err != nil {
 		return errors.New("systemd does not run this host (sd_booted(3)): lay it out elsewhere with --root")
+	}
+	if p.begins {
+		if err := p.begun(); err != nil {
+			return err
+		}
 	}
 	for _, s := range p.Steps {
 		if s.Effect() {

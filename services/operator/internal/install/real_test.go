@@ -61,6 +61,7 @@ func TestRealLayout(t *testing.T) {
 		{"tried first, installed then", (*installed).instead},
 		{"apply again", (*installed).applyAgain},
 		{"edited files stay", (*installed).edited},
+		{"what is down is started", (*installed).down},
 		{"users and processes", (*installed).processes},
 		{"an approved start", (*installed).approvedStart},
 		{"the agent's user", (*installed).intruder},
@@ -299,6 +300,33 @@ func (h *installed) edited() {
 		h.Errorf("an edited file was overwritten: %v\n%s", err, now)
 	}
 	h.must(os.WriteFile(file, before, 0o644))
+}
+
+// down: one unit that systemd starts no more, since its file was wrong, and others that somebody stopped.
+func (h *installed) down() {
+	const file = "/etc/durward/vault.yaml"
+	before, err := os.ReadFile(file)
+	h.must(err)
+	h.must(os.WriteFile(file, append(bytes.Clone(before), "no_such_key: 1\n"...), 0o644))
+	h.as("root", nil, "systemctl", "restart", "durward-vault")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		if _, code := h.as("root", nil, "systemctl", "is-failed", "--quiet", "durward-vault"); code == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			h.Fatal("the vault goes on being started with a file that it refuses")
+		}
+	}
+	h.must(os.WriteFile(file, before, 0o644))
+	h.root("systemctl", "stop", "durward-renew.timer", "durward-gateway")
+	if out, code := h.install("--apply"); code != 0 {
+		h.Errorf("ended with %d:\n%s", code, out)
+	}
+	for _, unit := range []string{"durward-vault", "durward-gateway", "durward-renew.timer"} {
+		if out, code := h.as("root", nil, "systemctl", "is-active", unit); code != 0 {
+			h.Errorf("%s is %s", unit, out)
+		}
+	}
 }
 
 // pid is the main process of a unit.

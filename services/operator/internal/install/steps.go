@@ -414,16 +414,26 @@ func (p *Plan) start() error {
 			enable = append(enable, name)
 		}
 	}
-	changed := slices.ContainsFunc(p.Steps, func(s Step) bool { return s.restart && s.Effect() })
 	if len(enable) > 0 {
 		p.add(p.run("", append(p.rooted("systemctl", "enable"), enable...)...))
 	}
 	if !p.live() {
 		return nil
 	}
-	active := p.opts.Command(context.Background(), "systemctl", "is-active", "--quiet", "durward.target") == nil
+	are := func(ask string) (units []string) {
+		return slices.DeleteFunc(append([]string{"durward.target"}, services...), func(unit string) bool {
+			return p.opts.Command(context.Background(), "systemctl", ask, "--quiet", unit) != nil
+		})
+	}
+	if failed := are("is-failed"); len(failed) > 0 { // too often in a minute: systemd starts it no more
+		p.add(p.run("", append([]string{"systemctl", "reset-failed"}, failed...)...))
+	}
+	start := []string{"systemctl", "start", "durward.target"}
+	if _, err := os.Lstat(p.on(unitsDir + "/timers.target.wants/durward-backup.timer")); err == nil {
+		start = append(start, "durward-backup.timer") // which is a human's to enable, and stopped where the package was taken away meanwhile
+	}
 	switch {
-	case changed || len(enable) > 0:
+	case p.restarts() || p.before.RestartDue || len(enable) > 0:
 		// By name, so that systemctl waits for each: a target is there before what it wants has started again. The gateway's
 		// port is let go only where it changes: in between another user could take it.
 		restart := []string{"systemctl", "restart", "durward-renew.timer"}
@@ -432,9 +442,9 @@ func (p *Plan) start() error {
 		}) {
 			restart = append(restart, gatewaySocket)
 		}
-		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", append(restart, services...)...), p.run("", "systemctl", "start", "durward.target"))
-	case !active:
-		p.add(p.run("", "systemctl", "start", "durward.target", "durward-renew.timer"))
+		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", append(restart, services...)...), p.run("", start...))
+	case len(are("is-active")) <= len(services):
+		p.add(p.run("", append(append(start, "durward-renew.timer"), services...)...))
 	default:
 		p.add(Step{Verb: Same, What: "durward.target is active"})
 	}

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -8,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"durward.internal/services/operator/internal/installdir"
@@ -26,6 +29,10 @@ type Record struct {
 	Revoked   []string `json:"revoked,omitempty"`
 	// Files are the SHA-256, in hex, of files as they were written: a file that has another one was edited by a human.
 	Files map[string]string `json:"files"`
+	// Former are digests of before, and RestartDue says that processes may run on what was there before: both stand here from when an
+	// installation begins to change one that there is until it has ended, so that the next goes on where it broke off.
+	Former     map[string][]string `json:"former,omitempty"`
+	RestartDue bool                `json:"restart_due,omitempty"`
 }
 
 // Installed reports whether there is an installation.
@@ -47,21 +54,54 @@ func ReadRecord(root string) (Record, error) {
 	return r, nil
 }
 
+// recorded is the step that writes the record; begun wrote it already where other steps have an effect.
 func (p *Plan) recorded() error {
-	data, err := json.MarshalIndent(p.record, "", "  ")
+	data, err := p.record.text()
 	if err != nil {
 		return err
 	}
-	data = append(data, '\n')
 	p.look(recordFile, owner{}, 0o644)
-	if current, err := os.ReadFile(p.on(recordFile)); err == nil && string(current) == string(data) {
+	if current, err := os.ReadFile(p.on(recordFile)); err == nil && bytes.Equal(current, data) && !p.restarts() {
 		p.add(Step{Verb: Same, What: recordFile})
 		return nil
 	}
+	p.begins = !p.first
 	p.add(Step{Verb: Change, What: recordFile, Note: "what was installed", do: func(context.Context) (string, error) {
 		return "", p.put(recordFile, data, owner{}, 0o644)
 	}})
 	return nil
+}
+
+// begun writes down what an installation is about to be changed to.
+func (p *Plan) begun() error {
+	r := p.record
+	r.Former, r.RestartDue = map[string][]string{}, p.before.RestartDue || p.restarts()
+	for path, was := range p.before.Files {
+		if r.Former[path] = slices.Clone(p.before.Former[path]); was != r.Files[path] {
+			r.Former[path] = append(r.Former[path], was)
+		}
+	}
+	maps.DeleteFunc(r.Former, func(_ string, was []string) bool { return len(was) == 0 })
+	data, err := r.text()
+	if err != nil {
+		return err
+	}
+	return p.put(recordFile, data, owner{}, 0o644)
+}
+
+func (r Record) text() ([]byte, error) {
+	data, err := json.MarshalIndent(r, "", "  ")
+	return append(data, '\n'), err
+}
+
+// restarts reports whether running processes must be started again for what the steps change.
+func (p *Plan) restarts() bool {
+	return slices.ContainsFunc(p.Steps, func(s Step) bool { return s.restart && s.Effect() })
+}
+
+// ours reports whether that is what the last installation wrote, or one that broke off.
+func (p *Plan) ours(path, sum string) bool {
+	return sum == p.before.Files[path] || slices.Contains(p.before.Former[path], sum)
 }
 
 // owner is a user and a group by name; empty: root.
@@ -206,7 +246,7 @@ func (p *Plan) write(path string, data []byte, o owner, mode fs.FileMode) error 
 			if !placed {
 				s.Verb, s.Note = Change, fmt.Sprintf("it is %04o", info.Mode().Perm())
 			}
-		case digest(current) == was:
+		case p.ours(path, digest(current)):
 			s.Verb, s.Note = Change, "nobody has edited it"
 		default:
 			s.Verb, s.Note = Keep, "a human has edited it; this version would write something else"
@@ -234,7 +274,7 @@ func (p *Plan) unwanted(path string) {
 		delete(p.record.Files, path)
 		return
 	}
-	if digest(current) != p.record.Files[path] {
+	if !p.ours(path, digest(current)) {
 		p.add(Step{Verb: Keep, What: path, Note: "a human has edited it"})
 		return
 	}
