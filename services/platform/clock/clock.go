@@ -16,6 +16,20 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// looks is how often SleepAwake looks at the wall clock.
+const looks = 30 * time.Second
+
+// SleepAwake is Sleep for what is due however the time passed: while a machine is suspended, what Sleep waits by stands still, and the wall
+// clock, which is now, goes on.
+func SleepAwake(ctx context.Context, d time.Duration, now func() time.Time) bool {
+	for end, left := now().Round(0).Add(d), d; left > 0; left = min(left-looks, end.Sub(now().Round(0))) {
+		if !Sleep(ctx, min(left, looks)) {
+			return false
+		}
+	}
+	return true
+}
+
 // Every waits until the next whole multiple of d since the epoch, or until ctx ends, for what looks at something again and again: all that
 // look so often do it at one moment, and the processor sleeps in between. It reports whether the time came.
 func Every(ctx context.Context, d time.Duration) bool {

@@ -47,3 +47,29 @@ func TestEvery(t *testing.T) {
 		}
 	})
 }
+
+// A night that a machine was suspended for counts.
+func TestSleepAwake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began, awake := time.Now(), time.Hour
+		now := func() time.Time {
+			if time.Since(began) <= awake {
+				return time.Now()
+			}
+			return time.Now().Add(8 * time.Hour)
+		}
+		if !SleepAwake(t.Context(), time.Hour, now) || time.Since(began) != time.Hour {
+			t.Errorf("an hour took %v", time.Since(began))
+		}
+		began, awake = time.Now(), 10*time.Minute
+		if !SleepAwake(t.Context(), time.Hour, now) || time.Since(began) != 10*time.Minute+looks {
+			t.Errorf("an hour with a night in it took %v", time.Since(began))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if SleepAwake(ctx, time.Hour, time.Now) {
+			t.Error("it says that an hour passed in a context of less")
+		}
+	})
+}

@@ -92,8 +92,8 @@ func (a *app) renewCommand() *cobra.Command {
 process and operator whose own ends within 8 hours. durward-renew.service runs it as root, hourly and before the
 processes start; running processes take new certificates up within a second. Where an authority elsewhere issues them it
 issues none, and fails for each that is wrong or late.`,
-		Example:           "  sudo durward renew\n  sudo durward renew --all",
-		PersistentPreRunE: a.plain,
+		Example:     "  sudo durward renew\n  sudo durward renew --all",
+		Annotations: map[string]string{cli.NoHome: ""}, // a unit of systemd has none
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for {
 				err := a.renew(root, all)
@@ -103,7 +103,7 @@ issues none, and fails for each that is wrong or late.`,
 				if err != nil {
 					a.Explain(err)
 				}
-				if !clock.Sleep(cmd.Context(), every) {
+				if !clock.SleepAwake(cmd.Context(), every, a.Now) {
 					return nil
 				}
 			}
@@ -123,7 +123,7 @@ func (a *app) renew(root string, all bool) error {
 			return cli.Failed("What durward up made it renews by itself, and at once with: durward cert renew", "Durward is not installed on this host")
 		}
 	}
-	shown := a.Show(map[string]any{"certificates": renewals}, func() {
+	shown := a.Show(map[string]any{"certificates": cli.NonNil(renewals)}, func() {
 		n := 0
 		for _, r := range renewals {
 			if r.Renewed {

@@ -27,7 +27,7 @@ const (
 func (a *app) documentsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "documents DIR", Short: "Write completion files and manual pages", Hidden: true, Args: cobra.ExactArgs(1), ValidArgsFunction: cli.CompleteFolders,
-		PersistentPreRunE: a.plain,
+		Annotations: map[string]string{cli.NoHome: ""},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			papers, err := documents(cmd.Root(), a.Streams.Version)
 			if err != nil {

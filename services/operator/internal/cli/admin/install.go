@@ -23,7 +23,6 @@ import (
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/install"
 	"durward.internal/services/operator/internal/installdir"
-	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/health"
@@ -423,10 +422,4 @@ func (a *app) join(ctx context.Context, operator, signingKey string, without boo
 			a.Out.Printf("  Your key, which root lets approve (sudo durward operator add %s KEYFILE.pub):\n  %s\n", operator, bytes.TrimSpace(key.Public))
 		}
 	})
-}
-
-// plain prepares a command that needs no home folder: a unit of systemd has none.
-func (a *app) plain(*cobra.Command, []string) error {
-	a.Out = output.New(a.Streams.Out, a.Streams.Err, a.Streams.Getenv)
-	return nil
 }

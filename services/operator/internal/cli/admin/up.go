@@ -356,7 +356,7 @@ func unreadable(err error) error {
 
 // keepCertificates renews certificates at half their life until ctx ends, and reports when it cannot.
 func (a *app) keepCertificates(ctx context.Context, operator string, report func(string)) {
-	for clock.Sleep(ctx, renewCheck) {
+	for clock.SleepAwake(ctx, renewCheck, a.Now) {
 		if _, err := a.Home.RenewCertificates(operator, a.Now(), false); err != nil {
 			report("certificates could not be renewed: " + err.Error())
 		}

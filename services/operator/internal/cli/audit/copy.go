@@ -83,6 +83,9 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(folder, keeper), args...) // #nosec G204 -- our own program beside this one
 	cmd.Stdout, cmd.Stderr = a.Streams.Out, a.Streams.Err
+	if a.Machine() {
+		cmd.Stdout = a.Streams.Err
+	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + a.Streams.Getenv("HOME"), "TMPDIR=" + a.Streams.Getenv("TMPDIR")}
 	if from == installed {
 		if cmd.SysProcAttr, err = installdir.AsUser(keeperUser); err != nil {
@@ -106,8 +109,9 @@ func (a *app) copyLog(ctx context.Context, from, to string, damaged bool) error 
 	case err != nil:
 		return cli.Failed("What audit said stands above. A copy that broke off goes on when the same command is run again.", "the log was not copied")
 	}
-	a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
-	return nil
+	return a.Show(map[string]string{"copied": from, "to": to}, func() {
+		a.Out.Printf("%s Put %s in the place of %s, and start audit.\n", a.Out.Green("✓"), to, from)
+	})
 }
 
 // handOver gives audit the log's key as systemd does, where log_key names what systemd takes away while the unit is stopped: in a file

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,6 @@ import (
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/history"
-	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/logproof"
@@ -260,10 +260,7 @@ func (a *app) writeStatement(ctx context.Context, s *cli.Session, id, folder str
 			return fmt.Errorf("output folder: %w", err)
 		}
 		file := filepath.Join(folder, "statement.json")
-		if err := installdir.WriteFile(file, evidence.GetStatement(), 0o600); err != nil {
-			return err
-		}
-		if err := installdir.WriteFile(file+".sig", evidence.GetSignature(), 0o600); err != nil {
+		if err := cmp.Or(cli.WriteNew(file, evidence.GetStatement(), 0o600), cli.WriteNew(file+".sig", evidence.GetSignature(), 0o600)); err != nil {
 			return err
 		}
 		verify := fmt.Sprintf("ssh-keygen -Y verify -f %s -I %s -n %s -s %s < %s", cli.ShellWord(filepath.Join(s.Config.TrustDir, trust.FileAllowedSigners)),

@@ -54,7 +54,7 @@ renewed with those of the processes.
 				return err
 			}
 			connect := filepath.Join(tool.Dir, installdir.FileConnect)
-			return a.Show(map[string]any{"client": c.ID, "identity": c.Identity, "folder": tool.Dir, "connect": connect, "may": c.May}, func() {
+			return a.Show(map[string]any{"client": c.ID, "identity": c.Identity, "folder": tool.Dir, "connect": connect, "may": cli.NonNil(c.May)}, func() {
 				a.Out.Printf("%s %s may connect as %s, up to %s.\n  connect  %s\n", a.Out.Green("✓"), c.ID, c.Identity, c.TierCeiling, connect)
 			})
 		},

@@ -1,12 +1,6 @@
 package host
 
 import (
-	"bytes"
-	"cmp"
-	"errors"
-	"io/fs"
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"durward.internal/services/operator/internal/cli"
@@ -81,7 +75,7 @@ type RenderedJSON struct {
 // rendered shows a file, or writes it where it was asked for.
 func (a *app) rendered(name, output string, text []byte) error {
 	if output != "" {
-		if err := writeNew(output, text); err != nil {
+		if err := cli.WriteNew(output, text, 0o644); err != nil { // a unit is for everybody to read
 			return err
 		}
 	}
@@ -92,23 +86,4 @@ func (a *app) rendered(name, output string, text []byte) error {
 			a.Out.Printf("Wrote %s. Review it before you install it.\n", clean.Line(output, 500))
 		}
 	})
-}
-
-// writeNew writes a file that is not there. One that holds the same already is left alone, any other is somebody's work.
-func writeNew(name string, text []byte) error {
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644) //nolint:gosec // a unit is for everybody to read
-	if errors.Is(err, fs.ErrExist) {
-		if there, rerr := os.ReadFile(name); rerr == nil && bytes.Equal(there, text) {
-			return nil
-		}
-		return cli.Failed("Compare the two, and remove the old one yourself.", "%s is there already and holds something else", clean.Line(name, 500))
-	}
-	if err == nil {
-		_, err = file.Write(text)
-		err = cmp.Or(err, file.Close())
-	}
-	if err != nil {
-		return cli.Failed("", "%s", clean.Line(err.Error(), 500))
-	}
-	return nil
 }

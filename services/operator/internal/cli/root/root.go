@@ -100,8 +100,10 @@ func root(a *cli.App) *cobra.Command {
 			}
 			a.Out = output.New(a.Streams.Out, a.Streams.Err, a.Streams.Getenv)
 			a.Out.Wide = a.Format == output.Wide
-			if a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv); err != nil {
-				return err
+			if _, none := cmd.Annotations[cli.NoHome]; !none {
+				if a.Home, err = installdir.Find(a.HomeDir, a.Streams.Getenv); err != nil {
+					return err
+				}
 			}
 			return unfit(cmd, cmd.ValidateFlagGroups())
 		},
