@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -208,9 +209,28 @@ func (w *Writer) Finish(signer note.Signer) (List, error) {
 		_, err = entry.Write(signed)
 	}
 	if err = errors.Join(err, w.zip.Close(), w.file.Sync(), w.file.Close()); err == nil {
-		err = os.Link(w.file.Name(), w.path) // never over a file that came meanwhile
+		err = giveName(w.file.Name(), w.path)
 	}
-	return w.list, errors.Join(err, os.Remove(w.file.Name()), installdir.SyncFolder(filepath.Dir(w.path)))
+	if gone := os.Remove(w.file.Name()); !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
+	}
+	return w.list, errors.Join(err, installdir.SyncFolder(filepath.Dir(w.path)))
+}
+
+// link is os.Link; a variable, since no test has a file system without links.
+var link = os.Link
+
+// giveName gives a file its name, and never over a file that came meanwhile. Where there are no hard links, as on exFAT, the name is taken first.
+func giveName(file, name string) error {
+	err := link(file, name)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	taken, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(taken.Close(), os.Rename(file, name))
 }
 
 // nameLayout is what a backup is called that is made in a folder.

@@ -179,6 +179,31 @@ func TestFullDestination(t *testing.T) {
 	left("control")
 }
 
+// TestNoLinks: a file system without hard links holds backups too, and none is written over a file that came meanwhile.
+func TestNoLinks(t *testing.T) {
+	signer, _ := keys(t)
+	link = func(string, string) error { return &os.LinkError{Op: "link", Err: syscall.EPERM} }
+	defer func() { link = os.Link }()
+	folder := t.TempDir()
+	for _, came := range []bool{false, true} {
+		path := filepath.Join(folder, fmt.Sprint(came))
+		w, err := Create(path, "1", time.Now())
+		must(t, err)
+		if came {
+			must(t, os.WriteFile(path, []byte("mine"), 0o600))
+		}
+		if _, err := w.Finish(signer); errors.Is(err, fs.ErrExist) != came || err != nil && !came {
+			t.Errorf("somebody's is there: %v: %v", came, err)
+		}
+		if raw, err := os.ReadFile(path); err != nil || (string(raw) == "mine") != came || len(raw) == 0 {
+			t.Errorf("it holds %d bytes, %v", len(raw), err)
+		}
+	}
+	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 2 {
+		t.Errorf("in the folder are %v, %v", entries, err)
+	}
+}
+
 // TestLeft: what a program that was killed left unfinished goes with the next backup, and nothing else does.
 func TestLeft(t *testing.T) {
 	folder := t.TempDir()

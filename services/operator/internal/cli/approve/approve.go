@@ -1,6 +1,7 @@
 package approve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -304,6 +305,10 @@ func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request
 			}
 		}
 	}
+	if several && run && a.Machine() {
+		results, failed := a.Gathered(func() error { return a.carryOutAll(ctx, s, left) })
+		return cmp.Or(failed, a.Show(map[string]any{"operations": cli.NonNil(cards), "results": cli.NonNil(results)}, nil))
+	}
 	var err error
 	switch {
 	case len(cards) == 0:
@@ -318,7 +323,10 @@ func (a *app) afterwards(ctx context.Context, s *cli.Session, approved []request
 	if one := approved[0]; !run && !several && one.op.GetWaiters() == 0 && !how.Yes && a.Interactive() && a.Confirm(ctx, "Carry it out from here now?", false) == nil {
 		left = approved
 	}
-	var failed error
+	return a.carryOutAll(ctx, s, left)
+}
+
+func (a *app) carryOutAll(ctx context.Context, s *cli.Session, left []request) (failed error) {
 	for _, r := range left {
 		err := a.claimAndCarryOut(ctx, s, r)
 		if err != nil && (len(left) == 1 || ctx.Err() != nil) {

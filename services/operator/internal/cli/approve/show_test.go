@@ -2,6 +2,7 @@ package approve
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -289,5 +290,13 @@ func TestOneThatFailsKeepsNoneOfTheOthersBack(t *testing.T) {
 	}
 	if err := (&app{core}).afterwards(t.Context(), s, approved[:1], false, false, true, cli.Asking{}); err == nil || err.Error() != "used already" {
 		t.Errorf("of the only one: %v", err)
+	}
+	// A program reads one document, whatever becomes of how many.
+	core, out, _ := clitest.Printing(true)
+	approved[0].op.Waiters = 1
+	err = (&app{core}).afterwards(t.Context(), s, append(approved, approved[1]), true, false, true, cli.Asking{})
+	var document struct{ Operations, Results []any }
+	if jerr := json.Unmarshal(out.Bytes(), &document); err == nil || jerr != nil || len(document.Operations) != 1 || document.Results == nil {
+		t.Errorf("%v, %v:\n%s", err, jerr, out)
 	}
 }

@@ -202,7 +202,8 @@ With --origin the value goes into requests that agents make: to that origin exac
 clients.yaml names the credential, in calls that you let happen and that refer to it: {"$credential":"NAME"}. No agent sees
 it. It goes into a header, unless --body names another place; a URL never holds it; of --scheme Basic it is NAME:PASSWORD.
 
-What is not said here stays as it was granted before; --agent and --origin are added to what is there.`,
+What is not said here stays as it was granted before; --agent and --origin are added to what is there. All services have one
+end and one --unattended, so have all origins. What has ended is not granted anew.`,
 		Example: `  durward credential grant hf-token llm
   durward credential grant hf-token llm --unattended --for 720h
   durward credential grant github --server github
@@ -284,11 +285,11 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		}
 	}
 	for _, now := range c.GetGrants() {
-		if now.GetSink() != to.Sink {
+		if now.GetSink() != to.Sink || a.over(now) {
 			continue
 		}
 		to.Services, to.Origins, to.Agents, to.Unattended = now.GetServices(), now.GetOrigins(), now.GetAgents(), now.GetUnattended()
-		if now.GetEndsAt() != nil && now.GetEndsAt().AsTime().After(a.Now()) {
+		if now.GetEndsAt() != nil {
 			to.Until = statement.FormatTime(now.GetEndsAt().AsTime())
 		}
 		if !inRequest && toOrigins {
@@ -307,12 +308,14 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 	if g.lasts > 0 {
 		to.Until = statement.FormatTime(a.Now().Add(g.lasts))
 	}
-	known, err := s.IDs(ctx, "service")
-	if err != nil {
-		return nil, err
-	}
+	var known []string
 	if toServers {
 		services, known = g.servers, s.Config.Servers()
+	} else if len(services) > 0 {
+		var err error
+		if known, err = s.IDs(ctx, "service"); err != nil {
+			return nil, err
+		}
 	}
 	for _, service := range services {
 		if !slices.Contains(known, service) && toServers {

@@ -537,6 +537,9 @@ func TestPolicyLimit(t *testing.T) {
 	if r := w.run("policy", "limit", "switch_mode", "--remove", "--yes"); r.code != cli.ExitOK || read(t, path) != before {
 		t.Errorf("%+v, %q", r, read(t, path))
 	}
+	if r := w.run("policy", "limit", "switch_mode", "--remove", "--yes"); r.code != cli.ExitOK || !strings.Contains(r.out, "so already") || read(t, path) != before {
+		t.Errorf("again: %+v, %q", r, read(t, path))
+	}
 }
 
 // TestDomains: what is listed already is not listed again, and what stays blocked is not said to be reached.

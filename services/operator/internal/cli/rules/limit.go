@@ -124,7 +124,10 @@ func (a *app) limitTool(ctx context.Context, tool contract.Tool, sets []oneLimit
 	return a.editSetting(ctx, settingChange{
 		file: security.FileTools, action: "policy limit " + tool.Name, done: done, user: w.user, yes: w.yes,
 		edited: func(before []byte) (after []byte, err error) {
-			if w.remove {
+			switch {
+			case w.remove && edit.Line(before, keyOf(tool)) == 0:
+				return before, nil
+			case w.remove:
 				return edit.UnsetAll(before, keyOf(tool))
 			}
 			after = before

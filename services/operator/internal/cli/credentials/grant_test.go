@@ -1,0 +1,32 @@
+package credentials
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
+	"durward.internal/services/operator/internal/cli"
+	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/config"
+)
+
+// TestWhatHasEndedIsNotGrantedAnew: another grant adds to what is in force, and not to what has ended by itself.
+func TestWhatHasEndedIsNotGrantedAnew(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a := &app{App: &cli.App{Now: func() time.Time { return now }}}
+	s := &cli.Session{Config: installdir.Config{Executor: config.Peer{Identity: "spiffe://durward.local/executor/local"}}}
+	for ends, want := range map[time.Duration][]string{-time.Hour: {"https://new.example"}, time.Hour: {"https://new.example", "https://old.example"}} {
+		c := &vaultv1.Credential{Grants: []*vaultv1.CredentialGrant{{
+			Sink: "spiffe://durward.local/egress/local", Origins: []string{"https://old.example"}, Agents: []string{"claude"}, Place: "Authorization", Scheme: "Bearer",
+			EndsAt: timestamppb.New(now.Add(ends)),
+		}}}
+		g := grant{origins: []string{"https://new.example"}, agents: []string{"claude"}, header: "Authorization", scheme: "Bearer"}
+		to, err := a.granted(t.Context(), s, c, nil, g, func(string) bool { return false })
+		if err != nil || !slices.Equal(to.Origins, want) || (to.Until != "") != (ends > 0) {
+			t.Errorf("a grant that ends in %s: %+v, %v", ends, to, err)
+		}
+	}
+}
