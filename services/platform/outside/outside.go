@@ -7,7 +7,6 @@ package outside
 import (
 	"errors"
 	"strings"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -16,19 +15,15 @@ import (
 )
 
 // What one request to the vault may hold, by its contract, and how much of that is asked for at once: a message has a bound of
-// its own. Texts, bytes of one text, and bytes of all.
+// its own. Texts, bytes of one text, and bytes of all: room for the longest text and what lies around it. A longer text leaves without its end.
 const (
 	MaxTexts = 256
-	MaxBytes = 256 << 10
+	MaxText  = 1 << 20
 	MaxBatch = 2 << 20
 )
 
-// MaxText is how long a text may be that leaves, in bytes: of a longer one the end does not. maxValue is how long a value is that is found
-// where a text is parted or ends.
-const (
-	MaxText  = 1 << 20
-	maxValue = 4 << 10
-)
+// maxValue is how long a value is of which a text that is cut tells no part, in bytes.
+const maxValue = 4 << 10
 
 // Texts are the texts of one message that are from outside. Not safe for concurrent use.
 type Texts struct {
@@ -37,15 +32,12 @@ type Texts struct {
 	maps []*keys
 }
 
-// Text is one text, or a part of one, and where its replacement goes.
+// Text is one text, and where its replacement goes.
 type Text struct {
 	Text string
 	Set  func(string)
-	// Beside: it is no text of the message but lies around a place where one was parted, so that a value there is known.
-	Beside bool
-	// parts is how many of these, from this one on, are one text and go into one request; whole replaces all of it.
-	parts int
-	whole func(string)
+	// withhold puts another in its place.
+	withhold func(string)
 }
 
 // Find finds the texts of a message that are from outside, however deep, in strings and in the keys of maps. What is found is replaced
@@ -110,62 +102,18 @@ func (o *Texts) entries(fd protoreflect.FieldDescriptor, m protoreflect.Map, min
 	})
 }
 
+// add adds a text, whole: in parts, a value that lies where two of them meet would be found in neither. Of a text that is longer than may
+// leave, the end is held back, since a value may begin in it whose rest is not looked at.
 func (o *Texts) add(text string, set func(string)) {
 	switch {
 	case text == "":
-	case len(text) <= MaxBytes:
-		o.open = append(o.open, Text{Text: text, Set: set, parts: 1, whole: set})
+	case len(text) <= MaxText:
+		o.open = append(o.open, Text{Text: text, Set: set, withhold: set})
 	default:
-		o.long(text, set)
-	}
-}
-
-// long adds a text that no request holds as one: in parts. Of one that is longer than may leave, the end is held back, since a value may
-// begin in it whose rest nobody looks at.
-func (o *Texts) long(text string, set func(string)) {
-	cut := len(text) > MaxText
-	if cut {
-		text = strings.ToValidUTF8(text[:MaxText], "")
-	}
-	first := len(o.open)
-	var out strings.Builder
-	for from := 0; from < len(text); {
-		to := parted(text, from)
-		last := to == len(text)
-		o.open = append(o.open, Text{Text: text[from:to], whole: set, Set: func(s string) {
-			out.WriteString(s)
-			if !last {
-				return
-			}
-			if s = out.String(); cut {
-				s = s[:reference.HoldBack(s, maxValue)] + "…"
-			}
-			set(s)
+		o.open = append(o.open, Text{Text: AtMost(text), withhold: set, Set: func(s string) {
+			set(s[:reference.HoldBack(s, maxValue)] + "…")
 		}})
-		if !last {
-			around := strings.ToValidUTF8(text[max(to-maxValue, 0):min(to+maxValue, len(text))], "")
-			o.open = append(o.open, Text{Text: around, Beside: true, Set: func(string) {}})
-		}
-		from = to
 	}
-	o.open[first].parts = len(o.open) - first
-}
-
-// parted is where the part of a text ends that begins at from: at the end of a line or a word where there is one.
-func parted(text string, from int) int {
-	to := from + MaxBytes
-	if to >= len(text) {
-		return len(text)
-	}
-	for _, end := range []string{"\n", " "} {
-		if i := strings.LastIndex(text[to-maxValue:to], end); i >= 0 {
-			return to - maxValue + i + 1
-		}
-	}
-	for !utf8.RuneStart(text[to]) {
-		to--
-	}
-	return to
 }
 
 // Take returns the next texts that go into one request, beside others; none when all were taken.
@@ -175,14 +123,11 @@ func (o *Texts) Take(beside []string) []Text {
 		size += len(text)
 	}
 	for n < len(o.open) {
-		end := n + o.open[n].parts
-		for _, part := range o.open[n:end] {
-			size += len(part.Text)
-		}
-		if n > 0 && (end > MaxTexts-len(beside) || size > MaxBatch) {
+		size += len(o.open[n].Text)
+		if n > 0 && (n == MaxTexts-len(beside) || size > MaxBatch) {
 			break
 		}
-		n = end
+		n++
 	}
 	batch := o.open[:n]
 	o.open = o.open[n:]
@@ -191,10 +136,10 @@ func (o *Texts) Take(beside []string) []Text {
 
 // AtMost is a text as a request may hold it. One that is longer is cut: what the vault does not look at does not leave.
 func AtMost(text string) string {
-	if len(text) <= MaxBytes {
+	if len(text) <= MaxText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:MaxBytes], "")
+	return strings.ToValidUTF8(text[:MaxText], "")
 }
 
 // Complete gives the maps their new keys. Two keys that became one are an error: neither value may be dropped.
@@ -209,8 +154,8 @@ func (o *Texts) Complete() error {
 
 // Withhold puts one text in the place of all that were not taken, and empties the maps whose keys are from outside.
 func (o *Texts) Withhold(with string) {
-	for n := 0; n < len(o.open); n += o.open[n].parts {
-		o.open[n].whole(with)
+	for _, text := range o.open {
+		text.withhold(with)
 	}
 	for _, m := range o.maps {
 		m.clear()

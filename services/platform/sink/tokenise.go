@@ -75,9 +75,7 @@ func (a *Authority) tokenise(ctx context.Context, c *call, n *notes, response pr
 		}
 		for i, h := range batch {
 			h.Set(c.cleaned(answer.GetTexts()[i]))
-			if !h.Beside {
-				c.replaced += max(outside.Replacements(answer.GetTexts()[i])-outside.Replacements(h.Text), 0)
-			}
+			c.replaced += max(outside.Replacements(answer.GetTexts()[i])-outside.Replacements(h.Text), 0)
 		}
 	}
 	return out, found.Complete()

@@ -176,7 +176,7 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 // What lies around the text of an answer is looked through with it, and neither leaves nor is counted.
 func TestWhatLiesAroundTheText(t *testing.T) {
 	kit, tool, request := platformtest.New(t), mustTool(t, "service_logs"), &executorv1.ServiceLogsRequest{ServiceId: proto.String("chat")}
-	for _, around := range []string{secret + " before\n" + secret, strings.Repeat("é", outside.MaxBytes)} {
+	for _, around := range []string{secret + " before\n" + secret, strings.Repeat("é", outside.MaxText)} {
 		censor := &censor{}
 		a, _, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = censor })
 		ctx := carrying(t, rpc.WithCaller(t.Context(), kit.ID(optionsv1.Role_ROLE_GATEWAY, "main")), rpc.MetadataGrant, tokened(t, kit, tool, request, nil))
@@ -188,7 +188,7 @@ func TestWhatLiesAroundTheText(t *testing.T) {
 			t.Fatalf("%v, %v, %d requests", got, err, len(censor.requests))
 		}
 		asked := censor.requests[0].GetTexts()
-		if len(asked) != 2 || !strings.HasPrefix(around, asked[1]) || len(asked[1]) > outside.MaxBytes {
+		if len(asked) != 2 || !strings.HasPrefix(around, asked[1]) || len(asked[1]) > outside.MaxText {
 			t.Errorf("%d texts were asked about", len(asked))
 		}
 		if n := log.records[len(log.records)-1].GetBody().GetDetails()["replaced"]; n != "1" {
@@ -344,7 +344,7 @@ func TestManyTextsGoInBatches(t *testing.T) {
 	for i := range 400 {
 		body.Details[fmt.Sprintf("key-%03d", i)] = strings.Repeat("x", 16<<10) + secret
 	}
-	body.Summary = strings.Repeat("é", outside.MaxBytes)
+	body.Summary = strings.Repeat("é", outside.MaxText/2)
 	got, err := a.tokenise(t.Context(), &call{signedPermit: &callv1.SignedPermit{}}, &notes{}, body)
 	must(t, err)
 	texts := 0
@@ -352,7 +352,7 @@ func TestManyTextsGoInBatches(t *testing.T) {
 		size := 0
 		for _, text := range r.GetTexts() {
 			size += len(text)
-			if len(text) > outside.MaxBytes {
+			if len(text) > outside.MaxText {
 				t.Errorf("a text of %d bytes", len(text))
 			}
 		}
@@ -360,10 +360,10 @@ func TestManyTextsGoInBatches(t *testing.T) {
 			t.Errorf("a request of %d texts, %d bytes", len(r.GetTexts()), size)
 		}
 	}
-	if texts != 800+3 || len(c.requests) < 4 { // a text of 512 KiB is two, and what lies around the place between them
+	if texts != 801 || len(c.requests) < 4 {
 		t.Errorf("%d texts in %d requests", texts, len(c.requests))
 	}
-	if out := got.(*auditv1.Body); out.GetSummary() != strings.Repeat("é", outside.MaxBytes) || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
+	if out := got.(*auditv1.Body); out.GetSummary() != strings.Repeat("é", outside.MaxText/2) || strings.Contains(out.String(), secret) || len(out.GetDetails()) != 400 {
 		t.Errorf("%d bytes, %d details", len(out.GetSummary()), len(out.GetDetails()))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/outside"
 	"durward.internal/services/vault/internal/session"
 	"durward.internal/services/vault/internal/token"
 )
@@ -76,6 +77,13 @@ func TestTokenise(t *testing.T) {
 	if len(texts) != 2 || texts[0] != "nothing here" || strings.Contains(texts[1], "hunter2") || answer.GetReplaced() != 1 {
 		t.Fatalf("answered with %v", answer)
 	}
+	// A sink asks about a text whole, as long as it may be.
+	long := strings.Repeat("x", outside.MaxText-len(secretLine)-1) + " " + secretLine
+	whole, err := v.tokenise(byGrant(g, long))
+	v.must(err)
+	if got := whole.GetTexts()[0]; strings.Contains(got, "hunter2") || len(got) < len(long)-len(secretLine) {
+		t.Errorf("a long text leaves as %d bytes", len(got))
+	}
 	// The same session finds it again, whatever it asks with: the grant when its time is over, another call's, a permit.
 	v.clock.advance(5 * time.Minute)
 	again, err := v.tokenise(byGrant(g, "hunter2-hunter2"))
@@ -119,6 +127,7 @@ func TestTokeniseIsRefused(t *testing.T) {
 		"another sink's permit":            {byPermit(permitFor(optionsv1.Role_ROLE_VAULT, opened.GetPermits()), secretLine), callv1.Code_CODE_DENIED},
 		"neither":                          {&vaultv1.TokeniseRequest{Texts: []string{secretLine}}, callv1.Code_CODE_INVALID_ARGUMENT},
 		"no texts":                         {byGrant(spent), callv1.Code_CODE_INVALID_ARGUMENT},
+		"a text that is too long":          {byGrant(spent, strings.Repeat("x", outside.MaxText+1)), callv1.Code_CODE_INVALID_ARGUMENT},
 		"too much":                         {byGrant(spent, strings.Split(strings.Repeat(strings.Repeat("x", 1<<18)+",", 9), ",")...), callv1.Code_CODE_TOO_LARGE},
 		"a permit of a session that ended": {byPermit(permit, secretLine), callv1.Code_CODE_EXPIRED},
 	} {

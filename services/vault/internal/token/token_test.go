@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/outside"
 	"durward.internal/services/platform/reference"
 )
 
@@ -232,6 +234,38 @@ func TestSeams(t *testing.T) {
 	}
 }
 
+// TestLongTexts: a sink's text is looked through whole, however long it is: a value is found wherever it stands, in words, in JSON without a
+// space, and where a stored credential that was released is printed.
+func TestLongTexts(t *testing.T) {
+	const iban, stored = "DE89 3704 0044 0532 0130 00", "a-stored-credential-0123456789"
+	v := personal(t)
+	v.Release([]byte(stored))
+	for name, c := range map[string]struct{ before, value, after string }{
+		"grouped digits": {"x", " " + iban, " y"},
+		"JSON":           {`{"a":1},`, `{"iban":"` + strings.ReplaceAll(iban, " ", "") + `"}`, `,{"b":2}`},
+		"a card":         {"x", ", card " + card, " y"},
+		"a credential":   {"x", `"` + stored + `"`, "y"},
+	} {
+		for at := 256<<10 - len(c.value) + 1; at < 256<<10; at += 5 {
+			before := strings.Repeat(c.before, at/len(c.before)+1)[:at]
+			m := &auditv1.Body{Summary: before + c.value + strings.Repeat(c.after, 100)}
+			found := outside.Find(m.ProtoReflect())
+			for batch := found.Take(nil); len(batch) > 0; batch = found.Take(nil) {
+				var texts []string
+				for _, one := range batch {
+					texts = append(texts, one.Text)
+				}
+				for i, answer := range tokenise(t, v, "s", texts...) {
+					batch[i].Set(answer)
+				}
+			}
+			if strings.Contains(m.GetSummary(), c.value) || strings.Count(m.GetSummary(), "[[") != 1 {
+				t.Errorf("%s at %d leaves", name, at)
+			}
+		}
+	}
+}
+
 func TestBounds(t *testing.T) {
 	b := New(Config{})
 	var texts []string
@@ -282,7 +316,7 @@ func TestALongLookEndsWithItsCaller(t *testing.T) {
 	for i := range maxLocal {
 		x.add(fmt.Sprintf("aaaaaaa1%0*d", short, i), kind{reference.Secret, "TEST"}, maxLocal)
 	}
-	text := strings.Repeat("aaaaaaa1", 256<<10/8)
+	text := strings.Repeat("aaaaaaa1", 1<<20/8)
 	ctx := &endsAfter{t.Context(), 3}
 	if found, err := x.find(ctx, text); !errors.Is(err, context.DeadlineExceeded) || found != nil || ctx.looks != -1 {
 		t.Errorf("%d places and %v, %d looks after the end", len(found), err, -1-ctx.looks)

@@ -108,7 +108,7 @@ func unescaped(text string) (view, bool) {
 		}
 		if n == 0 {
 			b.WriteByte(text[at])
-			from = append(from, int32(at)) // #nosec G115 -- a text is 256 KiB at most
+			from = append(from, int32(at)) // #nosec G115 -- a text is 1 MiB at most
 			at++
 			continue
 		}
