@@ -12,10 +12,10 @@ import (
 )
 
 // TestACredentialThatAServicePrints: no agent reads it in the service's log, in no session, also after a restart of the vault, whatever
-// it looks like. The operator's own look shows what the log holds.
+// it looks like: until the vault is unsealed it is not read at all. The operator's own look shows what the log holds.
 func TestACredentialThatAServicePrints(t *testing.T) {
 	t.Parallel()
-	h := harness.Start(t, harness.Options{Catalog: func(h *harness.Host) string {
+	h := harness.New(t, harness.Options{Catalog: func(h *harness.Host) string {
 		program := filepath.Join(h.Dir, "chatty.sh")
 		h.WriteFile("chatty.sh", "#!/bin/sh\necho \"trying $SECOND, which is it\"\nexec \"$1\" -port \"$2\"\n")
 		if err := os.Chmod(program, 0o755); err != nil {
@@ -24,6 +24,15 @@ func TestACredentialThatAServicePrints(t *testing.T) {
 		return fmt.Sprintf("version: 1\nservices:\n  - {id: chatty, name: chatty, driver: process, argv: [%q, %q, \"%d\"], credentials: [second], port: %d, health: {path: /health}}\n",
 			program, filepath.Join(h.Bin, "durward-demo"), h.Port(0), h.Port(0))
 	}})
+	h.WriteFile("config/vault.yaml", h.ReadFile("config/vault.yaml")+"\ncredentials: {key: passphrase}\n")
+	h.StartAll()
+	unseal := func() {
+		t.Helper()
+		if out := h.Run("a passphrase", "vault", "unseal", "--stdin"); out.Code != 0 {
+			t.Fatalf("unseal: %+v", out)
+		}
+	}
+	unseal()
 	const value = "correct-horse-battery"
 	if out := h.Run(value, "credential", "add", "second", "--variable", "SECOND", "--stdin", "--yes"); out.Code != 0 {
 		t.Fatalf("add: %+v", out)
@@ -49,7 +58,12 @@ func TestACredentialThatAServicePrints(t *testing.T) {
 	read(agent)
 	h.Process(harness.Vault).Stop()
 	h.StartProcess(harness.Vault)
-	read(h.Connect(h.AddClient("again")))
+	again := h.Connect(h.AddClient("again"))
+	if e := again.Ask("service_logs", map[string]any{"service_id": "chatty"}); e.Status != "error" || e.Error.Code != "SEALED" {
+		t.Errorf("while the vault does not know the value: %s", e.Raw)
+	}
+	unseal()
+	read(again)
 	if out := h.Durward("logs", "chatty"); !strings.Contains(out, value) {
 		t.Errorf("the operator's look:\n%s", out)
 	}

@@ -180,7 +180,7 @@ var meanwhile = map[callv1.Code]string{
 	callv1.Code_CODE_UNAVAILABLE:       "A part of Durward does not answer. Ask the operator to run: durward status",
 	callv1.Code_CODE_TIMEOUT:           "A part of Durward does not answer in time. Ask the operator to run: durward status",
 	callv1.Code_CODE_HALTED:            "An operator halted every change. Only the operator can end that, with: durward resume",
-	callv1.Code_CODE_SEALED:            "The service needs a stored credential, and the operator has to unseal those first: durward vault unseal. Nothing was done.",
+	callv1.Code_CODE_SEALED:            "The stored credentials are needed for this, and the operator has to unseal them first: durward vault unseal",
 	callv1.Code_CODE_MUTED:             "The operator does not want to be asked by this client for now, and nothing was done. Do not retry before error.retry_after_s is over.",
 	callv1.Code_CODE_TOO_MANY_PENDING:  "Too many requests wait for a decision. Ask the operator to run: durward approvals",
 	callv1.Code_CODE_UNKNOWN_OUTCOME:   "It is not known whether this was done. Ask the operator to run: durward status",

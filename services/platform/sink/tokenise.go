@@ -115,11 +115,13 @@ func (a *Authority) askTokeniser(ctx context.Context, c *call, texts []string) (
 // tokeniseRead is tokenise for an answer that has no effect behind it: what could not be looked through is not given.
 func (a *Authority) tokeniseRead(ctx context.Context, c *call, n *notes, response proto.Message) (proto.Message, error) {
 	out, err := a.tokenise(ctx, c, n, response)
-	if err != nil {
-		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, sayUntokenised, fault.WithCause(fmt.Errorf("tokenise: %w", err)),
-			fault.WithRetry(retryInterval))
+	switch {
+	case err == nil:
+		return n.shortened(out), nil
+	case fault.Is(err, callv1.Code_CODE_SEALED):
+		return nil, err // to ask again does not help
 	}
-	return n.shortened(out), nil
+	return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, sayUntokenised, fault.WithCause(fmt.Errorf("tokenise: %w", err)), fault.WithRetry(retryInterval))
 }
 
 // tokeniseFault is tokenise for what the caller hears of a failure. A sentence of plain words holds no value, and the vault is not asked;

@@ -134,9 +134,12 @@ func TestAReadOfTextFromOutside(t *testing.T) {
 			return carrying(t, ctx, rpc.MetadataGrant, tokened(t, kit, tool, &executorv1.ServiceLogsRequest{}, nil))
 		}, code: callv1.Code_CODE_DENIED},
 		"the vault is away": {caller: granted, censor: censor{err: errors.New("gone")}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
-		"too few texts":     {caller: granted, censor: censor{drop: true}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
-		"its grant":         {caller: granted, asked: 1, want: "password is " + standIn},
-		"an operator":       {caller: func(ctx context.Context) context.Context { return ctx }, operator: true, want: "password is " + secret},
+		"the vault is sealed": {
+			caller: granted, censor: censor{err: fault.New(callv1.Code_CODE_SEALED, "unseal it")}, code: callv1.Code_CODE_SEALED, asked: 1,
+		},
+		"too few texts": {caller: granted, censor: censor{drop: true}, code: callv1.Code_CODE_UNAVAILABLE, asked: 1},
+		"its grant":     {caller: granted, asked: 1, want: "password is " + standIn},
+		"an operator":   {caller: func(ctx context.Context) context.Context { return ctx }, operator: true, want: "password is " + secret},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, store, log := newAuthority(t, kit, func(cfg *Config) { cfg.Tokeniser = &c.censor })
@@ -273,8 +276,9 @@ func TestTextFromOutsideAboutAChange(t *testing.T) {
 		log      string
 		warnings int
 	}{
-		"tokenised":         {log: "failed: " + standIn},
-		"the vault is away": {censor: censor{err: errors.New("gone")}, log: withheld, warnings: 1},
+		"tokenised":           {log: "failed: " + standIn},
+		"the vault is away":   {censor: censor{err: errors.New("gone")}, log: withheld, warnings: 1},
+		"the vault is sealed": {censor: censor{err: fault.New(callv1.Code_CODE_SEALED, "unseal it")}, log: withheld, warnings: 1},
 		// What is kept is asked about again.
 		"the vault is busy":          {censor: censor{busy: 2}, log: "failed: " + standIn},
 		"the vault is busy for long": {censor: censor{busy: 3}, log: withheld, warnings: 1},

@@ -261,7 +261,7 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 		return err
 	}
 	credentials := safe.New(state, ring, tokens.Release, time.Now)
-	if err := credentials.Recall(ctx); err != nil {
+	if err := credentials.Recall(ctx); err != nil && !errors.Is(err, keyring.ErrSealed) {
 		return err
 	}
 	vault, err := server.New(server.Config{

@@ -249,6 +249,15 @@ func (s *sinks) ReleaseForRequest(ctx context.Context, req *vaultv1.ReleaseForRe
 	return &vaultv1.ReleaseForRequestResponse{Sealed: sealed}, err
 }
 
+// Known reports why a credential that was released would not be found in a text: after a start its value is sealed, until the key is there.
+func (s *Service) Known(ctx context.Context) error {
+	err := s.Safe.Recall(ctx)
+	if errors.Is(err, keyring.ErrSealed) {
+		return fault.New(callv1.Code_CODE_SEALED, "what programs say may hold a stored credential, and those are sealed: an operator must unseal the vault", fault.WithCause(err))
+	}
+	return err
+}
+
 // release encrypts what is asked for to a key. may judges the call that it is for; nil: there is none.
 func (s *Service) release(ctx context.Context, signed *callv1.SignedGrant, ask safe.Ask, may func(*store.Operation, safe.Ask) error,
 	public []byte, to string) ([]byte, error) {

@@ -1,6 +1,6 @@
 // Package keyring encrypts stored credentials: each under a data key (Tink, AES-256-GCM, bound to its name and version), and the data
 // keys under a key that comes from a file, from systemd, or from a passphrase that an operator types. Until that key was there once, the
-// ring is sealed: nothing is encrypted or decrypted, and everything else of the vault goes on.
+// ring is sealed: nothing is encrypted or decrypted, what needs neither goes on.
 //
 // It runs in the vault. The upper key is in locked memory that no dump holds, and only while the data keys are opened; the data keys
 // stay in the heap, where Go may copy them.

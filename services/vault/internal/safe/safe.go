@@ -46,6 +46,9 @@ type Safe struct {
 	known func(value []byte)
 	// mu orders changes and releases: what a revocation took away is released to nobody once it has returned.
 	mu sync.Mutex
+	// recalled: known was told all that earlier processes released. recalling guards it.
+	recalled  bool
+	recalling sync.Mutex
 }
 
 // New makes a Safe on a store and its keys. known is told each value that leaves, before it does; it keeps none of the bytes.
@@ -53,9 +56,14 @@ func New(s *store.Store, ring *keyring.Ring, known func(value []byte), now func(
 	return &Safe{store: s, ring: ring, known: known, now: now}
 }
 
-// Recall tells known the values, every version, of each credential that was ever released: what an earlier process gave away is in
-// use still. A sealed vault has Unseal do it.
+// Recall tells known the values, every version, of each credential that was ever released, once: what an earlier process gave away is in
+// use still. keyring.ErrSealed: some are not known yet.
 func (s *Safe) Recall(ctx context.Context) error {
+	s.recalling.Lock()
+	defer s.recalling.Unlock()
+	if s.recalled {
+		return nil
+	}
 	all, err := s.store.Credentials(ctx)
 	if err != nil {
 		return err
@@ -66,9 +74,6 @@ func (s *Safe) Recall(ctx context.Context) error {
 		}
 		for _, v := range c.Versions {
 			plain, err := s.ring.Decrypt(ctx, c.Name, v.Version, v.Value)
-			if errors.Is(err, keyring.ErrSealed) {
-				return nil
-			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
@@ -76,6 +81,7 @@ func (s *Safe) Recall(ctx context.Context) error {
 			clear(plain)
 		}
 	}
+	s.recalled = true
 	return nil
 }
 

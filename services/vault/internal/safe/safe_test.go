@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -25,6 +26,7 @@ const (
 type world struct {
 	*Safe
 	t     *testing.T
+	dir   string
 	state *store.Store
 	now   time.Time
 	used  byte
@@ -44,15 +46,8 @@ func newWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w := &world{t: t, state: state, now: time.Unix(1_800_000_000, 0).UTC()}
-	clock := func() time.Time { return w.now }
-	ring, err := keyring.Open(t.Context(), keyring.Config{
-		Store: state, Source: keyring.SourceFile, File: filepath.Join(dir, keyring.File), Now: clock, Logger: platformtest.Logger(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Safe = New(state, ring, func(value []byte) { w.known = append(w.known, string(value)) }, clock)
+	w := &world{t: t, dir: dir, state: state, now: time.Unix(1_800_000_000, 0).UTC()}
+	w.Safe = w.next(keyring.SourceFile)
 	for _, name := range []string{"hf", "github"} {
 		salt := bytes.Repeat([]byte{1}, statement.CommitmentKey)
 		value := []byte("value of " + name)
@@ -62,6 +57,24 @@ func newWorld(t *testing.T) *world {
 		}, value, salt)
 	}
 	return w
+}
+
+// next is the Safe of another process on the same state.
+func (w *world) next(source string) *Safe {
+	w.t.Helper()
+	clock := func() time.Time { return w.now }
+	ring, err := keyring.Open(w.t.Context(), keyring.Config{
+		Store: w.state, Source: source, File: filepath.Join(w.dir, keyring.File), Now: clock, Logger: platformtest.Logger(),
+	})
+	must(w.t, err)
+	return New(w.state, ring, func(value []byte) { w.known = append(w.known, string(value)) }, clock)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (w *world) change(c *statement.Credential, value, salt []byte) {
@@ -248,9 +261,21 @@ func TestWhatIsReleasedIsKnown(t *testing.T) {
 	w.change(&statement.Credential{
 		Action: statement.CredentialRotate, Name: "hf", Version: 2, Commitment: statement.Commitment(salt, "hf", 2, value), Delivery: statement.DeliveryEnvironment, Variable: "V_hf",
 	}, value, salt)
+	// A start without the key: nothing is known until it is there, and then all of it, once.
 	w.known = nil
-	if err := w.Recall(t.Context()); err != nil || !slices.Equal(w.known, []string{"the next one", "value of hf"}) {
-		t.Errorf("the next process: %q, %v", w.known, err)
+	key, away := filepath.Join(w.dir, keyring.File), filepath.Join(w.dir, "away")
+	must(t, os.Rename(key, away))
+	next := w.next(keyring.SourceFile)
+	for range 2 {
+		if err := next.Recall(t.Context()); !errors.Is(err, keyring.ErrSealed) || w.known != nil {
+			t.Errorf("the next process, sealed: %q, %v", w.known, err)
+		}
+	}
+	must(t, os.Rename(away, key))
+	for range 2 {
+		if err := next.Recall(t.Context()); err != nil || !slices.Equal(w.known, []string{"the next one", "value of hf"}) {
+			t.Errorf("the next process: %q, %v", w.known, err)
+		}
 	}
 }
 
@@ -263,15 +288,9 @@ func TestSealed(t *testing.T) {
 	if name, err := w.Holding(t.Context(), "the value of hf it is"); name != "hf" || err != nil {
 		t.Fatalf("%q, %v", name, err)
 	}
-	ring, err := keyring.Open(t.Context(), keyring.Config{
-		Store: w.state, Source: keyring.SourcePassphrase, Now: time.Now, Logger: platformtest.Logger(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealed := New(w.state, ring, func([]byte) { t.Error("a sealed vault knows a value") }, time.Now)
-	if err := sealed.Recall(t.Context()); err != nil {
-		t.Error(err)
+	sealed := w.next(keyring.SourcePassphrase)
+	if err := sealed.Recall(t.Context()); err != nil || w.known != nil {
+		t.Errorf("none was released: %q, %v", w.known, err)
 	}
 	salt, value := bytes.Repeat([]byte{1}, statement.CommitmentKey), []byte("another")
 	rotate := &statement.Credential{Action: statement.CredentialRotate, Name: "hf", Version: 2, Commitment: statement.Commitment(salt, "hf", 2, value)}

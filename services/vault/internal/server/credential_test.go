@@ -2,6 +2,8 @@ package server
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"durward.internal/services/platform/handover"
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
+	"durward.internal/services/vault/internal/keyring"
 )
 
 func (v *vault) credentials() vaultv1.CredentialServiceClient {
@@ -413,6 +416,50 @@ func TestCredentialsStayAcrossARestart(t *testing.T) {
 		t.Errorf("%v, %v", n, list)
 	}
 	v.must(v.stored(v.value(statement.CredentialRotate, 2, "second")))
+}
+
+// TestASealedVaultPassesNoTextOn: what was released before a start is not known until the key is there. Meanwhile no sink's text is called
+// looked through; an agent's own is.
+func TestASealedVaultPassesNoTextOn(t *testing.T) {
+	v := newVault(t)
+	const value = "a value that a service was given"
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, value)))
+	v.must(v.stored(&vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
+		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{
+			Sink: v.ID(executor, "local").String(), Services: []string{"chat"}, Unattended: true, Until: statement.FormatTime(v.clock.Now().Add(time.Hour)),
+		},
+	}))}))
+	looked := func() (string, error) {
+		answer, err := v.tokenise(byPermit(permitFor(executor, v.open(bearer).GetPermits()), "it printed "+value))
+		return strings.Join(answer.GetTexts(), ""), err
+	}
+	sealed := filepath.Join(v.Dir, "away")
+	restart := func() {
+		v.must(os.Rename(filepath.Join(v.Dir, keyring.File), sealed))
+		v.restart()
+	}
+	unseal := func() { v.must(os.Rename(sealed, filepath.Join(v.Dir, keyring.File))) }
+	restart()
+	if got, err := looked(); err != nil || !strings.Contains(got, value) {
+		t.Fatalf("nothing was released: %q, %v", got, err)
+	}
+	unseal()
+	key, err := handover.NewKey()
+	v.must(err)
+	_, err = vaultv1.NewReleaseServiceClient(v.as(executor, "local")).ReleaseCredentials(t.Context(), &vaultv1.ReleaseCredentialsRequest{
+		Service: "chat", Names: []string{"hf"}, PublicKey: key.Public(),
+	})
+	v.must(err)
+	restart()
+	got, err := looked()
+	wantCode(t, err, callv1.Code_CODE_SEALED)
+	if _, err := v.tokenize(v.open(bearer), "mine"); err != nil || got != "" {
+		t.Errorf("its own text: %v; a sink's: %q", err, got)
+	}
+	unseal()
+	if got, err := looked(); err != nil || strings.Contains(got, value) || !strings.Contains(got, "[[SECRET:CREDENTIAL:") {
+		t.Errorf("unsealed: %q, %v", got, err)
+	}
 }
 
 // TestArgumentsThatHoldACredentialAreRefused, with the reference to use instead: nobody is asked to sign them, and no record holds them.

@@ -31,13 +31,17 @@ type tokeniseService struct {
 
 // Tokenise replaces what the session's agent may not see. The session is that of a grant that the sink on the connection has
 // redeemed, however long ago, since what it allows may take its time; or that of a permit in force, by this vault's own word in
-// either case. How many values were replaced is for the sink to record, with the answer that they were in.
+// either case. How many values were replaced is for the sink to record, with the answer that they were in. A sealed vault refuses where a
+// credential was ever released: it could not find it.
 func (s *tokeniseService) Tokenise(ctx context.Context, req *vaultv1.TokeniseRequest) (*vaultv1.TokeniseResponse, error) {
 	who, err := s.whose(ctx, req)
 	if err != nil {
 		r := journal.Session(auditv1.Kind_KIND_DENIED, auditv1.Status_STATUS_DENIED, who.principal, who.session, who.channel)
 		r.Body.Action = "tokenise-refused"
 		return nil, s.recordRefused(ctx, r, err)
+	}
+	if err := s.credentials.Known(ctx); err != nil {
+		return nil, err
 	}
 	size := 0
 	for _, text := range req.GetTexts() {
@@ -114,20 +118,16 @@ func (s *Server) noteTokens(ctx context.Context, who party, origin token.Origin,
 func (s *Server) inTurn(ctx context.Context, whose string, look func(context.Context) (token.Result, error)) (token.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, tokeniseTime)
 	defer cancel()
+	var result token.Result
 	done, err := s.tokenising.Take(ctx, whose)
-	if err != nil {
-		return token.Result{}, busyTokenising(err)
+	if err == nil {
+		defer done()
+		result, err = look(ctx)
 	}
-	defer done()
-	result, err := look(ctx)
 	if err != nil {
-		return token.Result{}, busyTokenising(err)
+		return token.Result{}, fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now; ask again", fault.WithCause(err), fault.WithRetry(time.Second))
 	}
 	return result, nil
-}
-
-func busyTokenising(cause error) error {
-	return fault.New(callv1.Code_CODE_UNAVAILABLE, "there is too much to look through now; ask again", fault.WithCause(cause), fault.WithRetry(time.Second))
 }
 
 // party is for whom texts are looked through.
