@@ -19,6 +19,7 @@ import (
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
@@ -83,8 +84,8 @@ func (s *operators) ChangeCredential(ctx context.Context, req *vaultv1.ChangeCre
 	if err == nil && (v.Kind != statement.KindCredential || !s.Self.AddressedBy(v.Audience) || v.Epoch != s.Halt.Now().Epoch) {
 		err = fmt.Errorf("%w: it is of kind %s for %s, epoch %d", statement.ErrCover, v.Kind, v.Audience, v.Epoch)
 	}
-	if err == nil && v.Credential.Action == statement.CredentialGrant && !s.isSink(v.Credential.Sink) {
-		err = fmt.Errorf("%w: %s is no sink here", statement.ErrCover, v.Credential.Sink)
+	if err == nil && v.Credential.Action == statement.CredentialGrant {
+		err = s.keeps(&v.Credential.CredentialGrants)
 	}
 	if err != nil {
 		s.noteRefused(ctx, "", "", err)
@@ -401,8 +402,16 @@ func (s *Service) HeldBy(ctx context.Context, arguments string) error {
 	return fault.New(callv1.Code_CODE_INVALID_ARGUMENT, "an argument holds a stored credential; pass "+`{"$credential":"`+name+`"} where the tool takes one`)
 }
 
-func (s *Service) isSink(id string) bool {
-	return slices.ContainsFunc(s.Sinks, func(sink identity.ID) bool { return sink.String() == id })
+// keeps reports why a grant is none that a sink here keeps to.
+func (s *Service) keeps(g *statement.CredentialGrants) error {
+	at := slices.IndexFunc(s.Sinks, func(sink identity.ID) bool { return sink.String() == g.Sink })
+	switch {
+	case at < 0:
+		return fmt.Errorf("%w: %s is no sink here", statement.ErrCover, g.Sink)
+	case s.Sinks[at].Role() == optionsv1.Role_ROLE_EGRESS && len(g.Services) > 0 && len(g.Agents) > 0:
+		return fmt.Errorf("%w: an MCP server has a credential for every client that calls it", statement.ErrCover)
+	}
+	return nil
 }
 
 // caller is the identity on the connection; the chain lets nobody in without.

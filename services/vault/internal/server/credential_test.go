@@ -21,6 +21,7 @@ import (
 	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/vault/internal/keyring"
+	"durward.internal/services/vault/internal/operation"
 )
 
 func (v *vault) credentials() vaultv1.CredentialServiceClient {
@@ -49,6 +50,16 @@ func (v *vault) value(action string, version int, value string) *vaultv1.ChangeC
 func (v *vault) grantedTo(services ...string) *vaultv1.ChangeCredentialRequest {
 	return &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
 		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{Sink: v.ID(executor, "local").String(), Services: services},
+	}))}
+}
+
+// unattended lets a service of a sink have it for an hour, without a call too.
+func (v *vault) unattended(role optionsv1.Role, service string, agents ...string) *vaultv1.ChangeCredentialRequest {
+	return &vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
+		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{
+			Sink: v.ID(role, "local").String(), Services: []string{service}, Agents: agents, Unattended: true,
+			Until: statement.FormatTime(v.clock.Now().Add(time.Hour)),
+		},
 	}))}
 }
 
@@ -337,6 +348,16 @@ func TestOfTwoCredentialsTheFirstIsNotRecordedAsGivenAlone(t *testing.T) {
 	}
 }
 
+// TestAServerIsGrantedACredentialForEveryClient: egress asks for it without a call, so that a statement that names clients would bind nobody.
+func TestAServerIsGrantedACredentialForEveryClient(t *testing.T) {
+	v := newVault(t)
+	v.restart(func(c *Config, _ *operation.Config) { c.Sinks = append(c.Sinks, v.ID(egress, "local")) })
+	v.must(v.stored(v.value(statement.CredentialAdd, 1, "secret")))
+	wantCode(t, v.stored(v.unattended(egress, "github", "claude")), callv1.Code_CODE_DENIED)
+	v.must(v.stored(v.unattended(egress, "github")))
+	v.must(v.stored(v.unattended(executor, "chat", "claude")))
+}
+
 // TestACredentialIsReleasedUnattendedWhereAHumanSaidSo: without a call, recorded, and never while the host is halted.
 func TestACredentialIsReleasedUnattendedWhereAHumanSaidSo(t *testing.T) {
 	v := newVault(t)
@@ -352,11 +373,7 @@ func TestACredentialIsReleasedUnattendedWhereAHumanSaidSo(t *testing.T) {
 	}
 	_, err = release()
 	wantCode(t, err, callv1.Code_CODE_NOT_FOUND)
-	v.must(v.stored(&vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
-		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{
-			Sink: v.ID(executor, "local").String(), Services: []string{"chat"}, Unattended: true, Until: statement.FormatTime(v.clock.Now().Add(time.Hour)),
-		},
-	}))}))
+	v.must(v.stored(v.unattended(executor, "chat")))
 	sealed, err := release()
 	v.must(err)
 	if values, err := key.Open(sealed, "chat"); err != nil || string(values[0].Value) != "secret" {
@@ -424,11 +441,7 @@ func TestASealedVaultPassesNoTextOn(t *testing.T) {
 	v := newVault(t)
 	const value = "a value that a service was given"
 	v.must(v.stored(v.value(statement.CredentialAdd, 1, value)))
-	v.must(v.stored(&vaultv1.ChangeCredentialRequest{Statement: v.sign(v.credential(&statement.Credential{
-		Action: statement.CredentialGrant, Name: "hf", CredentialGrants: statement.CredentialGrants{
-			Sink: v.ID(executor, "local").String(), Services: []string{"chat"}, Unattended: true, Until: statement.FormatTime(v.clock.Now().Add(time.Hour)),
-		},
-	}))}))
+	v.must(v.stored(v.unattended(executor, "chat")))
 	looked := func() (string, error) {
 		answer, err := v.tokenise(byPermit(permitFor(executor, v.open(bearer).GetPermits()), "it printed "+value))
 		return strings.Join(answer.GetTexts(), ""), err

@@ -267,6 +267,8 @@ func (a *app) granted(ctx context.Context, s *cli.Session, c *vaultv1.Credential
 		return nil, cli.Usage("Name services, --server, or --origin.", "it is not said to whom it is granted, or two things at once are")
 	case toOrigins && g.unattended, !toOrigins && (inRequest || said("scheme")):
 		return nil, cli.Usage("--header, --scheme and --body go with --origin, --unattended with services.", "the flags do not fit together")
+	case toServers && len(g.agents) > 0:
+		return nil, cli.Usage("Say in clients.yaml which clients may call it.", "--agent does not go with --server: an MCP server has the credential for every client that calls it")
 	case g.lasts < 0:
 		return nil, cli.Usage("--for 720h", "a grant lasts for a time that is to come")
 	}
