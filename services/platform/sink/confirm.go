@@ -173,24 +173,16 @@ func Continue(ctx context.Context, begin func()) error {
 	return n.proceed(begin)
 }
 
-// proceed is Proceed for a call, whose grant ends when the epoch is raised: a halt that is over again still ended it.
+// Proceed runs begin unless the sink is halted: for what an earlier, confirmed change left to be done after a restart, where
+// no call waits any more. Otherwise it returns CODE_HALTED. begin must not wait for other processes.
+func (a *Authority) Proceed(begin func()) error { return a.proceed(nil, begin) }
+
+// proceed is Proceed for a call, if it is not nil, whose grant ends when the epoch is raised: a halt that is over again still ended it.
 func (a *Authority) proceed(c *call, begin func()) error {
 	a.beginning.RLock()
 	defer a.beginning.RUnlock()
-	if now := a.Control(); haltHolds(now.Halted) || !epochHolds(c.grant.GetEpoch(), now.Epoch) {
+	if now := a.Control(); haltHolds(now.Halted) || c != nil && !epochHolds(c.grant.GetEpoch(), now.Epoch) {
 		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted, or the epoch raised, in the middle of a change")}
-	}
-	begin()
-	return nil
-}
-
-// Proceed runs begin unless the sink is halted: for what an earlier, confirmed change left to be done after a restart, where
-// no call waits any more. Otherwise it returns CODE_HALTED. begin must not wait for other processes.
-func (a *Authority) Proceed(begin func()) error {
-	a.beginning.RLock()
-	defer a.beginning.RUnlock()
-	if haltHolds(a.Control().Halted) {
-		return &refusal{callv1.Code_CODE_HALTED, errors.New("halted in the middle of a change")}
 	}
 	begin()
 	return nil

@@ -189,3 +189,20 @@ func TestAnEndIsInForceThoughTheDiskRefuses(t *testing.T) {
 		t.Errorf("%v, %d ended", err, len(s.ended))
 	}
 }
+
+// TestHaltedBeforeItBegan: a halt ends the context of a change that leaves this host. One that was not confirmed by then was not made, whatever
+// its handler says of that end.
+func TestHaltedBeforeItBegan(t *testing.T) {
+	s := newStand(t)
+	for method, tool := range s.tools {
+		tool.Leaves = true
+		s.tools[method] = tool
+	}
+	s.handle = func(ctx context.Context) {
+		if _, err := s.Halt(t.Context(), "", 0); err != nil {
+			t.Error(err)
+		}
+		<-ctx.Done()
+	}
+	s.refused(s.call(s.approved("start_service", startAlpha()), startAlpha()), callv1.Code_CODE_HALTED, "spent but not acted")
+}

@@ -287,10 +287,13 @@ func (a *Authority) act(ctx context.Context, key string, c *call, handler grpc.U
 	began := a.cfg.Now()
 	response, err := a.run(context.WithValue(leaving, notesKey{}, n), c, request, handler)
 	took := a.cfg.Now().Sub(began)
+	halted := err != nil && errors.Is(context.Cause(leaving), errHalted)
 	switch refused := (*refusal)(nil); {
+	case halted && !n.begun: // whatever the handler waited for says of the end of its context
+		return a.notActed(ctx, key, c, outcome, callv1.Code_CODE_HALTED, err)
 	case errors.As(err, &refused) && !n.begun:
 		return a.notActed(ctx, key, c, outcome, refused.code, refused.cause)
-	case err != nil && n.begun && errors.Is(context.Cause(leaving), errHalted):
+	case halted:
 		err = fault.New(callv1.Code_CODE_HALTED, sayCutOff, fault.WithCause(err))
 	case err == nil && !n.begun:
 		// Whatever it did, nobody looked whether it still might.

@@ -242,6 +242,9 @@ func (s *stand) call(p *paper, request proto.Message) error {
 		if s.handle != nil {
 			s.handle(ctx)
 		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if tool.Tier == optionsv1.Tier_TIER_READ {
 			s.effects++
 			return tool.NewResponse(), nil
