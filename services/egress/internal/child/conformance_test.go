@@ -15,7 +15,7 @@ import (
 func conform(url string) error {
 	ctx := context.Background()
 	config := Config{Remote: &http.Transport{}}
-	server := downstream.Pinned{Entry: downstream.Entry{ID: "suite", URL: url, Elicitation: true, Timeouts: downstream.Timeouts{Ready: 20 * time.Second}}}
+	server := downstream.Pinned{Entry: downstream.Entry{ID: "suite", URL: url, Elicitation: true, Timeouts: downstream.Timeouts{Ready: 20 * time.Second, Call: 20 * time.Second}}}
 	listed, err := List(ctx, config, server)
 	if err != nil {
 		return err
@@ -59,11 +59,11 @@ func conform(url string) error {
 		}
 	}
 	for _, one := range given.Calls {
-		result, err := m.Call(ctx, "suite", "suite", one.Name, one.Arguments, 20*time.Second, nil)
+		result, err := m.Call(ctx, "suite", "suite", one.Name, one.Arguments, sure, nil)
 		for err == nil && result.Question != "" {
 			fmt.Fprintln(os.Stderr, "it asks", result)
 			answer := fmt.Appendf(nil, `{"question":%q,"action":"accept","content":{}}`, result.Question)
-			result, err = m.Call(ctx, "suite", "suite", downstream.AnswerQuestion, answer, 0, nil)
+			result, err = m.Call(ctx, "suite", "suite", downstream.AnswerQuestion, answer, sure, nil)
 		}
 		fmt.Fprintln(os.Stderr, one.Name, result, err)
 	}

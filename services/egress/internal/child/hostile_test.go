@@ -259,6 +259,8 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 	case "logs":
 		h.send("{\n  level: 'info'\n}\n{\"level\":30,\"msg\":\"listening\"}")
 		h.answer(id, text("logged"))
+	case "counts":
+		h.answer(id, text(fmt.Sprint(h.calls)))
 	case "escapes":
 		h.answer(id, text(escapes))
 	case "error":

@@ -113,11 +113,12 @@ func (m *Manager) Set(servers []downstream.Pinned) {
 	m.servers = now
 }
 
-// Call calls a tool as it was pinned, with arguments in RFC 8785 form. timeout bounds the call from when the server is ready; 0 is what
-// its entry says. progress, if it is not nil, hears how far the call is until Call returns; it must not block. Errors are of type *Error, or ctx's.
-// A server that may ask gets one call at a time, tells no progress, and may answer with a question, which a call of AnswerQuestion answers.
+// Call calls a tool as it was pinned, with arguments in RFC 8785 form. confirm runs once nothing is left to wait for; where it fails,
+// nothing is sent, and Call returns its error as it is. progress, if it is not nil, hears how far the call is until Call returns; it
+// must not block. Other errors are of type *Error, or ctx's. A server that may ask gets one call at a time, tells no progress, and may answer
+// with a question, which a call of AnswerQuestion answers.
 func (m *Manager) Call(
-	ctx context.Context, principal, server, tool string, arguments []byte, timeout time.Duration, progress func(Progress),
+	ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error, progress func(Progress),
 ) (Result, error) {
 	r, err := m.allowed(ctx, principal, server, tool)
 	if err != nil {
@@ -126,15 +127,18 @@ func (m *Manager) Call(
 	defer m.leave(r)
 	var result Result
 	if entry := r.server.Entry; !entry.Elicitation {
-		f, over := r.begin(ctx, timeout)
+		f, over, refused := r.begin(ctx, confirm)
+		if refused != nil {
+			return Result{}, wrap(ctx, server, refused, false)
+		}
 		defer over()
 		result, err = r.call(f, tool, arguments, progress)
 	} else {
 		var f *flight
 		if entry.Answers(tool) {
-			f, err = r.settle(ctx, arguments)
+			f, err = r.settle(ctx, arguments, confirm)
 		} else {
-			f, err = r.launch(ctx, tool, arguments, timeout)
+			f, err = r.launch(ctx, tool, arguments, confirm)
 		}
 		if err != nil {
 			return Result{}, wrap(ctx, server, err, false)
@@ -147,8 +151,14 @@ func (m *Manager) Call(
 	return result, nil
 }
 
-// wrap names the server, in one line. The caller's own end is told as such.
+// unconfirmed is what a caller's confirm failed with.
+type unconfirmed struct{ error }
+
+// wrap names the server, in one line. The caller's own end is told as such, and its own error as it is.
 func wrap(ctx context.Context, server string, err error, sent bool) error {
+	if own, is := errors.AsType[unconfirmed](err); is {
+		return own.error
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("server %s: %w", server, ctx.Err())
 	}

@@ -86,7 +86,7 @@ func TestOlder(t *testing.T) {
 		t.Cleanup(m.Close)
 		m.Set([]downstream.Pinned{server})
 		for range 2 {
-			if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil || len(result.Content) != 1 {
+			if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), sure, nil); err != nil || len(result.Content) != 1 {
 				t.Errorf("%s: %+v, %v", mode, result, err)
 			}
 			must(t, m.Restart(mode))
@@ -112,7 +112,7 @@ func TestOlderNoMore(t *testing.T) {
 			mode.Store("newest")
 			must(t, m.Restart("server"))
 		}
-		if _, err := m.Call(t.Context(), "agent", "server", "echo", []byte(`{"mode":"good"}`), 0, nil); (err != nil) != fails {
+		if _, err := m.Call(t.Context(), "agent", "server", "echo", []byte(`{"mode":"good"}`), sure, nil); (err != nil) != fails {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestOlderHasItsTime(t *testing.T) {
 	}})
 	t.Cleanup(m.Close)
 	m.Set([]downstream.Pinned{server})
-	if result, err := m.Call(t.Context(), "agent", "older", "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil {
+	if result, err := m.Call(t.Context(), "agent", "older", "echo", []byte(`{"mode":"good"}`), sure, nil); err != nil {
 		t.Errorf("%+v, %v", result, err)
 	}
 }
@@ -143,8 +143,10 @@ func manager(t *testing.T, servers ...downstream.Pinned) *Manager {
 	return m
 }
 
+func sure() error { return nil }
+
 func call(m *Manager, server string) (Result, error) {
-	return m.Call(context.Background(), "agent", server, "echo", []byte(`{"say":"<b>"}`), 0, nil)
+	return m.Call(context.Background(), "agent", server, "echo", []byte(`{"say":"<b>"}`), sure, nil)
 }
 
 // TestHostile has each hostile server end in one clear error that names it, while a neighbour's calls go on.
@@ -210,7 +212,7 @@ func TestHostile(t *testing.T) {
 			if mode == "deaf" {
 				arguments = []byte(`{"a":"` + strings.Repeat("a", 1_000_000) + `"}`)
 			}
-			_, err := m.Call(t.Context(), "agent", mode, "echo", arguments, 0, nil)
+			_, err := m.Call(t.Context(), "agent", mode, "echo", arguments, sure, nil)
 			wait.Wait()
 			var told *Error
 			if !errors.As(err, &told) || told.Server != mode || told.Text != want {
@@ -285,7 +287,7 @@ func TestAnswers(t *testing.T) {
 			t.Parallel()
 			m := manager(t, pinned(mode))
 			var progress []Progress
-			result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"say":"<b>"}`), 0, func(p Progress) { progress = append(progress, p) })
+			result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"say":"<b>"}`), sure, func(p Progress) { progress = append(progress, p) })
 			must(t, err)
 			if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: want}}}, result); diff != "" {
 				t.Error(diff)
@@ -299,7 +301,7 @@ func TestAnswers(t *testing.T) {
 					t.Errorf("the log is %q", logs)
 				}
 			case "duplicate":
-				if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), 0, nil); err != nil || result.Content[0].Text != "good" {
+				if result, err := m.Call(t.Context(), "agent", mode, "echo", []byte(`{"mode":"good"}`), sure, nil); err != nil || result.Content[0].Text != "good" {
 					t.Errorf("the next call: %v, %v", result, err)
 				}
 				if s := m.Status()[0]; s.Dropped != 1 {

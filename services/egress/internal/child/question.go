@@ -1,7 +1,6 @@
 package child
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -29,9 +28,8 @@ const (
 type flight struct {
 	ctx context.Context //nolint:containedctx // the call's life
 	end context.CancelCauseFunc
-	// late ends it after timeout, and stands still while a question waits.
-	late    *time.Timer
-	timeout time.Duration
+	// late ends it after a while, and stands still while a question waits.
+	late *time.Timer
 	// asked hands a question over. done is closed when result and err are what the call came to.
 	asked  chan *question
 	done   chan struct{}
@@ -51,24 +49,30 @@ type question struct {
 	answer      chan *mcp.ElicitResult
 }
 
-// begin begins a call, which ends with ctx, after its timeout, and with the run or a panic. over ends what begin began.
-func (r *run) begin(ctx context.Context, timeout time.Duration) (f *flight, over func()) {
-	f = &flight{timeout: cmp.Or(timeout, r.timeouts.Call), asked: make(chan *question), done: make(chan struct{})}
+// begin begins a call, which ends with ctx, after its timeout, and with the run or a panic: also with one that comes while the caller
+// confirms the call, so that none is missed. over ends what begin began.
+func (r *run) begin(ctx context.Context, confirm func() error) (f *flight, over func(), _ error) {
+	f = &flight{asked: make(chan *question), done: make(chan struct{})}
 	f.ctx, f.end = context.WithCancelCause(ctx)
-	f.late = time.AfterFunc(f.timeout, func() { f.end(fmt.Errorf("it did not answer within %s", f.timeout)) })
+	f.late = time.AfterFunc(r.timeouts.Call, func() { f.end(fmt.Errorf("it did not answer within %s", r.timeouts.Call)) })
 	r.manager.mu.Lock()
 	flights := r.flights
 	r.manager.mu.Unlock()
 	unlink := context.AfterFunc(flights, func() { f.end(context.Cause(flights)) })
-	return f, func() {
+	over = func() {
 		unlink()
 		f.late.Stop()
 		f.end(nil)
 	}
+	if err := confirm(); err != nil {
+		over()
+		return nil, nil, unconfirmed{err}
+	}
+	return f, over, nil
 }
 
 // launch makes a call of a server that may ask, which outlives ctx. Such a server has one call at a time: what it asks belongs to that.
-func (r *run) launch(ctx context.Context, tool string, arguments []byte, timeout time.Duration) (*flight, error) {
+func (r *run) launch(ctx context.Context, tool string, arguments []byte, confirm func() error) (*flight, error) {
 	r.mu.Lock()
 	for id := range r.waiting {
 		r.mu.Unlock()
@@ -84,10 +88,14 @@ func (r *run) launch(ctx context.Context, tool string, arguments []byte, timeout
 	case <-time.After(r.timeouts.Call):
 		return nil, errors.New("it is at another call, and does one at a time")
 	}
+	f, over, err := r.begin(context.WithoutCancel(ctx), confirm)
+	if err != nil {
+		<-r.turn
+		return nil, err
+	}
 	r.manager.mu.Lock()
 	r.calls++
 	r.manager.mu.Unlock()
-	f, over := r.begin(context.WithoutCancel(ctx), timeout)
 	r.mu.Lock()
 	r.asking = f
 	r.mu.Unlock()
@@ -143,7 +151,7 @@ func (r *run) elicit(_ context.Context, request *mcp.ElicitRequest) (*mcp.Elicit
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: errForm.Error()}
 	}
 	f.late.Stop()
-	defer f.late.Reset(f.timeout)
+	defer f.late.Reset(r.timeouts.Call)
 	r.mu.Lock()
 	q.id = name()
 	r.waiting[q.id] = q
@@ -187,7 +195,10 @@ func (r *run) take(id string) *question {
 }
 
 // settle gives a server the answer to its question, and returns the call that goes on with it; or that ended before, without the answer.
-func (r *run) settle(ctx context.Context, arguments []byte) (*flight, error) {
+func (r *run) settle(ctx context.Context, arguments []byte, confirm func() error) (*flight, error) {
+	if err := confirm(); err != nil { // nothing here waits
+		return nil, unconfirmed{err}
+	}
 	var given struct {
 		Question, Action string
 		Content          map[string]any

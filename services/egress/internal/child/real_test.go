@@ -59,7 +59,7 @@ func realOffering(t *testing.T, offers downstream.Entry, folder string, argument
 
 func (m *Manager) said(t *testing.T, server, tool, arguments string) Result {
 	t.Helper()
-	result, err := m.Call(t.Context(), "agent", server, tool, []byte(arguments), 0, nil)
+	result, err := m.Call(t.Context(), "agent", server, tool, []byte(arguments), sure, nil)
 	if err != nil {
 		t.Errorf("%s: %v", tool, err)
 	}
@@ -106,7 +106,7 @@ func TestRealServers(t *testing.T) {
 			t.Errorf("a prompt: %q", got)
 		}
 		steps := 0
-		_, err := m.Call(t.Context(), "agent", "everything", "trigger-long-running-operation", []byte(`{"duration":1,"steps":4}`), 0, func(Progress) { steps++ })
+		_, err := m.Call(t.Context(), "agent", "everything", "trigger-long-running-operation", []byte(`{"duration":1,"steps":4}`), sure, func(Progress) { steps++ })
 		if err != nil || steps != 4 {
 			t.Errorf("trigger-long-running-operation: %v, %d steps", err, steps)
 		}

@@ -218,12 +218,10 @@ func (e *events) next() error {
 	var data []byte
 	for {
 		if !e.lines.Scan() {
-			switch err := e.lines.Err(); {
-			case errors.Is(err, bufio.ErrTooLong):
+			if errors.Is(e.lines.Err(), bufio.ErrTooLong) {
 				return errLong
-			default:
-				return io.EOF // and what broke the connection ends the call, or is tried again
 			}
+			return io.EOF // and what broke the connection ends the call, or is tried again
 		}
 		name, value, _ := strings.Cut(e.lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")

@@ -100,7 +100,7 @@ func TestFreezeRemote(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 	m := remoteManager(t, front.URL)
-	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
 		t.Fatal(err)
 	}
 	<-begun
@@ -113,7 +113,7 @@ func TestFreezeRemote(t *testing.T) {
 		t.Errorf("frozen: %v", s)
 	}
 	must(t, m.Thaw())
-	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+	if _, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
 		t.Errorf("thawed: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestRemoteStreamBreaks(t *testing.T) {
 	if _, err := call(m, "far"); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
-	_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"slow":true}`), 0, nil)
+	_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"slow":true}`), sure, nil)
 	if err == nil || err.Error() != "server far: the connection to it broke" {
 		t.Errorf("a call that was under way: %v", err)
 	}
@@ -193,7 +193,7 @@ func TestRemote(t *testing.T) {
 				t.Cleanup(front.Close)
 				m := remoteManager(t, front.URL)
 				told := make(chan Progress, 1)
-				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), 0, func(p Progress) { told <- p })
+				result, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{"a":"<"}`), sure, func(p Progress) { told <- p })
 				must(t, err)
 				if diff := cmp.Diff(Result{Content: []Content{{Kind: Text, Text: `{"a":"<"}`}}}, result); diff != "" {
 					t.Error(diff)
@@ -214,7 +214,7 @@ func TestRemote(t *testing.T) {
 					return // nothing tells of it
 				}
 				for range 5000 {
-					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), 0, nil); err != nil {
+					if _, err = m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil); err != nil {
 						break
 					}
 					time.Sleep(time.Millisecond) // the notification is on its way, and nothing else tells of it
@@ -315,11 +315,12 @@ func TestRemoteHostile(t *testing.T) {
 			}))
 			t.Cleanup(front.Close)
 			m := remoteManager(t, front.URL)
-			patience := time.Duration(0)
 			if name == "for ever" {
-				patience = 500 * time.Millisecond
+				server := *m.servers["far"]
+				server.Entry.Timeouts.Call = 500 * time.Millisecond
+				m.Set([]downstream.Pinned{server})
 			}
-			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), patience, nil)
+			_, err := m.Call(t.Context(), "agent", "far", "echo", []byte(`{}`), sure, nil)
 			var told *Error
 			if !errors.As(err, &told) || told.Text != c.want || told.Server != "far" {
 				t.Errorf("the call ended with %v, want %s", err, c.want)

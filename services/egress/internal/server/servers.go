@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,7 +30,7 @@ import (
 
 // Running speaks with other people's MCP servers; child.Manager does.
 type Running interface {
-	Call(ctx context.Context, principal, server, tool string, arguments []byte, timeout time.Duration, progress func(child.Progress)) (child.Result, error)
+	Call(ctx context.Context, principal, server, tool string, arguments []byte, confirm func() error, progress func(child.Progress)) (child.Result, error)
 	Status() []child.Status
 	Logs(server string) []child.Log
 	Restart(server string) error
@@ -78,16 +77,16 @@ func (s *Servers) CallServerTool(ctx context.Context, r *egressv1.CallServerTool
 	if err := s.leads(ctx, tool, server, r); err != nil {
 		return nil, err
 	}
+	confirm := func() error { return nil }
 	if tool.Tier != optionsv1.Tier_TIER_READ {
-		if err := sink.Confirm(ctx, func() {}); err != nil {
-			return nil, err
-		}
+		// A server that has to start first, or is at another call, may be waited for for minutes.
+		confirm = func() error { return sink.Confirm(ctx, func() {}) }
 	}
 	owner := party.Client
 	if server.Entry.PerSession {
 		owner += "/" + party.Session
 	}
-	result, err := s.running.Call(ctx, owner, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), 0, nil)
+	result, err := s.running.Call(ctx, owner, server.Entry.ID, tool.Foreign.Name, []byte(r.GetArgumentsJcs()), confirm, nil)
 	if err != nil {
 		return nil, serverFault(tool, err)
 	}

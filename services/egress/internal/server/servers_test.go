@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	egressv1 "durward.internal/proto/gen/durward/egress/v1"
@@ -26,7 +25,10 @@ type runs struct {
 	called []string
 }
 
-func (r *runs) Call(_ context.Context, _, server, tool string, arguments []byte, _ time.Duration, _ func(child.Progress)) (child.Result, error) {
+func (r *runs) Call(_ context.Context, _, server, tool string, arguments []byte, confirm func() error, _ func(child.Progress)) (child.Result, error) {
+	if err := confirm(); err != nil {
+		return child.Result{}, err
+	}
 	r.called = append(r.called, server+" "+tool+" "+string(arguments))
 	return r.result, r.err
 }
