@@ -17,6 +17,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/outside"
+	"durward.internal/services/platform/reference"
 )
 
 // withheld stands where text from outside was, when nobody could look through it.
@@ -145,7 +146,11 @@ func (a *Authority) tokeniseFault(ctx context.Context, c *call, err error) error
 	for i, text := range answer.GetTexts() {
 		c.replaced += max(outside.Replacements(text)-outside.Replacements(texts[i]), 0)
 	}
-	told.Message, told.DidYouMean = c.cleaned(answer.GetTexts()[0]), answer.GetTexts()[1:]
+	told.Message, told.DidYouMean = clean.Line(c.cleaned(answer.GetTexts()[0]), clean.Whole), answer.GetTexts()[1:]
+	// A fault leaves with 500 characters. What is cut here ends in no part of a reference.
+	if end := reference.Edge(told.Message, len(clean.Line(told.Message, 490))); end < len(told.Message) {
+		told.Message = told.Message[:end] + "…"
+	}
 	return &told
 }
 

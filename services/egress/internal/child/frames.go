@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -25,8 +26,10 @@ const (
 	maxFrame = 4 << 20
 	// maxUnasked is how many frames that answer nothing a server may send within a second.
 	maxUnasked = 1000
-	// maxMessage is the most characters of an error's message, of a progress message and of a line in the log.
+	// maxMessage is the most characters of a progress message and of a line in the log.
 	maxMessage = 500
+	// maxError is the longest message of an error, in bytes. It is passed on whole or not at all: of a part of a secret nobody knows what it is.
+	maxError = 64 << 10
 )
 
 // frames decides on each frame of one connection, whatever carries it (MCP-4). An answer passes when it is the first one to a call that
@@ -44,7 +47,9 @@ type frames struct {
 	pending map[string]jsonrpc.Request // by the id's lexeme
 	second  time.Time
 	unasked int
-	dropped int
+
+	// dropped is how many frames were not passed on.
+	dropped atomic.Int64
 
 	// asking is held while the first frame is written to a pipe, which has taken it or has not.
 	asking sync.Mutex
@@ -172,9 +177,7 @@ func (f *frames) received(raw []byte) (jsonrpc.Message, error) {
 
 // drop counts a frame that is not passed on.
 func (f *frames) drop() error {
-	f.mu.Lock()
-	f.dropped++
-	f.mu.Unlock()
+	f.dropped.Add(1)
 	return f.count()
 }
 
@@ -189,13 +192,6 @@ func (f *frames) count() error {
 		return fmt.Errorf("it sent more than %d messages within a second that answer nothing", maxUnasked)
 	}
 	return nil
-}
-
-// droppedFrames is how many frames were not passed on.
-func (f *frames) droppedFrames() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.dropped
 }
 
 func (f *frames) answered(in frame) (jsonrpc.Message, error) {
@@ -221,7 +217,10 @@ func (in frame) answer(call jsonrpc.Request) (jsonrpc.Message, error) {
 	out := &jsonrpc.Response{ID: call.ID}
 	switch {
 	case in.Error != nil:
-		message := clean.Line(in.Error.Message, maxMessage)
+		message := clean.Line(in.Error.Message, clean.Whole)
+		if len(message) > maxError {
+			message = fmt.Sprintf("a message of more than %d KiB, which is not passed on", maxError>>10)
+		}
 		out.Error = &jsonrpc.Error{Code: int64(in.Error.Code), Message: message, Data: supported(in.Error.Data)}
 	case len(in.Result) == 0 || in.Result.Kind() != '{':
 		out.Error = &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "an answer without a result"}

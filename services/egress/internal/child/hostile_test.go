@@ -259,6 +259,9 @@ func (h *hostile) called(message asked, capabilities string, in *bufio.Reader) {
 	case "logs":
 		h.send("{\n  level: 'info'\n}\n{\"level\":30,\"msg\":\"listening\"}")
 		h.answer(id, text("logged"))
+	case "refuses":
+		raw, _ := json.Marshal(string(message.Params.Arguments))
+		h.send(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%s}}`, id, raw)
 	case "counts":
 		h.answer(id, text(fmt.Sprint(h.calls)))
 	case "escapes":

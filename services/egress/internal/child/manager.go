@@ -154,7 +154,8 @@ func (m *Manager) Call(
 // unconfirmed is what a caller's confirm failed with.
 type unconfirmed struct{ error }
 
-// wrap names the server, in one line. The caller's own end is told as such, and its own error as it is.
+// wrap names the server, in one line, which is whole: the sink cuts it when it was looked through. The caller's own end is told as such, and its
+// own error as it is.
 func wrap(ctx context.Context, server string, err error, sent bool) error {
 	if own, is := errors.AsType[unconfirmed](err); is {
 		return own.error
@@ -162,7 +163,7 @@ func wrap(ctx context.Context, server string, err error, sent bool) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("server %s: %w", server, ctx.Err())
 	}
-	return &Error{Server: server, Text: clean.Line(err.Error(), maxMessage), Sent: sent}
+	return &Error{Server: server, Text: clean.Line(err.Error(), clean.Whole), Sent: sent}
 }
 
 // allowed is enter for a tool that is as it was accepted. What was there before the call and ends before anything of it is sent, such as a
@@ -473,10 +474,10 @@ func (m *Manager) Status() []Status {
 
 // status is what is known of an instance. The caller holds the manager's mu.
 func (i *instance) status(frozen bool) Status {
-	s := Status{Server: i.server, Principal: i.principal, State: Idle, Reason: i.last, Tools: maps.Clone(i.tools), Frozen: frozen}
+	s := Status{Server: i.server, Principal: i.principal, State: Idle, Reason: clean.Line(i.last, maxMessage), Tools: maps.Clone(i.tools), Frozen: frozen}
 	switch {
 	case i.run != nil:
-		s.State, s.Since, s.Calls, s.Dropped = Running, i.run.since, i.run.calls, i.run.frames.droppedFrames()
+		s.State, s.Since, s.Calls, s.Dropped = Running, i.run.since, i.run.calls, int(i.run.frames.dropped.Load())
 		if s.Since.IsZero() {
 			s.State = Starting
 		}

@@ -2,6 +2,7 @@ package child
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -215,4 +216,22 @@ func FuzzFrames(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestErrorsAreWhole: what an error says is handed on whole, since a part of a secret would not be known for one, or not at all.
+func TestErrorsAreWhole(t *testing.T) {
+	t.Parallel()
+	m := manager(t, pinned("refuses"))
+	for padding := 400; padding <= maxError+100; padding += 1 + padding/500*1000 {
+		arguments := `{"a":"` + strings.Repeat("x", padding) + `secret"}`
+		_, err := m.Call(t.Context(), "agent", "refuses", "echo", []byte(arguments), sure, nil)
+		want := "it answered with the error -32000: " + arguments
+		if len(arguments) > maxError {
+			want = "it answered with the error -32000: a message of more than 64 KiB, which is not passed on"
+		}
+		var told *Error
+		if !errors.As(err, &told) || told.Text != want {
+			t.Fatalf("with %d characters before the secret: %v", padding, err)
+		}
+	}
 }

@@ -141,7 +141,7 @@ func (r *run) tell() {
 		return
 	}
 	r.manager.Ended(End{
-		Server: r.instance.server, Principal: r.instance.principal, Why: why.Error(), Said: r.instance.log.Since(r.begun, r.secrets),
+		Server: r.instance.server, Principal: r.instance.principal, Why: clean.Line(why.Error(), maxMessage), Said: r.instance.log.Since(r.begun, r.secrets),
 		Wanted: slices.Contains([]error{errFrozen, errReplaced, errRestart, errIdle, errEvicted, errSession}, why),
 	})
 }
@@ -385,7 +385,7 @@ func (r *run) reason(err error) error {
 		return errLost
 	}
 	if answered, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, maxMessage))
+		return fmt.Errorf("it answered with the error %d: %s", answered.Code, clean.Line(answered.Message, clean.Whole))
 	}
 	return errors.New("its answer is not one that MCP knows") // the SDK's own words are about Go types
 }

@@ -135,7 +135,7 @@ func serverFault(tool contract.Tool, err error) error {
 		text = "the server " + failed.Server + " cannot be called: `durward server status` says why"
 	}
 	if failed.Sent && tool.Tier != optionsv1.Tier_TIER_READ {
-		text += "; the call may have been carried out"
+		text = "the call may have been carried out; " + text // what the server says may be long, and is cut
 	}
 	return fault.New(callv1.Code_CODE_FAILED, text, fault.WithCause(err))
 }

@@ -167,7 +167,7 @@ func TestServerFaults(t *testing.T) {
 		t.Errorf("a look: %v", err)
 	}
 	change, _ := contract.Lookup("web__change")
-	for sent, says := range map[bool]string{true: "the server web: it ended; the call may have been carried out", false: "the server web: it ended"} {
+	for sent, says := range map[bool]string{true: "the call may have been carried out; the server web: it ended", false: "the server web: it ended"} {
 		if err := serverFault(change, &child.Error{Server: "web", Text: "it ended", Sent: sent}); fault.From(err).Message != says {
 			t.Errorf("a change, sent %v: %v", sent, err)
 		}
