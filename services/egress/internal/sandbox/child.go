@@ -59,9 +59,6 @@ func (c *child) start(cmd *exec.Cmd, p *Process, pipes ...[]byte) (err error) {
 		for _, f := range ours {
 			_ = f.Close()
 		}
-		if p.Proxy != nil {
-			_ = p.Proxy.Close()
-		}
 	}()
 	pipe := func(read bool) (their *os.File) {
 		r, w, perr := os.Pipe()

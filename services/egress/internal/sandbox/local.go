@@ -167,6 +167,11 @@ func (l *Local) Start(ctx context.Context, s Start) (_ *Process, err error) {
 		if p.Proxy, err = c.listen(); err != nil {
 			return nil, err
 		}
+		defer func() {
+			if err != nil {
+				_ = p.Proxy.Close()
+			}
+		}()
 		in.relay, in.proxy = l.cfg.Relay, c.socket
 	}
 	if in.tree != "" {

@@ -34,7 +34,7 @@ type Launcher interface {
 type Process struct {
 	Stdin          io.WriteCloser
 	Stdout, Stderr io.ReadCloser
-	// Proxy is where the child's connections arrive; nil without a network. Whoever starts the child serves it, or closes it.
+	// Proxy is where the child's connections arrive; nil without a network. Whoever starts the child closes it; Networked serves it, and does.
 	Proxy net.Listener
 
 	Control
@@ -51,7 +51,7 @@ type Control interface {
 }
 
 // Networked is a launcher whose children's connections are served: serve is called for each child that has a network, and returns when the
-// listener is closed.
+// listener is closed, as it is once nothing of the child is left. Wait returns after serve.
 func Networked(l Launcher, serve func(net.Listener, Start)) Launcher { return networked{l, serve} }
 
 type networked struct {
@@ -63,7 +63,28 @@ type networked struct {
 func (n networked) Start(ctx context.Context, s Start) (*Process, error) {
 	p, err := n.Launcher.Start(ctx, s)
 	if err == nil && p.Proxy != nil {
-		go n.serve(p.Proxy, s)
+		c := served{p.Control, p.Proxy, make(chan struct{})}
+		go func() {
+			defer close(c.over)
+			n.serve(c.proxy, s)
+		}()
+		p.Control = c
 	}
 	return p, err
+}
+
+// served is a child whose connections are served until over is closed.
+type served struct {
+	Control
+
+	proxy net.Listener
+	over  chan struct{}
+}
+
+// Wait implements Control.
+func (c served) Wait() error {
+	err := c.Control.Wait()
+	_ = c.proxy.Close() // serve may have closed it
+	<-c.over
+	return err
 }
