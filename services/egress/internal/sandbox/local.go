@@ -65,6 +65,9 @@ type Local struct {
 	// spare is what children leave of the disk, in bytes.
 	spare atomic.Uint64
 
+	// packages is held while a package is copied.
+	packages sync.Mutex
+
 	mu      sync.Mutex
 	bwrap   string // once it was seen to work
 	running map[string]bool

@@ -57,7 +57,7 @@ func (l *Local) pinnedProgram(p *downstream.Pinned) (copied string, err error) {
 }
 
 // pinnedPackage does for an npm package what pinnedProgram does for a program: it returns a copy of the tree that the lock pins, and the
-// program of the package in it.
+// program of the package in it. One at a time: a second first start would remove what the first is about to run.
 func (l *Local) pinnedPackage(p *downstream.Pinned) (tree, program string, err error) {
 	from := filepath.Join(l.cfg.Packages, p.Entry.NPM.Folder())
 	is, err := downstream.TreeDigest(from)
@@ -67,6 +67,8 @@ func (l *Local) pinnedPackage(p *downstream.Pinned) (tree, program string, err e
 	if !accepted(is, p.ProgramDigest) {
 		return "", "", fmt.Errorf("its package %s is not the one that was accepted: look at it, and accept it with `durward server accept %s`", p.Entry.NPM.Name, p.Entry.ID)
 	}
+	l.packages.Lock()
+	defer l.packages.Unlock()
 	tree = filepath.Join(l.cfg.State, "programs", hex.EncodeToString(is[:]))
 	if held, err := downstream.TreeDigest(tree); err != nil || held != is {
 		fresh := tree + ".new"
