@@ -397,11 +397,9 @@ func (m *Manager) freeze(on bool) error {
 		if i.run == nil {
 			continue
 		}
-		if on && i.run.server.Entry.URL != "" {
-			i.stop(errFrozen) // nothing holds a server on another host, or what it streams
-			continue
-		}
-		if err := i.run.freeze(on); err != nil {
+		if on && i.run.process == nil {
+			i.stop(errFrozen) // nothing holds a server on another host, or what it streams, or one that is being started
+		} else if err := i.run.freeze(on); err != nil {
 			// What cannot be held is ended.
 			errs = append(errs, fmt.Errorf("server %s: %w", i.server, err))
 			i.stop(errFrozen)

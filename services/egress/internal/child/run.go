@@ -258,7 +258,9 @@ func (r *run) transport() (mcp.Transport, error) {
 	exited := make(chan struct{})
 	m.mu.Lock()
 	r.process, r.exited = process, exited
-	frozen := m.frozen
+	if m.frozen { // of a server that is started again, the process of before could be held
+		r.instance.stop(errFrozen)
+	}
 	m.mu.Unlock()
 	logged, drained := make(chan struct{}), make(chan struct{}) // nothing more is read of it
 	go func() {
@@ -284,8 +286,9 @@ func (r *run) transport() (mcp.Transport, error) {
 			r.end(errors.New(why))
 		}
 	}()
-	if frozen {
-		return nil, errFrozen
+	if r.ctx.Err() != nil { // ended meanwhile, as by a panic: it was told nothing that it could end over
+		process.Kill()
+		return nil, context.Cause(r.ctx)
 	}
 	drain := sync.OnceFunc(func() { close(drained) })
 	return newPipe(r.frames, process, r.timeouts.Call, func(err error) {
@@ -336,9 +339,6 @@ func (r *run) freeze(on bool) error {
 		r.endFlights(errFrozen)
 	} else {
 		r.flights, r.endFlights = context.WithCancelCause(r.ctx)
-	}
-	if r.process == nil {
-		return nil
 	}
 	return r.process.Freeze(on)
 }
