@@ -75,7 +75,7 @@ func (e *effects) Status(s *catalog.Service) driver.Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.running[s.ID] {
-		return driver.Status{State: driver.Running, Since: time.Now()}
+		return driver.Status{State: driver.Running, Since: time.Unix(1, 0)}
 	}
 	if e.unknown {
 		return driver.Status{State: driver.Unknown}

@@ -116,8 +116,9 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 	defer m.survive(ctx, s, u, driver.CauseNotStarted, &err)
 	d := m.driver(s)
 	for {
-		running := d.Status(s).State == driver.Running
-		if running && m.asleep(ctx, s, u) {
+		status := d.Status(s)
+		running := status.State == driver.Running
+		if running && m.asleep(ctx, s, u, status) {
 			return m.wakeUp(ctx, s, u, a, admit)
 		}
 		if !running && admit != nil {

@@ -238,7 +238,7 @@ func (m *Manager) check(ctx context.Context, s *catalog.Service, u *instance) {
 	asleep, held, asked := false, false, true
 	if m.cfg.Engine != nil && sleeps(s) {
 		var err error
-		asleep, held, err = m.ask(ctx, s, u)
+		asleep, held, err = m.ask(ctx, s, u, status)
 		asked = err == nil
 	}
 	definition, known := m.found(ctx, s, u)
@@ -256,7 +256,7 @@ func (m *Manager) check(ctx context.Context, s *catalog.Service, u *instance) {
 			u.rules.learn(s, definition)
 		}
 		if asked {
-			u.asleep, u.held = asleep, held
+			u.asleep, u.held, u.slept = asleep, held, status.Since
 		}
 		if !asleep {
 			u.verdict.hear(err == nil, s.Health)

@@ -24,7 +24,7 @@ type model struct {
 	lies               bool
 	keeps              uint32
 	sleepErr, wakeErr  error
-	warmErr            error
+	warmErr, asleepErr error
 	usage              engine.Usage
 	sleepTook, warmFor time.Duration
 	bench              *bench
@@ -79,7 +79,7 @@ func fmtList(list []string) string {
 func (e *model) Asleep(context.Context, *catalog.Service) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.asleep, nil
+	return e.asleep, e.asleepErr
 }
 
 func (e *model) Warm(ctx context.Context, _ *catalog.Service) error {

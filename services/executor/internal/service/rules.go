@@ -104,7 +104,7 @@ func (m *Manager) follow(ctx context.Context, s *catalog.Service, u *instance, s
 		if !r.live {
 			r.live, r.used, r.began = true, now, status.Since
 		}
-		if s.Idle == nil || s.Pin || u.asleep && s.Idle.Action != "stop" {
+		if s.Idle == nil || s.Pin || u.sleeps(status) && s.Idle.Action != "stop" {
 			r.used = now // nobody looks whether it is used, so that it was idle is known from here on
 			return
 		}

@@ -156,8 +156,9 @@ type instance struct {
 	phase   executorv1.ServiceState // STARTING or STOPPING while that goes on
 	failure string                  // why the last start failed
 	verdict verdict
-	// asleep: its engine says that it sleeps. held: it says so and keeps its memory.
+	// asleep: its engine says that it sleeps. held: it says so and keeps its memory. slept is when the run began of which it said so.
 	asleep, held bool
+	slept        time.Time
 	// doubt: whether it was started is not known, until it is seen to run or a stop of it went well.
 	doubt bool
 	// models are what its engine unloaded when it went to sleep.

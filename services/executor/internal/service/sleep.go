@@ -31,22 +31,22 @@ var errHeld = &failure{driver.CauseStillHeld, errors.New("measured after the eng
 
 func sleeps(s *catalog.Service) bool { return engine.Sleeps(s) }
 
-// asleep asks whether the service's engine sleeps; one that does not answer is as it was last.
-func (m *Manager) asleep(ctx context.Context, s *catalog.Service, u *instance) bool {
+// asleep asks whether the engine of what was seen to run sleeps; one that does not answer is as it was last in the same run.
+func (m *Manager) asleep(ctx context.Context, s *catalog.Service, u *instance, status driver.Status) bool {
 	if m.cfg.Engine == nil || !sleeps(s) {
 		return false
 	}
-	asleep, held, err := m.ask(ctx, s, u)
+	asleep, held, err := m.ask(ctx, s, u, status)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if err == nil && u.phase == executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-		u.asleep, u.held = asleep, held
+		u.asleep, u.held, u.slept = asleep, held, status.Since
 	}
-	return u.asleep
+	return u.sleeps(status)
 }
 
 // ask asks the engine whether it sleeps and measures whether it holds its memory all the same.
-func (m *Manager) ask(ctx context.Context, s *catalog.Service, u *instance) (asleep, held bool, err error) {
+func (m *Manager) ask(ctx context.Context, s *catalog.Service, u *instance, status driver.Status) (asleep, held bool, err error) {
 	if err := m.ours(s); err != nil {
 		return false, false, err
 	}
@@ -55,7 +55,7 @@ func (m *Manager) ask(ctx context.Context, s *catalog.Service, u *instance) (asl
 	}
 	now := m.measure(ctx)
 	u.mu.Lock()
-	believed, known := u.held, u.asleep
+	believed, known := u.held, u.sleeps(status)
 	u.mu.Unlock()
 	free, seen := m.released(s, now, nil)
 	switch {
@@ -81,11 +81,11 @@ func (m *Manager) Sleep(ctx context.Context, s *catalog.Service, a Act) (changed
 	}
 	defer u.release()
 	defer m.survive(ctx, s, u, driver.CauseNoSleep, &err)
-	d := m.driver(s)
-	if d.Status(s).State != driver.Running {
+	status := m.driver(s).Status(s)
+	if status.State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be put to sleep")
 	}
-	slept := m.asleep(ctx, s, u)
+	slept := m.asleep(ctx, s, u, status)
 	// What it held before says what there is to see afterwards.
 	before := m.measure(ctx)
 	if !slept {
@@ -117,7 +117,7 @@ func (m *Manager) Sleep(ctx context.Context, s *catalog.Service, a Act) (changed
 	said := err == nil || errors.Is(err, errHeld)
 	m.set(s, u, func(u *instance) {
 		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
-		u.asleep, u.held = said, errors.Is(err, errHeld)
+		u.asleep, u.held, u.slept = said, errors.Is(err, errHeld), status.Since
 		if said && len(models) > 0 {
 			u.models = models
 		}
@@ -300,10 +300,11 @@ func (m *Manager) wake(ctx context.Context, s *catalog.Service, a Act, admit adm
 	}
 	defer u.release()
 	defer m.survive(ctx, s, u, driver.CauseNoWake, &err)
-	if m.driver(s).Status(s).State != driver.Running {
+	status := m.driver(s).Status(s)
+	if status.State != driver.Running {
 		return false, fault.New(callv1.Code_CODE_CONFLICT, s.ID+" does not run, so it cannot be woken; start it")
 	}
-	if !m.asleep(ctx, s, u) {
+	if !m.asleep(ctx, s, u, status) {
 		return false, a.Confirm(ctx, func() {})
 	}
 	return m.wakeUp(ctx, s, u, a, admit)
@@ -378,7 +379,7 @@ func (m *Manager) halfAwake(ctx context.Context, s *catalog.Service, u *instance
 	defer cancel()
 	asleep, held = true, true
 	_ = m.guarded(ctx, s, func() error {
-		says, holds, err := m.ask(ctx, s, u)
+		says, holds, err := m.ask(ctx, s, u, m.driver(s).Status(s))
 		if err == nil {
 			asleep, held = says, says && (holds || m.grown(s, before, m.measure(ctx)))
 		}

@@ -277,6 +277,47 @@ func TestASleeperIsFoundAgain(t *testing.T) {
 	}
 }
 
+// TestAnotherRunDoesNotSleep: what slept may have ended and been started again by its manager or a human. While that loads, its engine does
+// not answer, and the sleep of the program before says nothing of it.
+func TestAnotherRunDoesNotSleep(t *testing.T) {
+	for name, lies := range map[string]bool{"it slept": false, "it slept and kept its memory": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSleeper(t).up()
+				w.model.lies = lies
+				if _, err := w.SleepService(t.Context(), w.s); (err != nil) != lies {
+					t.Fatal(err)
+				}
+				w.model.asleepErr, w.model.sleepErr = errNobody, errNobody
+				w.check(t.Context(), w.s, w.instance("chat"))
+				if v := w.Status(w.s); v.Asleep() == lies || (v.Cause == driver.CauseStillHeld) != lies {
+					t.Errorf("the same run, which does not answer: %+v", v)
+				}
+				time.Sleep(time.Second) // in a bubble of synctest, which takes no time
+				w.program.set(driver.Status{State: driver.Running, Since: time.Now()})
+				for _, when := range []string{"before the check", "after it"} {
+					if when == "after it" {
+						w.check(t.Context(), w.s, w.instance("chat"))
+					}
+					if v := w.Status(w.s); !v.Running() || v.Asleep() || v.Cause == driver.CauseStillHeld {
+						t.Errorf("another run, %s: %+v", when, v)
+					}
+					if claims := w.Claims(); len(claims) != 1 || claims[0].MiB != 1000 {
+						t.Errorf("another run, %s, claims %+v", when, claims)
+					}
+				}
+				// What does not sleep is neither woken nor taken to have slept already.
+				if changed, err := w.WakeService(t.Context(), w.s); changed || err != nil {
+					t.Errorf("a wake: %v, %v", changed, err)
+				}
+				if _, err := w.SleepService(t.Context(), w.s); Cause(err) != driver.CauseNoSleep {
+					t.Errorf("a sleep: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // TestRequestsMayEnd: before a sleep and a stop, where the engine tells of them, and not for ever.
 func TestRequestsMayEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -59,6 +59,10 @@ func (m *Manager) look(s *catalog.Service, status driver.Status) View {
 	return u.view(status)
 }
 
+// sleeps reports whether the engine of what runs said that it sleeps. What another run said is over with it: its manager, or a human,
+// may have started the program again since, and that one loads. The instance is locked.
+func (u *instance) sleeps(status driver.Status) bool { return u.asleep && status.Since.Equal(u.slept) }
+
 // view is what a service looks like by what is remembered of it and what its driver sees. The instance is locked.
 func (u *instance) view(status driver.Status) View {
 	v := View{Restarts: status.Restarts + u.rules.restarts, Network: status.Network}
@@ -78,9 +82,9 @@ func (u *instance) view(status driver.Status) View {
 		return running(executorv1.ServiceState_SERVICE_STATE_STOPPING, "")
 	case driver.Running:
 		switch {
-		case u.asleep && u.held:
+		case u.sleeps(status) && u.held:
 			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseStillHeld)
-		case u.asleep:
+		case u.sleeps(status):
 			return running(executorv1.ServiceState_SERVICE_STATE_SLEEPING, "")
 		case u.verdict.bad():
 			return running(executorv1.ServiceState_SERVICE_STATE_UNHEALTHY, driver.CauseUnhealthy)
