@@ -70,35 +70,33 @@ type File struct {
 	Path     string
 }
 
-// Program returns a begin for a program that is given credentials. A launcher begins in its place, with its user, its group and its limits,
-// and becomes the program once it is told everything, if it may by then.
-func Program(ctx context.Context, release Release, s *catalog.Service, cmd *exec.Cmd, begin func() error, may driver.Begin) func() error {
-	return func() error {
-		tell := instructions{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env}
-		control, err := beginAs(cmd, release, begin)
-		if err != nil {
-			return err
-		}
-		defer control.Close()
-		err = within(ctx, control, func(ctx context.Context) error {
-			if err := tellIt(ctx, control, release, s, tell, may); err != nil {
-				return err
-			}
-			// The launcher's end closes when it becomes the program, and not before.
-			said, err := io.ReadAll(io.LimitReader(control, 1024))
-			if err == nil && len(said) > 0 {
-				err = errors.New(string(said))
-			}
-			return failed(err)
-		})
-		if err != nil {
-			_ = control.Close()
-			_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
+// Program begins a program that is given credentials. A launcher begins in its place, with its user, its group and its limits, and becomes
+// the program once it is told everything, if it may by then.
+func Program(ctx context.Context, release Release, s *catalog.Service, cmd *exec.Cmd, begin func() error, may driver.Begin) error {
+	tell := instructions{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env}
+	control, err := beginAs(cmd, release, begin)
+	if err != nil {
 		return err
 	}
+	defer control.Close()
+	err = within(ctx, control, func(ctx context.Context) error {
+		if err := tellIt(ctx, control, release, s, tell, may); err != nil {
+			return err
+		}
+		// The launcher's end closes when it becomes the program, and not before.
+		said, err := io.ReadAll(io.LimitReader(control, 1024))
+		if err == nil && len(said) > 0 {
+			err = errors.New(string(said))
+		}
+		return failed(err)
+	})
+	if err != nil {
+		_ = control.Close()
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	return err
 }
 
 // Held is a launcher that holds values for a service which is about to start.

@@ -53,7 +53,7 @@ func TestProgram(t *testing.T) {
 		must(t, err)
 		defer out.Close()
 		cmd := &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"TOKEN=before", "KEPT=yes"}, Stdout: out, Stderr: out}
-		if err := Program(t.Context(), release, service(), cmd, cmd.Start, may)(); err != nil {
+		if err := Program(t.Context(), release, service(), cmd, cmd.Start, may); err != nil {
 			return "", err
 		}
 		if err := cmd.Wait(); err != nil {

@@ -258,11 +258,21 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	if err := d.save(r); err != nil {
 		return err
 	}
+	program.give(cmd)
+	// The last look comes when nothing is left to wait for.
+	unchanged := func(act func() error) error {
+		return may(func() error {
+			if err := program.unchanged(); err != nil {
+				return err
+			}
+			return act()
+		})
+	}
 	if len(s.Credentials) > 0 {
 		// What may not begin is the program: its launcher waits for its values, which the vault is asked for, and becomes it then.
-		err = program.start(cmd, launch.Program(ctx, d.release, s, cmd, begin, may))
+		err = launch.Program(ctx, d.release, s, cmd, begin, unchanged)
 	} else {
-		err = may(func() error { return program.start(cmd, begin) })
+		err = unchanged(begin)
 	}
 	if err != nil {
 		d.clear(r)

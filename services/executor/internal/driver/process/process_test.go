@@ -26,7 +26,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"durward.internal/services/executor/internal/driver"
+	"durward.internal/services/executor/internal/driver/launch"
 	"durward.internal/services/platform/catalog"
+	"durward.internal/services/platform/handover"
 )
 
 // The test binary plays the programs: which one is told by a variable that its catalog entry names.
@@ -39,6 +41,9 @@ func TestMain(m *testing.M) {
 	syscall.Umask(0o077)
 	if len(os.Args) > 1 && os.Args[1] == KeepLog {
 		os.Exit(KeepLogMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == launch.Word {
+		os.Exit(launch.Main(os.Args[2:]))
 	}
 	arg := os.Getenv(roleArg)
 	switch os.Getenv(role) {
@@ -516,14 +521,12 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		}
 
 		// At the last moment.
-		begun := false
-		begin := func() error { begun = true; return nil }
 		p, err := openProgram(s, definition)
 		must(t, err)
 		defer p.file.Close()
 		put([]byte("another"))
-		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
-			t.Errorf("a script: %v: replaced at the last moment: begun %v, %v", script, begun, err)
+		if err := p.unchanged(); !errors.Is(err, driver.ErrChanged) {
+			t.Errorf("a script: %v: replaced at the last moment: %v", script, err)
 		}
 		put(content)
 		if p, err = openProgram(s, definition); err != nil {
@@ -531,8 +534,8 @@ func TestOnlyWhatWasApprovedRuns(t *testing.T) {
 		}
 		defer p.file.Close()
 		must(t, os.WriteFile(s.Argv[0], append(slices.Clone(content), '\n'), 0o700))
-		if err := p.start(&exec.Cmd{}, begin); begun || !errors.Is(err, driver.ErrChanged) {
-			t.Errorf("a script: %v: written to at the last moment: begun %v, %v", script, begun, err)
+		if err := p.unchanged(); !errors.Is(err, driver.ErrChanged) {
+			t.Errorf("a script: %v: written to at the last moment: %v", script, err)
 		}
 	}
 }
@@ -705,7 +708,7 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	must(t, err)
 	defer p.file.Close()
 	put(script, "later")
-	if err := p.start(&exec.Cmd{}, func() error { t.Error("begun"); return nil }); !errors.Is(err, driver.ErrChanged) {
+	if err := p.unchanged(); !errors.Is(err, driver.ErrChanged) {
 		t.Errorf("edited at the last moment: %v", err)
 	}
 	put(script, "x")
@@ -719,6 +722,54 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 	put(script, "x")
 	if err := d.Start(t.Context(), s, definition, driver.AtOnce); err != nil || d.Status(s).State != driver.Running {
 		t.Errorf("as it was approved: %v", err)
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWhatChangesWhileTheVaultIsAskedIsNotRun: a start with credentials waits for the vault, and for the answer to whether it may still begin.
+func TestWhatChangesWhileTheVaultIsAskedIsNotRun(t *testing.T) {
+	d, s := open(t, t.TempDir()), entry("polite", "")
+	s.Argv, s.Credentials = []string{filepath.Join(t.TempDir(), "program"), filepath.Join(t.TempDir(), "config.yaml")}, []string{"api"}
+	put := func(path, content string) {
+		t.Helper()
+		must(t, os.WriteFile(path, []byte(content), 0o700))
+	}
+	ran := filepath.Join(t.TempDir(), "ran")
+	script, config := "#!"+os.Args[0]+"\n", "as it was"
+	put(s.Argv[0], script)
+	put(s.Argv[1], config)
+	definition, err := d.Definition(t.Context(), s)
+	must(t, err)
+	edit := func(string) {}
+	d.release = func(_ context.Context, service string, _ []string, public []byte) ([]byte, error) {
+		edit("the vault")
+		return handover.Seal(public, service, []handover.Value{{Name: "api", Variable: "TOKEN", Value: []byte("secret")}})
+	}
+	may := func(act func() error) error {
+		edit("begin")
+		return act()
+	}
+	for _, asked := range []string{"the vault", "begin"} {
+		for i, to := range []string{"#!/bin/sh\ntouch " + ran + "\n", "edited"} {
+			edit = func(now string) {
+				if now == asked {
+					put(s.Argv[i], to)
+				}
+			}
+			if err := d.Start(t.Context(), s, definition, may); !errors.Is(err, driver.ErrChanged) || d.Status(s).State != driver.Stopped {
+				t.Errorf("%s was edited while %s was asked: %v, %v", filepath.Base(s.Argv[i]), asked, err, d.Status(s))
+			}
+			put(s.Argv[i], []string{script, config}[i])
+		}
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("what nobody approved ran")
+	}
+	edit = func(string) {}
+	if err := d.Start(t.Context(), s, definition, may); err != nil || d.Status(s).State != driver.Running {
+		t.Errorf("as it was approved: %v, %v", err, d.Status(s))
 	}
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Error(err)

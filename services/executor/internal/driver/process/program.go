@@ -77,22 +77,27 @@ func arguments(s *catalog.Service, programs *catalog.Programs) []pin.File {
 	return find.Arguments(s.Argv[1:])
 }
 
-// start begins a command that runs the program. It fails where a file was written to since it was judged.
+// give has a command run the program.
 //
 // A script runs by its name: its interpreter opens it again, and finds its own folder by it. So whoever may put another file in
 // its place can do so in the moment between the last look and the start.
-func (p *program) start(cmd *exec.Cmd, begin func() error) error {
-	cmd.Path, cmd.ExtraFiles = inherited, []*os.File{p.file}
-	look := func(into *unix.Stat_t) error { return unix.Fstat(int(p.file.Fd()), into) }
-	if p.script {
+func (p *program) give(cmd *exec.Cmd) {
+	if cmd.Path, cmd.ExtraFiles = inherited, []*os.File{p.file}; p.script {
 		cmd.Path, cmd.ExtraFiles = p.file.Name(), nil
-		look = func(into *unix.Stat_t) error { return unix.Stat(p.file.Name(), into) }
 	}
+}
+
+// unchanged is the last look: it fails where a file was written to since it was judged.
+func (p *program) unchanged() error {
 	var now unix.Stat_t
-	if err := look(&now); err != nil || !same(p.stamp, now) || !pin.Unchanged(p.files) {
+	err := unix.Fstat(int(p.file.Fd()), &now)
+	if p.script {
+		err = unix.Stat(p.file.Name(), &now)
+	}
+	if err != nil || !same(p.stamp, now) || !pin.Unchanged(p.files) {
 		return driver.ErrChanged
 	}
-	return begin()
+	return nil
 }
 
 // same reports whether two looks found the same file with the same content; its owner cannot set the time of its change.

@@ -386,6 +386,18 @@ func TestOnlyTheFilesThatWereApprovedAreGiven(t *testing.T) {
 				t.Errorf("%s was edited: %v", name, err)
 			}
 			write(name, "as it was")
+			f.onReset = nil
+			f.become(maps.Clone(before))
+			if err := d.Start(t.Context(), s, definition, func(act func() error) error {
+				write(name, "edited") // while somebody was asked whether it may begin
+				return act()
+			}); !errors.Is(err, driver.ErrChanged) {
+				t.Errorf("%s was edited at the last moment: %v", name, err)
+			}
+			write(name, "as it was")
+		}
+		if calls := f.said(); slices.Contains(calls, "start") {
+			t.Errorf("asked of systemd: %q", calls)
 		}
 		if diff := cmp.Diff([]string{
 			"checked, not held: " + at("before"), "checked, not held: " + at("program"), "checked, not held: " + at("svc.py"),

@@ -195,22 +195,22 @@ func restarts(f facts) bool { return f.restart != "" && f.restart != "no" }
 // Definition is the digest over the unit's file and drop-ins, names and contents, as they are on disk, and over the files that its
 // commands and its EnvironmentFile= name.
 func (d *Driver) Definition(ctx context.Context, s *catalog.Service) (string, error) {
-	return d.definition(ctx, s, &d.programs)
+	f, unit, err := d.startable(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	return pin.Definition(unit, files(f, s, &d.programs))
 }
 
-func (d *Driver) definition(ctx context.Context, s *catalog.Service, programs *catalog.Programs) (string, error) {
-	f, err := d.ask(ctx, s)
-	if err == nil {
+// startable has systemd say how a unit is that may be started here. unit is the digest of its own files.
+func (d *Driver) startable(ctx context.Context, s *catalog.Service) (f facts, unit string, err error) {
+	if f, err = d.ask(ctx, s); err == nil {
 		err = d.refusal(f, s.Unit)
 	}
-	if err != nil {
-		return "", err
+	if err == nil {
+		unit, err = digest(f)
 	}
-	unit, err := digest(f)
-	if err != nil {
-		return "", err
-	}
-	return pin.Definition(unit, files(f, s, programs))
+	return f, unit, err
 }
 
 // Pins say of each file that a start of the unit opens whether it is held.
@@ -282,7 +282,8 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 			return err
 		}
 	}
-	if err := d.unchanged(ctx, s, definition); err != nil {
+	still, err := d.unchanged(ctx, s, definition)
+	if err != nil {
 		return err
 	}
 	if len(s.Credentials) > 0 {
@@ -295,7 +296,12 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	}
 	var job uint32
 	var result <-chan string
-	err = begin(func() (err error) {
+	err = begin(func() error {
+		// The launcher and whoever is asked whether it may begin took their time.
+		err := still()
+		if err != nil {
+			return err
+		}
 		job, result, err = b.start(ctx, s.Unit)
 		return err
 	})
@@ -350,13 +356,27 @@ func lost(err error) error {
 	return err
 }
 
-// unchanged has systemd say once more what it would run, and compares that with what may be.
-func (d *Driver) unchanged(ctx context.Context, s *catalog.Service, definition string) error {
-	found, err := d.definition(ctx, s, &catalog.Programs{})
-	if err == nil && found != definition {
-		return driver.ErrChanged
+// unchanged has systemd say once more what it would run, and compares that with what may be. still is the last look: it fails where a file
+// was written to since. It reads the unit's own files alone and asks nobody, since a halt may be waiting.
+func (d *Driver) unchanged(ctx context.Context, s *catalog.Service, definition string) (still func() error, err error) {
+	f, unit, err := d.startable(ctx, s)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	given := files(f, s, &catalog.Programs{})
+	found, err := pin.Definition(unit, given)
+	switch {
+	case err != nil:
+		return nil, err
+	case found != definition:
+		return nil, driver.ErrChanged
+	}
+	return func() error {
+		if now, err := digest(f); err != nil || now != unit || !pin.Unchanged(given) {
+			return driver.ErrChanged
+		}
+		return nil
+	}, nil
 }
 
 // judge says what became of a start. before is how the unit was, verdict the job's result.
