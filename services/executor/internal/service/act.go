@@ -25,14 +25,32 @@ func (m *Manager) Start(ctx context.Context, s *catalog.Service) (bool, error) {
 		of = 3
 	}
 	return m.tracked(ctx, s, of, func(a Act) (bool, error) {
-		return m.loading(ctx, s, func() (bool, error) { return m.startLocked(ctx, s, a, m.Admissible) })
+		return m.wanting(ctx, s, "start", func(ctx context.Context) (bool, error) {
+			return m.loading(ctx, s, func() (bool, error) { return m.startLocked(ctx, s, a, m.Admissible) })
+		})
 	})
 }
 
-// Stop is what stop_service does: StopLocked, unless a switch has the host.
+// Stop is what stop_service does: it ends starts and wakes of the service that were asked for before, wherever they are, and then is
+// StopLocked, unless a switch has the host.
 func (m *Manager) Stop(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
-		return m.releasing(ctx, s, func() (bool, error) { return m.StopLocked(ctx, s, a) })
+		// While it waits nothing begins to load on the service's GPUs, and no switch begins.
+		release, err := m.cfg.Leases.Releasing(s, false)
+		if err != nil {
+			return false, notNow(s, err)
+		}
+		defer release()
+		u, abandoned := m.instance(s.ID), false
+		if u.starting() {
+			if refused := a.Confirm(ctx, func() { abandoned = u.abandon() }); refused != nil {
+				return false, refused
+			}
+		}
+		// It waits for another service's load on the same GPU, whose measurement a release would spoil, but no longer than a stop may last:
+		// whoever wants a service stopped gets it.
+		take := func(patient bool) (func(), error) { return m.cfg.Leases.Releasing(s, patient) }
+		return m.leased(ctx, s, s.StopTimeout(), take, func() (bool, error) { return m.stopLocked(ctx, s, a, abandoned) })
 	})
 }
 
@@ -46,7 +64,9 @@ func (m *Manager) SleepService(ctx context.Context, s *catalog.Service) (bool, e
 // WakeService is what wake_service does: Wake under a lease of the service's GPUs, if it fits.
 func (m *Manager) WakeService(ctx context.Context, s *catalog.Service) (bool, error) {
 	return m.tracked(ctx, s, 0, func(a Act) (bool, error) {
-		return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.Admissible) })
+		return m.wanting(ctx, s, "wake", func(ctx context.Context) (bool, error) {
+			return m.loading(ctx, s, func() (bool, error) { return m.wake(ctx, s, a, m.Admissible) })
+		})
 	})
 }
 
@@ -83,12 +103,6 @@ func (m *Manager) Dependents(s *catalog.Service) []string {
 // loading acts under a lease of the service's GPUs, for which it waits as long as a load on them may last.
 func (m *Manager) loading(ctx context.Context, s *catalog.Service, act func() (bool, error)) (bool, error) {
 	return m.leased(ctx, s, s.StartTimeout(), func(bool) (func(), error) { return m.cfg.Leases.Loading(s) }, act)
-}
-
-// releasing acts under the right to release. It waits for another service's load on the same GPU, whose measurement a release
-// would spoil, but no longer than a stop may last: whoever wants a service stopped gets it.
-func (m *Manager) releasing(ctx context.Context, s *catalog.Service, act func() (bool, error)) (bool, error) {
-	return m.leased(ctx, s, s.StopTimeout(), func(patient bool) (func(), error) { return m.cfg.Leases.Releasing(s, patient) }, act)
 }
 
 // leased acts under a lease. While take says that something else has it, it waits; when patience is over it asks once more, and

@@ -132,10 +132,10 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 				return false, err
 			}
 		}
-		waiting, abandon := context.WithCancelCause(ctx)
 		started := make(chan error, 1)
 		begun, died, done := false, false, false
-		last := &beginning{m: m, ctx: waiting, service: s, late: a.again()}
+		var ended error
+		last := &beginning{m: m, ctx: ctx, service: s, late: a.again()}
 		refused := a.Confirm(ctx, func() {
 			begun = true
 			if now := d.Status(s).State == driver.Running; now || running {
@@ -143,39 +143,59 @@ func (m *Manager) startLocked(ctx context.Context, s *catalog.Service, a Act, ad
 				running, died = now, !now
 				return
 			}
+			if ended = ctx.Err(); ended != nil {
+				return
+			}
 			m.set(s, u, func(u *instance) {
-				u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_STARTING, "", abandon
+				u.phase, u.failure = executorv1.ServiceState_SERVICE_STATE_STARTING, ""
 				u.verdict, u.asleep, u.held, u.doubt = verdict{}, false, false, false
 			})
 			a.phase(progress.PhaseStart)
-			go func() { started <- m.launch(waiting, d, s, definition, last.begin) }()
+			go func() { started <- m.launch(ctx, d, s, definition, last.begin) }()
 			done = last.wait(started, &err)
 		})
-		switch {
-		case refused == nil && begun && died:
-			abandon(nil)
-			continue
-		case refused == nil && begun && !running:
-			defer abandon(nil)
-			if !done {
-				err = <-started
-			}
-			if last.refused != nil && context.Cause(waiting) == nil {
-				m.set(s, u, func(u *instance) { u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil })
-				return false, last.refused
-			}
-			return m.settled(waiting, d, s, u, a, definition, err)
-		}
-		abandon(nil)
 		switch {
 		case refused != nil:
 			return false, refused
 		case !begun:
 			return false, fault.New(callv1.Code_CODE_INTERNAL, fault.Internal, fault.WithCause(errUnbegun))
+		case died:
+			continue
+		case running:
+			m.check(ctx, s, u)
+			return false, nil
+		case ended != nil:
+			return false, ended
 		}
-		m.check(ctx, s, u)
-		return false, nil
+		if !done {
+			err = <-started
+		}
+		if last.refused != nil && ctx.Err() == nil {
+			m.set(s, u, func(u *instance) { u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED })
+			return false, last.refused
+		}
+		return m.settled(ctx, d, s, u, a, definition, err)
 	}
+}
+
+// wanting carries a start or wake out until the next stop of the service, which ends it even where it has not had its turn yet.
+func (m *Manager) wanting(ctx context.Context, s *catalog.Service, what string, act func(context.Context) (bool, error)) (bool, error) {
+	u := m.instance(s.ID)
+	ctx, end := context.WithCancelCause(ctx)
+	u.mu.Lock()
+	u.wanted[ctx] = end
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		delete(u.wanted, ctx)
+		u.mu.Unlock()
+		end(nil)
+	}()
+	changed, err := act(ctx)
+	if err != nil && Cause(err) == "" && errors.Is(context.Cause(ctx), errStopped) {
+		err = fault.New(callv1.Code_CODE_FAILED, s.ID+" did not "+what+": "+errStopped.cause, fault.WithCause(errStopped))
+	}
+	return changed, err
 }
 
 // settled follows a start that was begun to its end. err is the driver's answer.
@@ -192,7 +212,7 @@ func (m *Manager) settled(ctx context.Context, d Driver, s *catalog.Service, u *
 	}
 	doubt := errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrNotStopped)
 	m.set(s, u, func(u *instance) {
-		u.phase, u.failure, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause, nil
+		u.phase, u.failure = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, cause
 		u.verdict = verdict{known: err == nil, healthy: err == nil}
 		u.doubt = doubt
 		u.rules.ran(err == nil, time.Now())
@@ -238,7 +258,7 @@ func (m *Manager) survive(ctx context.Context, s *catalog.Service, u *instance, 
 	m.panicked(ctx, s, p)
 	u.mu.Lock()
 	if u.phase != executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED {
-		u.phase, u.abandon, u.doubt = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil, true
+		u.phase, u.doubt = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, true
 		u.held = u.asleep
 	}
 	u.turns++
@@ -354,18 +374,16 @@ func (m *Manager) down(ctx context.Context, d Driver, s *catalog.Service) error 
 	return &failure{cause, fmt.Errorf("%w: %w", driver.ErrNotStopped, err)}
 }
 
-// StopLocked makes a service not run, and ends a start that is still waiting for it to be ready. One that is busy with requests, and
-// tells of them, may finish them first for a while. It reports whether that changed anything. Errors are faults; what is not
-// confirmed is not begun.
-func (m *Manager) StopLocked(ctx context.Context, s *catalog.Service, a Act) (changed bool, err error) {
+// StopLocked makes a service not run. One that is busy with requests, and tells of them, may finish them first for a while. It reports
+// whether that changed anything. Errors are faults; what is not confirmed is not begun.
+func (m *Manager) StopLocked(ctx context.Context, s *catalog.Service, a Act) (bool, error) {
+	return m.stopLocked(ctx, s, a, false)
+}
+
+// stopLocked is StopLocked. abandoned: it was confirmed once, and ended starts or wakes.
+func (m *Manager) stopLocked(ctx context.Context, s *catalog.Service, a Act, abandoned bool) (changed bool, err error) {
 	u := m.instance(s.ID)
 	d := m.driver(s)
-	abandoned := false
-	if u.starting() {
-		if refused := a.Confirm(ctx, func() { abandoned = u.stopStarting() }); refused != nil {
-			return false, refused
-		}
-	}
 	if err := u.take(ctx, s); err != nil {
 		return false, err
 	}
@@ -427,21 +445,21 @@ func (m *Manager) drain(ctx context.Context, s *catalog.Service, a Act) {
 	}
 }
 
+// starting reports whether somebody waits for a start or wake.
 func (u *instance) starting() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.abandon != nil
+	return len(u.wanted) > 0
 }
 
-// stopStarting ends the start that is under way, and reports whether there was one.
-func (u *instance) stopStarting() bool {
+// abandon ends the starts and wakes that somebody waits for, and reports whether there were any.
+func (u *instance) abandon() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.abandon == nil {
-		return false
+	for _, end := range u.wanted {
+		end(errStopped)
 	}
-	u.abandon(errStopped)
-	return true
+	return len(u.wanted) > 0
 }
 
 // take waits for the service's turn, at most as long as one start or stop of it may last.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -287,6 +288,68 @@ func TestAStopEndsWhatIsLate(t *testing.T) {
 			t.Errorf("%d starts", p.starts)
 		}
 	})
+}
+
+// TestAStopEndsWhatHasNotBegun: a start or wake that waits for anything before its confirmation does not come after the stop.
+func TestAStopEndsWhatHasNotBegun(t *testing.T) {
+	loads := func(t *testing.T, w *sleeper) {
+		t.Helper()
+		other := *w.s
+		other.ID = "other"
+		release, err := w.cfg.Leases.Loading(&other)
+		must(t, err)
+		time.AfterFunc(3*time.Second, release)
+	}
+	admits := func(_ *testing.T, w *sleeper) {
+		w.cfg.Admit = func(context.Context, *catalog.Service) error { time.Sleep(10 * time.Second); return nil }
+	}
+	turns := func(_ *testing.T, w *sleeper) {
+		w.instance("chat").turn <- struct{}{}
+		time.AfterFunc(3*time.Second, w.instance("chat").release)
+	}
+	for name, hinder := range map[string]func(*testing.T, *sleeper){"admission": admits, "another's load": loads, "its turn": turns} {
+		for what, c := range map[string]struct {
+			slept bool
+			act   func(*Manager, context.Context, *catalog.Service) (bool, error)
+			says  string
+		}{
+			"a start":                {false, (*Manager).Start, "chat did not start: it was stopped while it was starting"},
+			"a start of what sleeps": {true, (*Manager).Start, "chat did not start: it was stopped while it was starting"},
+			"a wake":                 {true, (*Manager).WakeService, "chat did not wake: it was stopped while it was starting"},
+		} {
+			t.Run(what+" waits for "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newSleeper(t)
+					if c.slept {
+						if _, err := w.up().SleepService(t.Context(), w.s); err != nil {
+							t.Fatal(err)
+						}
+					}
+					hinder(t, w)
+					w.answers.set(errors.New("not yet"))
+					acted := make(chan error, 1)
+					go func() { _, err := c.act(w.Manager, t.Context(), w.s); acted <- err }()
+					time.Sleep(time.Second)
+					if changed, err := w.Stop(t.Context(), w.s); !changed || err != nil {
+						t.Errorf("stop: %v, %v", changed, err)
+					}
+					wantFault(t, <-acted, callv1.Code_CODE_FAILED, c.says)
+					time.Sleep(2 * time.Minute)
+					if starts, _ := w.program.count(); starts != 0 || w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+						t.Errorf("%d starts; it is %v", starts, w.Status(w.s))
+					}
+					if calls := w.model.done(); slices.Contains(calls, "wake one") {
+						t.Errorf("its engine was asked: %v", calls)
+					}
+					// A start that is asked for afterwards is another.
+					w.answers.set(nil)
+					if changed, err := w.Start(t.Context(), w.s); !changed || err != nil {
+						t.Errorf("then: %v, %v", changed, err)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestADriversPanicIsAFailedStart: the call is answered, and so is the next.

@@ -175,13 +175,14 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 		u.mu.Unlock()
 	}}
 	if err = changedSince(s); runs == s.Runs() {
-		_, err = m.startLocked(ctx, s, Act{Confirm: func(ctx context.Context, begin func()) error {
+		act := Act{Confirm: func(ctx context.Context, begin func()) error {
 			// A stop may have had the turn first: what was stopped stays stopped.
 			if !u.live() {
 				return errStopped
 			}
 			return r.confirm(ctx, begin)
-		}, Late: r.late, Definition: definition}, m.Admissible)
+		}, Late: r.late, Definition: definition}
+		_, err = m.wanting(ctx, s, "start", func(ctx context.Context) (bool, error) { return m.startLocked(ctx, s, act, m.Admissible) })
 	}
 	r.outcome(ctx, err)
 	if changed := errors.Is(err, driver.ErrChanged); changed != ruledOut {

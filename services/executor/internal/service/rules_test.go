@@ -190,13 +190,14 @@ func TestAStopThatEndsARestartIsTheLast(t *testing.T) {
 			w.end()
 			time.Sleep(2 * tick) // the rule has started it, and waits for it to be ready
 			confirmed := 0
-			changed, err := w.StopLocked(t.Context(), w.s, Act{Confirm: func(_ context.Context, begin func()) error {
+			w.cfg.Confirm = func(_ context.Context, begin func()) error {
 				if confirmed++; confirmed == 2 {
 					return errNo
 				}
 				begin()
 				return nil
-			}})
+			}
+			changed, err := w.Stop(t.Context(), w.s)
 			if !changed || err != nil || confirmed != 2 {
 				t.Errorf("stop: %v, %v; confirmed %d times", changed, err, confirmed)
 			}
@@ -589,6 +590,36 @@ func TestARuleThatIsPutOffLooksOn(t *testing.T) {
 				t.Errorf("%v after 190 s", w.state())
 			}
 		})
+	})
+}
+
+// TestAStopEndsARestartThatIsBeingRecorded: before its program began.
+func TestAStopEndsARestartThatIsBeingRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		w.cfg.Rule = func(ctx context.Context, what string, s *catalog.Service, stage Stage, err error) error {
+			if stage == Intent {
+				time.Sleep(10 * time.Second) // in a bubble of synctest, which takes no time
+			}
+			return b.rule(ctx, what, s, stage, err)
+		}
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second) // it is seen to run
+			w.answers.set(errors.New("not yet"))
+			w.end()
+			time.Sleep(2 * tick)
+			if changed, err := w.Stop(t.Context(), w.s); !changed || err != nil {
+				t.Errorf("stop: %v, %v", changed, err)
+			}
+			time.Sleep(10 * time.Minute)
+			if starts, _ := w.program.count(); starts != 0 || w.state() != executorv1.ServiceState_SERVICE_STATE_STOPPED {
+				t.Errorf("%d starts; it is %v", starts, w.Status(w.s))
+			}
+		})
+		if diff := cmp.Diff([]string{"restart chat", "restart chat failed"}, b.read()); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
 	})
 }
 

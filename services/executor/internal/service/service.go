@@ -167,8 +167,8 @@ type instance struct {
 	turns int
 	// told is the state that watchers were told last.
 	told executorv1.ServiceState
-	// abandon ends the start that is under way; nil when there is none.
-	abandon context.CancelCauseFunc
+	// wanted end the starts and wakes that somebody waits for, from the moment in which they were asked for.
+	wanted map[context.Context]context.CancelCauseFunc
 
 	checking bool
 	// due is when its health is asked for again.
@@ -181,7 +181,7 @@ func (m *Manager) instance(id string) *instance {
 	defer m.mu.Unlock()
 	u, ok := m.instances[id]
 	if !ok {
-		u = &instance{turn: make(chan struct{}, 1)}
+		u = &instance{turn: make(chan struct{}, 1), wanted: map[context.Context]context.CancelCauseFunc{}}
 		m.instances[id] = u
 	}
 	return u

@@ -322,23 +322,25 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalog.Service, u *instance, a
 	}
 	before := m.measure(ctx)
 	var models []string
-	waiting, abandon := context.WithCancelCause(ctx)
-	defer abandon(nil)
+	var ended error
 	if refused := a.Confirm(ctx, func() {
+		if ended = ctx.Err(); ended != nil {
+			return
+		}
 		m.set(s, u, func(u *instance) {
-			u.phase, u.verdict, u.abandon, models = executorv1.ServiceState_SERVICE_STATE_STARTING, verdict{}, abandon, u.models
+			u.phase, u.verdict, models = executorv1.ServiceState_SERVICE_STATE_STARTING, verdict{}, u.models
 		})
-	}); refused != nil {
-		return false, refused
+	}); cmp.Or(refused, ended) != nil {
+		return false, cmp.Or(refused, ended)
 	}
 	a.phase(progress.PhaseWake)
-	asking, cancel := context.WithTimeout(waiting, s.StartTimeout())
+	asking, cancel := context.WithTimeout(ctx, s.StartTimeout())
 	err := m.guarded(ctx, s, func() error {
 		if err := m.cfg.Engine.Wake(asking, s, models); err != nil {
 			return err
 		}
 		// A router loads what it had loaded, which may not be the entry's own model.
-		return m.answers(waiting, m.driver(s), s, a, fresh{warm: len(models) == 0 || slices.Contains(models, s.ServedModel())})
+		return m.answers(ctx, m.driver(s), s, a, fresh{warm: len(models) == 0 || slices.Contains(models, s.ServedModel())})
 	})
 	cancel()
 	asleep, held := false, false
@@ -346,7 +348,7 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalog.Service, u *instance, a
 		asleep, held = m.halfAwake(ctx, s, u, before)
 	}
 	m.set(s, u, func(u *instance) {
-		u.phase, u.abandon = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED, nil
+		u.phase = executorv1.ServiceState_SERVICE_STATE_UNSPECIFIED
 		u.verdict = verdict{known: true, healthy: err == nil}
 		u.asleep, u.held = asleep, held
 		if err == nil {
@@ -362,7 +364,7 @@ func (m *Manager) wakeUp(ctx context.Context, s *catalog.Service, u *instance, a
 	if f := new(failure); errors.As(err, &f) {
 		why = f
 	}
-	if errors.Is(context.Cause(waiting), errStopped) {
+	if errors.Is(context.Cause(ctx), errStopped) {
 		why = errStopped
 	}
 	return false, notAwake(s, why)
