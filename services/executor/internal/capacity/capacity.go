@@ -132,9 +132,15 @@ func Check(h gpu.Host, need, released map[uint32]uint32, margin uint32) *Short {
 func owed(g gpu.Device) int64 { return max(int64(g.Used)-int64(g.Total)+int64(g.Reserved), 0) }
 
 // promised is what services need on the GPU and have not taken yet. Memory that is used by a program whose share the driver
-// does not tell counts as taken by the services that such programs belong to: it is not counted twice.
+// does not tell counts as taken by the services that such programs belong to, and by no other: it is not counted twice.
 func promised(g gpu.Device) int64 {
-	return max(int64(g.Outstanding())-int64(untold(g)), 0)
+	var silent uint32
+	for _, c := range g.Claims {
+		if slices.ContainsFunc(g.Processes, func(p gpu.Process) bool { return p.MiB == 0 && p.Service == c.Service }) {
+			silent += c.MiB - min(c.MiB, g.ServiceMiB(c.Service))
+		}
+	}
+	return int64(g.Outstanding()) - int64(min(silent, untold(g)))
 }
 
 // untold is what is used on the GPU by programs of services whose share the driver does not tell. Where it does not tell a

@@ -55,6 +55,8 @@ func TestCheck(t *testing.T) {
 	silent := device(0, 0, nil, full)
 	silent.Used, silent.Free = 16000, 7500
 	silent.Processes = []gpu.Process{{PID: 7, Service: "chat"}}
+	excess := device(0, 0, nil, map[string]uint32{"chat": 8000, "code": 6000}) // chat has more than it claims, and code nothing yet
+	excess.Used, excess.Free, excess.Processes = 10000, 13500, silent.Processes
 	strange := silent // a stranger's share is not told either, and may be all of it
 	strange.Processes = []gpu.Process{{PID: 7, Service: "chat"}, {PID: 8}}
 	lost := gpu.Device{Index: 0, Problem: gpu.ProblemLost}
@@ -78,6 +80,8 @@ func TestCheck(t *testing.T) {
 		"a service that runs":           {host(device(0, 0, full, full)), map[uint32]uint32{0: 7001}, nil, &Short{Need: 7001, Free: 7500, Margin: 500}},
 		"and beside it":                 {host(device(0, 0, full, full)), map[uint32]uint32{0: 7000}, nil, nil},
 		"a driver that is silent":       {host(silent), map[uint32]uint32{0: 7000}, nil, nil},
+		"a silent program's excess":     {host(excess), map[uint32]uint32{0: 7001}, nil, &Short{Need: 7001, Free: 7500, Margin: 500}},
+		"and what fits beside it":       {host(excess), map[uint32]uint32{0: 7000}, nil, nil},
 		"a stranger that is silent too": {host(strange), map[uint32]uint32{0: 1}, nil, &Short{Need: 1, Free: 0, Margin: 500}},
 		"once it is released":           {host(device(0, 0, full, full)), map[uint32]uint32{0: 23000}, map[uint32]uint32{0: 16000}, nil},
 		"more promised than is":         {host(over), map[uint32]uint32{0: 1}, nil, &Short{Need: 1, Free: 0, Margin: 500}},
