@@ -78,6 +78,7 @@ const (
 	CausePortInUse      = "another program listens on the service's port"
 	CauseTimeout        = "the service did not become healthy in time"
 	CauseStopped        = "it was stopped while it was starting"
+	CauseLeft           = "the executor was stopped while the service was starting"
 	CauseProgramMissing = "the program file is missing"
 	CauseNotPermitted   = "the executor may not run the program as its user"
 	CauseNotStarted     = "the program could not be started"

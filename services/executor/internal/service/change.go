@@ -86,6 +86,8 @@ var (
 	errPanic = errors.New("a panic")
 	// errStopped ends a start because somebody wants the service stopped.
 	errStopped = &failure{driver.CauseStopped, errors.New("a stop was asked for")}
+	// errLeft: this process ends before a service that it started is ready.
+	errLeft = &failure{driver.CauseLeft, errors.New("the executor ends")}
 )
 
 // failed is err as a failure; what is none already is the driver's.

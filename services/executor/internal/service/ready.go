@@ -22,11 +22,15 @@ const (
 // errEarly marks a program that ended while it was starting.
 var errEarly = errors.New(driver.CauseExited)
 
-// ready waits until a started service answers and is warm. One that does not is stopped again.
+// ready waits until a started service answers and is warm. One that does not is stopped again; one that still may when this process ends
+// is left to the next.
 func (m *Manager) ready(ctx context.Context, d Driver, s *catalog.Service, a Act) error {
 	err := m.guarded(ctx, s, func() error { return m.answers(ctx, d, s, a, whole) })
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, errLeft) {
+		return err
 	}
 	if errors.Is(err, errEarly) {
 		// What is left of it is cleared away; why it ended is known already.
@@ -155,10 +159,11 @@ func (m *Manager) gaveUp(ctx context.Context, d Driver, s *catalog.Service, why 
 
 // over is why a start that was cut short has failed.
 func over(ctx context.Context, last error) error {
+	why := errLeft
 	if f := new(failure); errors.As(context.Cause(ctx), &f) {
-		return &failure{f.cause, fmt.Errorf("%w: %w", f, orNothing(last))}
+		why = f
 	}
-	return &failure{driver.CauseTimeout, fmt.Errorf("%w: %w", context.Cause(ctx), orNothing(last))}
+	return &failure{why.cause, fmt.Errorf("%w: %w", why, orNothing(last))}
 }
 
 // ended is why a program that was starting is not there any more.

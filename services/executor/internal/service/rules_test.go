@@ -623,6 +623,34 @@ func TestAStopEndsARestartThatIsBeingRecorded(t *testing.T) {
 	})
 }
 
+// TestARestartOutlivesTheExecutor: what a rule started and loads when the executor ends is left to the next one, as what a call started is.
+func TestARestartOutlivesTheExecutor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, b := ruled(t)
+		var how error
+		w.cfg.Rule = func(ctx context.Context, what string, s *catalog.Service, stage Stage, err error) error {
+			how = err
+			return b.rule(ctx, what, s, stage, err)
+		}
+		w.up()
+		w.follows(t, func() {
+			time.Sleep(time.Second) // it is seen to run
+			w.answers.set(errors.New("not yet"))
+			w.end()
+			time.Sleep(2 * tick)
+		})
+		if starts, stops := w.program.count(); starts != 1 || stops != 0 || w.program.Status(w.s).State != driver.Running {
+			t.Errorf("%d starts, %d stops; it is %+v", starts, stops, w.program.Status(w.s))
+		}
+		if Cause(how) != driver.CauseLeft || !w.Status(w.s).Running() {
+			t.Errorf("its start ended with %v; it is %+v", how, w.Status(w.s))
+		}
+		if diff := cmp.Diff([]string{"restart chat", "restart chat failed"}, b.read()); diff != "" {
+			t.Errorf("records (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // TestALyingSleeperIsNotAskedForEver: what does not give its memory back is put off.
 func TestALyingSleeperIsNotAskedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
