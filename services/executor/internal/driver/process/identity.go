@@ -38,6 +38,7 @@ func ticks(pid int) (uint64, error) {
 
 type procStat struct {
 	state   byte
+	group   int
 	session int
 	threads int
 	start   uint64
@@ -56,9 +57,13 @@ func stat(pid int) (procStat, error) {
 // parseStat reads what follows the program's name.
 func parseStat(raw []byte) (procStat, error) {
 	fields := procfs.Stat(raw)
-	// fields[0] is field 3 (state), fields[3] is field 6 (session), fields[17] is field 20 (threads), fields[19] is
-	// field 22 (start time).
+	// fields[0] is field 3 (state), fields[2] is field 5 (group), fields[3] is field 6 (session), fields[17] is field 20
+	// (threads), fields[19] is field 22 (start time).
 	if len(fields) < 20 || len(fields[0]) != 1 {
+		return procStat{}, errStat
+	}
+	group, err := strconv.Atoi(fields[2])
+	if err != nil {
 		return procStat{}, errStat
 	}
 	session, err := strconv.Atoi(fields[3])
@@ -73,7 +78,17 @@ func parseStat(raw []byte) (procStat, error) {
 	if err != nil {
 		return procStat{}, errStat
 	}
-	return procStat{state: fields[0][0], session: session, threads: threads, start: start}, nil
+	return procStat{state: fields[0][0], group: group, session: session, threads: threads, start: start}, nil
+}
+
+// groupRuns reports whether anything of a process group runs.
+func groupRuns(group int) bool {
+	for _, text := range procfs.Processes("/proc", "stat") {
+		if st, err := parseStat([]byte(text)); err == nil && st.group == group && st.runs() {
+			return true
+		}
+	}
+	return false
 }
 
 // findByOutput finds the session leader that started at or after notBefore and writes to the pipe: a program whose

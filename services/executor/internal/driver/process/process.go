@@ -217,6 +217,14 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 		return err
 	}
 	defer program.file.Close()
+	d.mu.Lock()
+	old := d.records[s.ID]
+	d.mu.Unlock()
+	if old != nil && old.Boot == d.boot && !alive(old.identity()) {
+		// If no executor saw its leader end, other programs of its group may hold the port, or memory, and the new record forgets them.
+		sweep(old.identity())
+		d.empty(old)
+	}
 	if err := driver.PortFree(s.Address()); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrPortInUse, err)
 	}
@@ -438,8 +446,9 @@ func goneWithin(who identity, patience time.Duration) bool {
 	return true
 }
 
-// sweep kills what is left of a group whose leader has ended. While a group has members, the kernel gives its number to no
-// new process; so either the members are ours, or a stranger with that very pid is alive, and then it is left alone.
+// sweep kills what is left of a group whose leader has ended, and waits for its end: the kernel frees what it held. While a group has
+// members, the kernel gives its number to no new process; so either the members are ours, or a stranger with that very pid is alive, and
+// then it is left alone.
 func sweep(who identity) {
 	if who.pid == 0 {
 		return // kill(2) takes 0 for the group of this process
@@ -447,5 +456,7 @@ func sweep(who identity) {
 	if start, err := ticks(who.pid); err == nil && start != who.start {
 		return
 	}
-	_ = unix.Kill(-who.pid, unix.SIGKILL)
+	for deadline := time.Now().Add(killPatience); unix.Kill(-who.pid, unix.SIGKILL) == nil && groupRuns(who.pid) && time.Now().Before(deadline); {
+		time.Sleep(pollInterval)
+	}
 }

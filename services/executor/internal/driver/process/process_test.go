@@ -125,10 +125,14 @@ func TestMain(m *testing.M) {
 			changed, serr := d.Stop(context.Background(), s)
 			fmt.Println(begins, changed, errors.Join(err, derr, serr), d.Status(s).State == driver.Stopped)
 		}
-	case "executor": // starts a service and is killed
+	case "executor", "executor of a family": // starts a service and is killed
 		d, err := New(Config{Dir: arg, Log: slog.New(slog.DiscardHandler), Development: true})
+		s := entry("talker", "")
+		if os.Getenv(role) != "executor" {
+			s = entry("parent", filepath.Join(arg, "ready"))
+		}
 		if err == nil {
-			err = start(context.Background(), d, entry("talker", ""))
+			err = start(context.Background(), d, s)
 		}
 		if err != nil {
 			os.Exit(3)
@@ -321,18 +325,13 @@ func TestTheWholeGroupIsStopped(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ready")
 	d, s := open(t, t.TempDir()), entry("parent", file)
 	started(t, d, s)
-	var child int
-	eventually(t, "its child runs", func() bool {
-		raw, err := os.ReadFile(file)
-		child, _ = strconv.Atoi(string(raw))
-		return err == nil && child > 0
-	})
-	start, err := ticks(child)
-	must(t, err)
+	child := descendant(t, file)
 	if _, err := d.Stop(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its child ends with it", func() bool { return !alive(identity{child, start}) })
+	if alive(child) {
+		t.Error("its child still runs")
+	}
 }
 
 func TestAProgramThatEndsByItselfIsSeen(t *testing.T) {
@@ -379,6 +378,51 @@ func TestOutlivingTheExecutor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatADeadLeaderLeft is ended by the next start: it may hold the port, and memory of a GPU. No executor saw its leader end.
+func TestWhatADeadLeaderLeft(t *testing.T) {
+	dir := t.TempDir()
+	executor := exec.Command(os.Args[0])
+	executor.Env = append(os.Environ(), role+"=executor of a family", roleArg+"="+dir)
+	if err := executor.Run(); executor.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("the executor was not killed: %v", err)
+	}
+	d, s := open(t, dir), entry("polite", "")
+	leader := held(t, d, "demo")
+	child := descendant(t, filepath.Join(dir, "ready"))
+	must(t, unix.Kill(leader.pid, unix.SIGKILL))
+	eventually(t, "its leader has ended", func() bool { return d.Status(s).State == driver.Ended })
+	if !alive(child) {
+		t.Fatal("its child ended with it")
+	}
+	started(t, d, s)
+	if alive(child) {
+		t.Error("its child still runs")
+	}
+	if _, err := d.Stop(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
+// descendant waits for the program that writes its number to the file.
+func descendant(t *testing.T, file string) identity {
+	t.Helper()
+	var who identity
+	eventually(t, "its child runs", func() bool {
+		raw, err := os.ReadFile(file)
+		who.pid, _ = strconv.Atoi(string(raw))
+		return err == nil && who.pid > 0
+	})
+	var err error
+	who.start, err = ticks(who.pid)
+	must(t, err)
+	t.Cleanup(func() {
+		if alive(who) {
+			_ = unix.Kill(who.pid, unix.SIGKILL) // it may end meanwhile
+		}
+	})
+	return who
 }
 
 func write(t *testing.T, file string, r *record) {
@@ -622,16 +666,16 @@ func TestLogsAreBounded(t *testing.T) {
 func TestParseStat(t *testing.T) {
 	fields := " 1 4242 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20"
 	for raw, want := range map[string]procStat{
-		"42 (plain) S" + fields:            {state: 'S', session: 3, threads: 17, start: 777},
-		"42 (a) R (b c) ) Z" + fields:      {state: 'Z', session: 3, threads: 17, start: 777},
-		"42 (new\nline) S" + fields + "\n": {state: 'S', session: 3, threads: 17, start: 777},
+		"42 (plain) S" + fields:            {state: 'S', group: 4242, session: 3, threads: 17, start: 777},
+		"42 (a) R (b c) ) Z" + fields:      {state: 'Z', group: 4242, session: 3, threads: 17, start: 777},
+		"42 (new\nline) S" + fields + "\n": {state: 'S', group: 4242, session: 3, threads: 17, start: 777},
 	} {
 		got, err := parseStat([]byte(raw))
 		if err != nil || got != want {
 			t.Errorf("%q: %v, %v", raw, got, err)
 		}
 	}
-	for _, raw := range []string{"", "42", "42 (x", "42 (x)", "42 (x) S 1 2", "42 (x) SS" + fields, "42 (x) S 1 2 x 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"} {
+	for _, raw := range []string{"", "42", "42 (x", "42 (x)", "42 (x) S 1 2", "42 (x) SS" + fields, "42 (x) S 1 x 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20", "42 (x) S 1 2 x 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"} {
 		if got, err := parseStat([]byte(raw)); err == nil {
 			t.Errorf("%q passed as %v", raw, got)
 		}
