@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -180,7 +181,16 @@ func (m *Manager) restart(ctx context.Context, s *catalog.Service, u *instance) 
 			if !u.live() {
 				return errStopped
 			}
-			return r.confirm(ctx, begin)
+			var lost error
+			err := r.confirm(ctx, func() {
+				// The catalog may be another since the rule was followed.
+				if _, same := leads(m.cfg.Catalog(), s); !same {
+					lost = changedSince(s)
+					return
+				}
+				begin()
+			})
+			return cmp.Or(err, lost)
 		}, Late: r.late, Definition: definition}
 		_, err = m.wanting(ctx, s, "start", func(ctx context.Context) (bool, error) { return m.startLocked(ctx, s, act, m.Admissible) })
 	}

@@ -328,6 +328,43 @@ func TestAnEntryThatChangedIsNotRestarted(t *testing.T) {
 	}
 }
 
+// TestARestartOfWhatNobodyCouldStop: the catalog changes while the rule is recorded. An entry that is gone, or is another driver's,
+// does not lead to the program.
+func TestARestartOfWhatNobodyCouldStop(t *testing.T) {
+	for name, c := range map[string]struct{ entry, record string }{
+		"it is gone":              {"id: other, driver: process, argv: [/usr/bin/true], port: 17999", "restart chat failed"},
+		"it is another driver's":  {"id: chat, driver: \"null\"", "restart chat failed"},
+		"its arguments are other": {"id: chat, driver: process, argv: [/usr/bin/false], port: 17999", "restart chat done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, b := ruled(t)
+				next, err := catalog.Parse("c.yaml", []byte("version: 1\nservices: [{"+c.entry+"}]\n"), catalog.Options{Development: true})
+				must(t, err)
+				var now atomic.Pointer[catalog.Catalog]
+				now.Store(w.cfg.Catalog())
+				w.cfg.Catalog = now.Load
+				w.cfg.Rule = func(ctx context.Context, what string, s *catalog.Service, stage Stage, err error) error {
+					now.Store(next)
+					return b.rule(ctx, what, s, stage, err)
+				}
+				w.up()
+				w.follows(t, func() {
+					time.Sleep(time.Second) // it is seen to run
+					w.end()
+					time.Sleep(time.Minute)
+				})
+				if starts, _ := w.program.count(); (starts == 1) != (c.record == "restart chat done") {
+					t.Errorf("%d starts", starts)
+				}
+				if diff := cmp.Diff([]string{"restart chat", c.record}, b.read()); diff != "" {
+					t.Errorf("records (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
 // TestARestartThatFails is tried again within the same bound.
 func TestARestartThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -361,6 +361,12 @@ func (m *Manager) Pins(ctx context.Context, s *catalog.Service) []string {
 	return nil
 }
 
+// leads reports whether a catalog has the service, and whether what it says there leads to the same program.
+func leads(c *catalog.Catalog, s *catalog.Service) (there, same bool) {
+	kept, there := c.Lookup(s.ID)
+	return there, there && kept.Driver == s.Driver && kept.Unit == s.Unit
+}
+
 // Accept vetoes a catalog from which a running service is gone, or in which it is something else: nobody could stop it any
 // more. So does a service of a driver that this executor does not have.
 func (m *Manager) Accept(next *catalog.Catalog) error {
@@ -370,8 +376,7 @@ func (m *Manager) Accept(next *catalog.Catalog) error {
 		}
 	}
 	for _, s := range m.All() {
-		kept, ok := next.Lookup(s.ID)
-		same := ok && kept.Driver == s.Driver && kept.Unit == s.Unit
+		there, same := leads(next, s)
 		v := m.Status(s)
 		runs, first := "runs", "stop it first"
 		if v.State == executorv1.ServiceState_SERVICE_STATE_UNKNOWN {
@@ -379,7 +384,7 @@ func (m *Manager) Accept(next *catalog.Catalog) error {
 		}
 		switch {
 		case same || !v.Holds():
-		case !ok:
+		case !there:
 			return fmt.Errorf("service %q %s and cannot be removed; %s", s.ID, runs, first)
 		default:
 			return fmt.Errorf("service %q %s and cannot become another driver's or unit's; %s", s.ID, runs, first)
