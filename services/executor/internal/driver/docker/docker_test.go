@@ -325,6 +325,7 @@ func TestCursors(t *testing.T) {
 	for _, bad := range []string{
 		"", "c=;t=0.0;n=0", "c=0123456789ab;t=1.5;n=0", "c=0123456789ab;t=01.000000000;n=0", nowhere + " ", "x" + nowhere,
 		"c=0123456789ab;t=1.000000000;n=-1",
+		"c=0123456789ab;t=1.000000000;n=524289", "c=0123456789ab;t=0.000000000;n=999999999", // all of a log would lie before it
 	} {
 		if p, ok := parseCursor(bad); ok {
 			t.Errorf("%q is read as %+v", bad, p)

@@ -28,6 +28,8 @@ const (
 	// disorder is by how much the times in a log may go backwards: the daemon reads a program's two outputs side by side, and
 	// gives each line its time before it writes it.
 	disorder = time.Second
+	// maxSkip is more lines than the daemon writes within the disorder. The time of each line that is passed over is kept.
+	maxSkip = 1 << 19
 	// margin is how many lines before the newest ones are read with them, so that those of the last second can be counted.
 	margin = 2000
 	// around is for how long before a position the lines are looked at too.
@@ -63,7 +65,7 @@ func parseCursor(text string) (position, bool) {
 	seconds, err1 := strconv.ParseInt(m[2], 10, 64)
 	nanos, err2 := strconv.ParseInt(m[3], 10, 64)
 	skip, err3 := strconv.Atoi(m[4])
-	if errors.Join(err1, err2, err3) != nil {
+	if errors.Join(err1, err2, err3) != nil || skip > maxSkip {
 		return position{}, false
 	}
 	p := position{container: m[1], skip: skip}
