@@ -198,11 +198,10 @@ func TestHaltedBeforeItBegan(t *testing.T) {
 		tool.Leaves = true
 		s.tools[method] = tool
 	}
-	s.handle = func(ctx context.Context) {
+	s.handle = func(context.Context) {
 		if _, err := s.Halt(t.Context(), "", 0); err != nil {
 			t.Error(err)
 		}
-		<-ctx.Done()
 	}
 	s.refused(s.call(s.approved("start_service", startAlpha()), startAlpha()), callv1.Code_CODE_HALTED, "spent but not acted")
 }

@@ -301,7 +301,10 @@ func TestAStopEndsWhatHasNotBegun(t *testing.T) {
 		time.AfterFunc(3*time.Second, release)
 	}
 	admits := func(_ *testing.T, w *sleeper) {
-		w.cfg.Admit = func(context.Context, *catalog.Service) error { time.Sleep(10 * time.Second); return nil }
+		w.cfg.Admit = func(context.Context, *catalog.Service) error {
+			time.Sleep(10 * time.Second) // in a bubble of synctest, which takes no time
+			return nil
+		}
 	}
 	turns := func(_ *testing.T, w *sleeper) {
 		w.instance("chat").turn <- struct{}{}

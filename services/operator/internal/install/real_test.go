@@ -309,7 +309,7 @@ func (h *installed) down() {
 	h.must(err)
 	h.must(os.WriteFile(file, append(bytes.Clone(before), "no_such_key: 1\n"...), 0o644))
 	h.as("root", nil, "systemctl", "restart", "durward-vault")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) { // systemd has no event that this test could wait for
 		if _, code := h.as("root", nil, "systemctl", "is-failed", "--quiet", "durward-vault"); code == 0 {
 			break
 		}
