@@ -196,7 +196,7 @@ is granted here. With --unattended it gets it in starts without a call too: a re
 switch after the executor was restarted.
 
 With --server another's MCP server gets it whenever it starts, or in each request where it is on another host, if its entry in
-servers.yaml names it.
+servers.yaml names it; whichever client calls, so --agent does not go with it.
 
 With --origin the value goes into requests that agents make: to that origin exactly, by the agents named here whose line in
 clients.yaml names the credential, in calls that you let happen and that refer to it: {"$credential":"NAME"}. No agent sees

@@ -39,7 +39,7 @@ func (a *app) vaultCommand() *cobra.Command {
 		Short: "The keys of the stored credentials",
 		Long: `The stored credentials are encrypted under data keys, and those under a key from a file, from systemd, or of a passphrase
 (credentials.key in vault.yaml). Until that key is there they are sealed: services that need one are not started, and
-everything else goes on.`,
+once any was given away no agent reads what programs write, in which it could not be found. Everything else goes on.`,
 	}
 	cmd.AddCommand(a.unsealCommand(), a.rotateKeysCommand())
 	return cmd

@@ -58,7 +58,7 @@ func (a *app) listCommand() *cobra.Command {
 			return a.list(ctx, s)
 		}, func(list *vaultv1.ListCredentialsResponse) {
 			if list.GetSealed() {
-				a.Out.Printf("%s\n", a.Out.Yellow("The stored credentials are sealed: services that need one are not started. Unseal them: "+a.Typed()+" vault unseal"))
+				a.Out.Printf("%s\n", a.Out.Yellow("The stored credentials are sealed: services that need one are not started, and no agent reads what programs write once one was given away. Unseal them: "+a.Typed()+" vault unseal"))
 			}
 			if len(list.GetCredentials()) == 0 {
 				a.Out.Printf("No credential is stored.\n")
