@@ -43,7 +43,7 @@ func TestRefusedBeforeTheFirstByte(t *testing.T) {
 		a, err := newAdmission(conf)
 		must(t, err)
 		a.TakeN("p", limit.Messages, 2) // what it has
-		by := &visit{limiter: a.Limiter, principal: "p"}
+		by := &visit{admission: a, principal: "p"}
 		if name == "a stranger's, the same" {
 			by.principal = ""
 		}

@@ -235,6 +235,26 @@ func TestForgottenSessions(t *testing.T) {
 	})
 }
 
+// A token one of whose sessions ended is its client's again with the next request of another.
+func TestOneSessionsEndLeavesTheOthers(t *testing.T) {
+	e := newEdge(t, limit.Config{RefusalDelayMS: 1})
+	ended, other := e.connect("good-ada"), e.connect("good-ada")
+	token := sha256.Sum256([]byte("good-ada"))
+	answered := make(chan struct{})
+	close(answered)
+	found := e.front.table.acquire(key{Stateful, ended}, token)
+	found.end = func() {}
+	(&Call{Gone: answered, entry: found, front: e.front}).Forget()
+	for _, known := range []bool{false, true} {
+		if principal, is := e.front.admission.known.Principal(token); is != known || known && principal != "ada" {
+			t.Errorf("the token is %q's, known: %t, want %t", principal, is, known)
+		}
+		if a := e.post("good-ada", other, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); a.Code != http.StatusOK {
+			t.Errorf("in the other session: %d %s", a.Code, a.Body)
+		}
+	}
+}
+
 // A front lacks none of its parts, and no bound of its sessions is nothing.
 func TestWhatAFrontIsMadeOf(t *testing.T) {
 	whole := newEdge(t, limit.Config{}).front.conf

@@ -48,7 +48,7 @@ func newAdmission(conf limit.Config) (*admission, error) {
 
 // visit is one HTTP request with a token. It is used by the goroutine that serves the request alone.
 type visit struct {
-	limiter *limit.Limiter
+	*admission
 	// conn is what the request came on; nil where connections are not counted.
 	conn  *connlimit.Conn
 	token [sha256.Size]byte
@@ -63,7 +63,7 @@ func (v *visit) stranger() bool { return v.principal == "" }
 // enter lets a request with a token in, before its body is read. Whether it may go on or not, leave must be called when it is
 // answered.
 func (a *admission) enter(ctx context.Context, token string) (*visit, *refused) {
-	v := &visit{limiter: a.Limiter, conn: connlimit.Of(ctx), token: credential.Digest(token)}
+	v := &visit{admission: a, conn: connlimit.Of(ctx), token: credential.Digest(token)}
 	principal, known := a.known.Principal(v.token)
 	if !known {
 		if a.gate.Wait(ctx) != nil {
@@ -80,11 +80,13 @@ func (a *admission) enter(ctx context.Context, token string) (*visit, *refused) 
 	return v, v.begin()
 }
 
-// accepted puts a stranger's visit, whose token the vault has accepted by now, to its principal's account.
+// accepted puts a stranger's visit, whose token the vault has accepted by now, to its principal's account: as when another of the token's
+// sessions ended meanwhile, which made it a stranger's.
 func (v *visit) accepted(principal string) *refused {
 	if !v.stranger() {
 		return nil
 	}
+	v.known.Remember(v.token, principal)
 	if no := v.connect(principal); no != nil {
 		return no
 	}
@@ -107,7 +109,7 @@ func (v *visit) connect(principal string) *refused {
 
 // begin counts the visit as one of its principal's.
 func (v *visit) begin() *refused {
-	if v.entered = v.limiter.Enter(v.principal, limit.Requests); !v.entered {
+	if v.entered = v.Enter(v.principal, limit.Requests); !v.entered {
 		return overLimit(v.principal, "requests", time.Second)
 	}
 	return nil
@@ -116,7 +118,7 @@ func (v *visit) begin() *refused {
 // leave ends what the visit began.
 func (v *visit) leave() {
 	if v.entered {
-		v.limiter.Leave(v.principal, limit.Requests)
+		v.Leave(v.principal, limit.Requests)
 	}
 	if v.serving {
 		v.conn.Done()
