@@ -32,12 +32,12 @@ func (b *Bridge) answers(response *http.Response, id json.RawMessage, answer fun
 		}
 		return err
 	case strings.TrimSpace(kind) == "application/json":
-		body, err := io.ReadAll(io.LimitReader(response.Body, maxMessage+1))
+		body, err := io.ReadAll(io.LimitReader(response.Body, maxLine+1))
 		if err != nil {
 			return fmt.Errorf("read the answer: %w", err)
 		}
 		m, err := received(body)
-		if len(body) > maxMessage || err != nil {
+		if len(body) > maxLine || err != nil {
 			return fmt.Errorf("the gateway answered %d with something that is not a message", response.StatusCode)
 		}
 		if payload, ok := m.answerTo(id); ok {
@@ -103,7 +103,7 @@ func (b *Bridge) pass(m message) {
 // events reads server-sent events and gives the message in each to take.
 func events(r io.Reader, take func(m message) error) error {
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxMessage)
+	lines.Buffer(nil, maxLine)
 	var data []byte
 	for lines.Scan() {
 		line := lines.Bytes()
@@ -120,7 +120,7 @@ func events(r io.Reader, take func(m message) error) error {
 			}
 			data = nil
 		case bytes.HasPrefix(line, []byte("data:")):
-			if len(data)+len(line) > maxMessage {
+			if len(data)+len(line) > maxLine {
 				return errors.New("the gateway sent an event that is too large")
 			}
 			if data != nil {

@@ -38,7 +38,8 @@ import (
 
 // Bounds.
 const (
-	// maxMessage bounds a message in either direction, and maxLine what is kept of a line: a longer message is refused by its id.
+	// maxMessage bounds a client's message, and maxLine what is kept of a line: a longer message is refused by its id. What the gateway answers,
+	// which may say a text twice, is as long as a line at most.
 	maxMessage = 4 << 20
 	maxLine    = 4 * maxMessage
 	// maxParallel bounds the requests under way, and maxWaiting those that wait for their turn besides.

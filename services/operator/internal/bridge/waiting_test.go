@@ -49,6 +49,30 @@ func TestCancelledBehindManyRequests(t *testing.T) {
 	}
 }
 
+// What the gateway answers may be longer than a message of the client's, in both of its forms.
+func TestLongAnswers(t *testing.T) {
+	g := newGateway(t, nil)
+	text := strings.Repeat("x", maxMessage+1)
+	g.answers = func(w http.ResponseWriter, m message, _ callv1.Proof_Purpose) bool {
+		form := "%s"
+		if w.Header().Set("Content-Type", "application/json"); m.Method == "ping" {
+			w.Header().Set("Content-Type", "text/event-stream")
+			form = "data: %s\n\n"
+		}
+		_, _ = fmt.Fprintf(w, form, `{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{"text":"`+text+`"}}`)
+		return true
+	}
+	c := start(t, g, nil, nil)
+	c.handshake()
+	for _, method := range []string{"ping", "tools/list"} {
+		c.send(`{"jsonrpc":"2.0","id":7,"method":"` + method + `"}`)
+		if got := c.receive(); !strings.Contains(got, text) {
+			t.Errorf("%s: %.200s", method, got)
+		}
+	}
+	c.close()
+}
+
 // What is too large is refused, by its id where that can be read, and the bridge goes on.
 func TestTooLarge(t *testing.T) {
 	c := start(t, newGateway(t, nil), nil, nil)
