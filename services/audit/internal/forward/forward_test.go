@@ -313,6 +313,22 @@ func TestCloseUnsaid(t *testing.T) {
 	}
 }
 
+// TestReceiverThatLeaves: one that ends in order, with most of a batch unread in its socket, has not got it, though it says close_notify.
+func TestReceiverThatLeaves(t *testing.T) {
+	receiver := syslogtest.New(t)
+	receiver.Leaves = true
+	a := &audit{}
+	a.grow(250, 0)
+	for _, r := range a.records { // more than a receiver has read by the first message, and less than sockets hold
+		r.Record.Body.DecisionSource = strings.Repeat("x", 500)
+	}
+	for range 20 {
+		if err := syslog(receiver).Send(t.Context(), a.records); err == nil {
+			t.Fatal("it is believed to have everything")
+		}
+	}
+}
+
 // hostile are values that would end a value, an element, a message or a line where they stood as they are.
 var hostile = []string{
 	"\"] forged=\"yes", `\"] [x@1 y="z"]`, `]`, `"`, `\`, `\\`, "a\nb", "\r\n<109>1 2026-01-01T00:00:00Z h durward - approved [durward@32473 index=\"1\"] forged",

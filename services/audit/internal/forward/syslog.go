@@ -10,6 +10,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -28,6 +29,8 @@ const (
 	MostMessage  = 1 << 20
 	// cutMark ends a value that was cut.
 	cutMark = "…"
+	// lateClose is how long the end of a connection is waited for behind the end of its stream.
+	lateClose = 2 * time.Second
 )
 
 // SyslogConfig is what a Syslog needs; all but CloseUnsaid is required.
@@ -46,7 +49,8 @@ type SyslogConfig struct {
 
 // Syslog sends records as RFC 5424's messages over TLS, as RFC 5425 frames them. Syslog has no acknowledgement, but TLS has one: whoever
 // has read everything up to our close_notify must answer with its own (RFC 5425, 4.4). Each batch has a connection of its own, which ends
-// so. A receiver that was killed, or cut off, before it had read all does not answer, and the batch goes again.
+// so. A receiver that was killed, or cut off, before it had read all does not answer, and the batch goes again. One that ends in order with
+// something unread sends close_notify too: that comes before ours, or its kernel resets the connection.
 type Syslog struct{ cfg SyslogConfig }
 
 // NewSyslog returns a destination. There is no kept library of Go's that waits for that answer: those that speak RFC 5424 write and
@@ -55,6 +59,9 @@ func NewSyslog(cfg SyslogConfig) *Syslog { return &Syslog{cfg: cfg} }
 
 // errUnsaid is the end of a connection without close_notify.
 var errUnsaid = errors.New("the receiver ended the connection without TLS's close_notify: what it has of the batch is not known")
+
+// errEarly is the end of a receiver that has not read the batch.
+var errEarly = errors.New("the receiver ended the connection before it had everything")
 
 // unsaid tells the end of a TCP connection from that of TLS's stream, which crypto/tls does not.
 type unsaid struct{ net.Conn }
@@ -76,6 +83,7 @@ func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) e
 	defer func() { _ = raw.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	tcp := raw
 	if !s.cfg.CloseUnsaid {
 		raw = unsaid{raw}
 	}
@@ -83,6 +91,12 @@ func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) e
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return fmt.Errorf("TLS with the receiver: %w", err)
 	}
+	answered := make(chan error, 1)
+	go func() {
+		var one [1]byte
+		_, err := conn.Read(one[:])
+		answered <- err
+	}()
 	var frames []byte
 	for _, r := range records {
 		message := s.message(r)
@@ -92,18 +106,35 @@ func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) e
 	if _, err := conn.Write(frames); err != nil {
 		return fmt.Errorf("the receiver takes no more: %w", err)
 	}
+	select {
+	case <-answered:
+		return errEarly
+	default:
+	}
 	if err := conn.CloseWrite(); err != nil {
 		return fmt.Errorf("the receiver takes no more: %w", err)
 	}
-	var one [1]byte
-	switch _, err := conn.Read(one[:]); {
+	switch err := <-answered; {
 	case errors.Is(err, io.EOF):
-		return nil
+		return leftover(tcp)
 	case err == nil:
 		return errors.New("the receiver answers, and speaks no syslog")
 	default:
 		return fmt.Errorf("no word from the receiver that it has everything: %w", err)
 	}
+}
+
+// leftover reports whether a receiver that has ended its stream left something of the batch unread, which its kernel answers with a reset.
+// One that closes its side of the connection late has read all as far as anybody knows.
+func leftover(tcp net.Conn) error {
+	if half, ok := tcp.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // a receiver may wait for that
+	}
+	_ = tcp.SetReadDeadline(time.Now().Add(lateClose))
+	if _, err := io.Copy(io.Discard, tcp); errors.Is(err, syscall.ECONNRESET) {
+		return errEarly
+	}
+	return nil
 }
 
 // message is a record as RFC 5424 has it. Nothing that a record says can end a value, an element or the message: control characters

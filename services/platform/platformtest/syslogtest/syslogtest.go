@@ -96,8 +96,9 @@ type Receiver struct {
 	t testing.TB
 	// CA is a file with its authority, Address where it listens.
 	CA, Address string
-	// Unsaid makes it end connections without close_notify, as some receivers do.
-	Unsaid bool
+	// Unsaid makes it end connections without close_notify, as some receivers do. Leaves makes it end each in order, with close_notify, behind the
+	// first message.
+	Unsaid, Leaves bool
 
 	cert tls.Certificate
 	wait sync.WaitGroup
@@ -244,6 +245,10 @@ func (r *Receiver) serve(raw net.Conn) {
 			}
 		}
 		r.mu.Unlock()
+		if r.Leaves {
+			_ = conn.Close()
+			return
+		}
 	}
 }
 
