@@ -296,8 +296,11 @@ func (q *Queue) Command(ctx context.Context, template store.Operation, arguments
 	}
 	defer release()
 	// Before anything is recorded, so that a replay does not look like an approval.
-	if _, err := q.Store.Operation(ctx, o.ID); !errors.Is(err, store.ErrNotFound) {
-		return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another", fault.WithCause(err))
+	switch _, err := q.Store.Operation(ctx, o.ID); {
+	case err == nil:
+		return nil, fault.New(callv1.Code_CODE_ALREADY_SPENT, "this statement was used before; sign another")
+	case !errors.Is(err, store.ErrNotFound):
+		return nil, err
 	}
 	if err := q.Halt.Within(o.Epoch, func() error { return nil }); err != nil {
 		return nil, err

@@ -128,7 +128,8 @@ func (q *Queue) spend(ctx context.Context, g *callv1.Grant, e *entry) (time.Time
 		record.Tier, record.Body.ParentRequestId = e.op.Tier, e.op.RequestID
 		authority(record, &e.op)
 	}
-	if e == nil {
+	if e == nil { // a read, as was just made sure of: who verifies the log later may not know the tool any more
+		record.Tier = optionsv1.Tier_TIER_READ
 		return q.spendRead(ctx, g, record)
 	}
 	var at time.Time

@@ -165,8 +165,8 @@ func TestAReadIsRedeemedWithoutWaiting(t *testing.T) {
 	first, second, third := ask("a"), ask("b"), ask("c")
 	v.audit.set(func(f *fakeAudit) { f.hung = true })
 	v.must(v.redeem(first))
-	if n := len(v.audit.of(auditv1.Kind_KIND_REDEEMED)); n != 1 {
-		t.Errorf("%d records of one redemption", n)
+	if told := v.audit.of(auditv1.Kind_KIND_REDEEMED); len(told) != 1 || told[0].GetTier() != optionsv1.Tier_TIER_READ {
+		t.Errorf("one redemption is recorded as %v", told)
 	}
 	v.audit.set(func(f *fakeAudit) { f.down = true })
 	wantCode(t, v.redeem(second), callv1.Code_CODE_AUDIT_UNAVAILABLE)
@@ -1485,6 +1485,10 @@ func TestGrantCommand(t *testing.T) {
 	v.must(v.redeem(resp.GetGrant()))
 	if n := len(v.audit.of(auditv1.Kind_KIND_APPROVED)); n != 1 {
 		t.Errorf("%d approvals recorded", n)
+	}
+	v.must(v.store.Close()) // where nobody can look whether it was used, it was not
+	if _, err = client.GrantCommand(t.Context(), &vaultv1.GrantCommandRequest{Statement: v.command("a", func(*statement.Statement) {})}); err == nil || fault.Is(err, callv1.Code_CODE_ALREADY_SPENT) {
+		t.Errorf("without the store: %v", err)
 	}
 }
 
