@@ -162,7 +162,11 @@ func TestWhatIsPinnedLaterIsListed(t *testing.T) {
 		{"old, and the vault does not answer", time.Nanosecond, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			e := newEdge(t, edgeOptions{fresh: test.fresh, decide: 200 * time.Millisecond})
+			options := edgeOptions{fresh: test.fresh}
+			if test.away {
+				options.decide = time.Second // which the session's opening has too
+			}
+			e := newEdge(t, options)
 			session := e.connect(t, tokenAgent)
 			if got := listed(e, session); got != [2]bool{} {
 				t.Fatalf("listed before it is pinned: %v", got)

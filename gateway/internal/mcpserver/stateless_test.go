@@ -286,6 +286,11 @@ func TestStatelessSessionsOfAVaultThatForgot(t *testing.T) {
 	if a := call(); a.Error == nil || a.Error.Code != "UNAUTHENTICATED" {
 		t.Errorf("renamed: %s", a.tool.Structured)
 	}
+	e.vault.mu.Lock()
+	if len(e.vault.sessions) != 0 {
+		t.Errorf("%d sessions are nobody's", len(e.vault.sessions))
+	}
+	e.vault.mu.Unlock()
 	if a := call(); a.Status != "pending_approval" {
 		t.Errorf("renamed, again: %s", a.tool.Structured)
 	}

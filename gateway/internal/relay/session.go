@@ -258,9 +258,13 @@ func (r *Relay) Close(ctx context.Context, s *Session) {
 		return
 	}
 	s.end()
+	r.tellEnded(ctx, s.state.Load().handle)
+}
+
+func (r *Relay) tellEnded(ctx context.Context, handle string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
 	defer cancel()
-	if _, err := r.sessions.CloseSession(ctx, &vaultv1.CloseSessionRequest{SessionId: s.state.Load().handle}); err != nil {
+	if _, err := r.sessions.CloseSession(ctx, &vaultv1.CloseSessionRequest{SessionId: handle}); err != nil {
 		r.conf.Logger.DebugContext(ctx, "the vault was not told that a session ended", "error", fault.From(err))
 	}
 }
@@ -463,7 +467,8 @@ func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) 
 		return err
 	}
 	if out.GetPrincipal() != s.principal {
-		// The credential names somebody else now: this session is not theirs.
+		// The credential names somebody else now: this session is not theirs, and what was opened is nobody's.
+		r.tellEnded(detached, st.handle)
 		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
 	}
 	s.state.Store(st)
