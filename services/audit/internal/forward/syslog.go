@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -107,8 +108,8 @@ func (s *Syslog) Send(ctx context.Context, records []*auditv1.ForwardedRecord) e
 		return fmt.Errorf("the receiver takes no more: %w", err)
 	}
 	select {
-	case <-answered:
-		return errEarly
+	case err := <-answered:
+		return fmt.Errorf("%w: %w", errEarly, cmp.Or(err, errors.New("it answers")))
 	default:
 	}
 	if err := conn.CloseWrite(); err != nil {
