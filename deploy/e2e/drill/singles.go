@@ -199,7 +199,8 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 		return &vaultv1.TokeniseRequest{Under: &vaultv1.TokeniseRequest_Permit{Permit: permit}, Texts: texts}
 	}
 	// What might be addresses takes the detectors longest. A text may have 256 KiB. Four, not eight: calls that take all the time that the
-	// vault has for one would end all at once, and leave a gap. There are callers enough for whoever waits behind them to wait too long.
+	// vault has for one would end all at once, and leave a gap. There are callers enough for whoever waits behind
+	// them to wait too long, and no more: what they send is read by the processor that the modest one needs.
 	texts := slices.Repeat([]string{strings.Repeat("Aa 12, Bb, Cc, ", 250<<10/15)}, 4)
 	much, little := under(w.open(), texts), under(w.open(), []string{"a line"})
 	if _, err := modest.Tokenise(w.t.Context(), little); err != nil {
@@ -209,7 +210,7 @@ func tokeniseUsedUp(w *world) (trials, effects int) {
 	defer cancel()
 	var greedy sync.WaitGroup
 	var answered atomic.Int64
-	for range 128 {
+	for range 64 {
 		own := sink()
 		greedy.Go(func() {
 			for ctx.Err() == nil {
