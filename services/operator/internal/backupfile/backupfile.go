@@ -230,7 +230,10 @@ func giveName(file, name string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(taken.Close(), os.Rename(file, name))
+	if err = errors.Join(taken.Close(), os.Rename(file, name)); err != nil {
+		err = errors.Join(err, os.Remove(name)) // an empty file is no backup
+	}
+	return err
 }
 
 // nameLayout is what a backup is called that is made in a folder.

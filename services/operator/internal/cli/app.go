@@ -222,6 +222,9 @@ func Asked[T proto.Message](a *App, ask func(context.Context, *Session, []string
 	})
 }
 
+// NoHome annotates a command that needs no home folder.
+const NoHome = "durward/no-home"
+
 // Machine reports whether a program reads this command's result.
 func (a *App) Machine() bool { return a.Format.Machine() }
 

@@ -10,9 +10,6 @@ import (
 	"durward.internal/services/platform/clean"
 )
 
-// NoHome annotates a command that needs no home folder.
-const NoHome = "durward/no-home"
-
 // WriteNew writes a file that is not there, whole or not at all. One that holds the same already is left alone, any other is somebody's work.
 func WriteNew(name string, text []byte, perm fs.FileMode) error {
 	if there, err := os.ReadFile(name); err == nil && bytes.Equal(there, text) {

@@ -420,8 +420,9 @@ func (p *Plan) start() error {
 	if !p.live() {
 		return nil
 	}
-	are := func(ask string) (units []string) {
-		return slices.DeleteFunc(append([]string{"durward.target"}, services...), func(unit string) bool {
+	all := append([]string{"durward.target"}, services...)
+	are := func(ask string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(unit string) bool {
 			return p.opts.Command(context.Background(), "systemctl", ask, "--quiet", unit) != nil
 		})
 	}
@@ -443,7 +444,7 @@ func (p *Plan) start() error {
 			restart = append(restart, gatewaySocket)
 		}
 		p.add(p.run("", "systemctl", "daemon-reload"), p.run("", append(restart, services...)...), p.run("", start...))
-	case len(are("is-active")) <= len(services):
+	case len(are("is-active")) < len(all):
 		p.add(p.run("", append(append(start, "durward-renew.timer"), services...)...))
 	default:
 		p.add(Step{Verb: Same, What: "durward.target is active"})
