@@ -86,7 +86,10 @@ func Open(cfg Config) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
-	self, err := os.ReadFile("/proc/self/cgroup")
+	// /proc/self is the first thread of this process, which another tree's Start may have in a program's group just now.
+	runtime.LockOSThread()
+	self, err := os.ReadFile("/proc/thread-self/cgroup")
+	runtime.UnlockOSThread()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
@@ -364,7 +367,7 @@ type hierarchy struct {
 	controls []string
 }
 
-// hierarchies reads /proc/self/mountinfo and /proc/self/cgroup. Where a controller is of version 1, version 2 cannot have it, so
+// hierarchies reads /proc/self/mountinfo and /proc/thread-self/cgroup. Where a controller is of version 1, version 2 cannot have it, so
 // version 2 alone is used only where no hierarchy of version 1 bounds anything.
 func hierarchies(mountinfo, self string) []hierarchy {
 	paths := maps.Collect(procfs.CGroups(self))
@@ -421,7 +424,7 @@ func parseMount(line string) (mount, bool) {
 	return mount{root: fields[3], point: fields[4], kind: rest[0], options: strings.Split(rest[2], ",")}, true
 }
 
-// find is the folder of a path of /proc/self/cgroup. A mount may show a part of the hierarchy alone.
+// find is the folder of a path of /proc/thread-self/cgroup. A mount may show a part of the hierarchy alone.
 func (m mount) find(path string) (string, bool) {
 	if !filepath.IsAbs(path) || strings.Contains(path, "/..") || strings.ContainsRune(m.point+m.root, '\\') {
 		return "", false

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// The first thread is left to the main goroutine, so that no test is on it, and no thread is born of it (TestOpenedWhileAnotherStarts).
+func init() { runtime.LockOSThread() }
 
 func open(t *testing.T) *Tree {
 	t.Helper()
@@ -68,6 +72,26 @@ func TestInside(t *testing.T) {
 	for _, task := range tasks {
 		if raw, err := os.ReadFile(task); err == nil && strings.Contains(string(raw), "service-demo") {
 			t.Errorf("a thread of ours is in the group: %s", raw)
+		}
+	}
+}
+
+// Where this process is does not depend on its first thread, which another tree's Start may have moved: a tree that took a program's group for
+// this process' own would bring its threads there, and this process would be ended with the program.
+func TestOpenedWhileAnotherStarts(t *testing.T) {
+	g := group(t, Limits{})
+	if g.unified {
+		t.Skip("version 2 has no thread of a process elsewhere")
+	}
+	first := strconv.Itoa(os.Getpid()) // the first thread's id is the process's
+	must(t, g.each(func(p part) error { return write(p.dir, "tasks", first) }))
+	tree, err := Open(Config{Key: t.TempDir(), Leaf: "durward-test"})
+	must(t, g.each(func(p part) error { return write(p.own, "tasks", first) }))
+	must(t, err)
+	tree.Close()
+	for i, p := range tree.places {
+		if p.own != g.parts[i].own {
+			t.Errorf("it takes %s for this process' own group, not %s", p.own, g.parts[i].own)
 		}
 	}
 }
