@@ -119,7 +119,10 @@ func (s forwardService) ReadRecords(ctx context.Context, req *auditv1.ReadRecord
 	if f.What() == ForwardNothing {
 		return nil, fault.New(callv1.Code_CODE_DENIED, "audit's file lets nothing be forwarded: its key forward is empty", fault.WithField("forward"))
 	}
-	size, _, _, err := s.cfg.Log.Export(ctx, 0) // of another process that leads, too
+	if err := s.leads(); err != nil {
+		return nil, err
+	}
+	size, _, _, err := s.cfg.Log.Export(ctx, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -125,6 +125,15 @@ func (s *Server) write(ctx context.Context, r *auditv1.Record) (uint64, error) {
 	return answer.GetReceipts()[0].GetIndex(), nil
 }
 
+// leads refuses what only the process that leads is asked for. What the relay brings is kept where it is brought, and everybody else asks the
+// one that leads for it; a client of both processes goes on to the other by this answer.
+func (s *Server) leads() error {
+	if s.cfg.Log.Follows() {
+		return unreadable(store.ErrFollows)
+	}
+	return nil
+}
+
 func notFound() *fault.Error {
 	return fault.New(callv1.Code_CODE_NOT_FOUND, "the log has no such entry", fault.WithField("index"))
 }

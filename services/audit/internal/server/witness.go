@@ -18,6 +18,9 @@ type witnessService struct {
 }
 
 func (s witnessService) GetCheckpoint(context.Context, *auditv1.GetCheckpointRequest) (*auditv1.GetCheckpointResponse, error) {
+	if err := s.leads(); err != nil {
+		return nil, err
+	}
 	_, checkpoint := s.cfg.Log.Newest()
 	return &auditv1.GetCheckpointResponse{Checkpoint: checkpoint}, nil
 }
@@ -30,6 +33,9 @@ func (s witnessService) GetConsistency(ctx context.Context, req *auditv1.GetCons
 func (s witnessService) AddCosignatures(ctx context.Context, req *auditv1.AddCosignaturesRequest) (*auditv1.AddCosignaturesResponse, error) {
 	if s.cfg.Cosigned == nil {
 		return nil, fault.New(callv1.Code_CODE_UNAVAILABLE, "this process keeps no cosignatures")
+	}
+	if err := s.leads(); err != nil {
+		return nil, err
 	}
 	err := s.cfg.Cosigned.Add(ctx, req.GetCheckpoint(), req.GetCosignatures())
 	switch {
