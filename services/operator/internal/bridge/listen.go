@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +33,8 @@ func sessionHeaders(session, protocol string) http.Header {
 
 // listen relays what the gateway says of its own accord, until the session that was opened as the seen-th ends or ctx does.
 // A gateway that has nothing to say so does not offer the stream. A session that is lost is opened again for what the client
-// subscribed to, as soon as that succeeds.
-func (b *Bridge) listen(ctx context.Context, seen int) {
+// subscribed to, as soon as that succeeds. unheard: something may have changed since the client heard last.
+func (b *Bridge) listen(ctx context.Context, seen int, unheard bool) {
 	reported := false
 	for pause := listenPause; ; pause = min(2*pause, listenPauseMost) {
 		headers, opened := b.headers()
@@ -45,6 +47,10 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 			switch {
 			case response.StatusCode == http.StatusOK && strings.TrimSpace(kind) == "text/event-stream":
 				pause = listenPause
+				if unheard {
+					b.catchUp()
+				}
+				unheard = true
 				_ = events(response.Body, func(m message) error { b.pass(m); return nil }) // asked for again below
 			case response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusConflict: // it may not know yet that the last one broke
 			case response.StatusCode < http.StatusInternalServerError:
@@ -61,6 +67,22 @@ func (b *Bridge) listen(ctx context.Context, seen int) {
 		}
 		if !clock.Sleep(ctx, pause) {
 			return
+		}
+	}
+}
+
+// catchUp tells the client that everything that it hears of may have changed. It cannot know that there was no stream for a while, and nobody
+// says again what was said meanwhile.
+func (b *Bridge) catchUp() {
+	for _, list := range []string{"tools", "prompts", "resources"} {
+		b.write([]byte(`{"jsonrpc":"2.0","method":"notifications/` + list + `/list_changed"}`))
+	}
+	b.mu.Lock()
+	uris := slices.Sorted(maps.Keys(b.subscribed))
+	b.mu.Unlock()
+	for _, uri := range uris {
+		if quoted, err := json.Marshal(uri); err == nil {
+			b.write([]byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":` + string(quoted) + `}}`))
 		}
 	}
 }

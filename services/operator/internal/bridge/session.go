@@ -26,14 +26,14 @@ func (b *Bridge) open(ctx context.Context, line []byte, m message) {
 		b.failWith(ctx, m.ID, err)
 		return
 	}
-	b.hear()
+	b.hear(false)
 	b.write(answer)
 }
 
-// hear begins to listen to the session as it is now. The caller holds mu.
-func (b *Bridge) hear() {
+// hear begins to listen to the session as it is now; unheard is as in listen. The caller holds mu.
+func (b *Bridge) hear(unheard bool) {
 	seen := b.opened
-	b.background.Go(func() { b.listen(b.life, seen) })
+	b.background.Go(func() { b.listen(b.life, seen, unheard) })
 }
 
 // handshake sends the remembered initialize with a proof and takes up the session; once more with a new proof when the
@@ -123,7 +123,7 @@ func (b *Bridge) reopen(seen int) error {
 		b.session, b.protocol, b.opened = lost, protocol, seen
 		return err
 	}
-	b.hear()
+	b.hear(true)
 	b.cfg.Report("the session was lost and has been opened again")
 	return nil
 }
