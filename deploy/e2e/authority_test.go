@@ -270,14 +270,30 @@ func TestSettingsReachAgents(t *testing.T) {
 		t.Error("an override changed a file")
 	}
 
+	// What a person sets holds in the sessions that are open, too, and as long as it is set. Who signs hears of it with the next renewal.
+	open := h.ConnectRaw(h.AddClient("agent", ceiling...))
+	listed := func() bool {
+		return strings.Contains(open.Send([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)).Body, `"name":"start_service"`)
+	}
+	if !listed() {
+		t.Error("start_service is not listed at first")
+	}
 	h.Durward("config", "set", "tier_ceiling", "READ", "--yes")
-	harness.Eventually(t, "the ceiling of everybody is lower", func() error { return tells(h.ConnectStdio("cursor"), `READ`) })
+	harness.Eventually(t, "the ceiling of everybody is lower", func() error {
+		if listed() {
+			return errors.New("start_service is listed in a session that is open")
+		}
+		return tells(h.ConnectStdio("cursor"), `READ`)
+	})
 	soon(t, "denied", func() harness.Envelope { return h.ConnectStdio("cursor").Ask("start_service", demo) })
 	h.Durward("config", "unset", "tier_ceiling", "--yes")
 	harness.Eventually(t, "the ceiling is as it was", func() error {
 		e := h.ConnectStdio("cursor").Ask("start_service", demo)
 		if e.Status != "pending_approval" {
 			return fmt.Errorf("%s", e.Raw)
+		}
+		if !listed() {
+			return errors.New("start_service is not listed in a session that is open")
 		}
 		return nil
 	})

@@ -319,7 +319,7 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// What the vault lowers stays lowered, and nothing raises it again.
+// What the vault lowers is raised by no answer; a renewal tells it anew (TestCeilingIsAsTheVaultSaysNow).
 func TestLower(t *testing.T) {
 	s := &Session{}
 	s.state.Store(&state{ceiling: optionsv1.Tier_TIER_WRITE})

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -144,6 +145,82 @@ func TestGoodPermitIsRenewedWithAProofAlone(t *testing.T) {
 		if asked := p.renewed+p.refused != before; asked != tc.asked || !asked && (err != nil || got != of.signed) {
 			t.Errorf("%v left, with a proof of %v: the vault was asked: %v; %v", tc.left, tc.purpose, asked, err)
 		}
+	}
+}
+
+// TestProofIsNotLostToAnother: who brings no proof hears that one is needed, and who brings one meanwhile has the permits renewed.
+func TestProofIsNotLostToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers()
+		p.keyBound = true
+		r, s := opened(t, p)
+		held := make(chan struct{})
+		p.refusing = func() { <-held }
+		time.Sleep(2 * time.Minute) // the permits end, in synctest's time
+		ask := func(of *callv1.Proof) <-chan error {
+			said := make(chan error, 1)
+			go func() {
+				_, err := r.permit(t.Context(), s, Caller{Credential: "token", Proof: of}, optionsv1.Role_ROLE_VAULT, "")
+				said <- err
+			}()
+			synctest.Wait()
+			return said
+		}
+		without := ask(nil)
+		with := ask(&callv1.Proof{Purpose: callv1.Proof_PURPOSE_RENEW})
+		close(held)
+		if err := <-with; err != nil {
+			t.Errorf("with a proof: %v", err)
+		}
+		if err := <-without; !fault.Is(err, callv1.Code_CODE_PROOF_REQUIRED) {
+			t.Errorf("without a proof: %v", err)
+		}
+	})
+}
+
+// TestCeilingIsAsTheVaultSaysNow: a renewal tells it, and one that was lowered while its answer was under way stays lowered. The answer's
+// permits are taken all the same.
+func TestCeilingIsAsTheVaultSaysNow(t *testing.T) {
+	const read, write = optionsv1.Tier_TIER_READ, optionsv1.Tier_TIER_WRITE
+	p := newPeers()
+	p.ceiling = read
+	r, s := opened(t, p)
+	for _, step := range []struct {
+		what       string
+		says, want optionsv1.Tier
+		renewing   func()
+	}{
+		{"raised", write, write, nil},
+		{"lowered meanwhile", write, read, func() { s.Lower(read) }},
+		{"raised again", write, write, nil},
+		{"lowered", read, read, nil},
+		{"a vault that says none", optionsv1.Tier_TIER_UNSPECIFIED, read, nil},
+	} {
+		p.set(func() { p.ceiling, p.renewing = step.says, step.renewing })
+		old := s.state.Load().permits[optionsv1.Role_ROLE_VAULT].signed
+		got, err := r.permit(t.Context(), s, Caller{Credential: "token"}, optionsv1.Role_ROLE_VAULT, old)
+		if ceiling := s.About().Ceiling; err != nil || got == old || ceiling != step.want {
+			t.Errorf("%s: the ceiling is %v, the permit another: %t, %v", step.what, ceiling, got != old, err)
+		}
+	}
+}
+
+// TestEndedSessionIsNotOpenedAgain: neither afterwards nor, so that it stayed, while it is being opened.
+func TestEndedSessionIsNotOpenedAgain(t *testing.T) {
+	p := newPeers()
+	r, s := opened(t, p)
+	p.set(func() {
+		p.known = false
+		p.opening = func() { r.Close(context.Background(), s) }
+	})
+	for range 2 {
+		if _, err := r.permit(t.Context(), s, Caller{Credential: "token"}, optionsv1.Role_ROLE_VAULT, s.state.Load().permits[optionsv1.Role_ROLE_VAULT].signed); !fault.Is(err, callv1.Code_CODE_UNAUTHENTICATED) {
+			t.Errorf("the session goes on: %v", err)
+		}
+		p.set(func() { p.known = false })
+	}
+	if want := []string{"handle-1", "handle-2"}; p.opened != 2 || !slices.Equal(p.closed, want) {
+		t.Errorf("%d sessions were opened, and %v ended", p.opened, p.closed)
 	}
 }
 

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -141,7 +142,7 @@ func (s *Session) About() About {
 	}
 }
 
-// Lower takes note that the session's ceiling is lower than it was: the vault said so in answer to an override. It never rises.
+// Lower takes note that the session's ceiling is lower than it was: the vault said so in answer to an override. The next renewal tells it anew.
 func (s *Session) Lower(ceiling optionsv1.Tier) {
 	for {
 		before := s.state.Load()
@@ -303,11 +304,9 @@ func (r *Relay) permit(ctx context.Context, s *Session, by Caller, role optionsv
 	if good && s.KeyBound() && by.proof(callv1.Proof_PURPOSE_RENEW) == nil && !r.dangers.changed(s.Ref(), current) {
 		return current.signed, nil
 	}
-	// Who brings no credential could not open a lost session again, and must not fail for those who could.
-	trip := "permits"
-	if by.Credential == "" {
-		trip = "permits without a credential"
-	}
+	// Who brings no credential could not open a lost session again, and who brings no proof hears that one is needed: neither must
+	// make those fail who bring it.
+	trip := fmt.Sprintf("permits, credential %t, proof %t", by.Credential != "", by.proof(callv1.Proof_PURPOSE_RENEW) != nil)
 	renewed := s.flight.DoChan(trip, func() (any, error) {
 		if usable(s.state.Load().permits[role]) {
 			return nil, nil // somebody renewed it between our look and our turn
@@ -393,7 +392,7 @@ func (r *Relay) Refresh(ctx context.Context, s *Session, by Caller) {
 func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 	before := s.state.Load()
 	return r.withSession(ctx, s, by, func(handle string) error {
-		if now := s.state.Load(); now != before {
+		if s.state.Load().handle != before.handle {
 			return nil // opened again, with fresh permits
 		}
 		asked := time.Now()
@@ -407,10 +406,17 @@ func (r *Relay) renew(ctx context.Context, s *Session, by Caller) error {
 		if err != nil {
 			return err
 		}
-		renewed := *before
-		renewed.permits, renewed.tools = permits, r.own(out.GetTools())
-		if s.state.CompareAndSwap(before, &renewed) {
-			r.raise(s, before)
+		for now := s.state.Load(); now.handle == before.handle; now = s.state.Load() {
+			renewed := *now
+			renewed.permits, renewed.tools = permits, r.own(out.GetTools())
+			// A ceiling that was lowered meanwhile is newer than this answer. A vault of before says none.
+			if told := out.GetTierCeiling(); told != optionsv1.Tier_TIER_UNSPECIFIED && now.ceiling == before.ceiling {
+				renewed.ceiling = told
+			}
+			if s.state.CompareAndSwap(now, &renewed) {
+				r.raise(s, now)
+				break
+			}
 		}
 		return nil
 	})
@@ -432,7 +438,7 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 		return err
 	}
 	opened := <-s.flight.DoChan("open", func() (any, error) {
-		if s.state.Load() != lost {
+		if s.state.Load().handle != lost.handle {
 			return nil, nil
 		}
 		if lost.keyBound && by.proof(callv1.Proof_PURPOSE_OPEN) == nil {
@@ -449,8 +455,15 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 	return nil
 }
 
+func ended() error {
+	return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
+}
+
 // reopen opens a session again in the place of the lost one.
 func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) error {
+	if s.ctx.Err() != nil {
+		return ended()
+	}
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.conf.DecideTimeout)
 	defer cancel()
 	by.ClientName, by.ClientVersion, by.Agent, by.Sender = s.clientName, s.clientVersion, s.agent, s.sender
@@ -469,9 +482,13 @@ func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) 
 	if out.GetPrincipal() != s.principal {
 		// The credential names somebody else now: this session is not theirs, and what was opened is nobody's.
 		r.tellEnded(detached, st.handle)
-		return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
+		return ended()
 	}
 	s.state.Store(st)
+	if s.ctx.Err() != nil {
+		r.tellEnded(detached, st.handle) // who ended it meanwhile may have told of the lost one alone
+		return ended()
+	}
 	r.raise(s, lost)
 	r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 	return nil

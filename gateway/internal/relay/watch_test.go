@@ -45,7 +45,10 @@ type peers struct {
 	renewed  int
 	renewing func() // what happens while an answer to a renewal is under way; nil: nothing
 	refused  int    // renewals that were refused
-	streams  int    // that were opened
+	refusing func() // what happens before a renewal is refused, and opening before a session is opened; nil: nothing
+	opening  func()
+	closed   []string // the handles of sessions that were closed
+	streams  int      // that were opened
 	open     int
 	signs    bool // a session is opened with a proof alone
 	away     bool
@@ -67,6 +70,15 @@ func (p *peers) set(change func()) {
 	defer p.mu.Unlock()
 	change()
 	p.moved.Raise()
+}
+
+// without lets something happen to which the peers answer; the caller holds mu.
+func (p *peers) without(happens func()) {
+	if happens != nil {
+		p.mu.Unlock()
+		happens()
+		p.mu.Lock()
+	}
 }
 
 // issue makes permits whose payload is their end.
@@ -120,10 +132,11 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 		case p.signs && req.GetProof() == nil:
 			return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "this client must sign this request with its key")
 		}
+		p.without(p.opening)
 		p.opened++
 		p.known = true
 		proto.Merge(reply.(proto.Message), &vaultv1.OpenSessionResponse{
-			SessionId: "handle", Session: "s-test", Principal: "agent", KeyBound: p.keyBound, Channel: p.channel, TierCeiling: p.ceiling,
+			SessionId: fmt.Sprint("handle-", p.opened), Session: "s-test", Principal: "agent", KeyBound: p.keyBound, Channel: p.channel, TierCeiling: p.ceiling,
 			Permits: p.issue(),
 		})
 	case vaultv1.SessionService_RenewPermits_FullMethodName:
@@ -132,11 +145,12 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 			p.refused++
 			return errLost()
 		case p.keyBound && args.(*vaultv1.RenewPermitsRequest).GetProof() == nil:
+			p.without(p.refusing)
 			p.refused++
 			return proofRequired(callv1.Proof_PURPOSE_RENEW)
 		}
 		p.renewed++
-		proto.Merge(reply.(proto.Message), &vaultv1.RenewPermitsResponse{Permits: p.issue()})
+		proto.Merge(reply.(proto.Message), &vaultv1.RenewPermitsResponse{Permits: p.issue(), TierCeiling: p.ceiling})
 		if p.renewing != nil {
 			time.Sleep(time.Millisecond) // after the vault answered, in synctest's time
 			p.renewing()
@@ -174,6 +188,7 @@ func (p *peers) Invoke(ctx context.Context, method string, args, reply any, _ ..
 		}
 		proto.Merge(reply.(proto.Message), &vaultv1.GetOperationResponse{State: p.stands})
 	case vaultv1.SessionService_CloseSession_FullMethodName:
+		p.closed = append(p.closed, args.(*vaultv1.CloseSessionRequest).GetSessionId())
 	default:
 		return errors.New("unexpected " + method)
 	}

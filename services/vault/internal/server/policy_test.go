@@ -580,6 +580,12 @@ func TestSecurityConfig(t *testing.T) {
 			t.Errorf("%v", setting)
 		}
 	}
+	for session, want := range map[*vaultv1.OpenSessionResponse]optionsv1.Tier{opened: optionsv1.Tier_TIER_READ, another: optionsv1.Tier_TIER_WRITE} {
+		renewed, err := v.sessions().RenewPermits(t.Context(), &vaultv1.RenewPermitsRequest{SessionId: session.GetSessionId()})
+		if v.must(err); renewed.GetTierCeiling() != want {
+			t.Errorf("a renewal tells %v, want %v", renewed.GetTierCeiling(), want)
+		}
+	}
 	if got := v.ask(opened.GetSessionId(), "a"); got.GetDecision() != vaultv1.AuthoriseResponse_DECISION_DENIED || got.GetRule() != "above-the-ceiling" {
 		t.Errorf("above the lowered ceiling: %v", got)
 	}

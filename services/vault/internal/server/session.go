@@ -188,7 +188,8 @@ func (s *sessionService) RenewPermits(ctx context.Context, req *vaultv1.RenewPer
 	if err := s.Journal.Follow(ctx, r); err != nil {
 		return nil, err
 	}
-	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: names(s.callable(s.judge(opened, client)))}, nil
+	now := s.judge(opened, client)
+	return &vaultv1.RenewPermitsResponse{Permits: permits, Tools: names(s.callable(now)), TierCeiling: now.Call.Ceiling}, nil
 }
 
 // CloseSession ends a session; closing what is not open is no error.

@@ -820,6 +820,7 @@ type RenewPermitsResponse struct {
 	Permits []*AddressedPermit     `protobuf:"bytes,1,rep,name=permits,proto3" json:"permits,omitempty"`
 	// As in OpenSessionResponse, by the rules as they are now.
 	Tools         []string `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	TierCeiling   v11.Tier `protobuf:"varint,3,opt,name=tier_ceiling,json=tierCeiling,proto3,enum=durward.options.v1.Tier" json:"tier_ceiling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -866,6 +867,13 @@ func (x *RenewPermitsResponse) GetTools() []string {
 		return x.Tools
 	}
 	return nil
+}
+
+func (x *RenewPermitsResponse) GetTierCeiling() v11.Tier {
+	if x != nil {
+		return x.TierCeiling
+	}
+	return v11.Tier(0)
 }
 
 type CloseSessionRequest struct {
@@ -2464,10 +2472,11 @@ const file_durward_vault_v1_session_proto_rawDesc = "" +
 	"\x13RenewPermitsRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\x12,\n" +
-	"\x05proof\x18\x02 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\"i\n" +
+	"\x05proof\x18\x02 \x01(\v2\x16.durward.call.v1.ProofR\x05proof\"\xa6\x01\n" +
 	"\x14RenewPermitsResponse\x12;\n" +
 	"\apermits\x18\x01 \x03(\v2!.durward.vault.v1.AddressedPermitR\apermits\x12\x14\n" +
-	"\x05tools\x18\x02 \x03(\tR\x05tools\"O\n" +
+	"\x05tools\x18\x02 \x03(\tR\x05tools\x12;\n" +
+	"\ftier_ceiling\x18\x03 \x01(\x0e2\x18.durward.options.v1.TierR\vtierCeiling\"O\n" +
 	"\x13CloseSessionRequest\x128\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tB\x19\xbaH\x12r\x102\x0e^[0-9a-f]{32}$\xf8\xbb\x18\x01R\tsessionId\"\x16\n" +
@@ -2707,69 +2716,70 @@ var file_durward_vault_v1_session_proto_depIdxs = []int32{
 	41, // 10: durward.vault.v1.AddressedPermit.expires_at:type_name -> google.protobuf.Timestamp
 	38, // 11: durward.vault.v1.RenewPermitsRequest.proof:type_name -> durward.call.v1.Proof
 	10, // 12: durward.vault.v1.RenewPermitsResponse.permits:type_name -> durward.vault.v1.AddressedPermit
-	44, // 13: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
-	38, // 14: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
-	1,  // 15: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
-	45, // 16: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
-	41, // 17: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
-	41, // 18: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
-	0,  // 19: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	44, // 20: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	45, // 21: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
-	41, // 22: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 23: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	0,  // 24: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
-	0,  // 25: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
-	44, // 26: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
-	41, // 27: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
-	41, // 28: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 29: durward.vault.v1.ListSessionOperationsRequest.states:type_name -> durward.vault.v1.OperationState
-	25, // 30: durward.vault.v1.ListSessionOperationsResponse.operations:type_name -> durward.vault.v1.SessionOperation
-	0,  // 31: durward.vault.v1.SessionOperation.state:type_name -> durward.vault.v1.OperationState
-	41, // 32: durward.vault.v1.SessionOperation.asked_at:type_name -> google.protobuf.Timestamp
-	41, // 33: durward.vault.v1.SessionOperation.expires_at:type_name -> google.protobuf.Timestamp
-	40, // 34: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
-	29, // 35: durward.vault.v1.FindToolsResponse.tools:type_name -> durward.vault.v1.FoundTool
-	40, // 36: durward.vault.v1.FoundTool.tier:type_name -> durward.options.v1.Tier
-	40, // 37: durward.vault.v1.DescribeToolResponse.tier:type_name -> durward.options.v1.Tier
-	35, // 38: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
-	36, // 39: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
-	40, // 40: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
-	37, // 41: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
-	40, // 42: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
-	5,  // 43: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
-	11, // 44: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
-	13, // 45: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
-	8,  // 46: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
-	3,  // 47: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
-	15, // 48: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
-	17, // 49: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
-	19, // 50: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
-	26, // 51: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
-	27, // 52: durward.vault.v1.ToolService.FindTools:input_type -> durward.vault.v1.FindToolsRequest
-	30, // 53: durward.vault.v1.ToolService.DescribeTool:input_type -> durward.vault.v1.DescribeToolRequest
-	32, // 54: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
-	21, // 55: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
-	23, // 56: durward.vault.v1.OperationService.ListSessionOperations:input_type -> durward.vault.v1.ListSessionOperationsRequest
-	7,  // 57: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
-	12, // 58: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
-	14, // 59: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
-	9,  // 60: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
-	4,  // 61: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
-	16, // 62: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
-	18, // 63: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
-	20, // 64: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
-	34, // 65: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
-	28, // 66: durward.vault.v1.ToolService.FindTools:output_type -> durward.vault.v1.FindToolsResponse
-	31, // 67: durward.vault.v1.ToolService.DescribeTool:output_type -> durward.vault.v1.DescribeToolResponse
-	33, // 68: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
-	22, // 69: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
-	24, // 70: durward.vault.v1.OperationService.ListSessionOperations:output_type -> durward.vault.v1.ListSessionOperationsResponse
-	57, // [57:71] is the sub-list for method output_type
-	43, // [43:57] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	40, // 13: durward.vault.v1.RenewPermitsResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	44, // 14: durward.vault.v1.AuthoriseRequest.tool:type_name -> durward.call.v1.ToolRef
+	38, // 15: durward.vault.v1.AuthoriseRequest.proof:type_name -> durward.call.v1.Proof
+	1,  // 16: durward.vault.v1.AuthoriseResponse.decision:type_name -> durward.vault.v1.AuthoriseResponse.Decision
+	45, // 17: durward.vault.v1.AuthoriseResponse.grant:type_name -> durward.call.v1.SignedGrant
+	41, // 18: durward.vault.v1.AuthoriseResponse.expires_at:type_name -> google.protobuf.Timestamp
+	41, // 19: durward.vault.v1.AuthoriseResponse.dangerous_until:type_name -> google.protobuf.Timestamp
+	0,  // 20: durward.vault.v1.WaitOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	44, // 21: durward.vault.v1.WaitOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	45, // 22: durward.vault.v1.WaitOperationResponse.grant:type_name -> durward.call.v1.SignedGrant
+	41, // 23: durward.vault.v1.WaitOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 24: durward.vault.v1.WithdrawOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	0,  // 25: durward.vault.v1.GetOperationRequest.known_state:type_name -> durward.vault.v1.OperationState
+	0,  // 26: durward.vault.v1.GetOperationResponse.state:type_name -> durward.vault.v1.OperationState
+	44, // 27: durward.vault.v1.GetOperationResponse.tool:type_name -> durward.call.v1.ToolRef
+	41, // 28: durward.vault.v1.GetOperationResponse.asked_at:type_name -> google.protobuf.Timestamp
+	41, // 29: durward.vault.v1.GetOperationResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 30: durward.vault.v1.ListSessionOperationsRequest.states:type_name -> durward.vault.v1.OperationState
+	25, // 31: durward.vault.v1.ListSessionOperationsResponse.operations:type_name -> durward.vault.v1.SessionOperation
+	0,  // 32: durward.vault.v1.SessionOperation.state:type_name -> durward.vault.v1.OperationState
+	41, // 33: durward.vault.v1.SessionOperation.asked_at:type_name -> google.protobuf.Timestamp
+	41, // 34: durward.vault.v1.SessionOperation.expires_at:type_name -> google.protobuf.Timestamp
+	40, // 35: durward.vault.v1.SecurityConfigRequest.tier_ceiling_override:type_name -> durward.options.v1.Tier
+	29, // 36: durward.vault.v1.FindToolsResponse.tools:type_name -> durward.vault.v1.FoundTool
+	40, // 37: durward.vault.v1.FoundTool.tier:type_name -> durward.options.v1.Tier
+	40, // 38: durward.vault.v1.DescribeToolResponse.tier:type_name -> durward.options.v1.Tier
+	35, // 39: durward.vault.v1.SecurityConfigResponse.tools:type_name -> durward.vault.v1.ToolRule
+	36, // 40: durward.vault.v1.SecurityConfigResponse.settings:type_name -> durward.vault.v1.Setting
+	40, // 41: durward.vault.v1.SecurityConfigResponse.tier_ceiling:type_name -> durward.options.v1.Tier
+	37, // 42: durward.vault.v1.SecurityConfigResponse.allowances:type_name -> durward.vault.v1.Allowance
+	40, // 43: durward.vault.v1.ToolRule.tier:type_name -> durward.options.v1.Tier
+	5,  // 44: durward.vault.v1.SessionService.OpenSession:input_type -> durward.vault.v1.OpenSessionRequest
+	11, // 45: durward.vault.v1.SessionService.RenewPermits:input_type -> durward.vault.v1.RenewPermitsRequest
+	13, // 46: durward.vault.v1.SessionService.CloseSession:input_type -> durward.vault.v1.CloseSessionRequest
+	8,  // 47: durward.vault.v1.SessionService.WatchSessions:input_type -> durward.vault.v1.WatchSessionsRequest
+	3,  // 48: durward.vault.v1.SessionService.TellHealth:input_type -> durward.vault.v1.TellHealthRequest
+	15, // 49: durward.vault.v1.AuthorityService.Authorise:input_type -> durward.vault.v1.AuthoriseRequest
+	17, // 50: durward.vault.v1.ToolService.WaitOperation:input_type -> durward.vault.v1.WaitOperationRequest
+	19, // 51: durward.vault.v1.ToolService.WithdrawOperation:input_type -> durward.vault.v1.WithdrawOperationRequest
+	26, // 52: durward.vault.v1.ToolService.SecurityConfig:input_type -> durward.vault.v1.SecurityConfigRequest
+	27, // 53: durward.vault.v1.ToolService.FindTools:input_type -> durward.vault.v1.FindToolsRequest
+	30, // 54: durward.vault.v1.ToolService.DescribeTool:input_type -> durward.vault.v1.DescribeToolRequest
+	32, // 55: durward.vault.v1.ToolService.Tokenize:input_type -> durward.vault.v1.TokenizeRequest
+	21, // 56: durward.vault.v1.OperationService.GetOperation:input_type -> durward.vault.v1.GetOperationRequest
+	23, // 57: durward.vault.v1.OperationService.ListSessionOperations:input_type -> durward.vault.v1.ListSessionOperationsRequest
+	7,  // 58: durward.vault.v1.SessionService.OpenSession:output_type -> durward.vault.v1.OpenSessionResponse
+	12, // 59: durward.vault.v1.SessionService.RenewPermits:output_type -> durward.vault.v1.RenewPermitsResponse
+	14, // 60: durward.vault.v1.SessionService.CloseSession:output_type -> durward.vault.v1.CloseSessionResponse
+	9,  // 61: durward.vault.v1.SessionService.WatchSessions:output_type -> durward.vault.v1.WatchSessionsResponse
+	4,  // 62: durward.vault.v1.SessionService.TellHealth:output_type -> durward.vault.v1.TellHealthResponse
+	16, // 63: durward.vault.v1.AuthorityService.Authorise:output_type -> durward.vault.v1.AuthoriseResponse
+	18, // 64: durward.vault.v1.ToolService.WaitOperation:output_type -> durward.vault.v1.WaitOperationResponse
+	20, // 65: durward.vault.v1.ToolService.WithdrawOperation:output_type -> durward.vault.v1.WithdrawOperationResponse
+	34, // 66: durward.vault.v1.ToolService.SecurityConfig:output_type -> durward.vault.v1.SecurityConfigResponse
+	28, // 67: durward.vault.v1.ToolService.FindTools:output_type -> durward.vault.v1.FindToolsResponse
+	31, // 68: durward.vault.v1.ToolService.DescribeTool:output_type -> durward.vault.v1.DescribeToolResponse
+	33, // 69: durward.vault.v1.ToolService.Tokenize:output_type -> durward.vault.v1.TokenizeResponse
+	22, // 70: durward.vault.v1.OperationService.GetOperation:output_type -> durward.vault.v1.GetOperationResponse
+	24, // 71: durward.vault.v1.OperationService.ListSessionOperations:output_type -> durward.vault.v1.ListSessionOperationsResponse
+	58, // [58:72] is the sub-list for method output_type
+	44, // [44:58] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_durward_vault_v1_session_proto_init() }
