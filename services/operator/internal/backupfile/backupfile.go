@@ -308,10 +308,9 @@ func (f *File) verify(keys []note.Verifier) error {
 		if err != nil {
 			return err
 		}
-		sum := sha256.New()
-		n, err := io.Copy(sum, in)
-		if err = errors.Join(err, in.Close()); err != nil || n != p.Bytes || hex.EncodeToString(sum.Sum(nil)) != p.SHA256 {
-			return fmt.Errorf("the part of %s is not the one that was made: the file is damaged, or somebody changed it", p.Head.Service)
+		_, err = io.Copy(io.Discard, in)
+		if err = errors.Join(err, in.Close()); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -320,15 +319,6 @@ func (f *File) verify(keys []note.Verifier) error {
 // Has reports whether there is a part of a service.
 func (f *File) Has(service string) bool {
 	return slices.ContainsFunc(f.Parts, func(p Part) bool { return p.Head.Service == service })
-}
-
-// Part opens a service's part.
-func (f *File) Part(service string) (io.ReadCloser, error) {
-	in, err := f.file.Open(service + partSuffix)
-	if err != nil {
-		return nil, fmt.Errorf("the part of %s is missing: the file is damaged", service)
-	}
-	return in, nil
 }
 
 // Close closes it.

@@ -99,6 +99,51 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestPartIsTheOneThatWasVerified: a file that is another after it was opened gives nobody the end of a part that was not listed.
+func TestPartIsTheOneThatWasVerified(t *testing.T) {
+	signer, verifier := keys(t)
+	path := filepath.Join(t.TempDir(), "backup")
+	w, err := Create(path, "1", time.Now())
+	must(t, err)
+	for service, lines := range map[string]int{"vault": 1, "executor": 100_000} {
+		must(t, w.Add(service, func(out io.Writer) error {
+			return errors.Join(part(service)(out), func() error { _, err := io.WriteString(out, strings.Repeat("sealed\n", lines)); return err }())
+		}))
+	}
+	_, err = w.Finish(signer)
+	must(t, err)
+	f, err := Open(path, []note.Verifier{verifier})
+	must(t, err)
+	defer f.Close()
+	for _, p := range f.Parts {
+		in, err := f.Part(p.Head.Service)
+		must(t, err)
+		if whole, err := io.ReadAll(in); err != nil || int64(len(whole)) != p.Bytes {
+			t.Errorf("%s: %d bytes, %v", p.Head.Service, len(whole), err)
+		}
+		must(t, in.Close())
+	}
+	whole := testfile.Read(t, path)
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	must(t, err)
+	defer file.Close()
+	for _, p := range f.Parts {
+		at := bytes.Index(whole, []byte(p.Head.Service+" sealed "))
+		_, err := file.WriteAt([]byte("X"), int64(at))
+		must(t, err)
+		in, err := f.Part(p.Head.Service)
+		must(t, err)
+		given, err := io.ReadAll(in)
+		if most := max(p.Bytes-keptBack, 0); err == nil || !strings.Contains(err.Error(), "is not the one that was made") || int64(len(given)) > most {
+			t.Errorf("%s: %d bytes of %d were given, at most %d should be: %v", p.Head.Service, len(given), p.Bytes, most, err)
+		}
+		must(t, in.Close())
+	}
+	if _, err := f.Part("egress"); err == nil {
+		t.Error("a part that is not there")
+	}
+}
+
 // What is no backup of such a name stays, whatever it is called.
 func TestKeep(t *testing.T) {
 	dir, at := t.TempDir(), time.Date(2026, 1, 31, 3, 0, 0, 0, time.UTC)
