@@ -52,3 +52,20 @@ func TestDamagedRecordIsNamed(t *testing.T) {
 	}
 	named("an export", "record 3: cannot be read", err)
 }
+
+// TestStatusOfADamagedLog: a block that cannot be read leaves the growth unknown, and everything else of the status is told.
+func TestStatusOfADamagedLog(t *testing.T) {
+	h := newHouse(t)
+	h.fill()
+	db, err := sql.Open("sqlite", filepath.Join(h.dir, store.File))
+	must(t, err)
+	for _, statement := range []string{`INSERT INTO blocks VALUES (1000, 1000, 1, 1, x'')`, `INSERT INTO packs VALUES (1000, x'00')`} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, db.Close())
+	if status, err := h.history().GetStatus(t.Context(), &auditv1.GetStatusRequest{}); err != nil || status.GetSize() == 0 || status.GetRecordsPerDay() != 0 {
+		t.Errorf("%v, %v", status, err)
+	}
+}

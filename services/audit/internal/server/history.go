@@ -250,7 +250,7 @@ func (s historyService) GetStatus(ctx context.Context, _ *auditv1.GetStatusReque
 		return nil, s.away(err)
 	}
 	growth, err := s.cfg.Store.Growth(ctx, time.Now())
-	if err != nil {
+	if err != nil && !store.Damaged(err) { // what is damaged stands among the problems, and the growth is not known
 		return nil, s.away(unreadable(err))
 	}
 	return &auditv1.GetStatusResponse{
