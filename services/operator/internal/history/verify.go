@@ -22,7 +22,6 @@ import (
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/retention"
-	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
 )
 
@@ -148,10 +147,14 @@ func signedBy(checkpoint []byte, keys []note.Verifier) (string, error) {
 
 // Add checks the next entry, which logproof.Check looked at.
 func (v *Verifier) Add(checked logproof.Checked) error {
+	entry := checked.Entry()
+	var before [sha256.Size]byte
+	if entry.GetRecord().GetKind() == auditv1.Kind_KIND_RESTORED {
+		before = v.replay.Root()
+	}
 	if err := v.replay.AddChecked(checked); err != nil {
 		return err
 	}
-	entry := checked.Entry()
 	if v.complete != nil {
 		v.complete.Add(entry)
 	}
@@ -165,7 +168,7 @@ func (v *Verifier) Add(checked logproof.Checked) error {
 	case refused:
 	default:
 		if evidence := Evidence(entry); evidence != nil {
-			v.judge(entry, evidence)
+			v.judge(entry, evidence, before)
 		}
 	}
 	return nil
@@ -186,30 +189,6 @@ func (v *Verifier) retained(problems []retention.Problem) (refused bool) {
 		v.report.Bad = found(v.report.Bad, entry, p.Text)
 	}
 	return refused
-}
-
-// judge counts a statement among those that stand or those that do not.
-func (v *Verifier) judge(entry *auditv1.Entry, evidence *callv1.HumanStatement) {
-	st, err := statement.VerifySignature(evidence, v.allowed, entry.GetLoggedAt().AsTime())
-	if id := entry.GetRecord().GetOperationId(); err == nil && id != "" && st.Operation != "" && st.Operation != id {
-		err = errors.New("the statement is about another operation")
-	}
-	unknown := errors.Is(err, trust.ErrUnknownSigner)
-	if err != nil && !unknown {
-		v.report.BadStatements++
-		v.report.Bad = found(v.report.Bad, entry, err.Error())
-		return
-	}
-	// An approval stands in the vault's record and again in the sink's.
-	digest := sha256.Sum256(evidence.GetStatement())
-	unjudged, counted := v.seen[digest]
-	if !counted {
-		v.report.Statements++
-	}
-	if unknown && !unjudged {
-		v.report.Unjudged++
-	}
-	v.seen[digest] = unjudged || unknown
 }
 
 // Finish compares the whole with the checkpoint.
