@@ -350,7 +350,7 @@ const recordPatience = 2 * time.Second
 func (a *App) Record(ctx context.Context, body *auditv1.Body) {
 	ctx, cancel := context.WithTimeout(ctx, recordPatience)
 	defer cancel()
-	sent, err := a.tryRecord(ctx, body)
+	sent, left, err := a.tryRecord(ctx, body)
 	a.RequestID = ""
 	var refused *history.Refusal
 	switch {
@@ -358,22 +358,27 @@ func (a *App) Record(ctx context.Context, body *auditv1.Body) {
 		a.Out.Remark("%s", a.Out.Red("the change is made, and "+PublicText(refused)))
 	case err != nil:
 		a.Out.Remark("%s", a.Out.Red("the change is made and could not be recorded: "+PublicText(err)))
+	case left:
+		a.Out.Remark("%s", a.Out.Dim("another durward command has the log: the change is made, and the next command that reads the log records it"))
 	case !sent:
 		a.Out.Remark("%s", a.Out.Dim("audit cannot be reached: the change is made and will be recorded when it can"))
 	}
 }
 
-func (a *App) tryRecord(ctx context.Context, body *auditv1.Body) (bool, error) {
-	sent := false
-	err := a.Run(ctx, func(ctx context.Context, s *Session) error {
+// tryRecord reports whether the record was sent; or left, since another command has the log.
+func (a *App) tryRecord(ctx context.Context, body *auditv1.Body) (sent, left bool, err error) {
+	err = a.Run(ctx, func(ctx context.Context, s *Session) error {
 		l, err := a.OpenLog(ctx, s)
+		if left = errors.Is(err, history.ErrBusy); left {
+			return history.Leave(s.Config.StateDir, a.Now(), auditv1.Kind_KIND_CONFIG_CHANGED, a.RequestID, body)
+		}
 		if err != nil {
 			return err
 		}
 		sent, err = l.Write(ctx, auditv1.Kind_KIND_CONFIG_CHANGED, a.RequestID, body)
 		return errors.Join(err, l.Close())
 	})
-	return sent, err
+	return sent, left, err
 }
 
 // OpenLog opens the operator's view of the log. A record that waited for audit and that audit will not have is told.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -128,9 +127,9 @@ func lockFolder(ctx context.Context, dir string) (f *os.File, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), f.Close())
+			return nil, errors.Join(ctx.Err(), ErrBusy, f.Close())
 		case <-deadline:
-			return nil, errors.Join(fmt.Errorf("another durward command is busy with the audit log (%w); try again", err), f.Close())
+			return nil, errors.Join(ErrBusy, f.Close())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -178,11 +177,14 @@ func (l *Log) Write(ctx context.Context, kind auditv1.Kind, requestID string, bo
 	if err != nil {
 		return false, err
 	}
-	own := &auditv1.Record{
-		Kind: kind, Time: timestamppb.New(l.cfg.Now()), RequestId: requestID, Status: auditv1.Status_STATUS_OK, Body: body,
-	}
-	own, _ = redaction.New().Record(own)
+	own := newRecord(l.cfg.Now(), kind, requestID, body)
 	return l.send(ctx, append(waiting, own), own)
+}
+
+func newRecord(now time.Time, kind auditv1.Kind, requestID string, body *auditv1.Body) *auditv1.Record {
+	own := &auditv1.Record{Kind: kind, Time: timestamppb.New(now), RequestId: requestID, Status: auditv1.Status_STATUS_OK, Body: body}
+	own, _ = redaction.New().Record(own)
+	return own
 }
 
 // Flush sends what waited.
@@ -241,40 +243,6 @@ func (l *Log) accept(ctx context.Context, records []*auditv1.Record, answer *aud
 func isProof(err error) bool {
 	return slices.ContainsFunc([]error{logproof.ErrSignature, logproof.ErrFormat, logproof.ErrOrigin, logproof.ErrRollback, logproof.ErrFork, logproof.ErrInclusion},
 		func(target error) bool { return errors.Is(err, target) })
-}
-
-// unsent reads what waits for audit.
-func (l *Log) unsent() ([]*auditv1.Record, error) {
-	b, err := os.ReadFile(filepath.Join(l.cfg.StateDir, unsentFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("records that wait for audit: %w", err)
-	}
-	var list auditv1.AppendRequest
-	if err := proto.Unmarshal(b, &list); err != nil {
-		return nil, errors.New("the records that wait for audit cannot be read")
-	}
-	return list.GetRecords(), nil
-}
-
-func (l *Log) keepUnsent(records []*auditv1.Record) error {
-	path := filepath.Join(l.cfg.StateDir, unsentFile)
-	if len(records) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("records that wait for audit: %w", err)
-		}
-		return nil
-	}
-	if len(records) > maxUnsent {
-		return errors.New("too many changes wait to be recorded: start Durward first")
-	}
-	b, err := proto.Marshal(&auditv1.AppendRequest{Records: records})
-	if err != nil {
-		return fmt.Errorf("records that wait for audit: %w", err)
-	}
-	return installdir.WriteFile(path, b, 0o600)
 }
 
 // Seen is a checkpoint of the log that a process keeps, signed by a key of the log's.

@@ -85,6 +85,16 @@ func (a *app) withLog(ctx context.Context, f func(context.Context, *cli.Session,
 	})
 }
 
+// afterLog connects, keeps the newest checkpoint and calls f, while other commands may have the log.
+func (a *app) afterLog(ctx context.Context, f func(context.Context, *cli.Session) error) error {
+	return a.Run(ctx, func(ctx context.Context, s *cli.Session) error {
+		if err := a.closeLog(ctx, s); err != nil {
+			return err
+		}
+		return f(ctx, s)
+	})
+}
+
 func kindWord(e *auditv1.Entry) string {
 	return contract.WordOf(e.GetRecord().GetKind())
 }

@@ -14,7 +14,6 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/approval"
 	"durward.internal/services/operator/internal/cli"
-	"durward.internal/services/operator/internal/history"
 	"durward.internal/services/operator/internal/output"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/identity"
@@ -42,7 +41,7 @@ With --follow it shows what matches as it is written, and nothing that was there
 			if err != nil {
 				return err
 			}
-			search := func(ctx context.Context, s *cli.Session, _ *history.Log) error {
+			search := func(ctx context.Context, s *cli.Session) error {
 				if q.Writer, err = writer(f.Writer, s.Config.Audit.Identity); err != nil {
 					return err
 				}
@@ -56,9 +55,9 @@ With --follow it shows what matches as it is written, and nothing that was there
 				return a.showSearch(found)
 			}
 			if follow {
-				return a.Run(cmd.Context(), func(ctx context.Context, s *cli.Session) error { return search(ctx, s, nil) })
+				return a.Run(cmd.Context(), search)
 			}
-			return a.withLog(cmd.Context(), search)
+			return a.afterLog(cmd.Context(), search)
 		},
 	}
 	flags := cmd.Flags()

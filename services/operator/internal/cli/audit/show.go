@@ -48,7 +48,7 @@ command that verifies it, without Durward, years later.`,
 			if cmd.Flags().Changed("out") && !asStatement {
 				return cli.Usage("Add --statement, or leave it away.", "--out is where --statement writes its files")
 			}
-			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
+			return a.afterLog(cmd.Context(), func(ctx context.Context, s *cli.Session) error {
 				if asStatement {
 					return a.writeStatement(ctx, s, args[0], folder)
 				}

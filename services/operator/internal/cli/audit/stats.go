@@ -124,7 +124,7 @@ func (a *app) withStatistics(ctx context.Context, since string, notable bool, f 
 	if err != nil {
 		return err
 	}
-	return a.withLog(ctx, func(ctx context.Context, s *cli.Session, _ *history.Log) error {
+	return a.afterLog(ctx, func(ctx context.Context, s *cli.Session) error {
 		ctx, cancel := context.WithTimeout(ctx, exportPatience)
 		defer cancel()
 		status, err := s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{})

@@ -1,0 +1,47 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+)
+
+// TestLeave: a change that is made while another command has the log is recorded by the next one that has it, behind what waited.
+func TestLeave(t *testing.T) {
+	l, dir := newLog(t), t.TempDir()
+	other := l.open(dir)
+	l.down = true
+	if sent, err := other.Write(t.Context(), auditv1.Kind_KIND_CONFIG_CHANGED, "r-1", &auditv1.Body{}); sent || err != nil {
+		t.Fatalf("sent: %t, %v", sent, err)
+	}
+	l.down = false
+	hurried, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Open(hurried, other.cfg); !errors.Is(err, ErrBusy) {
+		t.Fatalf("the log is had twice: %v", err)
+	}
+	for i, request := range []string{"r-2", "r-3"} {
+		l.must(Leave(dir, testNow.Add(time.Duration(i)*time.Second), auditv1.Kind_KIND_CONFIG_CHANGED, request, &auditv1.Body{Action: "operator-revoked"}))
+	}
+	l.must(other.Close())
+	own := l.open(dir)
+	l.must(own.Flush(t.Context()))
+	l.must(own.Flush(t.Context()))
+	l.must(own.Close())
+	var recorded []string
+	for _, e := range l.own() {
+		recorded = append(recorded, e.GetRecord().GetRequestId())
+	}
+	if diff := cmp.Diff([]string{"r-1", "r-2", "r-3"}, recorded); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, unsentFile+"*")); err != nil || len(files) != 0 {
+		t.Errorf("left over: %v, %v", files, err)
+	}
+}
