@@ -204,6 +204,9 @@ func tellDecisions(w *world, cursor *agent, session string) {
 	}
 	f.durward("audit", "export", w.Path("log.jsonl"))
 	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"))
+	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"), "--trust", w.Path("trust"))
+	f.durward("audit", "verify", "--offline", w.Path("log.jsonl"), "--trust", w.Path("config"))
+	f.durward("audit", "verify", "--trust", w.Path("trust"))
 	f.durward("audit", "export", w.Path("log.jsonl"))
 	f.durward("audit", "export", "--format", "tiles", w.Path("tiles"))
 	f.durward("audit", "export", "--format", "tiles", "--json", w.Path("tiles"))

@@ -1,15 +1,12 @@
 package audit
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +22,6 @@ import (
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/logproof"
-	"durward.internal/services/platform/trust"
 )
 
 // exportPatience is how long reading the whole log may take.
@@ -126,7 +122,7 @@ func (a *app) statusColour(e *auditv1.Entry) string {
 }
 
 func (a *app) auditVerifyCommand() *cobra.Command {
-	var offline string
+	var offline, folder string
 	var complete bool
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -142,10 +138,17 @@ granted, redeemed, intent, outcome. It names each effect that lacks what has to 
 without an outcome, each grant that was never redeemed, each gap in a writer's sequence. What comes first is
 the log's to say: a writer whose clock is wrong is named, and is no finding. What may still go on is counted as open.
 
-With --offline it proves a file that "durward audit export" wrote, without any process running.`,
+With --offline it proves a file that "durward audit export" wrote, without any process running. It must extend the checkpoint
+kept here; --trust names a folder with the log's public key in a file log_keys, and the operators' in allowed_signers, for an
+export that is older, and for somebody who has no installation: it is proved by itself then.`,
 		Example: "  durward audit verify\n  durward audit verify --complete\n  durward audit verify --offline log.jsonl --complete",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if offline != "" {
+			switch {
+			case folder != "" && offline == "":
+				return cli.Usage("Name an exported file: --offline FILE", "--trust goes with --offline: a log that audit shows is proved by this installation's keys")
+			case folder != "":
+				return a.verifyForeign(offline, folder, complete)
+			case offline != "":
 				return a.verifyFile(cmd.Context(), offline, complete)
 			}
 			return a.withLog(cmd.Context(), func(ctx context.Context, s *cli.Session, l *history.Log) error {
@@ -168,6 +171,8 @@ With --offline it proves a file that "durward audit export" wrote, without any p
 		},
 	}
 	cmd.Flags().StringVar(&offline, "offline", "", "prove this exported file")
+	cmd.Flags().StringVar(&folder, "trust", "", "with --offline: folder with the log's public key (default: this installation's)")
+	cli.CompleteFlag(cmd, "trust", cli.CompleteFolders)
 	cmd.Flags().BoolVar(&complete, "complete", false, "hold what each process wrote of a change to what the others wrote")
 	return cmd
 }
@@ -189,36 +194,6 @@ func completing(v *history.Verifier, complete bool) *history.Verifier {
 		return v.Complete()
 	}
 	return v
-}
-
-func (a *app) verifyFile(ctx context.Context, path string, complete bool) error {
-	cfg, err := a.Config()
-	if err != nil {
-		return err
-	}
-	roots, err := trust.Open(cfg.TrustDir)
-	if err != nil {
-		return err
-	}
-	defer roots.Close()
-	l, err := history.Open(ctx, history.Config{Audit: cfg.Audit.Identity, Trust: roots, StateDir: cfg.StateDir, Now: a.Now})
-	if err != nil {
-		return proofProblem(err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return errors.Join(cli.Usage("", "the file cannot be opened: %v", err), l.Close())
-	}
-	report, err := history.VerifyFile(bufio.NewReader(f), completing(l.Verifier(), complete))
-	if errors.Is(err, history.ErrNoExport) {
-		err = cli.Usage("Write one: durward audit export FILE", "%s is no exported log: %v", clean.Visible(path), err)
-	} else if errors.Is(err, syscall.EISDIR) {
-		err = cli.Usage("Tiles are for other people's programs. Write a file: durward audit export FILE", "%s is a folder", clean.Visible(path))
-	}
-	if err = errors.Join(err, f.Close(), l.Close()); err != nil {
-		return proofProblem(err)
-	}
-	return a.showReport(report, checkpointPath(cfg))
 }
 
 func (a *app) showReport(r history.Report, kept string) error {
