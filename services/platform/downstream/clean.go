@@ -258,6 +258,8 @@ type ListRequest struct {
 	ProgramDigest [32]byte
 	// Packages is the folder in which packages of npm are installed.
 	Packages string
+	// Own are folders and files of Durward's that no server gets.
+	Own []string
 }
 
 // Listing is what a server says of itself: hostile.

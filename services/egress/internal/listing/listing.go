@@ -59,7 +59,7 @@ func list(ctx context.Context, asked downstream.ListRequest) (_ *downstream.List
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
 	// Where an operator's user may make no control group, the limits of a process are enough for a minute.
-	launcher, err := sandbox.NewLocal(sandbox.Config{State: filepath.Join(state, "launcher"), Packages: asked.Packages, Development: true, Logger: slog.New(slog.DiscardHandler)})
+	launcher, err := sandbox.NewLocal(sandbox.Config{State: filepath.Join(state, "launcher"), Own: asked.Own, Packages: asked.Packages, Development: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,19 @@ func TestAnotherProgramIsNotStarted(t *testing.T) {
 	r := asked(t, "exit")
 	r.ProgramDigest[0]++
 	if got := answer(t, t.Context(), r); got.Listing != nil || !strings.Contains(got.Problem, "not the one that was accepted") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestNoServerIsListedWithDurwardsOwn: as it would not be started with it.
+func TestNoServerIsListedWithDurwardsOwn(t *testing.T) {
+	r := asked(t, "exit")
+	folder, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Entry.Sandbox.Read, r.Own = []string{folder}, []string{filepath.Join(folder, "key")}
+	if got := answer(t, t.Context(), r); got.Listing != nil || !strings.Contains(got.Problem, "what Durward keeps") {
 		t.Errorf("%+v", got)
 	}
 }

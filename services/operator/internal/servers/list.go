@@ -33,9 +33,10 @@ const launcherUser = "durward-launcher"
 
 // ByProgram lists with the program durward-list in a folder: it alone starts strangers' programs and speaks their protocol. It runs as this
 // program's user, but for root on an installed host, where it is the launcher's user, as the server will be: what breaks out is not root.
-func ByProgram(folder string) Lister {
+// own is Files.Own.
+func ByProgram(folder string, own []string) Lister {
 	return func(ctx context.Context, p downstream.Pinned, packages string) (*downstream.Listing, error) {
-		asked, err := json.Marshal(downstream.ListRequest{Entry: p.Entry, ProgramDigest: p.ProgramDigest, Packages: packages})
+		asked, err := json.Marshal(downstream.ListRequest{Entry: p.Entry, ProgramDigest: p.ProgramDigest, Packages: packages, Own: own})
 		if err != nil {
 			return nil, err
 		}

@@ -30,13 +30,18 @@ import (
 type Files struct {
 	// Entries and Lock are the two files, and Packages the folder in which packages of npm are installed.
 	Entries, Lock, Packages string
-	trust                   string
+	// Own are folders and files that no server gets.
+	Own   []string
+	trust string
 }
 
 // FilesOf are those of an installation.
 func FilesOf(cfg installdir.Config) Files {
 	beside := cfg.ServersDir()
-	return Files{filepath.Join(beside, downstream.File), filepath.Join(beside, downstream.LockFile), filepath.Join(beside, downstream.PackagesDir), cfg.TrustDir}
+	return Files{
+		Entries: filepath.Join(beside, downstream.File), Lock: filepath.Join(beside, downstream.LockFile), Packages: filepath.Join(beside, downstream.PackagesDir),
+		Own: []string{beside, cfg.StateDir, cfg.TrustDir, cfg.SigningKey}, trust: cfg.TrustDir,
+	}
 }
 
 // State is both files, and what is in force of them.

@@ -113,6 +113,13 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 	if err != nil {
 		return err
 	}
+	for _, folders := range [][]string{f.readFolders, f.writeFolders} {
+		for i := range folders {
+			if folders[i], err = filepath.Abs(folders[i]); err != nil {
+				return err
+			}
+		}
+	}
 	e, err := f.entry(found.Entry)
 	if err != nil {
 		return err
@@ -132,7 +139,12 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 			return cli.Denied("Look at it in the registry, and say --yes-publisher.", "%s is %s", clean.Visible(e.NPM.Name), who)
 		}
 	}
-	p, err := a.accepted(ctx, state, files, e)
+	run, narrowed := asked(e, f.writeFolders)
+	if len(narrowed) > 0 {
+		a.Out.Remark("%s", a.Out.Yellow("its file lets it write "+clean.Visible(clean.Line(strings.Join(narrowed, ", "), 200))+
+			": it only reads there while it lists its tools, unless you say --allow-write FOLDER"))
+	}
+	p, err := a.accepted(ctx, state, files, e, run)
 	if err != nil {
 		return err
 	}
@@ -140,6 +152,25 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 		action: "server add " + e.ID, done: "the server " + e.ID + " has " + clean.Count(len(p.Tools), "tool"), yes: f.yes,
 		edit: func(before []byte) ([]byte, error) { return servers.Add(files.Entries, before, e) },
 	})
+}
+
+// asked is an entry as it is run to list its tools, before anybody saw or signed it: the folders that it may write are those that the
+// operator named. What its file alone names it reads.
+func asked(e downstream.Entry, named []string) (_ downstream.Entry, narrowed []string) {
+	if e.Sandbox.None {
+		return e, nil
+	}
+	writes := e.Sandbox.Write
+	e.Sandbox.Write = nil
+	for _, folder := range writes {
+		if slices.Contains(named, folder) {
+			e.Sandbox.Write = append(e.Sandbox.Write, folder)
+		} else {
+			narrowed = append(narrowed, folder)
+		}
+	}
+	e.Sandbox.Read = slices.Concat(e.Sandbox.Read, narrowed)
+	return e, narrowed
 }
 
 // source is what the arguments name.
@@ -216,18 +247,8 @@ func (f adding) entry(e downstream.Entry) (downstream.Entry, error) {
 		return e, cli.Usage("", "--sandbox takes none")
 	}
 	e.Sandbox.None = f.sandbox == "none"
-	for _, of := range []struct {
-		into *[]string
-		list []string
-	}{{&e.Sandbox.Read, f.readFolders}, {&e.Sandbox.Write, f.writeFolders}} {
-		for _, folder := range of.list {
-			path, err := filepath.Abs(folder)
-			if err != nil {
-				return e, err
-			}
-			*of.into = append(*of.into, path)
-		}
-	}
+	e.Sandbox.Read = append(e.Sandbox.Read, f.readFolders...)
+	e.Sandbox.Write = append(slices.DeleteFunc(e.Sandbox.Write, func(folder string) bool { return slices.Contains(f.writeFolders, folder) }), f.writeFolders...)
 	e.Sandbox.Domains = append(e.Sandbox.Domains, f.domains...)
 	e.Env, e.Credentials, e.Allow = merged(e.Env, f.env), merged(e.Credentials, f.credentials), f.allow
 	e.Resources, e.Prompts, e.Images, e.Elicitation = e.Resources || f.resources, e.Prompts || f.prompts, e.Images || f.images, e.Elicitation || f.elicitation

@@ -88,7 +88,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
-			p, err := a.accepted(ctx, s, files, e)
+			p, err := a.accepted(ctx, s, files, e, e)
 			if err != nil {
 				return err
 			}

@@ -93,7 +93,7 @@ func (a *app) listed(ctx context.Context, s servers.State, files servers.Files, 
 	} else if e.Sandbox.None {
 		where = "WITHOUT A SANDBOX"
 	}
-	list := servers.ByProgram(folder)
+	list := servers.ByProgram(folder, files.Own)
 	if e.Bearer != "" && summary(s, e).InForce {
 		list, where = a.byEgress, "at its URL, with its credential"
 	}
@@ -124,9 +124,9 @@ func (a *app) byEgress(ctx context.Context, p downstream.Pinned, _ string) (said
 }
 
 // accepted is listed, with the tiers and roles that the entry has. A server elsewhere that lists nothing without its credential is accepted
-// without tools first: its credential goes where an operator signed, and nowhere before.
-func (a *app) accepted(ctx context.Context, s servers.State, files servers.Files, e downstream.Entry) (downstream.Pinned, error) {
-	p, findings, err := a.listed(ctx, s, files, e)
+// without tools first: its credential goes where an operator signed, and nowhere before. asked is the entry as it is run for this.
+func (a *app) accepted(ctx context.Context, s servers.State, files servers.Files, e, asked downstream.Entry) (downstream.Pinned, error) {
+	p, findings, err := a.listed(ctx, s, files, asked)
 	if err != nil && e.Bearer != "" && !summary(s, e).InForce {
 		a.about(e)
 		a.Out.Remark("%s", a.Out.Yellow(cli.PublicText(err)))
