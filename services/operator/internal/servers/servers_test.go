@@ -75,10 +75,10 @@ func TestFromFile(t *testing.T) {
 		note string
 	}{
 		"Claude Desktop": {
-			`{"mcpServers":{"Git Hub":{"command":"npx","args":["-y","@x/server-github@1.2.3","--v"],"env":{"GITHUB_TOKEN":"ghp_secret","LOG":"debug","WHO":"ghp_0123456789abcdefghijABCDEFGHIJ012345","ASK":"${input:ask}"}}}}`,
+			`{"mcpServers":{"Git Hub":{"command":"npx","args":["-y","@x/server-github@1.2.3","--v"],"env":{"GITHUB_TOKEN":"ghp_secret","LOG":"debug","MYSQL_PASS":"hunter2","REDIS_PWD":"x1","JWT":"x2","WHO":"ghp_0123456789abcdefghijABCDEFGHIJ012345","ASK":"${input:ask}"}}}}`,
 			map[string]downstream.Entry{"Git Hub": {
 				ID: "git-hub", NPM: &downstream.Package{Name: "@x/server-github", Version: "1.2.3", Args: []string{"--v"}},
-				Env: map[string]string{"LOG": "debug"}, Credentials: map[string]string{"GITHUB_TOKEN": "git-hub-github-token", "WHO": "git-hub-who", "ASK": "git-hub-ask"},
+				Env: map[string]string{"LOG": "debug"}, Credentials: map[string]string{"GITHUB_TOKEN": "git-hub-github-token", "MYSQL_PASS": "git-hub-mysql-pass", "REDIS_PWD": "git-hub-redis-pwd", "JWT": "git-hub-jwt", "WHO": "git-hub-who", "ASK": "git-hub-ask"},
 			}}, "GITHUB_TOKEN is not copied",
 		},
 		"VS Code": {
@@ -139,10 +139,10 @@ func TestFromFile(t *testing.T) {
 		"the registry": {
 			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
 			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
-			"environmentVariables":[{"name":"API","isSecret":true},{"name":"MODE","value":null,"default":"fast"},{"name":"PORT","default":8080},{"name":"GONE","default":null}]}]}`,
+			"environmentVariables":[{"name":"API","isSecret":true},{"name":"TOKEN","value":"x3"},{"name":"HUB","default":"hf_0123456789abcdefghij"},{"name":"BASE_URL","default":"https://x.example"},{"name":"DB_PASS"},{"name":"MODE","value":null,"default":"fast"},{"name":"PORT","default":8080},{"name":"GONE","default":null}]}]}`,
 			map[string]downstream.Entry{"io.example/files": {
 				ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0", Args: []string{"--root=/srv"}},
-				Env: map[string]string{"MODE": "fast", "PORT": "8080"}, Credentials: map[string]string{"API": "files-api"},
+				Env: map[string]string{"MODE": "fast", "PORT": "8080", "BASE_URL": "https://x.example"}, Credentials: map[string]string{"API": "files-api", "TOKEN": "files-token", "HUB": "files-hub"},
 			}}, "argument dir has no value",
 		},
 		"the registry, elsewhere": {

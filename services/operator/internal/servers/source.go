@@ -23,7 +23,7 @@ import (
 
 var (
 	notInID = pattern.New(`[^a-z0-9]+`)
-	// secretly are names of variables whose values are not copied, whatever they are.
+	// secretly are names of variables whose values are not copied, whatever they are, beside those of package secret.
 	secretly = pattern.New(`(?i)(token|key|secret|passw|auth|credential|cookie|session|bearer|private|_pat\b|dsn|connection|_url$|_uri$)`)
 	// filledIn is what a program puts a variable's value in the place of: ${NAME} in all of them, $NAME in Gemini CLI.
 	filledIn = pattern.New(`\$(\{|[A-Z_]{2})`)
@@ -229,7 +229,7 @@ func (c configured) found(name string) (f Found, err error) {
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		if c.Env[key] != nil { // null takes a variable away
 			value := string(*c.Env[key])
-			f.variable(key, value, secretly().MatchString(key) || secret.Suspect(value) || filledIn().MatchString(value))
+			f.variable(key, value, hidden(key) || secret.Suspect(value) || filledIn().MatchString(value))
 		}
 	}
 	switch path.Base(c.Command) {
@@ -269,6 +269,9 @@ func (c configured) found(name string) (f Found, err error) {
 	}
 	return f, nil
 }
+
+// hidden reports whether a variable of that name may hold a secret.
+func hidden(name string) bool { return secretly().MatchString(name) || secret.Name(name) }
 
 // variable copies a value that is no secret, and names a credential for one that may be.
 func (f *Found) variable(name, value string, hidden bool) {
@@ -358,7 +361,7 @@ func (p registryPackage) found(name string) (f Found, err error) {
 	}
 	for _, v := range p.Variables {
 		value := string(cmp.Or(v.Value, v.Default))
-		if v.Secret || secretly().MatchString(v.Name) && v.Required {
+		if v.Secret || hidden(v.Name) && v.Required || value != "" && (secret.Name(v.Name) || secret.Suspect(value)) {
 			f.variable(v.Name, "", true)
 		} else if value != "" {
 			f.variable(v.Name, value, false)
