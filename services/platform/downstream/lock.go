@@ -51,6 +51,9 @@ func source(server string) string { return "mcp:" + server }
 
 func tierName(t optionsv1.Tier) string { return strings.TrimPrefix(t.String(), "TIER_") }
 
+// MaxLock bounds servers.lock, in bytes. Without its blanks it is bounded as any JSON.
+const MaxLock = 4 * canonical.MaxBytes
+
 // Lock is servers.lock.
 type Lock struct {
 	// Servers are sorted by id, and their tools by name.
@@ -142,7 +145,7 @@ func (l *Lock) Sort() {
 	}
 }
 
-// Marshal writes servers.lock. It refuses what ReadLock would, but for the signature, which is the caller's.
+// Marshal writes servers.lock. It refuses what ReadLock would, but for the signature and the order, which are the caller's.
 func (l *Lock) Marshal() ([]byte, error) {
 	f := l.file()
 	for _, s := range f.Servers {
@@ -150,7 +153,17 @@ func (l *Lock) Marshal() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return f.text()
+	if len(l.Servers) > MaxServers {
+		return nil, fmt.Errorf("servers.lock would have more than %d servers", MaxServers)
+	}
+	text, err := f.text()
+	if len(text) > MaxLock {
+		return nil, fmt.Errorf("servers.lock would be longer than %d MB: take another server away first", MaxLock>>20)
+	}
+	if errors.Is(err, canonical.ErrTooLarge) {
+		return nil, errors.New("the definitions in servers.lock would be longer than 1 MB: take another server away first")
+	}
+	return text, err
 }
 
 func (f lockFile) text() ([]byte, error) {
@@ -169,7 +182,7 @@ func ReadLock(text []byte, verify Verifier) (*Lock, error) {
 		return &Lock{}, nil
 	}
 	var compact bytes.Buffer
-	if len(text) > 4*canonical.MaxBytes { // blanks make it longer, not that much
+	if len(text) > MaxLock {
 		return nil, canonical.ErrTooLarge
 	}
 	if err := json.Compact(&compact, text); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -124,6 +125,32 @@ func TestLockRefuses(t *testing.T) {
 		}
 		if _, err := l.Marshal(); (err != nil) != (spoil != nil) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestALockThatIsWrittenIsRead: indented, a nested schema is many times as long. A lock that would be too long to read is not written.
+func TestALockThatIsWrittenIsRead(t *testing.T) {
+	deep := json.RawMessage(strings.Repeat(`{"properties":{"a":`, 14) + `{"enum":[` + strings.Repeat("0,", 3_800) + `1]}` + strings.Repeat(`},"type":"object"}`, 14))
+	for tools, refused := range map[int]bool{4: false, 40: true} {
+		l, _ := locked(t)
+		for i := range tools {
+			l.Servers[0].Tools = append(l.Servers[0].Tools, downstream.Tool{
+				Name: fmt.Sprintf("t%02d", i), Description: "Deep.", Input: deep, Tier: optionsv1.Tier_TIER_WRITE, Instructions: "Files live here.",
+			})
+		}
+		l.Sort()
+		if _, err := l.Digest(); err != nil {
+			t.Fatal(err)
+		}
+		if refused {
+			if _, err := l.Marshal(); err == nil || !strings.Contains(err.Error(), "servers.lock would be longer than 4 MB") {
+				t.Errorf("%d tools: %v", tools, err)
+			}
+			continue
+		}
+		if _, err := downstream.ReadLock(sign(t, l, nil), verifier(t, 1)); err != nil {
+			t.Errorf("%d tools: %v", tools, err)
 		}
 	}
 }

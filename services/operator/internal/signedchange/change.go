@@ -18,6 +18,7 @@ import (
 
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/canonical"
+	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/statement"
 )
@@ -25,8 +26,8 @@ import (
 // statementLife is how long a signed change may be announced.
 const statementLife = 5 * time.Minute
 
-// maxFile bounds what is read.
-const maxFile = 1 << 20
+// maxFile bounds what is read: servers.lock is the longest of the files.
+const maxFile = downstream.MaxLock
 
 // Reasons why a file is not changed.
 var (
@@ -35,7 +36,7 @@ var (
 	// ErrLink means that the path is a symbolic link: what it stands for would be replaced.
 	ErrLink = errors.New("the file is a symbolic link; change what it points to")
 	// ErrKind means that the path is no regular file, or too large.
-	ErrKind = errors.New("it is no regular file of at most 1 MB")
+	ErrKind = errors.New("it is no regular file of at most 4 MB")
 )
 
 // Plan is a change of one file that was worked out and not made. Make it with Prepare.

@@ -31,11 +31,8 @@ import (
 	"durward.internal/services/platform/trust"
 )
 
-// The most that each file holds.
-const (
-	maxFile = 256 << 10
-	maxLock = 8 << 20
-)
+// maxFile is the most that servers.yaml holds.
+const maxFile = 256 << 10
 
 // Config says what to read.
 type Config struct {
@@ -181,7 +178,7 @@ func (s *Servers) file(name string, most int64) ([]byte, error) {
 }
 
 func (s *Servers) lock() (*downstream.Lock, error) {
-	text, err := s.file(downstream.LockFile, maxLock)
+	text, err := s.file(downstream.LockFile, downstream.MaxLock)
 	if err != nil || len(text) == 0 {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,7 +23,7 @@ import (
 
 // withServer accepts a server "files" with the tool write_file, as an operator does, and gives egress a file of its own. What is pinned is
 // this process's: a test with a server runs beside no other.
-func (w *world) withServer(t *testing.T) (folder string) {
+func (w *world) withServer(t *testing.T, more ...downstream.Tool) (folder string) {
 	t.Helper()
 	t.Cleanup(func() { must(t, contract.Pin(nil)) })
 	folder = w.withClients(t)
@@ -37,6 +38,7 @@ func (w *world) withServer(t *testing.T) (folder string) {
 		Name: "write_file", Description: "Writes.", Tier: optionsv1.Tier_TIER_WRITE,
 		Input: []byte(`{"properties":{"count":{"type":"integer"},"path":{"type":"string"}},"required":["path"],"type":"object"}`),
 	}}}
+	p.Tools = append(p.Tools, more...)
 	p.EntryDigest, err = list[0].Digest()
 	must(t, err)
 	lock := &downstream.Lock{Servers: []downstream.Pinned{p}}
@@ -46,7 +48,7 @@ func (w *world) withServer(t *testing.T) (folder string) {
 	lock.Signed, err = statement.Sign(&statement.Statement{
 		Type: statement.Type, Version: statement.Version, Kind: statement.KindServers, ID: strings.Repeat("a", 32), Operator: "alice",
 		IssuedAt: statement.FormatTime(now), NotBefore: statement.FormatTime(now), ExpiresAt: statement.FormatTime(now.Add(time.Minute)),
-		Epoch: 1, Audience: cfg.Vault.Identity, Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"files": 1}},
+		Epoch: 1, Audience: cfg.Vault.Identity, Servers: &statement.Servers{Digest: digest, Tools: map[string]int{"files": len(p.Tools)}},
 	}, signer)
 	must(t, err)
 	raw, err := lock.Marshal()
@@ -109,6 +111,23 @@ func TestAllowForEgress(t *testing.T) {
 		if read(t, executor) != other {
 			t.Errorf("%v: the executor's file was changed", c.args)
 		}
+	}
+}
+
+// TestALongLockIsChanged: of a server with many large schemas the lock is longer than any other file, and the server is taken away all the same.
+func TestALongLockIsChanged(t *testing.T) {
+	w := newWorld(t)
+	deep := strings.Repeat(`{"properties":{"a":`, 14) + `{"enum":[` + strings.Repeat("0,", 3_800) + `1]}` + strings.Repeat(`},"type":"object"}`, 14)
+	var tools []downstream.Tool
+	for i := range 8 {
+		tools = append(tools, downstream.Tool{Name: fmt.Sprintf("z%d", i), Description: "Deep.", Tier: optionsv1.Tier_TIER_WRITE, Input: []byte(deep)})
+	}
+	lock := filepath.Join(w.withServer(t, tools...), downstream.LockFile)
+	if n := len(read(t, lock)); n < 3<<19 {
+		t.Fatalf("%d bytes", n)
+	}
+	if r := w.run("server", "remove", "files", "--yes"); r.code != cli.ExitOK || strings.Contains(read(t, lock), "write_file") {
+		t.Errorf("%+v", r)
 	}
 }
 

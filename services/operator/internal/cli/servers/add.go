@@ -292,8 +292,14 @@ func (a *app) sign(ctx context.Context, cfg installdir.Config, files servers.Fil
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 		Action: c.action, Yes: c.yes,
 		Plans: func() (plans []*signedchange.Plan, err error) {
-			if locked, err = signedchange.Prepare(files.Lock, downstream.LockFile, func(before []byte) ([]byte, error) { return before, nil }); err != nil || c.edit == nil {
+			if locked, err = signedchange.Prepare(files.Lock, downstream.LockFile, func(before []byte) ([]byte, error) { return before, nil }); err != nil {
 				return nil, err
+			}
+			if _, err := lock.Marshal(); err != nil {
+				return nil, cli.Failed("Nothing was changed.", "%s", clean.Line(err.Error(), 500))
+			}
+			if c.edit == nil {
+				return nil, nil
 			}
 			return signedchange.PrepareOne(files.Entries, downstream.File, c.edit)
 		},
