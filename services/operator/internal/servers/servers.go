@@ -8,6 +8,7 @@ package servers
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/downstream"
 	"durward.internal/services/platform/statement"
 	"durward.internal/services/platform/trust"
@@ -123,8 +125,8 @@ func Counts(l *downstream.Lock) map[string]int {
 	return out
 }
 
-// Accept gives the tools of what was listed the tiers and roles that the entry has for them, and ties them to the entry. Names in the entry
-// that the server does not list are an error: somebody means another tool.
+// Accept gives the tools of what was listed the tiers and roles that the entry has for them, and ties them to the entry. Names of
+// tools and of their arguments in the entry that the server does not list are an error: somebody means another one.
 func Accept(p *downstream.Pinned, e downstream.Entry) error {
 	known := map[string]bool{}
 	for i, t := range p.Tools {
@@ -132,6 +134,9 @@ func Accept(p *downstream.Pinned, e downstream.Entry) error {
 		p.Tools[i].Tier = cmp.Or(e.Tiers[t.Name], t.Tier, optionsv1.Tier_TIER_WRITE)
 		if roles := e.Roles[t.Name]; roles != nil {
 			p.Tools[i].Roles = roles
+		}
+		if err := argued(t, e.Roles[t.Name]); err != nil {
+			return err
 		}
 	}
 	for _, name := range slices.Sorted(slices.Values(slices.Concat(e.Allow, slices.Collect(maps.Keys(e.Tiers)), slices.Collect(maps.Keys(e.Roles))))) {
@@ -143,6 +148,24 @@ func Accept(p *downstream.Pinned, e downstream.Entry) error {
 	var err error
 	p.EntryDigest, err = e.Digest()
 	return err
+}
+
+// argued reports a role of an argument that a tool does not have: it would hold nothing.
+func argued(t downstream.Tool, roles map[string]downstream.Role) error {
+	var schema struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	if len(roles) > 0 {
+		if err := json.Unmarshal(t.Input, &schema); err != nil {
+			return fmt.Errorf("%s: its schema cannot be read", t.Name)
+		}
+	}
+	for _, pointer := range slices.Sorted(maps.Keys(roles)) {
+		if _, has := schema.Properties[pointer[1:]]; !has {
+			return fmt.Errorf("%s has no argument %s, to which servers.yaml gives a role", t.Name, clean.Visible(pointer[1:]))
+		}
+	}
+	return nil
 }
 
 // Header begins a new file of entries.

@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -282,6 +283,15 @@ func TestAccept(t *testing.T) {
 	p := downstream.Pinned{Tools: []downstream.Tool{{Name: "act"}, {Name: "look"}, {Name: downstream.ReadResource, Tier: optionsv1.Tier_TIER_READ, Roles: roles}}}
 	if err := Accept(&p, e); err != nil || p.Tools[2].Tier != optionsv1.Tier_TIER_READ || len(p.Tools[2].Roles) != 1 || p.Tools[0].Roles != nil || p.Tools[0].Tier != optionsv1.Tier_TIER_WRITE || p.Tools[1].Tier != optionsv1.Tier_TIER_READ || p.EntryDigest == [32]byte{} {
 		t.Errorf("%+v, %v", p, err)
+	}
+	input := json.RawMessage(`{"properties":{"url":{"type":"string"},"a/b":{"type":"string"}},"type":"object"}`)
+	for pointer, want := range map[string]string{"/url": "", "/uri": "look has no argument uri", "/a~1b": "look has no argument a~1b"} {
+		e := e
+		e.Roles = map[string]map[string]downstream.Role{"look": {pointer: downstream.RoleURL}}
+		p := downstream.Pinned{Tools: []downstream.Tool{{Name: "act"}, {Name: "look", Input: input}}}
+		if err := Accept(&p, e); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("the role of %s: %v", pointer, err)
+		}
 	}
 	p.Tools = p.Tools[:1]
 	if err := Accept(&p, e); err == nil {

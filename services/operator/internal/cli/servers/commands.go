@@ -142,7 +142,7 @@ func (a *app) accepted(ctx context.Context, s servers.State, files servers.Files
 	err = servers.Accept(&p, e)
 	a.present(p, findings)
 	if err != nil {
-		return p, cli.Usage("Name tools that stand above.", "%v", err)
+		return p, cli.Usage("Name tools and arguments that stand above.", "%v", err)
 	}
 	return p, nil
 }
