@@ -131,6 +131,43 @@ func TestALongLockIsChanged(t *testing.T) {
 	}
 }
 
+// meanwhile does something once, when a text is written to it.
+type meanwhile struct {
+	lockedBuffer
+
+	when string
+	do   func()
+}
+
+func (m *meanwhile) Write(p []byte) (int, error) {
+	if do := m.do; do != nil && strings.Contains(string(p), m.when) {
+		m.do = nil
+		do()
+	}
+	return m.lockedBuffer.Write(p)
+}
+
+// TestServersChangedTogether: while one command asks a server for its tools, another takes a server away. Both changes count.
+func TestServersChangedTogether(t *testing.T) {
+	w := newWorld(t)
+	lock := filepath.Join(w.withServer(t), downstream.LockFile)
+	errs := &meanwhile{when: "Sign where the credential goes", do: func() {
+		if r := w.run("server", "remove", "files", "--yes"); r.code != cli.ExitOK {
+			t.Errorf("%+v", r)
+		}
+	}}
+	var out lockedBuffer
+	code := Main(t.Context(), []string{"server", "add", "https://mcp.example/mcp", "--id", "other", "--bearer", "token", "--yes"}, cli.Streams{
+		In: strings.NewReader(""), Out: &out, Err: errs, Getenv: at(w.home.Dir), Version: "test",
+	})
+	if code != cli.ExitOK || errs.do != nil {
+		t.Fatalf("%d: %s", code, errs.String())
+	}
+	if text := read(t, lock); strings.Contains(text, "write_file") || !strings.Contains(text, `"id": "other"`) {
+		t.Errorf("what was taken away is back, or what was added is not there: %s", text)
+	}
+}
+
 // TestServersToolsAreNamed: rules are asked about and written for a tool of another's server, which the first command of a run is told by the
 // files, and shells complete it with its own arguments.
 func TestServersToolsAreNamed(t *testing.T) {

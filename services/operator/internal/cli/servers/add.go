@@ -148,7 +148,7 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 	if err != nil {
 		return err
 	}
-	return a.sign(ctx, cfg, files, state.With(p), change{
+	return a.sign(ctx, cfg, files, func(now servers.State) *downstream.Lock { return now.With(p) }, change{
 		action: "server add " + e.ID, done: "the server " + e.ID + " has " + clean.Count(len(p.Tools), "tool"), yes: f.yes,
 		edit: func(before []byte) ([]byte, error) { return servers.Add(files.Entries, before, e) },
 	})
@@ -286,15 +286,22 @@ type change struct {
 	yes  bool
 }
 
-// sign shows the differences of both files, has the operator sign, and writes the lock before the entries.
-func (a *app) sign(ctx context.Context, cfg installdir.Config, files servers.Files, lock *downstream.Lock, c change) error {
+// sign shows the differences of both files, has the operator sign, and writes the lock before the entries. pin makes the lock of the files
+// as they are once nobody else may change them: since they were read, a server may have taken minutes to list its tools.
+func (a *app) sign(ctx context.Context, cfg installdir.Config, files servers.Files, pin func(servers.State) *downstream.Lock, c change) error {
 	var locked *signedchange.Plan
+	var lock *downstream.Lock
 	out, err := a.ChangeRules(ctx, cfg, cli.RuleChange{
 		Action: c.action, Yes: c.yes,
 		Plans: func() (plans []*signedchange.Plan, err error) {
 			if locked, err = signedchange.Prepare(files.Lock, downstream.LockFile, func(before []byte) ([]byte, error) { return before, nil }); err != nil {
 				return nil, err
 			}
+			state, _, err := a.state(cfg)
+			if err != nil {
+				return nil, err
+			}
+			lock = pin(state)
 			if _, err := lock.Marshal(); err != nil {
 				return nil, cli.Failed("Nothing was changed.", "%s", clean.Line(err.Error(), 500))
 			}

@@ -95,7 +95,7 @@ that you wrote or changed by hand: tiers and roles are taken from there.
 			if was, known := s.Pinned(e.ID); known {
 				a.differ(differences(was, p))
 			}
-			return a.sign(ctx, cfg, files, s.With(p), change{
+			return a.sign(ctx, cfg, files, func(now servers.State) *downstream.Lock { return now.With(p) }, change{
 				action: "server accept " + e.ID, done: "the server " + e.ID + " has " + clean.Count(len(p.Tools), "tool"), yes: yes,
 			})
 		}),
@@ -116,7 +116,7 @@ it, stay until you delete them.
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.complete,
 		RunE: a.named(func(ctx context.Context, cfg installdir.Config, s servers.State, files servers.Files, e downstream.Entry) error {
-			return a.sign(ctx, cfg, files, s.Without(e.ID), change{
+			return a.sign(ctx, cfg, files, func(now servers.State) *downstream.Lock { return now.Without(e.ID) }, change{
 				action: "server remove " + e.ID, done: "the server " + e.ID + " is gone", yes: yes,
 				edit: func(before []byte) ([]byte, error) { return servers.Remove(before, e.ID) },
 			})
