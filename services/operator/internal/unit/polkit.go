@@ -25,8 +25,8 @@ var (
 	}
 )
 
-// hosts reports whether a unit is the host's own or Durward's. Units that were rendered for services are neither.
-func hosts(unit string) bool {
+// OfHost reports whether a unit is the host's own or Durward's. Units that were rendered for services are neither.
+func OfHost(unit string) bool {
 	if strings.HasPrefix(unit, Prefix) {
 		return false
 	}
@@ -49,7 +49,7 @@ func Polkit(c *catalog.Catalog, user string) ([]byte, error) {
 			continue
 		case !catalog.IsUnit(s.Unit):
 			return nil, fmt.Errorf("%s names no unit that can be started", s.ID)
-		case hosts(s.Unit):
+		case OfHost(s.Unit):
 			return nil, fmt.Errorf("%s names %s, which no service may be", s.ID, s.Unit)
 		}
 		units = append(units, s.Unit)

@@ -192,6 +192,9 @@ func TestUnits(t *testing.T) {
 		"known.service":     {argv: []string{"/usr/bin/llama-server", "--port", "9999"}, user: "ai"},
 		"busy.service":      {active: "inactive", argv: []string{"/usr/bin/llama-server", "--port", "9999"}, user: "ai"},
 		"durward-x.service": {argv: []string{"/usr/bin/llama-server", "--port", "9998"}, user: "ai"},
+		// An engine in a terminal, and one that a table of cron started: stopping the unit would end all that its user runs.
+		"user@1000.service": {argv: []string{"/usr/lib/systemd/systemd", "--user"}, group: "/user.slice/user-1000.slice/user@1000.service", pid: 700, user: "1000"},
+		"cron.service":      {argv: []string{"/usr/sbin/cron", "-f"}, group: "/system.slice/cron.service", pid: 800},
 		`esc\x2d.service`:   {argv: []string{"/usr/bin/llama-server", "--port", "9997"}, user: "ai"},
 		"elsewhere.service": {argv: []string{"/opt/vllm/bin/vllm", "serve", "m/m", "--host", "10.0.0.5", "--port", text(stranger)}, user: "ai",
 			group: "/system.slice/elsewhere.service", pid: 600},
@@ -211,6 +214,10 @@ func TestUnits(t *testing.T) {
 			400: {"/system.slice/trainer.service", "/usr/bin/python3 /srv/train.py"},
 			600: {"/system.slice/elsewhere.service", "vllm serve m/m --host 10.0.0.5 --port " + text(stranger)},
 			500: {"/system.slice/sshd.service", "sshd"},
+			700: {"/user.slice/user-1000.slice/user@1000.service/init.scope", "/usr/lib/systemd/systemd --user"},
+			701: {"/user.slice/user-1000.slice/user@1000.service/app.slice/terminal.scope", "/usr/bin/llama-server -m /srv/models/x.gguf --port 9084"},
+			800: {"/system.slice/cron.service", "/usr/sbin/cron -f"},
+			801: {"/system.slice/cron.service", "/usr/bin/llama-server -m /srv/models/y.gguf --port 9085"},
 		}),
 	}
 	servers, passed, err := s.Servers(t.Context())

@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/operator/internal/draft"
 	"durward.internal/services/operator/internal/importer"
 	"durward.internal/services/operator/internal/importer/proposal"
+	"durward.internal/services/operator/internal/unit"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
 	"durward.internal/services/platform/containerpolicy"
@@ -40,6 +41,8 @@ func (h Host) Units(p *proposal.Proposal, servers []Server, passed []Passed) {
 			s.Refused = []string{"it is the catalogue's service " + m.present[known].ID + " already"}
 		case strings.HasPrefix(s.Subject, "durward-"):
 			s.Refused = []string{"it is one of Durward's own, or was written for an entry of the catalogue"}
+		case unit.OfHost(s.Subject):
+			s.Refused = []string{"it is the host's own, and more than a model ends with it; what runs in a user's session may be a unit of that user (durward catalog import systemd --user)"}
 		}
 		if e := m.entry("unit "+s.Name, strings.TrimSuffix(s.Subject, ".service"), s); e != nil {
 			e.Driver, e.Unit = catalog.DriverSystemd, s.Subject

@@ -112,13 +112,13 @@ func (s Systemd) Servers(ctx context.Context) ([]Server, []Passed, error) {
 	return out, passed, ctx.Err()
 }
 
-type unit struct {
+type loaded struct {
 	name, path string
 	running    bool
 }
 
 // list lists the services that are loaded.
-func (s Systemd) list(ctx context.Context, busctl string) ([]unit, error) {
+func (s Systemd) list(ctx context.Context, busctl string) ([]loaded, error) {
 	raw, err := s.bus(ctx, busctl, "call", busName, busPath, busName+".Manager", "ListUnitsByPatterns", "asas", "0", "1", "*.service")
 	if err != nil {
 		return nil, fmt.Errorf("systemd cannot be asked over D-Bus: %w", err)
@@ -129,7 +129,7 @@ func (s Systemd) list(ctx context.Context, busctl string) ([]unit, error) {
 	if json.Unmarshal(raw, &answer) != nil || len(answer.Data) != 1 {
 		return nil, errBus
 	}
-	var out []unit
+	var out []loaded
 	for _, row := range answer.Data[0] {
 		// Name, description, load state, active state, sub state, what it follows, object path, job.
 		if len(row) < 7 {
@@ -142,12 +142,12 @@ func (s Systemd) list(ctx context.Context, busctl string) ([]unit, error) {
 		if load != "loaded" || !objectPattern().MatchString(path) || strings.HasPrefix(name, "systemd-") {
 			continue
 		}
-		out = append(out, unit{name, path, active == "active" || active == "reloading" || active == "activating"})
+		out = append(out, loaded{name, path, active == "active" || active == "reloading" || active == "activating"})
 	}
 	if len(out) > maxUnits {
 		return nil, fmt.Errorf("systemd has more than %d services", maxUnits)
 	}
-	slices.SortFunc(out, func(a, b unit) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b loaded) int { return strings.Compare(a.name, b.name) })
 	return out, nil
 }
 
@@ -198,7 +198,7 @@ func (s Systemd) ask(ctx context.Context, busctl, path string) (unitFacts, error
 }
 
 // server is the unit as a server, nil if it is none.
-func (s Systemd) server(ctx context.Context, u unit, f unitFacts, running processes) *Server {
+func (s Systemd) server(ctx context.Context, u loaded, f unitFacts, running processes) *Server {
 	out := &Server{Name: clean.Line(u.name, 256), Subject: u.name, Running: u.running}
 	out.Environment, out.Withheld = environment(f.environment)
 	expanded, open := expand(f.argv, out.Environment)
