@@ -140,11 +140,20 @@ func TestFromFile(t *testing.T) {
 		"the registry": {
 			`{"name":"io.example/files","packages":[{"registryType":"oci","identifier":"x"},{"registryType":"npm","identifier":"@x/files","version":"1.0.0",
 			"packageArguments":[{"type":"named","name":"--root","value":"/srv"},{"type":"positional","name":"dir","isRequired":true}],
-			"environmentVariables":[{"name":"API","isSecret":true},{"name":"TOKEN","value":"x3"},{"name":"HUB","default":"hf_0123456789abcdefghij"},{"name":"BASE_URL","default":"https://x.example"},{"name":"DB_PASS"},{"name":"MODE","value":null,"default":"fast"},{"name":"PORT","default":8080},{"name":"GONE","default":null}]}]}`,
+			"environmentVariables":[{"name":"API","isSecret":true},{"name":"TOKEN","value":"x3"},{"name":"HUB","default":"hf_0123456789abcdefghij"},{"name":"BASE_URL","default":"https://x.example"},{"name":"DB_PASS"},{"name":"DB_HOST","isRequired":true},{"name":"API_BASE","value":"https://{tenant}.example"},{"name":"MODE","value":null,"default":"fast"},{"name":"PORT","default":8080},{"name":"GONE","default":null}]}]}`,
 			map[string]downstream.Entry{"io.example/files": {
 				ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0", Args: []string{"--root=/srv"}},
 				Env: map[string]string{"MODE": "fast", "PORT": "8080", "BASE_URL": "https://x.example"}, Credentials: map[string]string{"API": "files-api", "TOKEN": "files-token", "HUB": "files-hub"},
-			}}, "argument dir has no value",
+			}}, "its argument dir has no value yet: give it behind --\n" +
+				"API is not copied: store it with durward credential add files-api --variable API, then durward credential grant files-api --server files\n" +
+				"TOKEN is not copied: store it with durward credential add files-token --variable TOKEN, then durward credential grant files-token --server files\n" +
+				"HUB is not copied: store it with durward credential add files-hub --variable HUB, then durward credential grant files-hub --server files\n" +
+				"its variable DB_HOST has no value yet: give it by --env DB_HOST=VALUE\nits variable API_BASE has no value yet: give it by --env API_BASE=VALUE",
+		},
+		"the registry, with two packages": {
+			`{"name":"io.example/files","packages":[{"registryType":"npm","identifier":"@x/files","version":"1.0.0"},{"registryType":"npm","identifier":"@x/other","version":"2.0.0"}]}`,
+			map[string]downstream.Entry{"io.example/files": {ID: "files", NPM: &downstream.Package{Name: "@x/files", Version: "1.0.0"}}},
+			"the first package is taken, and not @x/other",
 		},
 		"the registry, elsewhere": {
 			`{"name":"io.example/r","remotes":[{"type":"sse","url":"https://old"},{"type":"streamable-http","url":"https://r.example/mcp"}]}`,
@@ -175,6 +184,7 @@ func TestFromFile(t *testing.T) {
 		"a known secret":            `{"mcpServers":{"x":{"command":"true","args":["ghp_0123456789abcdefghijABCDEFGHIJ012345"]}}}`,
 		"what VS Code asks for":     `{"servers":{"x":{"command":"true","args":["${input:key}"]}}}`,
 		"what Gemini CLI fills in":  `{"mcpServers":{"x":{"command":"true","args":["$MY_FOLDER"]}}}`,
+		"a URL to fill in":          `{"name":"x","remotes":[{"type":"streamable-http","url":"https://r.example/{tenant}/mcp"}]}`,
 		"a transport of old":        `{"mcpServers":{"x":{"type":"sse","url":"https://r.example/sse"}}}`,
 		"a secret in a URL":         `{"mcpServers":{"x":{"url":"https://r.example/mcp?key=9f8e7d6c5b4a39281706"}}}`,
 	} {

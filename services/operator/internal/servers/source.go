@@ -113,7 +113,10 @@ func FromFile(raw []byte) (map[string]Found, error) {
 	add(f.MCPServers, members.MCPServers)
 	add(f.Servers, members.Servers)
 	for _, p := range f.Packages {
-		if p.Type == "npm" || p.OldType == "npm" {
+		if former, several := out[f.Name]; several {
+			former.Notes = append(former.Notes, "of what it names the first package is taken, and not "+clean.Visible(clean.Line(p.Identifier, 200)))
+			out[f.Name] = former
+		} else if p.Type == "npm" || p.OldType == "npm" {
 			found, err := p.found(f.Name)
 			if err != nil {
 				return nil, err
@@ -152,7 +155,7 @@ func (f *Found) secrets() error {
 		args = e.Program.Args
 	}
 	switch {
-	case filledIn().MatchString(strings.Join(args, " ") + f.Entry.URL):
+	case filledIn().MatchString(strings.Join(args, " ") + f.Entry.URL), strings.ContainsAny(f.Entry.URL, "{}"):
 		return errors.New("an argument or its URL is filled in by the program whose file this is: add the server with the value itself")
 	case secret.InArguments(args):
 		return errors.New("an argument looks like a secret: add the server without it, and give it in a variable by --credential VAR=NAME")
@@ -361,9 +364,13 @@ func (p registryPackage) found(name string) (f Found, err error) {
 	}
 	for _, v := range p.Variables {
 		value := string(cmp.Or(v.Value, v.Default))
-		if v.Secret || hidden(v.Name) && v.Required || value != "" && (secret.Name(v.Name) || secret.Suspect(value)) {
+		switch {
+		case v.Secret || hidden(v.Name) && v.Required || value != "" && (secret.Name(v.Name) || secret.Suspect(value)):
 			f.variable(v.Name, "", true)
-		} else if value != "" {
+		case strings.ContainsAny(value, "{}") || value == "" && v.Required:
+			name := clean.Visible(clean.Line(v.Name, 64))
+			f.Notes = append(f.Notes, fmt.Sprintf("its variable %s has no value yet: give it by --env %s=VALUE", name, name))
+		case value != "":
 			f.variable(v.Name, value, false)
 		}
 	}
