@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -173,6 +175,26 @@ func (a *app) showCommand() *cobra.Command {
 	}
 }
 
+// unpinned are the files that arguments name: a program's digest is of the program alone, and may be an interpreter's.
+func unpinned(e downstream.Entry) (files []string) {
+	var args []string
+	switch {
+	case e.Program != nil:
+		args = e.Program.Args
+	case e.NPM != nil:
+		args = e.NPM.Args
+	}
+	for _, arg := range args {
+		if _, value, with := strings.Cut(arg, "="); with && strings.HasPrefix(arg, "-") {
+			arg = value
+		}
+		if info, err := os.Stat(arg); filepath.IsAbs(arg) && err == nil && info.Mode().IsRegular() {
+			files = append(files, arg)
+		}
+	}
+	return files
+}
+
 // about says how a server runs and what it may.
 func (a *app) about(e downstream.Entry) {
 	out := a.Display()
@@ -182,6 +204,9 @@ func (a *app) about(e downstream.Entry) {
 			line = out.Red(line)
 		}
 		out.Printf("  %s\n", line)
+	}
+	for _, file := range unpinned(e) {
+		out.Printf("  %s\n", out.Yellow(clean.Visible(file)+" is not pinned: whoever may write it may change what the server does"))
 	}
 	for _, of := range []struct {
 		is   bool

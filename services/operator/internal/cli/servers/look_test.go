@@ -1,6 +1,8 @@
 package servers
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,10 @@ import (
 func TestAboutSaysWhatIsGiven(t *testing.T) {
 	t.Parallel()
 	env, credentials := map[string]string{"API_BASE": "https://x.example/\n\u202e.js"}, map[string]string{"TOKEN": "github"}
+	script := filepath.Join(t.TempDir(), "server.js")
+	if err := os.WriteFile(script, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	pack := &downstream.Package{Name: "@x/y", Version: "1.0.0", Bin: "dist/other.js", Args: []string{"-v"}}
 	for name, c := range map[string]struct {
 		e    downstream.Entry
@@ -29,6 +35,9 @@ func TestAboutSaysWhatIsGiven(t *testing.T) {
 		}},
 		"elsewhere": {downstream.Entry{ID: "a", URL: "https://x.example/mcp", Bearer: "other-token"}, []string{
 			"https://x.example/mcp", "gets the credential other-token with each call",
+		}},
+		"a script": {downstream.Entry{ID: "a", Program: &downstream.Program{Path: "/usr/bin/node", Args: []string{script, "--config=" + script, "/usr", "server.js"}}}, []string{
+			"\n  " + script + " is not pinned: whoever may write it may change what the server does\n  " + script + " is not pinned: whoever may write it may change what the server does\n",
 		}},
 		"one of each": {downstream.Entry{ID: "a", NPM: pack, Sandbox: downstream.Sandbox{MemoryMiB: 512, CPU: 1, Processes: 1}}, []string{
 			"at most 512 MiB, 1 core, 1 process\n",
