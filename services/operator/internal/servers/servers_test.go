@@ -160,7 +160,7 @@ func TestFromFile(t *testing.T) {
 			map[string]downstream.Entry{"io.example/r": {ID: "r", URL: "https://r.example/mcp"}}, "",
 		},
 	} {
-		found, err := FromFile([]byte(c.raw))
+		found, err := FromFile([]byte(c.raw), "")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -188,14 +188,33 @@ func TestFromFile(t *testing.T) {
 		"a transport of old":        `{"mcpServers":{"x":{"type":"sse","url":"https://r.example/sse"}}}`,
 		"a secret in a URL":         `{"mcpServers":{"x":{"url":"https://r.example/mcp?key=9f8e7d6c5b4a39281706"}}}`,
 	} {
-		if found, err := FromFile([]byte(raw)); err != nil || found["x"].Problem == nil {
+		if found, err := FromFile([]byte(raw), ""); err != nil || found["x"].Problem == nil {
 			t.Errorf("%s: %+v, %v", name, found, err)
 		}
 	}
 	for name, raw := range map[string]string{"no JSON": "servers:", "no servers": "{}", "a container alone": `{"name":"x","packages":[{"registryType":"oci","identifier":"x"}]}`} {
-		if _, err := FromFile([]byte(raw)); err == nil {
+		if _, err := FromFile([]byte(raw), ""); err == nil {
 			t.Errorf("%s is taken", name)
 		}
+	}
+}
+
+// TestWhatIsNamedHasTheGivenID: the commands that the notes name are those for the server as it is called here.
+func TestWhatIsNamedHasTheGivenID(t *testing.T) {
+	variable := "API_TOKEN_" + strings.Repeat("X", 54)
+	found, err := FromFile([]byte(`{"mcpServers":{"42":{"command":"true","env":{"TOKEN":"a","`+variable+`":"b"}},"far":{"url":"https://r.example/mcp","headers":{"X":"y"}}}}`), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"TOKEN": "mine-token", variable: "mine-api-token-" + strings.Repeat("x", 64-len("mine-api-token-"))}
+	if diff := cmp.Diff(want, found["42"].Entry.Credentials); diff != "" || !strings.HasSuffix(found["42"].Notes[0], "--server mine") {
+		t.Errorf("%s%q", diff, found["42"].Notes)
+	}
+	if _, err := Settle(found["42"].Entry); err != nil {
+		t.Error(err)
+	}
+	if e := found["far"].Entry; e.ID != "mine" || e.Bearer != "mine-token" {
+		t.Errorf("%+v", e)
 	}
 }
 

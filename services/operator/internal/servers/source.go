@@ -71,7 +71,8 @@ func Package(spec string) (*downstream.Package, error) {
 }
 
 // FromFile reads a server.json of the MCP registry, or the servers of Claude Desktop, Cursor, VS Code, Windsurf and Gemini CLI, by their names.
-func FromFile(raw []byte) (map[string]Found, error) {
+// id is what the server is to be called; "": an id is made of its name.
+func FromFile(raw []byte, id string) (map[string]Found, error) {
 	if len(raw) > 1<<20 {
 		return nil, errors.New("it is larger than 1 MB")
 	}
@@ -102,7 +103,7 @@ func FromFile(raw []byte) (map[string]Found, error) {
 	out := map[string]Found{}
 	add := func(of map[string]configured, members map[string]map[string]json.RawMessage) {
 		for name, c := range of {
-			found, err := c.found(name)
+			found, err := c.found(cmp.Or(id, IDOf(name)))
 			if err != nil {
 				found.Problem = err
 			}
@@ -117,7 +118,7 @@ func FromFile(raw []byte) (map[string]Found, error) {
 			former.Notes = append(former.Notes, "of what it names the first package is taken, and not "+clean.Visible(clean.Line(p.Identifier, 200)))
 			out[f.Name] = former
 		} else if p.Type == "npm" || p.OldType == "npm" {
-			found, err := p.found(f.Name)
+			found, err := p.found(cmp.Or(id, IDOf(f.Name)))
 			if err != nil {
 				return nil, err
 			}
@@ -126,7 +127,7 @@ func FromFile(raw []byte) (map[string]Found, error) {
 	}
 	for _, r := range f.Remotes {
 		if _, known := out[f.Name]; !known && r.Type == "streamable-http" {
-			found := Found{Entry: downstream.Entry{ID: IDOf(f.Name), URL: r.URL}}
+			found := Found{Entry: downstream.Entry{ID: cmp.Or(id, IDOf(f.Name)), URL: r.URL}}
 			if len(r.Headers) > 0 {
 				found.bearer()
 			}
@@ -204,8 +205,8 @@ type configured struct {
 	} `json:"sandbox"`
 }
 
-func (c configured) found(name string) (f Found, err error) {
-	f.Entry.ID = IDOf(name)
+func (c configured) found(id string) (f Found, err error) {
+	f.Entry.ID = id
 	if f.Entry.URL = cmp.Or(c.HTTPURL, c.URL, c.ServerURL); f.Entry.URL != "" {
 		if c.Type == "sse" {
 			return f, errors.New("its transport is SSE, which is not spoken here: find its Streamable HTTP endpoint, and add that by its URL")
@@ -289,6 +290,7 @@ func (f *Found) variable(name, value string, hidden bool) {
 		f.Entry.Credentials = map[string]string{}
 	}
 	credential := f.Entry.ID + "-" + strings.Trim(notInID().ReplaceAllString(strings.ToLower(name), "-"), "-")
+	credential = credential[:min(len(credential), 64)]
 	f.Entry.Credentials[name] = credential
 	f.Notes = append(f.Notes, fmt.Sprintf("%s is not copied: store it with durward credential add %s --variable %s, then durward credential grant %s --server %s",
 		clean.Visible(name), credential, clean.Visible(name), credential, f.Entry.ID))
@@ -344,8 +346,8 @@ type registryKeyword struct {
 	Secret   bool   `json:"isSecret"`
 }
 
-func (p registryPackage) found(name string) (f Found, err error) {
-	f.Entry.ID = IDOf(name)
+func (p registryPackage) found(id string) (f Found, err error) {
+	f.Entry.ID = id
 	if f.Entry.NPM, err = Package(p.Identifier + "@" + p.Version); err != nil {
 		return f, err
 	}

@@ -109,7 +109,7 @@ func (a *app) add(ctx context.Context, cfg installdir.Config, args, own []string
 	if err != nil {
 		return err
 	}
-	found, err := source(args, own)
+	found, err := source(args, own, f.id)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func asked(e downstream.Entry, named []string) (_ downstream.Entry, narrowed []s
 }
 
 // source is what the arguments name.
-func source(args, own []string) (found servers.Found, err error) {
+func source(args, own []string, id string) (found servers.Found, err error) {
 	what := args[0]
 	switch {
 	case strings.HasPrefix(what, "npm:") && len(args) == 1:
@@ -193,19 +193,19 @@ func source(args, own []string) (found servers.Found, err error) {
 		host, _, _ = strings.Cut(host, ":")
 		found.Entry = downstream.Entry{ID: servers.IDOf(host), URL: what}
 	case len(args) <= 2:
-		return fromFile(args, own)
+		return fromFile(args, own, id)
 	default:
 		return found, cli.Usage("See: durward server add -h", "that names no server")
 	}
 	return found, nil
 }
 
-func fromFile(args, own []string) (found servers.Found, err error) {
+func fromFile(args, own []string, id string) (found servers.Found, err error) {
 	raw, err := os.ReadFile(filepath.Clean(args[0]))
 	if err != nil {
 		return found, cli.Usage("npm:PACKAGE@VERSION, program PATH, a URL, or a file that is there.", "%s cannot be read", clean.Visible(args[0]))
 	}
-	all, err := servers.FromFile(raw)
+	all, err := servers.FromFile(raw, id)
 	if err != nil {
 		return found, cli.Usage("", "%s: %v", clean.Visible(args[0]), err)
 	}

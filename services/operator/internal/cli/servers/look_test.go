@@ -56,7 +56,7 @@ func TestAboutSaysWhatIsGiven(t *testing.T) {
 // TestNamesTheFlag: a server whose name or address makes no id is refused with the flag that gives it one.
 func TestNamesTheFlag(t *testing.T) {
 	t.Parallel()
-	found, err := source([]string{"http://127.0.0.1:8080/mcp"}, nil)
+	found, err := source([]string{"http://127.0.0.1:8080/mcp"}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
