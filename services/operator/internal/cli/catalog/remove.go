@@ -26,9 +26,9 @@ func (a *app) catalogRemoveCommand(place *cli.CatalogPlace) *cobra.Command {
 		Use:     "remove service|mode|model ID",
 		Aliases: []string{"rm"},
 		Short:   "Remove a service, mode or model; you are shown the lines and asked",
-		Long: `Takes an entry out of the catalogue, with its comments; nothing else in the file changes. What others still name is not
-removed: the command says where. A wrong entry can be removed too, also while others are wrong. A service that runs
-keeps the catalogue with it in force until it is stopped.`,
+		Long: `Takes an entry out of the catalogue. Nothing else in the file changes: a comment above the entry stays. What others still
+name is not removed: the command says where. A wrong entry can be removed too, also while others are wrong. A service that
+runs keeps the catalogue with it in force until it is stopped.`,
 		Example: "  durward catalog remove service demo-idle\n  durward catalog remove mode coding --yes",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
