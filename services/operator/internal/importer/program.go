@@ -287,6 +287,8 @@ func (b *builder) model(s *program, engine enginecmd.Command, known bool) string
 	case repository().MatchString(engine.Model) && !strings.HasSuffix(engine.Model, ".gguf"):
 		m.Source = "hf:" + engine.Model
 		id = cmp.Or(id, engine.Model)
+	case strings.HasSuffix(engine.Model, ".gguf") && !strings.Contains(engine.Model, "://"):
+		s.note("The path of its model begins in the folder where its program was started, and a service is started in another: write the whole path, and models[].file for an estimate.")
 	default:
 		s.note("Its model is named by a path or an address that does not stand by itself; write models[].file for an estimate.")
 	}
