@@ -252,8 +252,10 @@ type Leaf struct {
 	NotBefore, NotAfter time.Time
 }
 
-// Due reports whether the leaf should be renewed at now.
-func (l Leaf) Due(now time.Time) bool { return now.Add(RenewBefore).After(l.NotAfter) }
+// Due reports whether the leaf should be renewed at now: it ends soon, or a clock that was ahead issued it, and nobody accepts it yet.
+func (l Leaf) Due(now time.Time) bool {
+	return now.Before(l.NotBefore) || now.Add(RenewBefore).After(l.NotAfter)
+}
 
 // ErrMismatch means that a certificate and the key beside it do not belong together, as a writer leaves them that was killed
 // between the two.

@@ -89,5 +89,6 @@ func late(leaf pki.Leaf, now time.Time) error {
 	if !leaf.Due(now) {
 		return nil
 	}
-	return fmt.Errorf("it ends at %s, and your authority has issued no other", leaf.NotAfter.UTC().Format("2006-01-02 15:04 MST"))
+	const form = "2006-01-02 15:04 MST"
+	return fmt.Errorf("it lasts from %s to %s, and your authority has issued no other", leaf.NotBefore.UTC().Format(form), leaf.NotAfter.UTC().Format(form))
 }

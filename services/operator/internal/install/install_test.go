@@ -752,6 +752,39 @@ func TestPairThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// TestRenewAfterTheClockWasAhead: a host whose clock was hours ahead when it started has certificates that nobody accepts once it is right.
+func TestRenewAfterTheClockWasAhead(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	dir := m.path("etc/durward/tls/vault")
+	owner, err := pki.OwnerOf(filepath.Join(dir, pki.FileKey))
+	m.must(err)
+	ahead := time.Now().Add(2 * time.Hour)
+	for by, renew := range map[string]func(){
+		"renew": func() {
+			list, err := install.Renew(m.root, time.Now(), false)
+			m.must(err)
+			if at := slices.IndexFunc(list, func(r install.Renewal) bool { return r.Renewed }); at < 0 || list[at].Name != "vault" {
+				t.Errorf("renew does not: %+v", list)
+			}
+		},
+		"install": func() {
+			if done := m.apply(install.Settings{}); len(done) != 1 || !strings.Contains(done[0].Note, "due") {
+				t.Errorf("install does: %+v", done)
+			}
+		},
+	} {
+		chain, key := platformtest.NewCompany(t).Issue("spiffe://durward.local/vault/main", ahead, ahead.Add(pki.LeafLife))
+		m.must(pki.WriteLeafFor(dir, chain, key, owner))
+		renew()
+		all, err := install.Certificates(m.root)
+		m.must(err)
+		if at := slices.IndexFunc(all, func(c installdir.Certificate) bool { return c.Role == "vault" }); all[at].Problem != "" {
+			t.Errorf("%s: %s", by, all[at].Problem)
+		}
+	}
+}
+
 // TestProgramThatChanges between plan and copy is not installed.
 func TestProgramThatChanges(t *testing.T) {
 	m := newImage(t)

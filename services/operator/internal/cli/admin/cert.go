@@ -89,9 +89,10 @@ func (a *app) renewCommand() *cobra.Command {
 		Use:   "renew",
 		Short: "Issue new certificates of this host's installation that are due",
 		Long: `For a host on which Durward was installed (durward install): issues a new certificate and key to every
-process and operator whose own ends within 8 hours. durward-renew.service runs it as root, hourly and before the
-processes start; running processes take new certificates up within a second. Where an authority elsewhere issues them it
-issues none, and fails for each that is wrong or late.`,
+process and operator whose own ends within 8 hours, or has yet to begin since the clock was set back.
+durward-renew.service runs it as root: hourly, when the clock is set, and before the processes start; running processes
+take new certificates up within a second. Where an authority elsewhere issues them it issues none, and fails for each that
+is wrong or late.`,
 		Example:     "  sudo durward renew\n  sudo durward renew --all",
 		Annotations: map[string]string{cli.NoHome: ""}, // a unit of systemd has none
 		RunE: func(cmd *cobra.Command, _ []string) error {
