@@ -82,9 +82,10 @@ var (
 	credentialVariable = pattern.New(`\A[A-Z_][A-Z0-9_]{0,63}\z`)
 	credentialHeader   = pattern.New(`\A[A-Z][a-z0-9]*(-[A-Z0-9][a-z0-9]*){0,7}\z`)
 	credentialScheme   = pattern.New(`\A[A-Za-z][A-Za-z0-9\-]{0,31}\z`)
-	credentialAgent    = pattern.New(`\A[a-z0-9][a-z0-9_\-]{0,63}(/[a-z0-9][a-z0-9_\-]{0,63})?\z`)
-	credentialHost     = pattern.New(`\A[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?\z`)
-	credentialService  = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
+	// A client, and one of its agents, as clients.yaml may name them.
+	credentialAgent   = pattern.New(`\A[a-z0-9][a-z0-9_\-]{0,63}(/[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,63})?\z`)
+	credentialHost    = pattern.New(`\A[a-z0-9]([a-z0-9.\-]{0,251}[a-z0-9])?\z`)
+	credentialService = pattern.New(`\A[a-zA-Z0-9][a-zA-Z0-9_\-]{0,63}\z`)
 	// reserved are variables that change which program runs, or how, before it runs.
 	reserved = pattern.New(`\A(LD_[A-Z_]*|PATH|HOME|USER|LANG|TERM|TZ|SHELL|IFS|ENV|BASH_ENV|GCONV_PATH|GLIBC_TUNABLES|PYTHON(PATH|HOME|STARTUP)|PERL5(OPT|LIB)|RUBYOPT|NODE_OPTIONS|JAVA_TOOL_OPTIONS|CUDA_[A-Z_]*)\z`)
 )

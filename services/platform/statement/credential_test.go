@@ -14,7 +14,7 @@ func TestCredentialStatements(t *testing.T) {
 	rotate := Credential{Action: CredentialRotate, Name: "hf", Version: 2, Commitment: digest}
 	grant := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{Sink: "spiffe://d/executor/local", Services: []string{"a", "b"}}}
 	origin := Credential{Action: CredentialGrant, Name: "hf", CredentialGrants: CredentialGrants{
-		Sink: "spiffe://d/egress/local", Origins: []string{"https://api.example.com"}, Place: "Authorization", Scheme: "Bearer", Agents: []string{"claude"},
+		Sink: "spiffe://d/egress/local", Origins: []string{"https://api.example.com"}, Place: "Authorization", Scheme: "Bearer", Agents: []string{"claude", "codex/Writer.2"},
 	}}
 	with := func(c Credential, change func(*Credential)) *Credential { change(&c); return &c }
 	try := func(c *Credential) error {
@@ -65,6 +65,9 @@ func TestCredentialStatements(t *testing.T) {
 		"a header for services":    with(grant, func(c *Credential) { c.Place = "Authorization" }),
 		"an end that is none":      with(grant, func(c *Credential) { c.Until = "tomorrow" }),
 		"every agent":              with(grant, func(c *Credential) { c.Agents = []string{"*"} }),
+		"a client in capitals":     with(grant, func(c *Credential) { c.Agents = []string{"Codex"} }),
+		"an agent without a name":  with(grant, func(c *Credential) { c.Agents = []string{"codex/"} }),
+		"an agent with a path":     with(grant, func(c *Credential) { c.Agents = []string{"codex/../claude"} }),
 		"added for an hour":        with(add, func(c *Credential) { c.Until = "2030-01-01T00:00:00Z" }),
 		"granted with a value":     with(grant, func(c *Credential) { c.Version, c.Commitment = 1, digest }),
 	} {
