@@ -32,8 +32,8 @@ const (
 	LeafLife = 24 * time.Hour
 	// RenewBefore is how long before its end a leaf is due for renewal.
 	RenewBefore = 8 * time.Hour
-	// authorityLife is how long the authority's own certificate lives.
-	authorityLife = 10 * 365 * 24 * time.Hour
+	// AuthorityLife is how long the authority's own certificate lives.
+	AuthorityLife = 10 * 365 * 24 * time.Hour
 	// backdate lets peers whose clock is a little behind accept a new certificate.
 	backdate = time.Minute
 )
@@ -68,7 +68,7 @@ func NewCA(trustDomain string) (*CA, error) {
 		SerialNumber:          newSerial(),
 		Subject:               pkix.Name{CommonName: "Durward authority of " + trustDomain},
 		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(authorityLife),
+		NotAfter:              now.Add(AuthorityLife),
 		URIs:                  []*url.URL{td.ID().URL()},
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,

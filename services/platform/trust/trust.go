@@ -106,6 +106,11 @@ type Folder struct {
 // ReadLogKeys reads the log_keys of a trust folder, and nothing else of it.
 func ReadLogKeys(dir string) ([]note.Verifier, error) { return read(dir, FileLogKeys, parseLogKeys) }
 
+// ReadGrantSigners reads the grant_signers.yaml of a trust folder, and nothing else of it. There is at least one.
+func ReadGrantSigners(dir string) ([]GrantSigner, error) {
+	return read(dir, FileGrantSigners, parseGrantSigners)
+}
+
 // ReadWitnesses reads the witnesses.yaml of a trust folder, and nothing else of it. Without the file there are no witnesses.
 func ReadWitnesses(dir string) (logproof.Witnesses, error) {
 	w, err := readWitnesses(dir)
@@ -207,7 +212,7 @@ func Read(dir string) (*Snapshot, error) {
 	if s.Bundle, err = read(dir, FileCA, parseBundle); err != nil {
 		return nil, err
 	}
-	if s.GrantSigners, err = read(dir, FileGrantSigners, parseGrantSigners); err != nil {
+	if s.GrantSigners, err = ReadGrantSigners(dir); err != nil {
 		return nil, err
 	}
 	if s.AllowedSigners, err = read(dir, FileAllowedSigners, ParseAllowedSigners); err != nil {

@@ -209,6 +209,14 @@ func StartTyped(durward string, home installdir.Home) string {
 	return "sudo systemctl start durward.target"
 }
 
+// NextGrantKey is how the vault gets its next signing key.
+func NextGrantKey(home installdir.Home) string {
+	if home.Runs() {
+		return "A new start makes the next one: durward down; " + Start(home)
+	}
+	return "This makes the next one, and starts the processes again with it: sudo durward install --apply"
+}
+
 // isDevelopment reports whether an installation is one for trying things out: it runs as one, or its signing key has no
 // passphrase.
 func isDevelopment(home installdir.Home) bool {

@@ -85,7 +85,7 @@ type Config struct {
 // Examine looks at everything and returns what it found, in a fixed order.
 func Examine(ctx context.Context, cfg Config) []Finding {
 	var out []Finding
-	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, packaged, misplaced, units,
+	for _, check := range []func(context.Context, Config) []Finding{groups, users, gatewayUser, permissions, signingKey, fourEyes, processes, halted, deep, domains, servers, clocks, certificates, grantKey, packaged, misplaced, units,
 		binaries, settings, drivers, catalogFile, gpuSource, systemd, docker, network} {
 		out = append(out, check(ctx, cfg)...)
 	}
@@ -358,6 +358,22 @@ func certificates(_ context.Context, cfg Config) []Finding {
 		return []Finding{{Warning, "certificates", "due for renewal, and nobody renews them: " + strings.Join(late, ", "), keep}}
 	default:
 		return []Finding{good("certificates", "all are valid")}
+	}
+}
+
+// grantKey looks at how long what the vault signs is accepted.
+func grantKey(_ context.Context, cfg Config) []Finding {
+	now := cfg.Now()
+	key, err := installdir.ReadGrantKey(cfg.Operator.TrustDir, now)
+	switch {
+	case err != nil:
+		return nil // certificates says that the trust folder cannot be read
+	case key.Late:
+		return []Finding{{Bad, "grant key", key.Sentence(now), cli.NextGrantKey(cfg.Home)}}
+	case key.Due:
+		return []Finding{{Warning, "grant key", key.Sentence(now), cli.NextGrantKey(cfg.Home)}}
+	default:
+		return []Finding{good("grant key", "%s", key.Sentence(now))}
 	}
 }
 

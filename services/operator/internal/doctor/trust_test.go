@@ -30,6 +30,8 @@ func TestTrust(t *testing.T) {
 			}
 		}, "signing key"},
 		{"another operator's key", func(_ *testing.T, c *Config) { c.Operator.Operator = "bob" }, "signing key"},
+		{"a grant key that ends", func(t *testing.T, c *Config) { grantKeyEnds(t, c, 10) }, "grant key"},
+		{"a grant key that has ended", func(t *testing.T, c *Config) { grantKeyEnds(t, c, -1) }, "grant key"},
 		{"no log keys", func(t *testing.T, c *Config) {
 			if err := os.Remove(c.Home.Trust(trust.FileLogKeys)); err != nil {
 				t.Fatal(err)
@@ -43,5 +45,29 @@ func TestTrust(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		})
+	}
+}
+
+// grantKeyEnds makes the vault's signing key end in some days.
+func grantKeyEnds(t *testing.T, c *Config, days int) {
+	t.Helper()
+	signers, err := trust.ReadGrantSigners(c.Operator.TrustDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signers[0].NotAfter = c.Now().AddDate(0, 0, days)
+	if err := os.WriteFile(c.Home.Trust(trust.FileGrantSigners), trust.FormatGrantSigners(signers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGrantKeyDue(t *testing.T) {
+	cfg := installation(t, 0)
+	if got := level(t, Examine(t.Context(), cfg), "grant key"); got.Level != Good {
+		t.Errorf("a new one: %+v", got)
+	}
+	grantKeyEnds(t, &cfg, 60)
+	if got := level(t, Examine(t.Context(), cfg), "grant key"); got.Level != Warning || got.Do == "" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/operator/internal/signingkey"
 	"durward.internal/services/platform/config"
+	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pki"
@@ -782,6 +783,44 @@ func TestRenewAfterTheClockWasAhead(t *testing.T) {
 		if at := slices.IndexFunc(all, func(c installdir.Certificate) bool { return c.Role == "vault" }); all[at].Problem != "" {
 			t.Errorf("%s: %s", by, all[at].Problem)
 		}
+	}
+}
+
+// TestNextGrantKey: the vault's key that ends soon gets a successor, which counts beside it, and the processes start again with it.
+func TestNextGrantKey(t *testing.T) {
+	m := newImage(t)
+	m.apply(install.Settings{})
+	dir := m.path("etc/durward/trust")
+	signers, err := trust.ReadGrantSigners(dir)
+	m.must(err)
+	signers[0].NotAfter = m.now.Add(10 * 24 * time.Hour)
+	m.must(os.WriteFile(filepath.Join(dir, trust.FileGrantSigners), trust.FormatGrantSigners(signers), 0o644))
+	if steps := m.apply(install.Settings{}); len(steps) == 0 || !strings.Contains(steps[0].Note, "grant-2 follows it") {
+		t.Errorf("does %+v", steps)
+	}
+	key, err := grant.LoadKey(m.path("etc/durward/keys/grant.key"))
+	m.must(err)
+	roots, err := trust.Read(dir)
+	m.must(err)
+	next, err := roots.GrantKey("grant-2", m.now)
+	if err != nil || key.KID != "grant-2" || !next.Equal(key.Private.Public()) {
+		t.Errorf("the vault signs with %s, %v", key.KID, err)
+	}
+	if old, err := roots.GrantKey("grant-1", m.now); err != nil || !old.Equal(signers[0].Key) {
+		t.Errorf("what the old one signed: %v", err)
+	}
+	for file, mode := range map[string]fs.FileMode{"etc/durward/keys/grant.key": 0o600, "etc/durward/trust/grant_signers.yaml": 0o644} {
+		if info, err := os.Stat(m.path(file)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", file, info.Mode(), err)
+		}
+	}
+	if steps := m.apply(install.Settings{}); len(steps) != 0 {
+		t.Errorf("another installation does %+v", steps)
+	}
+	m.must(errors.Join(os.Remove(m.path("etc/durward/keys/grant.key")), os.Remove(filepath.Join(dir, trust.FileGrantSigners))))
+	m.apply(install.Settings{})
+	if roots, err = trust.Read(dir); err != nil || len(roots.GrantSigners) != 1 || roots.GrantSigners[0].Key.Equal(next) {
+		t.Errorf("after both were moved away: %+v, %v", roots.GrantSigners, err)
 	}
 }
 

@@ -25,16 +25,35 @@ func (p *Plan) keys() error {
 	if err := p.authority(); err != nil {
 		return err
 	}
-	holder, mode := p.secret("vault")
-	if err := p.once(keysDir+"/grant.key", holder, mode, installdir.NewGrantKey); err != nil {
-		return err
-	}
-	if err := p.once(trustDir+"/"+trust.FileGrantSigners, owner{}, 0o644, func() ([]byte, error) {
-		return installdir.GrantSigners(p.on(keysDir+"/grant.key"), p.opts.Now())
-	}); err != nil {
+	if err := p.grantKey(); err != nil {
 		return err
 	}
 	return p.logKey()
+}
+
+// grantKey makes the vault's signing key, and the next one where it ends soon.
+func (p *Plan) grantKey() error {
+	keyFile, signersFile := keysDir+"/grant.key", trustDir+"/"+trust.FileGrantSigners
+	holder, mode := p.secret("vault")
+	next, err := installdir.SucceedGrantKey(p.on(keyFile), p.on(trustDir), p.opts.Now())
+	if err != nil {
+		return err
+	}
+	if next != nil {
+		p.add(Step{Verb: Change, What: describe(keyFile, holder, mode), restart: true,
+			Note: fmt.Sprintf("%s; %s follows it, and stands beside it in %s", next.Old.Sentence(p.opts.Now()), next.KID, signersFile),
+			do: func(context.Context) (string, error) {
+				if err := p.put(signersFile, next.Signers, owner{}, 0o644); err != nil {
+					return "", err
+				}
+				return "", p.put(keyFile, next.Key, holder, mode)
+			}})
+		return nil
+	}
+	if err := p.once(keyFile, holder, mode, installdir.NewGrantKey); err != nil {
+		return err
+	}
+	return p.once(signersFile, owner{}, 0o644, func() ([]byte, error) { return installdir.GrantSigners(p.on(keyFile), p.opts.Now()) })
 }
 
 // secret is whose file a process's key is. systemd hands it to the process (LoadCredential); into a container the file itself is mounted,

@@ -189,9 +189,6 @@ func (v values) Launcher() string {
 	return config.Unix{Path: runDir + "/launcher/launcher.sock"}.String()
 }
 
-// KID names the vault's first signing key.
-func (values) KID() string { return installdir.FirstKID }
-
 // Identity writes a process's SPIFFE ID.
 func (values) Identity(role string) (string, error) {
 	id, err := installdir.ProcessIdentity(role, "")

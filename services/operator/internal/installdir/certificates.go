@@ -3,7 +3,6 @@ package installdir
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"net/http"
@@ -16,19 +15,12 @@ import (
 
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/platform/config"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/health"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/pki"
 	"durward.internal/services/platform/rpc"
 	"durward.internal/services/platform/trust"
 )
-
-func publicHalf(key grant.Key) ed25519.PublicKey {
-	// ed25519.PrivateKey's public half is always an ed25519.PublicKey.
-	public, _ := key.Private.Public().(ed25519.PublicKey)
-	return public
-}
 
 // Certificate is the state of one leaf.
 type Certificate struct {

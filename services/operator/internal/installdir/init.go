@@ -23,7 +23,6 @@ import (
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	"durward.internal/services/operator/internal/edit"
 	"durward.internal/services/operator/internal/signingkey"
-	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/identity"
 	"durward.internal/services/platform/logproof"
 	"durward.internal/services/platform/pattern"
@@ -40,12 +39,6 @@ const (
 	DefaultBasePort = 7430
 	healthOffset    = 10
 )
-
-// FirstKID is the name of the vault's first signing key.
-const FirstKID = "grant-1"
-
-// grantKeyLife is how long the vault's first signing key is trusted; a new one is put beside it before.
-const grantKeyLife = 2 * 365 * 24 * time.Hour
 
 // instances are the last parts of the processes' identities.
 var instances = map[string]string{"gateway": "main", "vault": "main", "executor": "local", "audit": "main", roleRelay: "main", roleEgress: "local"}
@@ -126,9 +119,6 @@ func (v *values) at(own Config) {
 	}
 }
 
-// KID names the vault's first signing key.
-func (values) KID() string { return FirstKID }
-
 // Identity writes a process's SPIFFE ID.
 func (v values) Identity(role string) (string, error) {
 	id, err := ProcessIdentity(role, v.Operator)
@@ -182,8 +172,8 @@ func (h Home) Listeners(base int) (out []Listeners, err error) {
 // ErrLost means that a key of a home that was made is gone, or the trust folder. Another one in its place would be trusted by nobody.
 var ErrLost = errors.New("is gone")
 
-// Init makes what is missing of the home, and changes nothing that is there; it returns the names of what it made. A second
-// call makes nothing. ErrLost: it makes no key anew whose public half is trusted already.
+// Init makes what is missing of the home, and changes nothing that is there but the vault's signing key, where that ends soon; it returns the
+// names of what it made. A second call makes nothing. ErrLost: it makes no key anew whose public half is trusted already.
 func (h Home) Init(opts Options) (made []string, err error) {
 	if err := opts.Check(); err != nil {
 		return nil, err
@@ -341,27 +331,18 @@ func (m *maker) grantKey() error {
 	if err := m.once(path, NewGrantKey); err != nil {
 		return err
 	}
-	return m.once(m.home.Trust(trust.FileGrantSigners), func() ([]byte, error) { return GrantSigners(path, time.Now()) })
-}
-
-// NewGrantKey makes the vault's first signing key.
-func NewGrantKey() ([]byte, error) {
-	key, err := grant.GenerateKey(FirstKID)
-	if err != nil {
-		return nil, err
+	if err := m.once(m.home.Trust(trust.FileGrantSigners), func() ([]byte, error) { return GrantSigners(path, time.Now()) }); err != nil {
+		return err
 	}
-	return key.Format(), nil
-}
-
-// GrantSigners is the trust folder's file of the vault's signing keys for an installation whose first key lies at path.
-func GrantSigners(path string, now time.Time) ([]byte, error) {
-	key, err := grant.LoadKey(path)
-	if err != nil {
-		return nil, err
+	next, err := SucceedGrantKey(path, m.home.Trust(), time.Now())
+	if err != nil || next == nil {
+		return err
 	}
-	// The day before: clocks differ, and a day is not worth a failed start.
-	from := now.UTC().Truncate(24 * time.Hour)
-	return trust.FormatGrantSigners([]trust.GrantSigner{{KID: key.KID, Key: publicHalf(key), NotBefore: from, NotAfter: from.Add(grantKeyLife)}}), nil
+	if err := WriteFile(m.home.Trust(trust.FileGrantSigners), next.Signers, 0o600); err != nil {
+		return err
+	}
+	m.noted(path)
+	return WriteFile(path, next.Key, 0o600)
 }
 
 func (m *maker) logKey() error {

@@ -119,9 +119,6 @@ func run(ctx context.Context, s *settings.Settings, logger *slog.Logger) (err er
 	if err != nil {
 		return err
 	}
-	if key.KID != s.KID {
-		return fmt.Errorf("grant key: the file holds the key %q, and kid says %q", key.KID, s.KID)
-	}
 	options, err := s.Security()
 	if err != nil {
 		return err

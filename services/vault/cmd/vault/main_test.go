@@ -44,7 +44,7 @@ func configured(t *testing.T, kit *platformtest.Kit) *settings.Settings {
 		},
 		ClientsFile: write("clients.yaml", "clients:\n  - {id: a, channel: cli, tier_ceiling: READ, token_sha256: "+hex.EncodeToString(sum[:])+"}\n"),
 		GrantKey:    write("grant.key", string(kit.GrantKey.Format())),
-		KID:         kit.GrantKey.KID,
+		KID:         "another", // of an older installation: the key's file names the key
 		Audit:       config.Peer{Address: at(2), Identity: kit.ID(optionsv1.Role_ROLE_AUDIT, "main").String()},
 		Sinks:       []settings.Sink{{Role: "executor", Identity: kit.ID(optionsv1.Role_ROLE_EXECUTOR, "local").String()}},
 	}
@@ -126,7 +126,6 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		"no trust folder": {func(s *settings.Settings) { s.TrustDir += "x" }, "trust folder"},
 		"no grant key":    {func(s *settings.Settings) { s.GrantKey += "x" }, "grant key"},
-		"another kid":     {func(s *settings.Settings) { s.KID = "other" }, "kid"},
 		"no clients":      {func(s *settings.Settings) { s.ClientsFile += "x" }, "clients.yaml"},
 		"state elsewhere": {func(s *settings.Settings) { s.StateDir = "/proc/durward" }, "/proc/durward"},
 		"state of another": {func(s *settings.Settings) {

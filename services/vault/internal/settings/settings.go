@@ -29,9 +29,10 @@ type Settings struct {
 	config.Guarded `yaml:",inline"`
 	// ClientsFile is clients.yaml: who may connect. Required, absolute; read again when it changes.
 	ClientsFile string `yaml:"clients_file"`
-	// GrantKey is the file of the key that signs grants and permits, made by the installer. Required, absolute, 0600.
+	// GrantKey is the file of the key that signs grants and permits, made by the installer. It says by which name grant_signers.yaml knows
+	// the key. Required, absolute, 0600.
 	GrantKey string `yaml:"grant_key"`
-	// KID is the name that grant_signers.yaml gives that key; the file must agree. Required.
+	// KID was that name. It has no effect: the next key, which the installer puts into the same file, has another.
 	KID string `yaml:"kid"`
 	// Audit is where records go. Required: audit cannot be turned off.
 	Audit config.Peer `yaml:"audit"`
@@ -89,9 +90,6 @@ type Limits struct {
 func (s *Settings) Validate() error {
 	problems := []error{s.Common.Validate(), s.Database.Validate(), config.CheckAbsolute(
 		map[string]string{"clients_file": s.ClientsFile, "grant_key": s.GrantKey}, map[string]string{"security_dir": s.SecurityDir})}
-	if s.KID == "" || len(s.KID) > 64 {
-		problems = append(problems, errors.New("kid: must be the name of the grant key, 1 to 64 characters"))
-	}
 	if err := s.Audit.Validate(); err != nil {
 		problems = append(problems, fmt.Errorf("audit: %w", err))
 	}

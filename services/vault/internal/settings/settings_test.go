@@ -27,12 +27,11 @@ func TestValidateRefuses(t *testing.T) {
 	off := "off: false" + strings.SplitN(strings.SplitN(string(good), "off: false", 2)[1], "types: []", 2)[0] + "types: []"
 	for _, c := range []struct{ name, old, new, want string }{
 		{"detectors while detection is off", off, "off: true\n  types: [EMAIL]", "privacy: off and types"},
-		{"unknown key", "kid:", "kdi:", `"kdi"`},
+		{"unknown key", "grant_key:", "grant_kye:", `"grant_kye"`},
 		{"remote listener", "listen: 127.0.0.1:7431", "listen: 0.0.0.0:7431", "listen"},
 		{"no clients file", "clients_file: /etc/durward/clients.yaml", "clients_file: \"\"", "clients_file"},
 		{"relative grant key", "grant_key: /etc", "grant_key: etc", "grant_key"},
 		{"relative security folder", "security_dir: /etc", "security_dir: etc", "security_dir"},
-		{"no kid", "kid: grant-1", "kid: \"\"", "kid"},
 		{"no audit", "address: 127.0.0.1:7433", "address: \"\"", "audit"},
 		{"audit of another role", "durward.local/audit/main", "durward.local/vault/main", "audit.identity"},
 		{"no sinks", "sinks:\n  - role: executor\n    identity: spiffe://durward.local/executor/local\n", "sinks: []\n", "sinks: at least one"},

@@ -29,14 +29,17 @@ func (a *app) certCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Who each certificate is for, and when it ends",
 		Long: `Shows the certificates of this home. As root, where Durward was installed, it shows those of every process and operator,
-each as its process judges it: its chain, its identity, its key and its time.`,
+each as its process judges it: its chain, its identity, its key and its time. The last line is about the key with which the vault
+signs grants and permits: what it signs is accepted until then.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if os.Geteuid() == 0 && !a.Home.Runs() {
 				if list, err := install.Certificates("/"); err == nil && slices.ContainsFunc(list, func(c installdir.Certificate) bool { return !c.NotAfter.IsZero() }) {
-					return a.certStatus(list)
+					return a.certStatus(list, install.TrustDir)
 				}
 			}
-			return a.Configured(func(context.Context, installdir.Config, []string) error { return a.certStatus(a.Home.Certificates()) })(cmd, args)
+			return a.Configured(func(_ context.Context, cfg installdir.Config, _ []string) error {
+				return a.certStatus(a.Home.Certificates(), cfg.TrustDir)
+			})(cmd, args)
 		},
 	}
 	renew := &cobra.Command{
@@ -57,10 +60,15 @@ each as its process judges it: its chain, its identity, its key and its time.`,
 	return cmd
 }
 
-func (a *app) certStatus(certificates []installdir.Certificate) error {
+func (a *app) certStatus(certificates []installdir.Certificate, trustDir string) error {
 	now := a.Now()
+	shown := map[string]any{"certificates": certificates}
+	key, unread := installdir.ReadGrantKey(trustDir, now)
+	if unread == nil { // else each certificate has that problem
+		shown["grant_key"] = key
+	}
 	unusable := func(c installdir.Certificate) bool { return c.Problem != "" || now.After(c.NotAfter) }
-	err := a.Show(map[string]any{"certificates": certificates}, func() {
+	err := a.Show(shown, func() {
 		a.Out.Table([]string{"PROCESS", "IDENTITY", "EXPIRES IN"}, output.Each(certificates, func(c installdir.Certificate) []string {
 			left := approval.Duration(c.NotAfter.Sub(now))
 			if unusable(c) {
@@ -68,6 +76,15 @@ func (a *app) certStatus(certificates []installdir.Certificate) error {
 			}
 			return []string{c.Role, c.Identity, left}
 		}))
+		switch says := key.Sentence(now) + "."; {
+		case unread != nil:
+		case key.Late:
+			a.Out.Printf("%s\n", a.Out.Red(says))
+		case key.Due:
+			a.Out.Printf("%s %s\n", a.Out.Yellow(says), a.MeantHere(cli.NextGrantKey(a.Home)))
+		default:
+			a.Out.Printf("%s\n", says)
+		}
 	})
 	bad := 0
 	for _, c := range certificates {
@@ -77,6 +94,9 @@ func (a *app) certStatus(certificates []installdir.Certificate) error {
 	}
 	if err == nil && bad > 0 {
 		err = cli.Failed(a.Renewal(), "%d of %d certificates cannot be used", bad, len(certificates))
+	}
+	if err == nil && key.Late {
+		err = cli.Failed(cli.NextGrantKey(a.Home), "the vault needs another signing key")
 	}
 	return err
 }
