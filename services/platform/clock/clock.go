@@ -1,4 +1,4 @@
-// Package clock waits. Every process links it; it holds nothing.
+// Package clock waits, and says how much time went by. Every process links it; it holds nothing.
 package clock
 
 import (
@@ -28,6 +28,12 @@ func SleepAwake(ctx context.Context, d time.Duration, now func() time.Time) bool
 		}
 	}
 	return true
+}
+
+// Passed is how much time went by between two readings of the clock: by the wall clock or by the monotonic one, whichever says more. While a
+// machine is suspended the monotonic clock stands still, and a wall clock that is set back prolongs nothing.
+func Passed(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
 // Every waits until the next whole multiple of d since the epoch, or until ctx ends, for what looks at something again and again: all that

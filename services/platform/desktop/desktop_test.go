@@ -11,6 +11,7 @@ import (
 	"durward.internal/services/platform/contract"
 	"durward.internal/services/platform/desktop"
 	"durward.internal/services/platform/fault"
+	"durward.internal/services/platform/platformtest"
 )
 
 // clock is a clock that a test moves.
@@ -155,6 +156,20 @@ func TestSpacing(t *testing.T) {
 	c.pass(-time.Hour)
 	if _, err := g.Judge("s", tool("desktop:click"), cli, true); code(err) != "RATE_LIMITED" {
 		t.Errorf("a clock that went back let an action through: %v", err)
+	}
+}
+
+// TestSpanOfASuspendedMachine: it is over by the wall clock too.
+func TestSpanOfASuspendedMachine(t *testing.T) {
+	g, c := newGate()
+	c.at = time.Now()
+	g.Confirmed("s", tool("desktop:click"))
+	if _, active := g.Active("s"); !active {
+		t.Fatal("a confirmed action starts nothing")
+	}
+	c.at = platformtest.Suspended(c.at, desktop.Span)
+	if _, err := g.Judge("s", tool("desktop:click"), cli, true); code(err) != "DENIED" {
+		t.Errorf("after it was suspended for as long: %v", err)
 	}
 }
 

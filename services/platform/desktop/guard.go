@@ -4,6 +4,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 )
 
 // The rules of DSK-1, one small function each, so that a drill can show what happens without one (deploy/e2e/weak).
@@ -25,7 +26,7 @@ func channelMay(channel callv1.Channel) bool {
 func alive(killed bool) bool { return !killed }
 
 // inTime reports whether the Span that began then, zero if none did, goes on.
-func inTime(began, now time.Time) bool { return began.IsZero() || now.Sub(began) < Span }
+func inTime(began, now time.Time) bool { return began.IsZero() || clock.Passed(began, now) < Span }
 
 // due returns how long an action after that last one, zero if there was none, has to wait. A clock that went back waits.
 func due(last, now time.Time) time.Duration {

@@ -17,6 +17,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/fault"
 	"durward.internal/services/platform/grant"
 	"durward.internal/services/platform/proof"
@@ -101,8 +102,8 @@ func (s *Session) Owner() string {
 	return strings.Join(parts, "\x00")
 }
 
-// ExpiresAt is when the session ends however busy it is.
-func (s *Session) ExpiresAt() time.Time { return s.OpenedAt.Add(s.Life) }
+// ExpiresAt is when the session ends however busy it is, by the wall clock.
+func (s *Session) ExpiresAt() time.Time { return s.OpenedAt.Round(0).Add(s.Life) }
 
 // Ceiling is the highest tier that the session may use, of a client that may use so much.
 func (s *Session) Ceiling(client optionsv1.Tier) optionsv1.Tier {
@@ -330,7 +331,7 @@ func (t *Table) Count() int {
 }
 
 func (t *Table) over(s *Session, now time.Time) bool {
-	return now.Sub(s.used) >= s.Idle || now.Sub(s.OpenedAt) >= s.Life
+	return clock.Passed(s.used, now) >= s.Idle || clock.Passed(s.OpenedAt, now) >= s.Life
 }
 
 func (t *Table) remove(s *Session) {

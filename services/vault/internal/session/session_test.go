@@ -10,6 +10,7 @@ import (
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
+	"durward.internal/services/platform/platformtest"
 	"durward.internal/services/vault/internal/clients"
 )
 
@@ -228,6 +229,37 @@ func TestBoundsOfASession(t *testing.T) {
 	now = now.Add(24 * time.Hour)
 	if list := table.List(); len(list) != 0 {
 		t.Errorf("after a day: %v", list)
+	}
+}
+
+// While a machine is suspended a session rests and ages, and a wall clock that is set back prolongs neither.
+func TestBoundsOfASessionByEitherClock(t *testing.T) {
+	began := time.Now()
+	for name, c := range map[string]struct {
+		used, now time.Time
+		live      bool
+	}{
+		"half an hour suspended":      {began, platformtest.Suspended(began, IdleTimeout), false},
+		"not quite half an hour":      {began, platformtest.Suspended(began, IdleTimeout-time.Second), true},
+		"half an hour, and set back":  {began, platformtest.Suspended(began.Add(IdleTimeout), -time.Hour), false},
+		"eight hours, some suspended": {began.Add(MaxLife - 2*time.Minute), platformtest.Suspended(began.Add(MaxLife-time.Minute), time.Minute), false},
+		"eight hours, and set back":   {platformtest.Suspended(began.Add(MaxLife-time.Minute), -time.Hour), platformtest.Suspended(began.Add(MaxLife), -time.Hour), false},
+	} {
+		now := began
+		table := New(func() time.Time { return now }, 0)
+		id, s, _, err := table.Open(Opening{Client: &clients.Client{ID: "a", Sessions: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.used = c.used
+		now = c.now
+		_, live := table.Live(s.Ref)
+		if _, err := table.Find(id); live != c.live || (err == nil) != c.live {
+			t.Errorf("%s: live %v, found: %v; want %v", name, live, err, c.live)
+		}
+		if suspended := platformtest.Suspended(began, MaxLife); suspended.Before(s.ExpiresAt()) {
+			t.Errorf("its end is told by the clock that stands still: %v, at %v", s.ExpiresAt(), suspended)
+		}
 	}
 }
 

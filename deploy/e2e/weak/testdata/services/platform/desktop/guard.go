@@ -4,6 +4,7 @@ import (
 	"time"
 
 	callv1 "durward.internal/proto/gen/durward/call/v1"
+	"durward.internal/services/platform/clock"
 	"durward.internal/services/platform/weakness"
 )
 
@@ -26,7 +27,7 @@ func channelMay(channel callv1.Channel) bool {
 func alive(killed bool) bool { return !killed || Guards.Off("desktop-killed") }
 
 func inTime(began, now time.Time) bool {
-	return began.IsZero() || now.Sub(began) < Span || Guards.Off("desktop-span")
+	return began.IsZero() || clock.Passed(began, now) < Span || Guards.Off("desktop-span")
 }
 
 func due(last, now time.Time) time.Duration {
