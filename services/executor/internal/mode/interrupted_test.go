@@ -371,3 +371,24 @@ func TestAWakeThatFailedIsPutBackToSleep(t *testing.T) {
 	}
 	w.sound("wake", before, nil)
 }
+
+// Undoing brings back first what a sleeper depends on, and after the sleepers what else there was.
+func TestASleeperComesBackAfterWhatItDependsOn(t *testing.T) {
+	w := newWorld(t, "chat:asleep", "embed", "legacy")
+	w.host.c = parse(t, strings.NewReplacer("id: chat, ", "id: chat, depends_on: [legacy], ", "[chat, legacy]", "[legacy, chat]", "[chat, ", "[legacy, chat, ").Replace(catalogText))
+	before := w.host.set()
+	w.host.fails["raise big"] = "before"
+	w.host.on = func(act string) {
+		w.host.mu.Lock()
+		defer w.host.mu.Unlock()
+		if act == "raise chat" && w.host.state["legacy"] != executorv1.ServiceState_SERVICE_STATE_RUNNING {
+			w.host.fails[act] = "before"
+		}
+	}
+	out := w.must("huge")
+	did, want := w.did(), []string{"raise legacy", "raise chat", "sleep chat", "raise embed"}
+	if out.Outcome != rolledBack || !slices.Equal(did[max(len(did)-len(want), 0):], want) {
+		t.Errorf("it is %+v after %v", out, did)
+	}
+	w.sound("a sleeper that depends on another", before, nil)
+}

@@ -54,22 +54,42 @@ func (r *run) bringBack(ctx context.Context) {
 			return
 		}
 	}
-	// What slept keeps little, and has to load wholly before it sleeps again: it comes first, while there is the most room.
-	slices.SortStableFunc(releases, func(a, b workStep) int {
-		switch {
-		case a.Before == b.Before:
-			return 0
-		case b.Before == plan.WasSleeping:
-			return -1
-		}
-		return 1
-	})
-	for _, st := range slices.Backward(releases) {
+	for _, st := range r.returning(releases) {
 		r.takeBack(ctx, st)
 		if r.halted {
 			return
 		}
 	}
+}
+
+// returning is the order in which services are brought back: each after what it depends on. What slept keeps little, and has to load wholly
+// before it sleeps again: it comes first with what it depends on, while there is the most room.
+func (r *run) returning(releases []workStep) []workStep {
+	c, seen := r.cfg.Catalog(), map[string]bool{}
+	var out []workStep
+	var visit func(id string)
+	visit = func(id string) {
+		if seen[id] {
+			return
+		}
+		seen[id] = true
+		if one, ok := c.Lookup(id); ok {
+			for _, other := range one.DependsOn {
+				visit(other)
+			}
+		}
+		if i := slices.IndexFunc(releases, func(st workStep) bool { return st.Service == id }); i >= 0 {
+			out = append(out, releases[i])
+		}
+	}
+	for _, slept := range []bool{true, false} {
+		for _, st := range slices.Backward(releases) {
+			if (st.Before == plan.WasSleeping) == slept {
+				visit(st.Service)
+			}
+		}
+	}
+	return out
 }
 
 // undoing is how many steps it takes to give up incoming and to take back releases, by what is seen as that begins.
