@@ -70,11 +70,11 @@ func (m *Monitor) place(known *catalog.Catalog, raw reading) Host {
 		case g.Simulated:
 			d = simulated(g)
 		case !measured || raw.err != nil:
-			d.UUID = cmp.Or(g.UUID, m.bound[g.Index])
+			d.UUID = m.uuid(g, known.GPUs)
 			d.Problem = ProblemDriver
 			h.Problem = ProblemDriver
 		default:
-			d = m.found(g, raw.devices)
+			d = m.found(g, known.GPUs, raw.devices)
 		}
 		named[d.UUID] = true
 		h.GPUs = append(h.GPUs, d)
@@ -116,14 +116,28 @@ func (m *Monitor) recognise(h Host, devices []Device) {
 	}
 }
 
-// found is the measured GPU that the catalog names.
-func (m *Monitor) found(g catalog.GPU, devices []Device) Device {
-	uuid := cmp.Or(g.UUID, m.bound[g.Index])
+// uuid is that of the GPU that the catalog names, as far as that is known: of one that it names by index alone, which was first found there.
+func (m *Monitor) uuid(g catalog.GPU, gpus []catalog.GPU) string {
+	if bound := m.bound[g.Index]; g.UUID == "" && !m.anothers(bound, g, gpus) {
+		return bound
+	}
+	return g.UUID
+}
+
+// anothers reports whether a GPU is the one that another entry of the catalog names: two entries are never one GPU, whose memory would be
+// given away twice.
+func (m *Monitor) anothers(uuid string, g catalog.GPU, gpus []catalog.GPU) bool {
+	return uuid != "" && slices.ContainsFunc(gpus, func(o catalog.GPU) bool { return o.Index != g.Index && cmp.Or(o.UUID, m.bound[o.Index]) == uuid })
+}
+
+// found is the measured GPU that the catalog names, one of gpus.
+func (m *Monitor) found(g catalog.GPU, gpus []catalog.GPU, devices []Device) Device {
+	uuid := m.uuid(g, gpus)
 	i := slices.IndexFunc(devices, func(d Device) bool {
 		if uuid != "" {
 			return d.UUID == uuid
 		}
-		return d.Index == g.Index
+		return d.Index == g.Index && !m.anothers(d.UUID, g, gpus)
 	})
 	if i < 0 {
 		d := Device{Index: g.Index, UUID: uuid, Name: g.Name, Problem: ProblemAbsent}
@@ -131,6 +145,8 @@ func (m *Monitor) found(g catalog.GPU, devices []Device) Device {
 			d.Problem = ProblemLost
 		} else if strings.HasPrefix(uuid, "MIG-") {
 			d.Problem = ProblemSlice // neither source lists them
+		} else if uuid == "" && slices.ContainsFunc(devices, func(d Device) bool { return d.Index == g.Index }) {
+			d.Problem = ProblemTaken
 		}
 		return d
 	}

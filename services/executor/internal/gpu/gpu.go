@@ -63,6 +63,7 @@ const (
 	ProblemDriver = "the GPU driver does not answer"
 	ProblemLost   = "the GPU does not answer any more"
 	ProblemAbsent = "the GPU that the catalogue names is not in this host"
+	ProblemTaken  = "another entry of the catalogue names the GPU that has this index: give this entry its GPU's uuid, too"
 	ProblemSlice  = "the catalogue names a slice of a GPU (MIG), and slices are not measured"
 )
 
