@@ -69,7 +69,7 @@ func (l *limit) rest(c *Call) time.Duration {
 	year, month, day := c.Now.Date()
 	switch l.kind {
 	case perInterval:
-		d = min(l.interval-c.Now.Sub(c.Counts.Last), l.interval)
+		d = l.interval - c.Now.Sub(c.Counts.Last) // where the clock was set back, until it is there again and that long
 	case perSession:
 		d = sessionAtMost
 	case perDay:

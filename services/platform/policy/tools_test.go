@@ -145,7 +145,7 @@ func TestLimits(t *testing.T) {
 	}{
 		{"just now", Counts{Last: monday.Add(-time.Second)}, "tools/start_service/interval", 3, 29 * time.Second},
 		{"a moment too soon", Counts{Last: monday.Add(-29*time.Second - 900*time.Millisecond)}, "tools/start_service/interval", 3, time.Second},
-		{"the clock was set back", Counts{Last: monday.Add(time.Hour)}, "tools/start_service/interval", 3, 30 * time.Second},
+		{"the clock was set back", Counts{Last: monday.Add(time.Hour)}, "tools/start_service/interval", 3, time.Hour + 30*time.Second},
 		{"the session", Counts{Session: 8}, "tools/start_service/session-limit", 4, 8 * time.Hour},
 		{"the day", Counts{Day: 50}, "tools/start_service/budget-day", 8, 13*time.Hour + 30*time.Minute},
 		{"the month", Counts{Month: 100}, "tools/start_service/budget-month", 9, 29*24*time.Hour + 13*time.Hour + 30*time.Minute},
