@@ -328,8 +328,7 @@ func TestRestarts(t *testing.T) {
 	h.Durward("audit", "verify", "--complete")
 }
 
-// TestVaultRestartUnderABridge: a key-bound client's bridge proves its session to a vault that restarted by itself, in
-// the very second of the start too.
+// TestVaultRestartUnderABridge: a key-bound client's bridge proves its session to a vault that restarted by itself.
 func TestVaultRestartUnderABridge(t *testing.T) {
 	t.Parallel()
 	h := harness.Start(t, harness.Options{})

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"durward.internal/deploy/e2e/harness"
 	callv1 "durward.internal/proto/gen/durward/call/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -49,18 +48,14 @@ func (w *world) openKeyed() *keyedSession {
 
 func (w *world) openKeyedAs(n int) *keyedSession {
 	w.t.Helper()
-	var out *vaultv1.OpenSessionResponse
-	// A proof from the second in which the vault started is from before it.
-	harness.Eventually(w.t, keyedClient(n)+" opens a session", func() (err error) {
-		p, err := proof.Sign(w.keyed[n], proof.Claim{
-			Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Unix(),
-		})
-		w.must(err)
-		out, err = unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{
-			Credential: keyedToken(n), ClientName: "drill", Proof: p,
-		})
-		return err
+	p, err := proof.Sign(w.keyed[n], proof.Claim{
+		Purpose: callv1.Proof_PURPOSE_OPEN, Client: keyedClient(n), Counter: mathrand.Uint64N(1<<50) + 1, Time: time.Now().Unix(),
 	})
+	w.must(err)
+	out, err := unary(w, vaultv1.NewSessionServiceClient(w.gatewayVault).OpenSession, &vaultv1.OpenSessionRequest{
+		Credential: keyedToken(n), ClientName: "drill", Proof: p,
+	})
+	w.must(err)
 	return &keyedSession{agentSession: sessionOf(out), key: w.keyed[n]}
 }
 

@@ -33,3 +33,6 @@ func calledBy(c *clients.Client, caller identity.ID) bool {
 
 // turnOf says whose turn it is to have texts looked through: each principal has one.
 func turnOf(principal string) string { return principal }
+
+// once reports whether a key-bound client's opening counts once alone.
+func once() bool { return true }

@@ -396,6 +396,13 @@ func (v *vault) openProof(counter uint64, at time.Time) *callv1.Proof {
 	return p
 }
 
+// opensBy opens a session of the key-bound client's.
+func (v *vault) opensBy(p *callv1.Proof) error {
+	v.t.Helper()
+	_, err := v.sessions().OpenSession(v.t.Context(), &vaultv1.OpenSessionRequest{Credential: tokenOf(bound), ClientName: "test", Proof: p})
+	return err
+}
+
 func arguments(service string) []byte { return []byte(`{"service_id":"` + service + `"}`) }
 
 func toolRef(name string) *callv1.ToolRef {

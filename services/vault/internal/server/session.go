@@ -34,8 +34,7 @@ type sessionService struct {
 	*Server
 }
 
-// OpenSession authenticates a client. Every failure looks the same, but for a client's own proof from before the vault
-// started, and for none where a gateway opens a session again: CODE_PROOF_REQUIRED.
+// OpenSession authenticates a client. Every failure looks the same, but for a missing proof where a gateway opens a session again.
 func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessionRequest) (*vaultv1.OpenSessionResponse, error) {
 	client, err := s.authenticate(ctx, req.GetCredential())
 	if err != nil {
@@ -56,15 +55,8 @@ func (s *sessionService) OpenSession(ctx context.Context, req *vaultv1.OpenSessi
 		if err := proof.Verify(client.Key, claim, req.GetProof()); err != nil {
 			return nil, s.notAuthenticated(ctx, client.ID, err)
 		}
-		if err := s.Sessions.Fresh(client.ID, req.GetProof()); err != nil {
-			refusal := s.notAuthenticated(ctx, client.ID, err)
-			if errors.Is(err, session.ErrBeforeStart) {
-				refusal = proofRequired(err) // the key's holder alone gets here, and is told to prove it again
-			}
-			return nil, refusal
-		}
-		if err := s.remember(ctx, client.ID, req.GetProof()); errors.Is(err, store.ErrStatementUsed) {
-			return nil, s.notAuthenticated(ctx, client.ID, session.ErrUsed)
+		if err := s.useUp(ctx, client.ID, req.GetProof()); errors.Is(err, session.ErrTime) || errors.Is(err, session.ErrUsed) {
+			return nil, s.notAuthenticated(ctx, client.ID, err)
 		} else if err != nil {
 			return nil, err
 		}
@@ -157,13 +149,17 @@ func (s *Server) adoptable(ctx context.Context, handle string, opened *session.S
 	return from
 }
 
-// remember uses a fresh opening up on the disk, where another life of this process could take it for fresh too; store.ErrStatementUsed.
-func (s *sessionService) remember(ctx context.Context, client string, p *callv1.Proof) error {
-	if !s.Sessions.Outlives(p) {
-		return nil
+// useUp uses up a fresh opening, whose signature was found good, in later lives of this process too: session.ErrTime, session.ErrUsed.
+func (s *sessionService) useUp(ctx context.Context, client string, p *callv1.Proof) error {
+	if err := s.Sessions.Fresh(p); err != nil || !once() {
+		return err
 	}
 	digest := canonical.Digest(fmt.Appendf(nil, "opening %s %d %d", client, p.GetCounter(), p.GetTime()))
-	return s.Queue.Store.UseStatement(ctx, store.UsedStatement{Digest: digest[:], Kind: "open", Operator: client, UsedAt: s.Now()})
+	err := s.Queue.Store.UseOpening(ctx, client, digest[:], s.Now())
+	if errors.Is(err, store.ErrStatementUsed) {
+		return session.ErrUsed
+	}
+	return err
 }
 
 // RenewPermits signs the session's read permits again. It goes on during a halt: looking is safe.

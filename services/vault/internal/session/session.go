@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,19 +31,14 @@ const (
 	// OpenSkew is how far the time in a key-bound client's opening may be behind the vault's, and Skew in its other proofs.
 	OpenSkew = 5 * time.Minute
 	Skew     = 2 * time.Minute
-	// Ahead is how far either may be before the vault's. It is shorter, since a vault that restarts knows by their time only those
-	// openings of before that are of the past.
+	// Ahead is how far either may be before the vault's. It is shorter: a proof of the future is of use to whoever keeps it.
 	Ahead = 5 * time.Second
-	// openMemory is how long an opening is remembered: both sides of now.
-	openMemory = OpenSkew + Ahead
 )
 
 // Why a proof is not fresh.
 var (
 	ErrTime = errors.New("the proof is of another time")
 	ErrUsed = errors.New("the proof was used before")
-	// ErrBeforeStart: the proof may have been used in an earlier life of the process, which forgot. A new one will do.
-	ErrBeforeStart = errors.New("the proof was made before the vault started")
 )
 
 // Opening is what a session begins with.
@@ -137,71 +131,34 @@ func Ref(id string) string {
 
 // Table holds all sessions. It is safe for concurrent use.
 type Table struct {
-	now     func() time.Time
-	started time.Time
-	cap     int
+	now func() time.Time
+	cap int
 
 	mu       sync.Mutex
 	sessions map[[sha256.Size]byte]*Session
 	refs     map[string]*Session
 	counts   map[string]int
-	openings map[opening]time.Time
 }
 
-type opening struct {
-	client  string
-	counter uint64
-	time    int64
-}
-
-// New makes an empty table for at most most sessions in all; 0 means DefaultCap. Openings from before now() are not fresh.
+// New makes an empty table for at most most sessions in all; 0 means DefaultCap.
 func New(now func() time.Time, most int) *Table {
 	most = cmp.Or(most, DefaultCap)
-	return &Table{
-		now: now, started: now(), cap: most, sessions: map[[sha256.Size]byte]*Session{}, refs: map[string]*Session{}, counts: map[string]int{},
-		openings: map[opening]time.Time{},
-	}
+	return &Table{now: now, cap: most, sessions: map[[sha256.Size]byte]*Session{}, refs: map[string]*Session{}, counts: map[string]int{}}
 }
 
-// Fresh checks that a key-bound client's opening is of this time and was not used before, and remembers it. Call it once
-// the proof's signature was found good, so that strangers cannot fill the memory. Errors: ErrTime, ErrUsed,
-// ErrBeforeStart. A proof's time is in whole seconds: one of the second in which the process started is before it.
-func (t *Table) Fresh(client string, p *callv1.Proof) error {
-	now := t.now()
-	if !near(now, p, OpenSkew) {
-		return ErrTime
-	}
-	if time.Unix(p.GetTime(), 0).Before(t.started) {
-		return ErrBeforeStart
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	key := opening{client, p.GetCounter(), p.GetTime()}
-	if _, seen := t.openings[key]; seen {
-		return ErrUsed
-	}
-	t.openings[key] = now
-	return nil
-}
-
-// Outlives reports whether a fresh opening could be fresh in another life of this process too: its time is still to come, or was not yet
-// there when this process started. Then it is remembered on the disk.
-func (t *Table) Outlives(p *callv1.Proof) bool {
-	made := time.Unix(p.GetTime(), 0)
-	return lasting(made.After(t.now()) || made.Before(t.started.Add(Ahead)))
-}
+// Fresh checks that the proof of a key-bound client's opening is of this time: ErrTime. That it is used once the disk says, since a process
+// cannot tell by its clock, which may have been wrong, what an earlier one took.
+func (t *Table) Fresh(p *callv1.Proof) error { return t.timely(p, OpenSkew) }
 
 // Timely checks that a proof of what happens inside a session is of this time: ErrTime. That it is used once is Accept's.
-func (t *Table) Timely(p *callv1.Proof) error {
-	if !near(t.now(), p, Skew) {
+func (t *Table) Timely(p *callv1.Proof) error { return t.timely(p, Skew) }
+
+func (t *Table) timely(p *callv1.Proof, skew time.Duration) error {
+	now, made := t.now(), time.Unix(p.GetTime(), 0)
+	if made.Before(now.Add(-skew)) || made.After(now.Add(Ahead)) {
 		return ErrTime
 	}
 	return nil
-}
-
-func near(now time.Time, p *callv1.Proof, skew time.Duration) bool {
-	made := time.Unix(p.GetTime(), 0)
-	return !made.Before(now.Add(-skew)) && !made.After(now.Add(Ahead))
 }
 
 // Open makes a session and returns it with its handle: 128 random bits in hex. CODE_RATE_LIMITED above the client's cap or
@@ -291,8 +248,7 @@ func (t *Table) Close(id string) *Session {
 	return s
 }
 
-// Sweep ends what is over, forgets old openings, and returns the sessions that it ended. keep says of each other session
-// whether its client is still let in.
+// Sweep ends what is over and returns the sessions that it ended. keep says of each other session whether its client is still let in.
 func (t *Table) Sweep(keep func(*Session) bool) []*Session {
 	now := t.now()
 	t.mu.Lock()
@@ -304,7 +260,6 @@ func (t *Table) Sweep(keep func(*Session) bool) []*Session {
 			ended = append(ended, s)
 		}
 	}
-	maps.DeleteFunc(t.openings, func(_ opening, at time.Time) bool { return now.Sub(at) > openMemory })
 	return ended
 }
 

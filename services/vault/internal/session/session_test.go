@@ -86,34 +86,31 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A process that has just started remembers no opening, and so believes none that may be from before.
+// What is of another time than now is not fresh, whenever the table was made: a wall clock that was ahead is set back.
 func TestFreshnessEnds(t *testing.T) {
-	start := time.Unix(1_800_000_000, 300_000_000)
-	now := start
-	table := New(func() time.Time { return now }, 0)
-	at := func(d time.Duration) *callv1.Proof {
-		return &callv1.Proof{Counter: 1, Time: start.Truncate(time.Second).Add(d).Unix()}
-	}
+	now := time.Unix(1_800_000_000, 300_000_000)
+	clock := now.Add(2 * time.Hour)
+	table := New(func() time.Time { return clock }, 0)
+	clock = now
 	for name, c := range map[string]struct {
-		now, made    time.Duration
+		made         time.Duration
 		open, inside error
 	}{
-		"a minute before the start":  {0, -time.Minute, ErrBeforeStart, nil},
-		"in the second of the start": {0, 0, ErrBeforeStart, nil},
-		"the second after it":        {0, time.Second, nil, nil},
-		"four minutes on":            {5 * time.Minute, time.Minute, nil, ErrTime},
-		"119 s on":                   {2 * time.Minute, 2 * time.Second, nil, nil},
-		"4 s ahead":                  {0, 5 * time.Second, nil, nil},
-		"6 s ahead":                  {0, 7 * time.Second, ErrTime, ErrTime},
-		"six minutes on":             {7 * time.Minute, time.Minute, ErrTime, ErrTime},
-		"six minutes ahead":          {0, 6 * time.Minute, ErrTime, ErrTime},
-		"no time":                    {0, -start.Sub(time.Unix(0, 0)).Truncate(time.Second), ErrTime, ErrTime},
+		"in this second":   {0, nil, nil},
+		"119 s ago":        {-119 * time.Second, nil, nil},
+		"121 s ago":        {-121 * time.Second, nil, ErrTime},
+		"five minutes ago": {-OpenSkew + time.Second, nil, ErrTime},
+		"and a second":     {-OpenSkew - time.Second, ErrTime, ErrTime},
+		"5 s ahead":        {Ahead, nil, nil},
+		"6 s ahead":        {Ahead + time.Second, ErrTime, ErrTime},
+		"six minutes":      {6 * time.Minute, ErrTime, ErrTime},
+		"no time":          {-now.Sub(time.Unix(0, 0)).Truncate(time.Second), ErrTime, ErrTime},
 	} {
-		now = start.Add(c.now)
-		if err := table.Fresh(name, at(c.made)); !errors.Is(err, c.open) {
+		p := &callv1.Proof{Counter: 1, Time: now.Truncate(time.Second).Add(c.made).Unix()}
+		if err := table.Fresh(p); !errors.Is(err, c.open) {
 			t.Errorf("an opening, %s: %v, want %v", name, err, c.open)
 		}
-		if err := table.Timely(at(c.made)); !errors.Is(err, c.inside) {
+		if err := table.Timely(p); !errors.Is(err, c.inside) {
 			t.Errorf("a proof, %s: %v, want %v", name, err, c.inside)
 		}
 	}
@@ -132,51 +129,6 @@ func TestLive(t *testing.T) {
 	for _, ref := range []string{s.Ref, idle.Ref, id, ""} {
 		if _, ok := table.Live(ref); ok {
 			t.Errorf("%q is open", ref)
-		}
-	}
-}
-
-func TestFreshRemembersAsLongAsAProofIsOfItsTime(t *testing.T) {
-	now := time.Unix(1_800_000_000, 0)
-	table := New(func() time.Time { return now }, 0)
-	keep := func(*Session) bool { return true }
-	future := &callv1.Proof{Counter: 1, Time: now.Add(Ahead).Unix()}
-	if first, second := table.Fresh("a", future), table.Fresh("a", future); first != nil || !errors.Is(second, ErrUsed) {
-		t.Errorf("not accepted exactly once: %v, %v", first, second)
-	}
-	if err := table.Fresh("b", future); err != nil {
-		t.Errorf("another client's opening is taken for this one's: %v", err)
-	}
-	for range 20 {
-		now = now.Add(30 * time.Second)
-		table.Sweep(keep)
-		if table.Fresh("a", future) == nil {
-			t.Fatalf("accepted again at %s", now)
-		}
-	}
-	now = now.Add(2 * OpenSkew)
-	table.Sweep(keep)
-	if len(table.openings) != 0 {
-		t.Errorf("%d openings are remembered for ever", len(table.openings))
-	}
-}
-
-// A client whose clock is ahead must not leave proofs behind that a restarted vault takes again.
-func TestAnOpeningIsNotReplayedAfterARestart(t *testing.T) {
-	for _, ahead := range []time.Duration{0, Ahead, Ahead + time.Second, OpenSkew} {
-		now := time.Unix(1_800_000_000, 0)
-		clock := func() time.Time { return now }
-		p := &callv1.Proof{Counter: 1, Time: now.Add(ahead).Unix()}
-		if err := New(clock, 0).Fresh("a", p); (err == nil) != (ahead <= Ahead) {
-			t.Errorf("%s ahead: %v", ahead, err)
-		}
-		now = now.Add(Ahead + time.Second) // the restart
-		again := New(clock, 0)
-		for range 600 {
-			if err := again.Fresh("a", p); ahead <= Ahead && err == nil {
-				t.Fatalf("a used proof, %s ahead of its time, counts again at %s", ahead, now)
-			}
-			now = now.Add(time.Second)
 		}
 	}
 }

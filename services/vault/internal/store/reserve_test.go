@@ -66,6 +66,7 @@ func TestFullDisk(t *testing.T) {
 			"a halt": func() error {
 				return s.SetControl(t.Context(), store.Control{Epoch: uint64(round) + 2, Halted: true}, nil)
 			},
+			"an opening":             func() error { return s.UseOpening(t.Context(), "agent", []byte{byte(round), 1}, at) },
 			"an end of the standing": func() error { return s.EndStanding(t.Context(), "x", 1, "revoked", at) },
 			"a stop": func() error {
 				spend := store.Spend{OperationID: stop.ID, Use: 1, GrantID: "g", Audience: "a", At: at}

@@ -32,6 +32,14 @@ func (s *Store) UseStatement(ctx context.Context, used UsedStatement) error {
 	return s.engine.transact(ctx, func(w writer) error { return use(ctx, w, used) })
 }
 
+// UseOpening uses up the proof by which a key-bound client opens a session, out of the reserve if need be: without a session no agent asks
+// that something be stopped. ErrStatementUsed.
+func (s *Store) UseOpening(ctx context.Context, client string, digest []byte, at time.Time) error {
+	return s.write(ctx, always, func(w writer) error {
+		return use(ctx, w, UsedStatement{Digest: digest, Kind: "open", Operator: client, UsedAt: at})
+	})
+}
+
 // StatementUsed reports whether a statement was used before.
 func (s *Store) StatementUsed(ctx context.Context, digest []byte) (used bool, err error) {
 	err = s.engine.find(ctx, statements, "WHERE digest = ?", []any{digest}, func(scanner) (bool, error) {

@@ -923,8 +923,8 @@ type Proof struct {
 	Purpose Proof_Purpose          `protobuf:"varint,1,opt,name=purpose,proto3,enum=durward.call.v1.Proof_Purpose" json:"purpose,omitempty"`
 	// Unique in its session; the vault accepts each once, within a window of 1,024 behind the newest.
 	Counter uint64 `protobuf:"varint,2,opt,name=counter,proto3" json:"counter,omitempty"`
-	// When it was made, in Unix seconds; required. The vault accepts ±120 s, for PURPOSE_OPEN ±5 min and nothing from
-	// before its own start, since it remembers no opening of an earlier life: then PROOF_REQUIRED, and a fresh one will do.
+	// When it was made, in Unix seconds; required. The vault accepts it until 120 s later, for PURPOSE_OPEN
+	// 5 min, and from 5 s before it; that of an opening once.
 	Time          int64  `protobuf:"varint,3,opt,name=time,proto3" json:"time,omitempty"`
 	Signature     []byte `protobuf:"bytes,4,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
