@@ -123,7 +123,7 @@ func TestCheckGrantRefuses(t *testing.T) {
 		t.Log(name)
 		wantCode(t, err, callv1.Code_CODE_DENIED)
 	}
-	forged := &callv1.SignedGrant{Payload: g.GetPayload(), Kid: g.GetKid(), Signature: append([]byte{1}, g.GetSignature()[1:]...)}
+	forged := &callv1.SignedGrant{Payload: g.GetPayload(), Kid: g.GetKid(), Signature: append([]byte{^g.GetSignature()[0]}, g.GetSignature()[1:]...)}
 	wantCode(t, v.check(forged), callv1.Code_CODE_DENIED)
 	v.must(v.check(g))
 }
