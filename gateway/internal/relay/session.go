@@ -22,9 +22,6 @@ import (
 // renewBefore is how much life a permit must have left to be used without renewing it first.
 const renewBefore = 15 * time.Second
 
-// SentenceWrong is for a token that the vault does not take.
-const SentenceWrong = "The token is not known or was revoked. Ask the operator for a new one (durward client add)."
-
 // Caller is what one request of a client brought with it. It is not kept beyond the request.
 type Caller struct {
 	// Credential is the bearer token as the client sent it. Without one, what the vault knows no more stays lost.
@@ -455,10 +452,6 @@ func (r *Relay) withSession(ctx context.Context, s *Session, by Caller, fn func(
 	return nil
 }
 
-func ended() error {
-	return fault.New(callv1.Code_CODE_UNAUTHENTICATED, "the session has ended; connect again")
-}
-
 // reopen opens a session again in the place of the lost one.
 func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) error {
 	if s.ctx.Err() != nil {
@@ -492,14 +485,4 @@ func (r *Relay) reopen(ctx context.Context, s *Session, by Caller, lost *state) 
 	r.raise(s, lost)
 	r.conf.Logger.InfoContext(ctx, "session opened again at the vault", "principal", s.principal, "session", st.ref)
 	return nil
-}
-
-// ProofNeeded is the cause of a CODE_PROOF_REQUIRED that arises here; it says which proof the client should bring.
-type ProofNeeded struct{ Purpose callv1.Proof_Purpose }
-
-func (ProofNeeded) Error() string { return "a proof is required" }
-
-func proofRequired(purpose callv1.Proof_Purpose) error {
-	return fault.New(callv1.Code_CODE_PROOF_REQUIRED, "the client must sign this request",
-		fault.WithRetry(0), fault.WithCause(ProofNeeded{purpose}))
 }
