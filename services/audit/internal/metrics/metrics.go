@@ -4,7 +4,9 @@ package metrics
 
 import (
 	"context"
+	"math"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,8 +19,8 @@ import (
 	"durward.internal/services/platform/telemetry/span"
 )
 
-// patience bounds what a scrape asks of the database.
-const patience = time.Second
+// patience bounds what a scrape asks of the database. It is well below the scrape's own, so that what needs no database is shown while one hangs.
+const patience = 250 * time.Millisecond
 
 // Log is what is shown of the log.
 type Log interface {
@@ -43,6 +45,23 @@ type Store interface {
 type Metrics struct {
 	appends *prometheus.HistogramVec
 	records *prometheus.CounterVec
+}
+
+// prompt is a value, or the one of before where it does not come within patience.
+func prompt(value func() float64) func() float64 {
+	var last atomic.Uint64
+	return func() float64 {
+		came := make(chan struct{})
+		go func() {
+			last.Store(math.Float64bits(value()))
+			close(came)
+		}()
+		select {
+		case <-came:
+		case <-time.After(patience):
+		}
+		return math.Float64frombits(last.Load())
+	}
 }
 
 // New registers the metrics.
@@ -70,7 +89,7 @@ func New(registry prometheus.Registerer, log Log, store Store) *Metrics {
 			_, most := log.Waiting()
 			return float64(most)
 		}),
-		gauge("durward_audit_log_bytes", "What the log takes on disk.", func() float64 { return float64(store.Bytes()) }),
+		gauge("durward_audit_log_bytes", "What the log takes on disk.", prompt(func() float64 { return float64(store.Bytes()) })),
 		gauge("durward_audit_log_growth_bytes_per_day", "By how much the log grows in a day, as it did in the last week, or since it began; 0: too young to tell.", func() float64 {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,32 @@ func TestServer(t *testing.T) {
 	if _, known := values["durward_audit_disk_free_bytes"]; known || values["durward_audit_log_growth_bytes_per_day"] != 4000 || values["durward_audit_log_leads"] != 0 {
 		t.Errorf("%v", values)
 	}
+}
+
+// hanging is a store whose database answers nobody.
+type hanging struct {
+	disk
+	ended chan struct{}
+}
+
+func (h hanging) Bytes() uint64 { <-h.ended; return 0 }
+func (hanging) Growth(ctx context.Context, _ time.Time) (store.Growth, error) {
+	<-ctx.Done()
+	return store.Growth{}, ctx.Err()
+}
+
+// TestADatabaseThatHangs keeps no scrape from telling that the log cannot be written.
+func TestADatabaseThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry, ended := prometheus.NewRegistry(), make(chan struct{})
+		defer close(ended)
+		New(registry, disk{broken: errors.New("it hangs")}, hanging{ended: ended})
+		began := time.Now()
+		values := telemetrytest.Samples(t, registry)
+		if writable, told := values["durward_audit_log_writable"]; !told || writable != 0 || time.Since(began) >= time.Second { // telemetry ends a scrape then
+			t.Errorf("after %v: %v", time.Since(began), values)
+		}
+	})
 }
 
 func TestAppends(t *testing.T) {

@@ -163,7 +163,7 @@ func Accept(ctx context.Context, stateDir string, history *log.Log, roots Roots,
 		Kind: auditv1.Kind_KIND_RESTORED, Status: auditv1.Status_STATUS_OK,
 		Body: &auditv1.Body{
 			Principal: statement.CommandPrincipal(st.Operator), Statement: h,
-			Summary: clean.Line(fmt.Sprintf("the log goes on from the backup of %s: %d records behind it are lost", r.Made, r.Lost), 500),
+			Summary: clean.Line(fmt.Sprintf("the log goes on from the backup of %s: what came after it is lost, %d records of it known", r.Made, r.Lost), 500),
 			Details: map[string]string{"size": strconv.FormatUint(r.Size, 10), "old_size": strconv.FormatUint(r.OldSize, 10), "old_root": r.OldRoot, "lost": strconv.FormatUint(r.Lost, 10)},
 		},
 	}); err != nil {

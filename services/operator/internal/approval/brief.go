@@ -65,7 +65,7 @@ func (s Document) terms(now time.Time) []Line {
 			" in the log; " + clean.Count(st.Prune.Held, "is held and stays", "are held and stay")})
 	case statement.KindRestore:
 		r := st.Restore
-		out = append(out, Line{Danger, fmt.Sprintf("You sign: the log goes on from the backup of %s, at %d records; %d records behind them are lost, up to the head %s", r.Made, r.Size, r.Lost, clean.Visible(r.OldRoot))})
+		out = append(out, Line{Danger, fmt.Sprintf("You sign: the log goes on from the backup of %s, at %d records; of those behind them %d are known, up to the head %s, and all are lost", r.Made, r.Size, r.Lost, clean.Visible(r.OldRoot))})
 	case statement.KindServers:
 		for _, id := range slices.Sorted(maps.Keys(st.Servers.Tools)) {
 			out = append(out, Line{Plain, fmt.Sprintf("You sign: the server %s has %s displayed", clean.Visible(id), clean.Count(st.Servers.Tools[id], "tool, as it was", "tools, as they were"))})

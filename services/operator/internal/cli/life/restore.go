@@ -102,7 +102,8 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 		return cli.Failed("Find out why, before you restore anything.", "the checkpoint that you kept: %s", reason(err))
 	}
 	defer func() { _ = seen.Close() }() // nothing was kept with it
-	st, err := a.agree(cfg, f.List, seen.BeforeRestore())
+	known := seen.BeforeRestore()
+	st, err := a.agree(cfg, f.List, known)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (a *app) restore(ctx context.Context, path, key string, yes bool) error {
 	if err != nil {
 		return noSigner(err)
 	}
-	document := approval.Document{Statement: st, About: about(path, f.List, st.Restore)}
+	document := approval.Document{Statement: st, About: about(path, f.List, st.Restore, known.Size)}
 	if err := a.ShowDocument(document); err != nil {
 		return err
 	}
@@ -206,14 +207,17 @@ func (a *app) agree(cfg installdir.Config, list backupfile.List, known logproof.
 	return st, nil
 }
 
-// about says what happens.
-func about(path string, list backupfile.List, r *statement.Restore) []approval.Line {
+// about says what happens. known is the size of the log by the newest checkpoint that the operator kept; 0: they kept none.
+func about(path string, list backupfile.List, r *statement.Restore, known uint64) []approval.Line {
 	out := []approval.Line{
 		{Kind: approval.Heading, Text: "The state of " + r.Made + " takes the place of what is here, from " + clean.Visible(path)},
 		{Text: fmt.Sprintf("  made by durward %s, %s", clean.Visible(list.Version), clean.Count(len(list.Parts), "part"))},
-		{Text: fmt.Sprintf("  the log goes on at %s; you know of %d", clean.Count(r.Size, "record"), r.OldSize)},
+		{Text: fmt.Sprintf("  the log goes on at %s; you know of %d", clean.Count(r.Size, "record"), known)},
 	}
-	if r.Lost > 0 {
+	switch {
+	case known < r.Size:
+		out = append(out, approval.Line{Kind: approval.Danger, Text: "  how many records came after the backup and are lost is not known here"})
+	case r.Lost > 0:
 		out = append(out, approval.Line{Kind: approval.Danger, Text: "  " + clean.Count(r.Lost, "record is lost, and whatever it tells", "records are lost, and whatever they tell")})
 	}
 	return append(out, approval.Line{Text: "  everything stays halted until you resume; no grant, approval or session of before counts"})

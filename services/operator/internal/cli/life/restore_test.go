@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"durward.internal/services/operator/internal/approval"
+	"durward.internal/services/operator/internal/backupfile"
 	"durward.internal/services/operator/internal/cli"
 	"durward.internal/services/operator/internal/cli/clitest"
 	"durward.internal/services/operator/internal/installdir"
+	"durward.internal/services/platform/statement"
 )
 
 // TestRestoreNeedsASigner: root, whom sudo gave no operator, and who has no key, is told what to do.
@@ -50,5 +53,21 @@ func TestCopiedHome(t *testing.T) {
 	core.Home = copied
 	if err := a.backup(t.Context(), filepath.Join(t.TempDir(), "b"), nil, 0); err == nil || !strings.Contains(err.Error(), "is a copy of "+home.Dir) {
 		t.Errorf("the copy: %v", err)
+	}
+}
+
+// TestWhatIsLost: who kept no checkpoint as new as the backup does not sign that nothing is lost.
+func TestWhatIsLost(t *testing.T) {
+	for known, want := range map[uint64]string{0: "is not known here", 4: "is not known here", 5: "", 7: "2 records are lost"} {
+		r := &statement.Restore{Size: 5, OldSize: max(known, 5), Lost: max(known, 5) - 5}
+		said := ""
+		for _, line := range about("b", backupfile.List{}, r, known) {
+			if line.Kind == approval.Danger {
+				said += line.Text
+			}
+		}
+		if said != "" != (want != "") || !strings.Contains(said, want) {
+			t.Errorf("%d are known: it says %q, want %q", known, said, want)
+		}
 	}
 }
