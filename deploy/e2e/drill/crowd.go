@@ -4,13 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 
 	"durward.internal/deploy/e2e/harness"
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	"durward.internal/services/platform/procfs"
 )
 
 // crowdLines are attacks by numbers: their worlds have nothing else to do.
@@ -175,26 +177,12 @@ func dawdle(ctx context.Context, address string, i int, token string) bool {
 // established reports whether the other side keeps a connection, by its end of it in the kernel's table. What it closed stays open at the end
 // that reads nothing, for as long as something is left to be read.
 func established(conn net.Conn) bool {
-	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		return true
-	}
-	ours, theirs := inTable(conn.LocalAddr()), inTable(conn.RemoteAddr())
-	for line := range strings.Lines(string(table)) {
-		// sl local_address rem_address st ...
-		if f := strings.Fields(line); len(f) > 3 && f[1] == theirs && f[2] == ours {
-			const stateEstablished = "01"
-			return f[3] == stateEstablished
-		}
-	}
-	return false
-}
-
-// inTable is an IPv4 address as /proc/net/tcp has it.
-func inTable(a net.Addr) string {
-	at := a.(*net.TCPAddr).AddrPort()
-	ip := at.Addr().Unmap().As4()
-	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), at.Port())
+	ours, err := netip.ParseAddrPort(conn.LocalAddr().String())
+	theirs, other := netip.ParseAddrPort(conn.RemoteAddr().String())
+	sockets, unread := procfs.Sockets("/proc/thread-self")
+	return errors.Join(err, other, unread) != nil || slices.ContainsFunc(sockets, func(s procfs.Socket) bool {
+		return s.Local == theirs && s.Remote == ours && s.State == procfs.Established
+	})
 }
 
 // flooded is how many requests a flood has, and in a sample, and floodAllowance how many of them may be recorded at once; beyond,
