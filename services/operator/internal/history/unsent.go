@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,12 +35,13 @@ func (l *Log) unsent() ([]*auditv1.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	left, err := filepath.Glob(path + "-*" + leftSuffix) // in the order of their times
+	left, err := fs.Glob(os.DirFS(l.cfg.StateDir), unsentFile+"-*"+leftSuffix) // in the order of their times
 	if err != nil || len(left) == 0 {
 		return waiting, err
 	}
-	for _, file := range left {
-		records, err := readUnsent(file)
+	for i, name := range left {
+		left[i] = filepath.Join(l.cfg.StateDir, name)
+		records, err := readUnsent(left[i])
 		if err != nil {
 			return nil, err
 		}
