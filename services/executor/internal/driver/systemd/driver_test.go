@@ -80,8 +80,12 @@ func (f *fake) job(call string, then func(*fake) string) (uint32, <-chan string,
 	return 7, result, nil
 }
 
-func (f *fake) start(context.Context, string) (uint32, <-chan string, error) {
-	return f.job("start", f.onStart)
+func (f *fake) start(ctx context.Context, _ string) (uint32, <-chan string, error) {
+	job, result, err := f.job("start", f.onStart)
+	if ctx.Err() != nil {
+		return 0, nil, translate(ctx.Err()) // as the bus does for whoever waits no longer
+	}
+	return job, result, err
 }
 func (f *fake) stop(context.Context, string) (uint32, <-chan string, error) {
 	return f.job("stop", f.onStop)
@@ -566,6 +570,24 @@ func TestBusIsLostInTheMiddle(t *testing.T) {
 			t.Errorf("Start = %v", err)
 		}
 	})
+}
+
+// A start that nobody waits for any more is called off, also where its caller went while systemd was taking it.
+func TestCallerGoesWhileSystemdIsAsked(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := newFake(idle())
+	f.onStart = func(*fake) string { cancel(); return "" }
+	d := on(t, f)
+	if err := ask(ctx, d, x()); !errors.Is(err, driver.ErrNotStarted) || errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("Start = %v", err)
+	}
+	if got := f.said(); !slices.Equal(got, []string{"start", "cancel"}) {
+		t.Errorf("systemd was asked for %q", got)
+	}
+	f.calls = nil
+	if err := ask(ctx, d, x()); !errors.Is(err, context.Canceled) || len(f.said()) != 0 {
+		t.Errorf("Start of who is gone = %v, and systemd was asked for %q", err, f.said())
+	}
 }
 
 func TestWarnings(t *testing.T) {

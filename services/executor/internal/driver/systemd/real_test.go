@@ -104,10 +104,16 @@ func act(args []string) int {
 		switch args[3] {
 		case "start":
 			err = ask(context.Background(), d, s)
-		case "try": // for a moment
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			err = ask(ctx, d, s)
+		case "try": // until systemd has it
+			ctx, cancel := context.WithCancel(context.Background())
+			var definition string
+			if definition, err = d.Definition(ctx, s); err == nil {
+				err = d.Start(ctx, s, definition, func(act func() error) error {
+					defer cancel()
+					return act()
+				})
+			}
+			cancel()
 		case "stop":
 			_, err = d.Stop(context.Background(), s)
 		}

@@ -298,11 +298,12 @@ func (d *Driver) Start(ctx context.Context, s *catalog.Service, definition strin
 	var result <-chan string
 	err = begin(func() error {
 		// The launcher and whoever is asked whether it may begin took their time.
-		err := still()
+		err := cmp.Or(ctx.Err(), still())
 		if err != nil {
 			return err
 		}
-		job, result, err = b.start(ctx, s.Unit)
+		// Once it is asked for, its answer is waited for though ctx ends: a job whose number is not known cannot be called off.
+		job, result, err = b.start(context.WithoutCancel(ctx), s.Unit)
 		return err
 	})
 	if errors.Is(err, errDestructive) {
