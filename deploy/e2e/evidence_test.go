@@ -83,7 +83,7 @@ func TestALogThatWasPutBackIsTold(t *testing.T) {
 	for _, c := range []struct {
 		command []string
 		code    int
-	}{{[]string{"status"}, 3}, {[]string{"status", "--json"}, 3}, {[]string{"audit", "verify"}, 1}} {
+	}{{[]string{"status"}, 3}, {[]string{"status", "--json"}, 3}, {[]string{"audit", "verify"}, 1}, {[]string{"doctor", "--json"}, 1}} {
 		if out := h.Run("", c.command...); out.Code != c.code || !told.MatchString(out.Stdout+out.Stderr) || strings.Contains(out.Stdout, "✓") {
 			t.Errorf("durward %s: exit status %d\n%s%s", strings.Join(c.command, " "), out.Code, out.Stdout, out.Stderr)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
 	"durward.internal/services/operator/internal/history"
@@ -59,15 +60,18 @@ func DangerLine(found []*vaultv1.Standing, durward string) string {
 	return "DANGEROUS MODE: " + strings.Join(parts, ", ") + ": changes run without asking. End it: " + durward + " dangerous disable"
 }
 
-// Seen returns what is kept of the log, by the processes that answered with their status (nil: not) and by the operator's commands.
-// What no key of the log signed counts for nothing: whoever keeps it may lie.
-func (s *Session) Seen(ctx context.Context, vault *vaultv1.GetStatusResponse, executor *executorv1.GetStatusResponse) []history.Seen {
+// Seen returns what is kept of the log, by the processes that answered with their status (nil: not), by witnesses (what audit shows of
+// theirs) and by the operator's commands. What no key of the log signed counts for nothing: whoever keeps it may lie.
+func (s *Session) Seen(ctx context.Context, vault *vaultv1.GetStatusResponse, executor *executorv1.GetStatusResponse, egress *egressv1.GetStatusResponse, witnessed []byte) []history.Seen {
 	own, _ := history.Kept(ctx, s.Config.StateDir) // where it cannot be read, the commands of the log say so
 	var seen []history.Seen
 	for _, kept := range []struct {
 		by  string
 		raw []byte
-	}{{"the vault", vault.GetCheckpoint()}, {"the executor", executor.GetCheckpoint()}, {"this program", own}} {
+	}{
+		{"the vault", vault.GetCheckpoint()}, {"the executor", executor.GetCheckpoint()}, {"egress", egress.GetCheckpoint()},
+		{"a witness", witnessed}, {"this program", own},
+	} {
 		if c, err := s.openCheckpoint(kept.raw); err == nil && c.Origin == logproof.Origin(s.Config.Audit.Identity) {
 			seen = append(seen, history.Seen{By: kept.by, Checkpoint: c})
 		}
@@ -77,7 +81,7 @@ func (s *Session) Seen(ctx context.Context, vault *vaultv1.GetStatusResponse, ex
 
 // LogExtends returns a *history.Altered if audit's log does not extend what was seen of it.
 func (s *Session) LogExtends(ctx context.Context, seen []history.Seen) error {
-	return history.Extends(ctx, s.Audit.Log, s.openCheckpoint, seen...)
+	return history.Extends(ctx, s.Audit.Log, s.Audit.Witness, s.openCheckpoint, seen...)
 }
 
 func (s *Session) openCheckpoint(raw []byte) (logproof.Checkpoint, error) {

@@ -46,6 +46,8 @@ type Host struct {
 	Vault *vaultv1.GetStatusResponse
 	// Audit is audit's; nil when it does not answer.
 	Audit *auditv1.GetStatusResponse
+	// Log is why audit, which answers, tells nothing of the log, or does not prove that it extends what was seen of it; "" for neither.
+	Log string
 	// Witnesses is how the log stands with its witnesses, "" where audit does not answer, and Cosigned whether that is well.
 	Witnesses string
 	Cosigned  bool
@@ -161,6 +163,9 @@ func deep(_ context.Context, cfg Config) []Finding {
 		for _, problem := range s.problems {
 			out = append(out, Finding{Warning, "health", "the " + s.role + ": " + clean.Line(problem, 300), cfg.itsLog(s.role)})
 		}
+	}
+	if cfg.Host.Log != "" {
+		out = append(out, Finding{Bad, "the log", clean.Line(cfg.Host.Log, 300), "Do not go on before you know why: durward audit verify; see SECURITY.md"})
 	}
 	switch {
 	case cfg.Host.Witnesses == "" || cfg.Host.Witnesses == history.NoWitnesses:

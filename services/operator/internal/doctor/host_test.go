@@ -171,14 +171,15 @@ func TestDeepHealthIsShown(t *testing.T) {
 		host Host
 		want []string
 	}{
-		"nothing answers":    {Host{}, nil},
-		"all is well":        {Host{Vault: &vaultv1.GetStatusResponse{Gateways: []*vaultv1.Gateway{told(time.Minute, true, true)}}}, nil},
-		"egress' disk":       {Host{Egress: &egressv1.GetStatusResponse{Problems: []string{"its state cannot be written"}}}, []string{"the egress: its state cannot be written"}},
-		"an executor's disk": {Host{Status: &executorv1.GetStatusResponse{Problems: []string{"its state\x1b[2J cannot be written"}}}, []string{"the executor: its state cannot be written"}},
-		"an audit's disk":    {Host{Audit: &auditv1.GetStatusResponse{Problems: []string{"the log cannot be written"}}}, []string{"the audit: the log cannot be written"}},
-		"no witnesses":       {Host{Witnesses: "no witnesses", Cosigned: true}, nil},
-		"a witness":          {Host{Witnesses: "cosigned by one", Cosigned: true}, []string{"cosigned by one"}},
-		"a silent witness":   {Host{Witnesses: "cosigned by one, 2h0m0s ago"}, []string{"cosigned by one, 2h0m0s ago"}},
+		"nothing answers":       {Host{}, nil},
+		"all is well":           {Host{Vault: &vaultv1.GetStatusResponse{Gateways: []*vaultv1.Gateway{told(time.Minute, true, true)}}}, nil},
+		"egress' disk":          {Host{Egress: &egressv1.GetStatusResponse{Problems: []string{"its state cannot be written"}}}, []string{"the egress: its state cannot be written"}},
+		"an executor's disk":    {Host{Status: &executorv1.GetStatusResponse{Problems: []string{"its state\x1b[2J cannot be written"}}}, []string{"the executor: its state cannot be written"}},
+		"an audit's disk":       {Host{Audit: &auditv1.GetStatusResponse{Problems: []string{"the log cannot be written"}}}, []string{"the audit: the log cannot be written"}},
+		"a log of another past": {Host{Log: "the log was put back: it has 3 records, and egress has seen 5"}, []string{"the log was put back: it has 3 records, and egress has seen 5"}},
+		"no witnesses":          {Host{Witnesses: "no witnesses", Cosigned: true}, nil},
+		"a witness":             {Host{Witnesses: "cosigned by one", Cosigned: true}, []string{"cosigned by one"}},
+		"a silent witness":      {Host{Witnesses: "cosigned by one, 2h0m0s ago"}, []string{"cosigned by one, 2h0m0s ago"}},
 		"a vault's, and its gateways": {Host{Vault: &vaultv1.GetStatusResponse{
 			Problems: []string{"its state cannot be written"}, Gateways: []*vaultv1.Gateway{told(0, false, true), told(time.Hour, false, false), told(0, true, false)},
 		}}, []string{

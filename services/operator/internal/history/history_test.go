@@ -120,11 +120,13 @@ func (l *log) checkpoint() []byte {
 	return b
 }
 
-func (l *log) consistency(known uint64) [][]byte {
-	if known == 0 || int64(known) >= l.size() {
+func (l *log) consistency(known uint64) [][]byte { return l.between(known, uint64(l.size())) }
+
+func (l *log) between(known, size uint64) [][]byte {
+	if known == 0 || known >= size {
 		return nil
 	}
-	hashes, err := tlog.ProveTree(l.size(), int64(known), l)
+	hashes, err := tlog.ProveTree(int64(size), int64(known), l)
 	l.must(err)
 	out := make([][]byte, len(hashes))
 	for i, h := range hashes {
@@ -142,6 +144,10 @@ func (l *log) GetHead(_ context.Context, in *auditv1.GetHeadRequest, _ ...grpc.C
 		out.Witnessed, out.WitnessedConsistency = l.cosigned, l.consistency(l.cosignedAt)
 	}
 	return out, nil
+}
+
+func (l *log) GetConsistency(_ context.Context, in *auditv1.GetConsistencyRequest, _ ...grpc.CallOption) (*auditv1.GetConsistencyResponse, error) {
+	return &auditv1.GetConsistencyResponse{Consistency: l.between(in.GetOldSize(), in.GetNewSize())}, nil
 }
 
 func (l *log) Append(_ context.Context, in *auditv1.AppendRequest, _ ...grpc.CallOption) (*auditv1.AppendResponse, error) {
@@ -508,14 +514,49 @@ func TestExtends(t *testing.T) {
 		{other, "the log was replaced: its 7 records do not go on from the 5 that the vault has seen"},
 		{stranger, "audit shows a log that no key in the trust folder's log_keys signed"},
 	} {
-		if err := Extends(t.Context(), c.log, open, seen); fmt.Sprint(err) != c.want || err != nil && !errors.As(err, new(*Altered)) {
+		if err := Extends(t.Context(), c.log, c.log, open, seen); fmt.Sprint(err) != c.want || err != nil && !errors.As(err, new(*Altered)) {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
+	// Audit that keeps two histories shows each of them to who has seen something of it.
+	begun, err := open(shorter.checkpoint())
+	l.must(err)
+	late, err := open(other.checkpoint())
+	l.must(err)
+	forked := &twoHistories{log: l, other: other, known: late.Size}
+	grow(l, 1, "z")
+	err = Extends(t.Context(), forked, forked, open, seen, Seen{By: "egress", Checkpoint: late})
+	if want := "the log was replaced: its 7 records do not go on from the 5 that the vault has seen"; fmt.Sprint(err) != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if err := Extends(t.Context(), l, l, open, Seen{By: "the executor", Checkpoint: begun}, seen, Seen{By: "this program"}); err != nil {
+		t.Errorf("what three have seen: %v", err)
+	}
 	l.down = true
-	if err := Extends(t.Context(), l, open, seen); err == nil || errors.As(err, new(*Altered)) {
+	if err := Extends(t.Context(), l, l, open, seen); err == nil || errors.As(err, new(*Altered)) {
 		t.Errorf("no answer: %v", err)
 	}
+}
+
+// twoHistories is an audit that shows another log to who has seen the other one, which is of that size.
+type twoHistories struct {
+	*log
+	other *log
+	known uint64
+}
+
+func (h *twoHistories) GetHead(ctx context.Context, in *auditv1.GetHeadRequest, opts ...grpc.CallOption) (*auditv1.GetHeadResponse, error) {
+	if in.GetKnownSize() == h.known {
+		return h.other.GetHead(ctx, in, opts...)
+	}
+	return h.log.GetHead(ctx, in, opts...)
+}
+
+func (h *twoHistories) GetConsistency(ctx context.Context, in *auditv1.GetConsistencyRequest, opts ...grpc.CallOption) (*auditv1.GetConsistencyResponse, error) {
+	if in.GetOldSize() == h.known {
+		return h.other.GetConsistency(ctx, in, opts...)
+	}
+	return h.log.GetConsistency(ctx, in, opts...)
 }
 
 // signed is an approval's record with a real signature.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
@@ -267,19 +268,40 @@ func Kept(ctx context.Context, stateDir string) ([]byte, error) {
 	return store{stateDir}.LoadCheckpoint(ctx)
 }
 
-// Extends asks audit for a proof that its log extends what was seen of it. An *Altered says, in one sentence with both sizes, that
-// it does not; any other error, that there was no answer.
-func Extends(ctx context.Context, client auditv1.LogServiceClient, open func([]byte) (logproof.Checkpoint, error), seen ...Seen) error {
+// Prover proves that one tree of the log extends another, as audit does.
+type Prover interface {
+	GetConsistency(ctx context.Context, in *auditv1.GetConsistencyRequest, opts ...grpc.CallOption) (*auditv1.GetConsistencyResponse, error)
+}
+
+// Extends asks audit for proofs that its log extends all that was seen of it: one head for all, so that who keeps two histories cannot
+// answer for what was seen of either out of that one. An *Altered says, in one sentence with both sizes, that it does not; any other error,
+// that there was no answer.
+func Extends(ctx context.Context, log auditv1.LogServiceClient, proofs Prover, open func([]byte) (logproof.Checkpoint, error), seen ...Seen) error {
+	known := uint64(0) // audit that follows another one looks again before it shows less
 	for _, s := range seen {
-		head, err := client.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: s.Checkpoint.Size})
-		if err != nil {
-			return err
+		known = max(known, s.Checkpoint.Size)
+	}
+	if known == 0 {
+		return nil
+	}
+	head, err := log.GetHead(ctx, &auditv1.GetHeadRequest{KnownSize: known})
+	if err != nil {
+		return err
+	}
+	now, err := open(head.GetCheckpoint())
+	if err != nil {
+		return &Altered{"audit shows a log that no key in the trust folder's log_keys signed", err}
+	}
+	for _, s := range seen {
+		proof := head.GetConsistency()
+		if s.Checkpoint.Size < min(known, now.Size) {
+			answer, err := proofs.GetConsistency(ctx, &auditv1.GetConsistencyRequest{OldSize: s.Checkpoint.Size, NewSize: now.Size})
+			if err != nil {
+				return err
+			}
+			proof = answer.GetConsistency()
 		}
-		now, err := open(head.GetCheckpoint())
-		if err != nil {
-			return &Altered{"audit shows a log that no key in the trust folder's log_keys signed", err}
-		}
-		switch err := logproof.VerifyConsistency(s.Checkpoint, now, head.GetConsistency()); {
+		switch err := logproof.VerifyConsistency(s.Checkpoint, now, proof); {
 		case errors.Is(err, logproof.ErrRollback):
 			return &Altered{fmt.Sprintf("the log was put back: it has %s, and %s has seen %d", clean.Count(now.Size, "record"), s.By, s.Checkpoint.Size), err}
 		case err != nil:

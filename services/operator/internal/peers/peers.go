@@ -49,6 +49,7 @@ type Audit struct {
 	auditv1.HistoryServiceClient
 	Log       auditv1.LogServiceClient
 	Retention auditv1.RetentionServiceClient
+	Witness   auditv1.WitnessServiceClient
 }
 
 // SinkControl is the human's side of every sink.
@@ -145,7 +146,8 @@ func Open(ctx context.Context, cfg installdir.Config) (*Peers, error) {
 			return s.GetHalted(), s.GetEpoch(), err
 		}})
 	}
-	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit), auditv1.NewRetentionServiceClient(audit)}
+	p.Audit = Audit{auditv1.NewHistoryServiceClient(audit), auditv1.NewLogServiceClient(audit), auditv1.NewRetentionServiceClient(audit),
+		auditv1.NewWitnessServiceClient(audit)}
 	return p, nil
 }
 

@@ -3492,10 +3492,10 @@ const file_durward_audit_v1_audit_proto_rawDesc = "" +
 	"\x10RetentionService\x12a\n" +
 	"\vSurveyPrune\x12$.durward.audit.v1.SurveyPruneRequest\x1a%.durward.audit.v1.SurveyPruneResponse\"\x05\xaa\xbb\x18\x01\x06\x12m\n" +
 	"\x0fDecideRetention\x12(.durward.audit.v1.DecideRetentionRequest\x1a).durward.audit.v1.DecideRetentionResponse\"\x05\xaa\xbb\x18\x01\x06\x12g\n" +
-	"\rListRetention\x12&.durward.audit.v1.ListRetentionRequest\x1a'.durward.audit.v1.ListRetentionResponse\"\x05\xaa\xbb\x18\x01\x062\xd4\x02\n" +
+	"\rListRetention\x12&.durward.audit.v1.ListRetentionRequest\x1a'.durward.audit.v1.ListRetentionResponse\"\x05\xaa\xbb\x18\x01\x062\xd5\x02\n" +
 	"\x0eWitnessService\x12g\n" +
-	"\rGetCheckpoint\x12&.durward.audit.v1.GetCheckpointRequest\x1a'.durward.audit.v1.GetCheckpointResponse\"\x05\xaa\xbb\x18\x01\b\x12j\n" +
-	"\x0eGetConsistency\x12'.durward.audit.v1.GetConsistencyRequest\x1a(.durward.audit.v1.GetConsistencyResponse\"\x05\xaa\xbb\x18\x01\b\x12m\n" +
+	"\rGetCheckpoint\x12&.durward.audit.v1.GetCheckpointRequest\x1a'.durward.audit.v1.GetCheckpointResponse\"\x05\xaa\xbb\x18\x01\b\x12k\n" +
+	"\x0eGetConsistency\x12'.durward.audit.v1.GetConsistencyRequest\x1a(.durward.audit.v1.GetConsistencyResponse\"\x06\xaa\xbb\x18\x02\b\x06\x12m\n" +
 	"\x0fAddCosignatures\x12(.durward.audit.v1.AddCosignaturesRequest\x1a).durward.audit.v1.AddCosignaturesResponse\"\x05\xaa\xbb\x18\x01\b2s\n" +
 	"\x0eForwardService\x12a\n" +
 	"\vReadRecords\x12$.durward.audit.v1.ReadRecordsRequest\x1a%.durward.audit.v1.ReadRecordsResponse\"\x05\xaa\xbb\x18\x01\bB5Z3durward.internal/proto/gen/durward/audit/v1;auditv1b\x06proto3"

@@ -725,8 +725,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back. It reads no record and writes
-// none.
+// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back, and for whoever holds what was seen
+// of the log against it. It reads no record and writes none.
 type WitnessServiceClient interface {
 	// GetCheckpoint returns the newest checkpoint.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
@@ -780,8 +780,8 @@ func (c *witnessServiceClient) AddCosignatures(ctx context.Context, in *AddCosig
 // All implementations must embed UnimplementedWitnessServiceServer
 // for forward compatibility.
 //
-// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back. It reads no record and writes
-// none.
+// WitnessService is for the relay, which carries checkpoints to witnesses and their cosignatures back, and for whoever holds what was seen
+// of the log against it. It reads no record and writes none.
 type WitnessServiceServer interface {
 	// GetCheckpoint returns the newest checkpoint.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)

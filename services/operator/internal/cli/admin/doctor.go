@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"durward.internal/services/operator/internal/installdir"
 	"durward.internal/services/platform/catalog"
 	"durward.internal/services/platform/clean"
+	"durward.internal/services/platform/fault"
 )
 
 // programVersion asks a server program for its version.
@@ -155,7 +157,8 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 	_ = a.Run(ctx, func(ctx context.Context, s *cli.Session) (err error) {
 		// A vault or an audit that does not answer is a finding of its own, too.
 		h.Vault, _ = s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
-		if h.Audit, _ = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}); h.Audit != nil {
+		var refused error
+		if h.Audit, refused = s.Audit.GetStatus(ctx, &auditv1.GetStatusRequest{}); h.Audit != nil {
 			h.Witnesses, h.Cosigned = history.WitnessLine(s.Trust.Current(), h.Audit.GetWitnessed(), a.Now())
 		}
 		if s.Egress != nil {
@@ -164,6 +167,12 @@ func (a *app) examinedHost(ctx context.Context) doctor.Host {
 		}
 		if h.Status, err = s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{}); err == nil {
 			h.Unenforced = unenforced(ctx, s, a.limitedServices())
+		}
+		if refused == nil {
+			refused = s.LogExtends(ctx, s.Seen(ctx, h.Vault, h.Status, h.Egress, h.Audit.GetWitnessed()))
+		}
+		if fault.FromPeer(refused) || errors.As(refused, new(*history.Altered)) {
+			h.Log = cli.PublicText(refused)
 		}
 		return err
 	})

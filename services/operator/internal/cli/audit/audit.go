@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	auditv1 "durward.internal/proto/gen/durward/audit/v1"
+	egressv1 "durward.internal/proto/gen/durward/egress/v1"
 	executorv1 "durward.internal/proto/gen/durward/executor/v1"
 	optionsv1 "durward.internal/proto/gen/durward/options/v1"
 	vaultv1 "durward.internal/proto/gen/durward/vault/v1"
@@ -129,9 +130,9 @@ func (a *app) auditVerifyCommand() *cobra.Command {
 		Short: "Prove the whole log",
 		Long: `Reads every entry and proves the log: each leaf is rebuilt, each body is held to its commitment, the tree's
 root must be the one that the signed checkpoint names, and the log must extend the checkpoints that this
-program, the vault and the executor kept before. Every record must come with its body, or name an operator's statement
-that let it go ("durward audit prune"), and every human's signature must stand: a record of which that is not so is
-listed, the rest of the log is proved all the same, and the exit code is 1.
+program, the vault, the executor and egress kept before. Every record must come with its body, or name an
+operator's statement that let it go ("durward audit prune"), and every human's signature must stand: a record of
+which that is not so is listed, the rest of the log is proved all the same, and the exit code is 1.
 
 With --complete it also holds what each process wrote of a change to what the others wrote: asked, approved,
 granted, redeemed, intent, outcome. It names each effect that lacks what has to come before it, each intent
@@ -155,8 +156,9 @@ export that is older, and for somebody who has no installation: it is proved by 
 				ctx, cancel := context.WithTimeout(ctx, exportPatience)
 				defer cancel()
 				seen := seenByOthers(ctx, s)
-				if err := s.LogExtends(ctx, seen); err != nil {
-					return proofProblem(err)
+				// No answer to this one is no reason to stop: the whole log is held to the same checkpoints below.
+				if altered := (*history.Altered)(nil); errors.As(s.LogExtends(ctx, seen), &altered) {
+					return proofProblem(altered)
 				}
 				stream, err := history.Fetch(ctx, s.Audit, 0, l.Held().Size)
 				if err != nil {
@@ -177,13 +179,18 @@ export that is older, and for somebody who has no installation: it is proved by 
 	return cmd
 }
 
-// seenByOthers returns what vault and executor have seen of the log; one that does not answer has seen nothing.
+// seenByOthers returns what the processes and this program have seen of the log; one that does not answer has seen nothing. What witnesses
+// saw comes with the log's head.
 func seenByOthers(ctx context.Context, s *cli.Session) []history.Seen {
 	ctx, cancel := context.WithTimeout(ctx, cli.StatusPatience)
 	defer cancel()
 	vault, _ := s.Vault.Control.GetStatus(ctx, &vaultv1.GetStatusRequest{})
 	executor, _ := s.Executor.GetStatus(ctx, &executorv1.GetStatusRequest{})
-	return s.Seen(ctx, vault, executor)
+	var egress *egressv1.GetStatusResponse
+	if s.Egress != nil {
+		egress, _ = s.Egress.GetStatus(ctx, &egressv1.GetStatusRequest{})
+	}
+	return s.Seen(ctx, vault, executor, egress, nil)
 }
 
 func checkpointPath(cfg installdir.Config) string { return filepath.Join(cfg.StateDir, "checkpoint") }

@@ -104,7 +104,7 @@ func (a *app) proveReceipt(ctx context.Context, file []byte, folder string, dema
 			"the receipt holds, and no quorum of witnesses cosigned its checkpoint: whoever holds the log's key could have made it alone")
 	}
 	if s != nil {
-		if err := s.LogExtends(ctx, []history.Seen{{By: "this receipt", Checkpoint: p.Checkpoint}}); err != nil {
+		if err := s.LogExtends(ctx, append(s.Seen(ctx, nil, nil, nil, nil), history.Seen{By: "this receipt", Checkpoint: p.Checkpoint})); err != nil {
 			return proofProblem(err)
 		}
 	}
